@@ -26,6 +26,7 @@ from holdfast.backends.protocol import (
 from holdfast.backends.registry import check_backend, open_backend
 from holdfast.clock import Clock, SystemClock
 from holdfast.core.arguments import (
+    Duration,
     check_call,
     check_flag,
     check_seconds,
@@ -199,7 +200,7 @@ class Store:
         schema: type[S] | None = None,
         *,
         parent: Scope | None = None,
-        ttl_s: float | None = None,
+        ttl_s: Duration | None = None,
     ) -> TeamScope[S]:
         """Returns a team's scope."""
         return cast("TeamScope[S]", self.scope(TEAM, id, schema, parent=parent, ttl_s=ttl_s))
@@ -210,7 +211,7 @@ class Store:
         schema: type[S] | None = None,
         *,
         parent: Scope | None = None,
-        ttl_s: float | None = None,
+        ttl_s: Duration | None = None,
     ) -> WorkflowScope[S]:
         """Returns a workflow's scope."""
         return cast(
@@ -223,7 +224,7 @@ class Store:
         schema: type[S] | None = None,
         *,
         parent: Scope | None = None,
-        ttl_s: float | None = None,
+        ttl_s: Duration | None = None,
     ) -> ConversationScope[S]:
         """Returns a conversation's scope."""
         return cast(
@@ -237,7 +238,7 @@ class Store:
         schema: type[S] | None = None,
         *,
         parent: Scope | None = None,
-        ttl_s: float | None = None,
+        ttl_s: Duration | None = None,
     ) -> Scope[S]:
         """Returns a scope by level and id, or by its whole name such as `team/red`.
 
@@ -503,6 +504,8 @@ class Store:
         scope: Scope | str | None = None,
         type: str | type[Any] | None = None,
         actor: str | None = None,
+        since: datetime | timedelta | str | float | None = None,
+        until: datetime | timedelta | str | float | None = None,
         newest_first: bool = False,
     ) -> Page[Event]:
         """Returns events of the whole store or of one scope: a page of the oldest, or the newest.
@@ -510,8 +513,10 @@ class Store:
         `page.cursor` is where it ends: given as `after` (with `newest_first`, as `before`) it
         returns the next page. `page.start` is where it begins, for what lies on the other side. A
         position that an event has, or a revision of the scope, can be given too. A page holds whole
-        commits, so it may hold a few events more than `limit`. Without a scope, `type` and `actor`
-        look through all events until the page is full.
+        commits, so it may hold a few events more than `limit`. `since` and `until` are times, or
+        lengths of time before now ("7d"); what happened at `until` is left out. Without a scope,
+        `type`, `actor` and times look through all events until the page is full; `query` has an
+        index for them.
         """
         return event_page(
             self._log,
@@ -522,10 +527,12 @@ class Store:
             type=type,
             actor=actor,
             newest_first=newest_first,
+            since=since,
+            until=until,
         )
 
     def follow_events(
-        self, *, after: Position = START, timeout_s: float | None = 0
+        self, *, after: Position = START, timeout_s: Duration | None = 0
     ) -> Iterator[Event]:
         """Yields the events of the whole store after a position; see `follow` for the time."""
         after = self._log.routes.position(after)
@@ -533,14 +540,14 @@ class Store:
             yield self._log.event(record)
 
     def follow(
-        self, scope: Scope | str, *, after: int | None = None, timeout_s: float | None = None
+        self, scope: Scope | str, *, after: int | None = None, timeout_s: Duration | None = None
     ) -> Iterator[Change]:
         """Yields each change of a scope as it is committed, by whichever process (guarantee 5).
 
         It begins after revision `after`, by default after the newest one. It waits for ever,
         or until nothing came for `timeout_s`.
         """
-        check_timeout(timeout_s)
+        left = check_timeout(timeout_s)
         if after is not None:
             check_whole(after, "after")
         name = scope.name if isinstance(scope, Scope) else scope
@@ -552,23 +559,23 @@ class Store:
                 yield from changes
                 began = monotonic()
                 continue
-            left_s = LOOK_S if timeout_s is None else timeout_s - (monotonic() - began)
+            left_s = LOOK_S if left is None else left - (monotonic() - began)
             if left_s <= 0:
                 return
             self._log.wait_after(follower.position, min(left_s, LOOK_S))
 
     def follow_changes(
-        self, *, after: Position | None = None, timeout_s: float | None = None
+        self, *, after: Position | None = None, timeout_s: Duration | None = None
     ) -> Iterator[Change]:
         """Yields each change of the whole store, with old and new values, as it is committed.
 
         By whichever process, in the order of positions. It begins after a position, by default the
         newest. It waits for ever, or until nothing came for `timeout_s`.
         """
-        check_timeout(timeout_s)
+        left = check_timeout(timeout_s)
         begin = self.position if after is None else self._log.routes.position(after)
         follower = StoreFollower(self._log)
-        for record in self._log.follow(after=begin, timeout_s=timeout_s):
+        for record in self._log.follow(after=begin, timeout_s=left):
             yield from follower.changes(record)
 
     def subscribe(
@@ -584,7 +591,7 @@ class Store:
             check_call(on_error, "on_error")
         return self._log.subscribe(EVERY, Subscription(subscriber, on_error))
 
-    def drain(self, *, timeout_s: float = 30.0) -> bool:
+    def drain(self, *, timeout_s: Duration = 30.0) -> bool:
         """Returns when subscribers were told of all that is committed; False if not in time."""
         return self._log.dispatcher.drain(check_seconds(timeout_s, "timeout_s", above=-1e-9))
 
@@ -596,7 +603,7 @@ class Store:
         types: tuple[str, ...] | None = None,
         start: Start = "first",
         batch: int = 100,
-        ttl_s: float = 30.0,
+        ttl_s: Duration = 30.0,
     ) -> Group:
         """Returns a consumer group: its members get each event at least once, one at a time.
 
@@ -620,7 +627,7 @@ class Store:
     # --- leases and marks ------------------------------------------------------------------------
 
     def lease(
-        self, name: str, *, ttl_s: float = 30.0, keep: bool = False, wait_s: float = 0.0
+        self, name: str, *, ttl_s: Duration = 30.0, keep: bool = False, wait_s: Duration = 0.0
     ) -> HeldLease:
         """Takes a lease for this worker, or raises LeaseLostError naming who holds it.
 
@@ -632,8 +639,8 @@ class Store:
         """
         name = check_lease_name(name)
         check_flag(keep, "keep")
-        check_seconds(wait_s, "wait_s", above=-1e-9)
-        check_seconds(ttl_s, "ttl_s")
+        wait_s = check_seconds(wait_s, "wait_s", above=-1e-9)
+        ttl_s = check_seconds(ttl_s, "ttl_s")
         keeper = self.lease_keeper
         if keep:
             take = partial(keeper.take, name, ttl_s=ttl_s)
@@ -642,9 +649,9 @@ class Store:
         lease = acquire_within(self._log.clock, take, wait_s)
         return HeldLease(lease.name, lease.owner, lease.epoch, lease.expires_us, keeper, ttl_s)
 
-    def renew(self, lease: Lease, *, ttl_s: float = 30.0) -> Lease | None:
+    def renew(self, lease: Lease, *, ttl_s: Duration = 30.0) -> Lease | None:
         """Returns the lease with a later end, None if it was lost."""
-        return renew(self._log, lease, ttl_s=ttl_s)
+        return renew(self._log, lease, ttl_s=check_seconds(ttl_s, "ttl_s"))
 
     def release(self, lease: Lease) -> None:
         """Gives a lease back."""
@@ -663,10 +670,10 @@ class Store:
         silent = [worker for worker in self.lease_keeper.workers() if not worker.alive]
         return cut("workers", sorted(silent, key=_worker_id), _worker_id, after=after, limit=limit)
 
-    def claim(self, index: str, *, n: int = 1, ttl_s: float = 30.0) -> list[Mark]:
+    def claim(self, index: str, *, n: int = 1, ttl_s: Duration = 30.0) -> list[Mark]:
         """Takes up to n due marks of an index for this worker, under a lease of their own."""
         index = check_name(index, "index")
-        check_seconds(ttl_s, "ttl_s")
+        ttl_s = check_seconds(ttl_s, "ttl_s")
         n = check_whole(n, "n", least=1)
         return self._log.marks.claim(index, self.worker, n=n, ttl_s=ttl_s)
 

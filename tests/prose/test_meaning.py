@@ -149,6 +149,26 @@ def test_a_definition_after_the_last_statement_does_not_change_the_result(hf: St
     assert given(hf, 'do later("x")\nblock later(a):\n  session "l {a}"\n')[0] == "ok: l x"
 
 
+@pytest.mark.parametrize(
+    ("text", "given_"),
+    [
+        ("let x = 1\nparallel:\n  x = x + 1\n  x = x + 2\nx\n", 4),
+        ("let x = 1\nparallel:\n  x = 5\n  x = x + 2\nx\n", 7),
+        ('let x = ""\nparallel:\n  x = x + "a"\n  do:\n    x = x + "b"\nx\n', "ab"),
+        ('let x = ""\nparallel:\n  x = "a"\n  x = "b"\n', {"x": "b"}),
+    ],
+)
+def test_arms_that_have_the_name_of_a_variable_add_to_it(hf: Store, text: str, given_: Any):
+    """`x = x + e` is an arm of its own, too: what is added counts at the join, in arm order."""
+    assert given(hf, text)[0] == given_
+
+
+def test_two_arms_of_one_name_are_both_run(hf: Store):
+    found, agent = given(hf, 'let x = 1\nparallel:\n  x = session "a"\n  x = session "b"\nx\n')
+    assert found == "ok: b"
+    assert sorted(call.prompt for call in agent.calls) == ["a", "b"]
+
+
 class Polite(Scripted):
     """A script that words questions to people."""
 

@@ -27,6 +27,7 @@ from holdfast.cli import (
     query,
     runs,
     salvage,
+    schemas,
     selftest,
     state,
     store,
@@ -78,6 +79,9 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("audit", state.audit, _LOOK),
     ("messages", messages.messages, _LOOK),
     ("task list", tasks.list_tasks, _LOOK),
+    ("schema list", schemas.list_schemas, _LOOK),
+    ("schema show", schemas.show_schema, _LOOK),
+    ("schema diff", schemas.diff_schema, _LOOK),
     ("event list", events.list_events, _LOOK),
     ("project", events.project, _LOOK),
     ("set", state.set_value, _CHANGE),
@@ -100,6 +104,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("trust", trust.trust, _CARE),
     ("check", store.check, _CARE),
     ("doctor", doctor.doctor, _CARE),
+    ("migrate", schemas.migrate, _CARE),
     ("copy", store.copy_store, _CARE),
     ("salvage", salvage.salvage_store, _CARE),
     ("backup", backup.make, _CARE),
@@ -156,6 +161,7 @@ _FAMILIES = {
     "nodes": "Walk graphs of nodes, and say why something was computed.",
     "prose": "Check, run and look after programs of agents: .prose files.",
     "runs": "Start, watch and look after runs: programs whose position survives anything.",
+    "schema": "List, show and compare the schemas of a program and of a store.",
     "task": "Add, list, claim, change and close tasks.",
 }
 """Words that other verbs follow, such as runs list; one that is a verb too works by itself."""

@@ -5,11 +5,19 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 from cyclopts import Parameter
 
-from holdfast.cli.options import DEFAULTS, Flag, Options, Words, open_reading, print_more
+from holdfast.cli.options import (
+    DEFAULTS,
+    Flag,
+    Options,
+    Words,
+    open_reading,
+    print_more,
+    read_seconds,
+)
 from holdfast.cli.parsing import parse_limit, parse_path, parse_value, read_time
 from holdfast.cli.printing import is_terminal, print_aside, print_json, print_note, print_table
 from holdfast.errors import UsageError
@@ -48,8 +56,8 @@ class Question:
     """Only what links to this, such as decision:d7 or file:src/a.py; may be given again."""
     where: Words = None
     """A comparison of the state, such as "customer.id=7" or "score >= 3"; may be given again."""
-    timeout: float = TIMEOUT_S
-    """How many seconds to wait for the index."""
+    timeout: Annotated[float, Parameter(converter=read_seconds)] = TIMEOUT_S
+    """How long to wait for the index, in seconds or such as 1h30m."""
     stale_ok: Flag = False
     """Answer with what the index has then, and say how far behind it is."""
 

@@ -117,6 +117,7 @@ def set_value(
     expected: int | None = None,
     checkpoint: str | None = None,
     key: str | None = None,
+    unchecked: Flag = False,
     options: Options = DEFAULTS,
 ) -> None:
     """Set a value in a scope; durable when the command returns.
@@ -137,10 +138,12 @@ def set_value(
         Give the new revision this name.
     key
         An idempotency key: a second set with the same key and value writes nothing.
+    unchecked
+        Write to a scope whose schema is not known here, without a check.
     """
     place = parse_path(path)
     parsed = parse_value(read_input() if value == "-" else value, is_text=text)
-    with open_writing(options) as store:
+    with open_writing(options, unchecked=unchecked) as store:
         found = find_scope(store, scope, must_exist=False)
         revision = found.set(place, parsed, expected=expected, key=key, checkpoint=checkpoint)
     if options.json:
@@ -159,6 +162,7 @@ def delete(
     *,
     expected: int | None = None,
     checkpoint: str | None = None,
+    unchecked: Flag = False,
     options: Options = DEFAULTS,
 ) -> None:
     """Delete a value from a scope; its history still has it.
@@ -173,9 +177,11 @@ def delete(
         Refuse unless the scope is at this revision.
     checkpoint
         Give the new revision this name.
+    unchecked
+        Write to a scope whose schema is not known here, without a check.
     """
     place = parse_path(path)
-    with open_writing(options) as store:
+    with open_writing(options, unchecked=unchecked) as store:
         found = find_scope(store, scope)
         scope = found.name
         read_value(found, found.state, place)

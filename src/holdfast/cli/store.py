@@ -261,13 +261,15 @@ def copy_store(
 
 
 @contextmanager
-def progress_shown(*, quiet: bool, what: str = "copying events") -> Generator[Progress | None]:
+def progress_shown(
+    *, quiet: bool, what: str = "copying events", unit: str = "events"
+) -> Generator[Progress | None]:
     """Yields a function that shows progress: a bar on a terminal, else a line for each tenth."""
     if quiet and not sys.stderr.isatty():
         yield None
         return
     if not sys.stderr.isatty():
-        yield Tenths().show
+        yield Tenths(unit).show
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -283,14 +285,15 @@ def progress_shown(*, quiet: bool, what: str = "copying events") -> Generator[Pr
 class Tenths:
     """Progress as lines, at most ten of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, unit: str = "events") -> None:
+        self._unit = unit
         self._shown = 0
 
     def show(self, passed: int, total: int) -> None:
         tenths = 10 * passed // total
         if tenths > self._shown and (self._shown or passed < total):  # a short copy prints none
             self._shown = tenths
-            print(f"{passed} of {total} events ({tenths}0 %)", file=sys.stderr, flush=True)
+            print(f"{passed} of {total} {self._unit} ({tenths}0 %)", file=sys.stderr, flush=True)
 
 
 def workers(*, suspects: Flag = False, options: Options = DEFAULTS) -> None:

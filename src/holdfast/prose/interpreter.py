@@ -122,6 +122,8 @@ class Merged(Struct, frozen=True):
 
 
 _NO_SETTINGS = tree.Settings(0, 0)
+Prepared = tuple[Callable[..., Any], Any, str | None, Any]
+"""A statement with what runs it, the name of its operations, and what has that name itself."""
 
 
 class Interpreter:
@@ -143,7 +145,9 @@ class Interpreter:
         }
         self._blocks = {one.name: one for one in program.body if isinstance(one, tree.Block)}
         self._calls_max = calls_max(program)
-        self._keys: dict[int, tuple[str | None, ...]] = {}
+        self._prepared: dict[int, tuple[Prepared, ...]] = {}
+        self._sources: dict[int, str] = {}
+        self._addends: dict[int, Any] = {}
         self._plain = stay_text(program)
         self._top = Scope()
         self._merged: dict[int, Merged] = {}
@@ -164,25 +168,15 @@ class Interpreter:
 
     def _body(self, frame: Frame, body: tree.Body) -> Any:
         """Runs statements, and returns the value of the last."""
-        keys = self._keys.get(id(body))
-        if keys is None:
-            keys = self._keys[id(body)] = _bases(body)
+        prepared = self._prepared.get(id(body))
+        if prepared is None:
+            prepared = self._prepared[id(body)] = _prepared(body)
         value: Any = None
         outer = frame.naming
         try:
-            for number, statement in enumerate(body):
-                frame.naming = (
-                    UNNAMED
-                    if keys[number] is None
-                    else Naming(keys[number], tree.value_of(statement))
-                )
-                if isinstance(statement, _DEFINITIONS):
-                    continue  # it was read before the program began, and has no value
-                run = _STATEMENTS.get(type(statement))
-                if run is None:
-                    value = self._value(frame, cast("tree.Expression", statement))
-                else:
-                    value = run(self, frame, statement)
+            for run, statement, base, direct in prepared:
+                frame.naming = UNNAMED if base is None else Naming(base, direct)
+                value = run(self, frame, statement)
         finally:
             frame.naming = outer
         return value
@@ -224,7 +218,9 @@ class Interpreter:
         return value
 
     def _assign(self, frame: Frame, node: tree.Assign) -> Any:
-        addends = _addends(node)
+        addends = self._addends.get(id(node), ())
+        if addends == ():
+            addends = self._addends[id(node)] = _addends(node)
         if addends is None:
             value = self._value(frame, node.value)
             return self._set(frame, node.name, value, None, node)
@@ -286,7 +282,8 @@ class Interpreter:
         if cell.variable is None:
             return self._declare(frame, "let", name, value, node)
         cell.value = cell.variable.set(value, source=self._source(node))
-        self._note_update(frame, cell)
+        if self._views is not None:
+            self._note_update(frame, cell)
         return cell.value
 
     # --- values -----------------------------------------------------------------------------------
@@ -437,7 +434,8 @@ class Interpreter:
         memory: str | None,
     ) -> str:
         """Performs one session, and returns what the agent said."""
-        self._sync(frame, node)
+        if self._views is not None:
+            self._sync(frame, node)
         merged = self._merged.get(id(node))
         if merged is None:
             merged = self._merged[id(node)] = self._merge(node.settings, name, agent, text)
@@ -747,7 +745,7 @@ class Interpreter:
     # --- loops ------------------------------------------------------------------------------------
 
     def _iterations(
-        self, frame: Frame, loop: Iterator[Any], named: Callable[[Any], dict[str, Any]]
+        self, frame: Frame, loop: Iterator[Any], named: Callable[[Any], dict[str, Any]] | None
     ) -> Iterator[Any]:
         """Yields each iteration of a loop, with names of its own."""
         outer, naming = frame.scope, frame.naming
@@ -755,8 +753,9 @@ class Interpreter:
             for one in loop:
                 scope = frame.scope = Scope(outer)
                 frame.naming = UNNAMED
-                for name, value in named(one).items():
-                    scope.cells[name] = Cell("loop", value)
+                if named is not None:
+                    for name, value in named(one).items():
+                        scope.cells[name] = Cell("loop", value)
                 yield one
         finally:
             frame.scope, frame.naming = outer, naming
@@ -779,17 +778,14 @@ class Interpreter:
             times = values.whole(self._value(frame, times), "repeat", node.line)
         key, source = frame.naming.key(node, "repeat"), self._source(node)
         loop = frame.ctx.repeat(times, key=key, source=source)
-        name = node.variable
-        return [
-            self._body(frame, node.body)
-            for _ in self._iterations(frame, loop, lambda one: {name: one} if name else {})
-        ]
+        named = _called(node.variable)
+        return [self._body(frame, node.body) for _ in self._iterations(frame, loop, named)]
 
     def _loop(self, frame: Frame, node: tree.Loop) -> Any:
         key, source = frame.naming.key(node, "loop"), self._source(node)
         loop = frame.ctx.loop(node.max, key=key, source=source)
-        name, found = node.variable, list[Any]()
-        iterations = self._iterations(frame, loop, lambda one: {name: one} if name else {})
+        found: list[Any] = []
+        iterations = self._iterations(frame, loop, _called(node.variable))
         for _ in iterations:
             if node.condition is not None and node.test is not None:
                 holds = self._is_true(frame, node.condition, node.test)
@@ -835,17 +831,24 @@ class Interpreter:
 
     def _parallel(self, frame: Frame, node: tree.Parallel) -> Any:
         keys = tree.branch_keys(node.branches)
-        arms = {
-            key: (branch.name, (branch.statement,), cast("dict[str, Any]", {}))
-            for key, branch in zip(keys, node.branches, strict=True)
-        }
+        sums = {key for key, one in zip(keys, node.branches, strict=True) if _is_sum(frame, one)}
+        arms: dict[str, Any] = {}
+        for key, branch in zip(keys, node.branches, strict=True):
+            statement = branch.statement
+            if key in sums:  # `x = x + e`: what is added counts at the join, not the sum
+                added = cast("tree.Expression", statement)
+                statement = tree.Assign(branch.line, branch.column, branch.name or "", added)
+            arms[key] = (branch.name, (statement,), {})
         join: str | int = {"all": "all", "first": "first"}.get(node.join, node.count or 1)
         left = self._joined(frame, node, arms, join, node.on_fail)
         value: dict[str, Any] = {}
         for key, branch in zip(keys, node.branches, strict=True):
             doc = left.get(key)
-            value[key] = None if doc is None else doc["value"]
+            name = branch.name or key
+            value[name] = value.get(name) if doc is None else doc["value"]
             self._apply(frame, doc, node)
+            if key in sums:
+                continue
             if branch.name is not None:
                 self._bind_branch(frame, branch.name, doc, branch)
             else:
@@ -962,7 +965,10 @@ class Interpreter:
         frame.results.update(left.get("results", {}))
 
     def _source(self, node: tree.Node) -> str:
-        return f"{self._program.file}:{node.line}"
+        found = self._sources.get(node.line)
+        if found is None:
+            found = self._sources[node.line] = f"{self._program.file}:{node.line}"
+        return found
 
 
 def _global(frame: Frame) -> Any:
@@ -974,25 +980,46 @@ def _close(generator: Iterator[Any]) -> None:
     cast("Generator[Any]", generator).close()
 
 
-def _bases(body: tree.Body) -> tuple[str | None, ...]:
-    """Returns how the operations of each statement of a body are named; None: by their number."""
-    keys = tree.statement_keys(body)
-    return tuple(
-        None if tree.bound_name(statement) is None else key.replace("#", ":")
-        for statement, key in zip(body, keys, strict=True)
-    )
+def _prepared(body: tree.Body) -> tuple[Prepared, ...]:
+    """Returns how each statement of a body is run, and its operations are named.
+
+    Definitions are left out: they were read before the program began, and have no value.
+    """
+    found: list[Prepared] = []
+    for statement, key in zip(body, tree.statement_keys(body), strict=True):
+        if not isinstance(statement, _DEFINITIONS):
+            run = _STATEMENTS.get(type(statement), Interpreter._value)
+            base = None if tree.bound_name(statement) is None else key.replace("#", ":")
+            found.append((run, statement, base, tree.value_of(statement)))
+    return tuple(found)
+
+
+def _is_sum(frame: Frame, branch: tree.Branch) -> bool:
+    """Says whether an arm is `x = x + e` of a variable that is there."""
+    name, value = branch.name, branch.statement
+    if name is None or not isinstance(value, tree.Binary) or frame.scope.cell(name)[0] is None:
+        return False
+    return _added(name, value) is not None
 
 
 def _addends(node: tree.Assign) -> list[tree.Expression] | None:
     """Returns what `x = x + a + b` adds to x; None for any other assignment."""
+    return _added(node.name, node.value)
+
+
+def _added(name: str, value: tree.Expression) -> list[tree.Expression] | None:
     found: list[tree.Expression] = []
-    value = node.value
     while isinstance(value, tree.Binary) and value.operator == "+":
         found.append(value.right)
         value = value.left
-    if not found or not isinstance(value, tree.Name) or value.name != node.name:
+    if not found or not isinstance(value, tree.Name) or value.name != name:
         return None
     return found[::-1]
+
+
+def _called(variable: str | None) -> Callable[[Any], dict[str, Any]] | None:
+    """Returns what gives the number of an iteration its name, if it has one."""
+    return None if variable is None else lambda number: {variable: number}
 
 
 def _item_names(node: tree.For, number: int, item: Any) -> dict[str, Any]:

@@ -502,14 +502,19 @@ def statement_keys(body: Body) -> tuple[str, ...]:
 def branch_keys(branches: tuple[Branch, ...]) -> tuple[str, ...]:
     """Returns the keys of the arms of a parallel block: names, and numbers for unnamed ones.
 
-    They are the keys of the block's value, too.
+    They are the keys of the block's value, too. Arms that assign one variable have one name: from
+    the second on their keys have a number, `x:2`.
     """
     unnamed = 0
+    named: dict[str, int] = {}
     keys: list[str] = []
     for branch in branches:
         if branch.name is None:
             unnamed += 1
-        keys.append(str(unnamed) if branch.name is None else branch.name)
+            keys.append(str(unnamed))
+        else:
+            count = named[branch.name] = named.get(branch.name, 0) + 1
+            keys.append(branch.name if count == 1 else f"{branch.name}:{count}")
     return tuple(keys)
 
 

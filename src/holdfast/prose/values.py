@@ -34,6 +34,8 @@ def text_of(value: Any) -> str:
     """Returns a value as it stands in a text: a list as lines, an object as JSON."""
     if isinstance(value, str):
         return value
+    if type(value) is int:
+        return str(value)
     if isinstance(value, list):
         return "\n".join(text_of(item) for item in cast("list[Any]", value))
     return json_of(value)

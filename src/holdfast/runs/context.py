@@ -163,6 +163,9 @@ class Operations:
     What only records is a plain call for both drivers; what acts or waits is given to `_drive`.
     """
 
+    _replays_at_once = False
+    """Whether what a question gave is returned as it is, not awaited."""
+
     def __init__(self, execution: Execution, block: Block, parent: Any, engine: Any) -> None:
         self._execution = execution
         self._engine = engine
@@ -632,21 +635,21 @@ class Operations:
         call = AgentCall(
             prompt,
             system,
-            sessions.pairs_of(context),
+            sessions.pairs_of(context) if context else (),
             model,
             agent,
             memory,
-            tuple(skills),
+            tuple(skills) if skills else (),
             None if permissions is None else dict(permissions),
         )
         made = self._engine.agents
         chosen, keeps = made.chosen(executor), remember is not False
         asked = made.session(self, chosen, call, effect, retry, keeps=keeps)
-        place = None
-        if not isinstance(remember, bool):
-            scope, path = remember
-            kept = cast("tuple[str, ...]", check_path(path))
-            place = sessions.MemoryPlace(getattr(scope, "sync", scope), kept)
+        if isinstance(remember, bool):
+            return self._ask(asked, key, label, source)
+        scope, path = remember
+        kept = cast("tuple[str, ...]", check_path(path))
+        place = sessions.MemoryPlace(getattr(scope, "sync", scope), kept)
         return self._ask(asked, key, label, source, sessions.closing(place, asked, self))
 
     def decide(
@@ -712,11 +715,16 @@ class Operations:
         answer = self._block.ask(
             "step", step.name, step.effect, digest, key=key, label=label, source=source
         )
+        if answer.verdict == "replay" and self._replays_at_once:
+            assert answer.entry is not None, "BUG: a replay of nothing"
+            return asked.convert(steps.outcome_of(self._execution, step, answer.entry))
         self._current = blocks.CurrentOperation(
             answer.path, label or step.name, step.retry.attempts
         )
         call = steps.StepCall(step, args, {}, inputs, digest, answer, closing)
         operation = steps.perform(self._execution, call)
+        if self._replays_at_once:
+            return asked.convert(self._drive(operation))
         return self._drive(sessions.converted(operation, asked.convert))
 
     def read(
@@ -1178,6 +1186,8 @@ SLICE_S = 0.05
 
 class Context(Operations):
     """What the body of a sync run gets as its `ctx`."""
+
+    _replays_at_once = True
 
     def _drive(self, operation: Operation) -> Any:
         try:

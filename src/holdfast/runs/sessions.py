@@ -42,6 +42,7 @@ from holdfast.scope import Scope
 ASKED_TWICE = Retry(attempts=2, wait_s=0.0, on=(AgentError,))
 """A decision that is none of its options is asked for once more."""
 _CLASSES = ("idempotent", "effect")
+_AT_ONCE = (Answer, str)
 
 
 class MemoryPlace(Struct, frozen=True):
@@ -69,6 +70,7 @@ class AgentSteps:
     def __init__(self) -> None:
         self.executor: Executor | Command | None = None
         self._made: dict[tuple[Any, ...], tuple[Any, Step[..., Any]]] = {}
+        self._last: tuple[Any, ...] = (None, "", "", None, None)
 
     def chosen(self, executor: Executor | Command | None) -> Executor | Command:
         """Returns who is asked: whom the call names, else whom the store was given."""
@@ -141,6 +143,9 @@ class AgentSteps:
     def _step(
         self, executor: Executor, kind: str, effect: Effect | str, retry: Retry
     ) -> Step[..., Any]:
+        last = self._last
+        if last[0] is executor and last[1] == kind and last[2] == effect and last[3] is retry:
+            return last[4]
         key = (id(executor), kind, effect, retry)
         found = self._made.get(key)
         if found is None:
@@ -158,6 +163,7 @@ class AgentSteps:
             )
             made.is_async = _is_async(executor, kind)
             found = self._made[key] = executor, made  # it is kept, so that its id stays its own
+        self._last = (executor, kind, effect, retry, found[1])
         return found[1]
 
 
@@ -166,10 +172,8 @@ def converted(operation: Operation, convert: Callable[[Any], Any]) -> Operation:
     return convert((yield from operation))
 
 
-def closing(place: MemoryPlace | None, asked: AgentStep, context: Any) -> Any:
-    """Returns what writes an agent's memory in the commit that closes its session, if any."""
-    if place is None:
-        return None
+def closing(place: MemoryPlace, asked: AgentStep, context: Any) -> Any:
+    """Returns what writes an agent's memory in the commit that closes its session."""
 
     def write(value: Any) -> tuple[PendingCommit, ProposedCommit | None]:
         answer: Answer = asked.convert(value)
@@ -187,9 +191,16 @@ def closing(place: MemoryPlace | None, asked: AgentStep, context: Any) -> Any:
 def _asked(call: Call) -> dict[str, Any]:
     """Returns what is stored of a call: what was given, and nothing that follows from its place."""
     found: dict[str, Any] = {"prompt": call.prompt}
-    for name in ("system", "model", "agent", "memory", "permissions"):
-        if (value := getattr(call, name)) is not None:
-            found[name] = value
+    if call.system is not None:
+        found["system"] = call.system
+    if call.model is not None:
+        found["model"] = call.model
+    if call.agent is not None:
+        found["agent"] = call.agent
+    if call.memory is not None:
+        found["memory"] = call.memory
+    if call.permissions is not None:
+        found["permissions"] = call.permissions
     if call.context:
         found["context"] = [list(pair) for pair in call.context]
     if call.skills:
@@ -237,7 +248,7 @@ def _rewording(executor: Any) -> Callable[..., Any]:
 
 def _then(said: Any, use: Callable[[Any], Any]) -> Any:
     """Uses what an executor returned, now or when it is awaited."""
-    if not hasattr(said, "__await__"):
+    if isinstance(said, _AT_ONCE) or not hasattr(said, "__await__"):
         return use(said)
 
     async def later() -> Any:
@@ -285,8 +296,11 @@ def _stored(said: Any) -> dict[str, Any]:
     answer = _read(said)
     found: dict[str, Any] = {"text": answer.text}
     if (usage := answer.usage) is not None:
-        counted = {"input": usage.input, "output": usage.output}
-        found["usage"] = {name: n for name, n in counted.items() if n is not None}
+        counted = found["usage"] = {}
+        if usage.input is not None:
+            counted["input"] = usage.input
+        if usage.output is not None:
+            counted["output"] = usage.output
     if answer.model is not None:
         found["model"] = answer.model
     return found
@@ -297,10 +311,10 @@ def _answer(stored: Any) -> Answer:
     if not isinstance(stored, dict):
         return Answer("" if stored is None else str(stored))
     found = cast("dict[str, Any]", stored)
-    usage = found.get("usage")
+    text, usage = found.get("text", ""), found.get("usage")
     return Answer(
-        str(found.get("text", "")),
-        None if usage is None else Usage(**usage),
+        text if isinstance(text, str) else str(text),
+        None if usage is None else Usage(usage.get("input"), usage.get("output")),
         found.get("memory"),
         found.get("model"),
     )
