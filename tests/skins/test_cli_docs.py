@@ -109,6 +109,8 @@ def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     Path("commands.toml").write_text('[verify.branch_exists]\ncommand = ["true"]\n')
     Path("commands.toml").chmod(0o600)
+    Path("desk_schema.py").write_text(DESK_SCHEMA)
+    monkeypatch.delitem(sys.modules, "desk_schema", raising=False)
     Path("endless.prose").write_text('loop:\n  session "again"\n')
     cli("init")
     cli("set", SCOPE, "stage", "triage", "--checkpoint", "one")
@@ -173,6 +175,22 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+DESK_SCHEMA = """
+import holdfast, msgspec
+
+
+@holdfast.schema("team", version=2)
+class Desk(msgspec.Struct):
+    stage: str
+    mood: float = 0.5
+
+
+@holdfast.upgrade(Desk, 1)
+def _(old):
+    return old | {"mood": 0.5}
+"""
+
+
 TICKETS = """
 import holdfast
 
@@ -196,6 +214,7 @@ COMMANDS = {
     "groups": ["groups"],
     "decisions": ["decisions", SCOPE],
     "query": ["query", "--kind", "decision"],
+    "sql": ["sql", "select id, status from decisions"],
     "stale": ["stale"],
     "audit": ["audit", SCOPE],
     "task list": ["task", "list"],
@@ -212,6 +231,10 @@ COMMANDS = {
     "outcome": ["outcome", f"left@{SCOPE}", "looked"],
     "fact": ["fact", SCOPE, "branch", "main"],
     "recover": ["recover"],
+    "schema list": ["schema", "list"],
+    "schema show": ["schema", "show", "desk_schema.py"],
+    "schema diff": ["schema", "diff", "desk_schema.py", SCOPE],
+    "migrate": ["migrate", "desk_schema.py", "--check"],
     "set": ["set", SCOPE, "stage", "new"],
     "delete": ["delete", SCOPE, "stage"],
     "remove": ["remove", "conversation/old", "--yes"],
@@ -302,7 +325,8 @@ def test_every_document_has_the_documented_fields(
     if verb in ("event list", "project"):
         cli(*COMMANDS["event record"])
         Path("opened_tickets.py").write_text(TICKETS)
-    printed = cli(*COMMANDS[verb], "--json").document
+    code = int(verb == "migrate")  # --check has found one
+    printed = cli(*COMMANDS[verb], "--json", code=code).document
     documented = example(SECTIONS[verb])
     if verb == "status":  # a backend may add facts of its own
         printed = {key: value for key, value in printed.items() if key in documented}

@@ -5,8 +5,36 @@ from __future__ import annotations
 import asyncio
 from typing import Any, assert_type
 
+import msgspec
+
 import holdfast
 from holdfast import aio
+
+
+@holdfast.schema("conversation", version=2, aliases={"mood": "sentiment"})
+class Ticket(msgspec.Struct):
+    stage: str
+    sentiment: float | None = None
+
+
+@holdfast.upgrade(Ticket, 1)
+def newer(old: dict[str, Any]) -> dict[str, Any]:
+    return old | {"sentiment": None}
+
+
+def read(hf: holdfast.Store, chat: holdfast.Scope[Ticket], any: holdfast.Scope) -> None:
+    assert_type(hf.conversation("c1", Ticket), holdfast.Scope[Ticket])
+    assert_type(hf.conversation("c1", Ticket).typed, Ticket)
+    assert_type(hf.scope("conversation/c1", schema=Ticket).typed.sentiment, float | None)
+    assert_type(chat.fork("c2").typed.stage, str)
+    assert_type(any.typed, Any)
+    assert_type(hf.migrate(dry_run=True).outdated, list[holdfast.Outdated])
+    ticket: Ticket = Ticket("open")
+    assert_type(ticket.stage, str)
+
+
+async def read_async(store: aio.AsyncStore) -> None:
+    assert_type(await store.conversation("c1", Ticket).typed, Ticket)
 
 
 @holdfast.step(effect="idempotent")
@@ -101,6 +129,8 @@ async def use_async() -> None:
 
 
 def main() -> None:
-    with holdfast.open("memory:") as hf:
+    with holdfast.open("memory:", schemas=[Ticket]) as hf:
         use(hf)
+        hf.conversation("c1").set("stage", "open")
+        read(hf, hf.conversation("c1", Ticket), hf.conversation("c1"))
     asyncio.run(use_async())

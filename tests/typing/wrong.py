@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
+import msgspec
+
 import holdfast
 from holdfast import aio
+
+
+@holdfast.schema("conversation", version="2")  # error
+class Ticket(msgspec.Struct, frozen=True):
+    stage: str
+
+
+@holdfast.upgrade("Ticket", 1)  # error
+def newer(old: dict[str, str]) -> dict[str, str]:
+    return old
+
+
+def read(hf: holdfast.Store, chat: holdfast.Scope[Ticket]) -> None:
+    print(hf.conversation("c1", Ticket).typed.mood)  # error
+    chat.typed.stage = "open"  # error
+    number: int = chat.typed.stage  # error
+    hf.conversation("c1", 3)  # error
+    print(number)
 
 
 @holdfast.step(effect="idempotent")

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
 import holdfast
 from holdfast.backends.in_use import is_in_use
 from holdfast.cli.printing import print_aside, warn
+from holdfast.core.arguments import check_seconds
 from holdfast.core.page import Page
 from holdfast.errors import (
     HoldfastError,
@@ -32,6 +33,21 @@ ACTOR_VARIABLE = "HOLDFAST_ACTOR"
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 Words = Annotated[list[str] | None, Parameter(negative=())]
 """An option that may be given again."""
+
+
+def read_seconds(_: type, tokens: Sequence[Token]) -> float:
+    """Returns a length of time as it is typed: a number of seconds, or text such as 1h30m."""
+    text = tokens[0].value
+    what = f"--{(tokens[0].keyword or '').lstrip('-')}"
+    try:
+        seconds = float(text)
+    except ValueError:
+        return check_seconds(text, what, above=-1e-9)
+    return check_seconds(seconds, what, above=-1e-9)
+
+
+Seconds = Annotated[float | None, Parameter(converter=read_seconds)]
+"""A length of time."""
 
 
 @Parameter(name="*")
@@ -86,19 +102,22 @@ def print_more(
         print_aside(f"there is more: {command(verb, options.place)}")
 
 
-def open_reading(options: Options) -> Store:
+def open_reading(options: Options, *, schemas: Sequence[type[Any]] = ()) -> Store:
     """Opens the store to look at; it must exist. Looking waits for no writer."""
     if is_in_use(options.place):
-        return open_place(options.place, read_only=True)
-    return open_source(options.place)
+        return open_place(options.place, read_only=True, schemas=schemas)
+    return open_source(options.place, schemas=schemas)
 
 
-def open_writing(options: Options) -> Store:
+def open_writing(
+    options: Options, *, schemas: Sequence[type[Any]] = (), unchecked: bool = False
+) -> Store:
     """Opens the store to write; it must exist, so that a misspelt name creates no other store."""
-    return open_place(options.place, actor=options.writer)
+    place, writer = options.place, options.writer
+    return open_place(place, actor=writer, schemas=schemas, unchecked=unchecked)
 
 
-def open_source(place: str) -> Store:
+def open_source(place: str, *, schemas: Sequence[type[Any]] = ()) -> Store:
     """Opens a store to read from, read-only where it cannot be written.
 
     A store that was not closed is recovered by whoever opens it next, and only who may write can do
@@ -107,10 +126,10 @@ def open_source(place: str) -> Store:
     store that has lost commits: writing to it would hide the loss, looking at it does not.
     """
     try:
-        return open_place(place)
+        return open_place(place, schemas=schemas)
     except (LostCommitsError, UnavailableError) as refused:
         try:
-            store = open_place(place, read_only=True)
+            store = open_place(place, read_only=True, schemas=schemas)
         except HoldfastError:
             raise refused from None
         warn(f"opened read-only: {refused.message}")
@@ -119,11 +138,25 @@ def open_source(place: str) -> Store:
         return store
 
 
-def open_place(place: str, *, actor: str | None = None, read_only: bool = False) -> Store:
+def open_place(
+    place: str,
+    *,
+    actor: str | None = None,
+    read_only: bool = False,
+    schemas: Sequence[type[Any]] = (),
+    unchecked: bool = False,
+) -> Store:
     """Opens a store that must exist; the error says how to create it."""
     refuse_memory(place)
     try:
-        return holdfast.open(place, create=False, actor=actor, read_only=read_only)
+        return holdfast.open(
+            place,
+            create=False,
+            actor=actor,
+            read_only=read_only,
+            schemas=schemas,
+            unchecked=unchecked,
+        )
     except NotFoundError as absent:
         raise NotFoundError(
             f'there is no store at "{place}"', hint=command("init", place)

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from holdfast.cli.decisions import load_config
+from holdfast.core.schema import is_schema
 from holdfast.errors import NotFoundError, UsageError
 from holdfast.nodes.define import Graph, is_graph
 from holdfast.projections import Projection
@@ -62,6 +63,22 @@ def load_graph(code: str, modules: Sequence[str] | None = None) -> Graph:
     if not found:
         raise NotFoundError(f'"{place}" has no graph', hint="make one with holdfast.Graph")
     raise NotFoundError(f'"{place}" has no graph "{name}": it has {listed}', hint=FORMS)
+
+
+def load_schemas(code: str) -> list[type[Any]]:
+    """Returns the schemas of scopes that a file or module has; one if it is named after `:`."""
+    place, name = split(code)
+    module = load(code)
+    found = {key: value for key, value in vars(module).items() if is_schema(value)}
+    if not found:
+        raise NotFoundError(
+            f'"{place}" has no schema', hint="put @holdfast.schema above the class of a state"
+        )
+    if not name:
+        return list(dict.fromkeys(found.values()))
+    if name not in found:
+        raise NotFoundError(f'"{place}" has no schema "{name}": it has {", ".join(found)}')
+    return [found[name]]
 
 
 def load_projection(code: str, modules: Sequence[str] | None = None) -> Projection:

@@ -299,6 +299,11 @@ def schema_of(kind: object) -> Schema[Any]:
     return cast("Schema[Any]", found)
 
 
+def is_schema(kind: object) -> bool:
+    """Says whether something is a class that was made the schema of scopes."""
+    return isinstance(kind, type) and getattr(vars(kind).get(_KEPT_AS), "kind", None) == "state"
+
+
 def upgrade(kind: type[Any], version: int) -> Callable[[F], F]:
     """Returns the decorator of the upgrade of a schema's data from a version to the next one."""
     return schema_of(kind).upgrade(version)

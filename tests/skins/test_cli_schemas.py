@@ -1,0 +1,120 @@
+"""The verbs of schemas."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+
+CODE = """
+import holdfast, msgspec
+
+
+@holdfast.schema("team", version=2, aliases={"outcome": "result"})
+class Desk(msgspec.Struct):
+    stage: str
+    mood: float = 0.5
+    result: str | None = None
+
+
+@holdfast.upgrade(Desk, 1)
+def _(old):
+    if old.get("broken"):
+        raise ValueError("broken")
+    return old | {"mood": 0.5}
+
+
+@holdfast.downgrade(Desk, 2)
+def _(new):
+    return {name: value for name, value in new.items() if name != "mood"}
+
+
+@holdfast.schema("conversation/support-*", version=1)
+class Support(msgspec.Struct):
+    n: int = 0
+"""
+
+
+@pytest.fixture
+def desks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_STORE", "store")
+    Path("desks.py").write_text(CODE)
+    Path("bare.py").write_text("")
+    for name in ("desks", "bare"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    cli("init")
+    cli("set", "team/a", "stage", "open")
+    cli("set", "team/b", "stage", "shut")
+    cli("set", "workflow/w", "n", "1")
+
+
+def test_scopes_are_migrated_from_the_command_line(desks: None, cli: Any):
+    """VIC-29."""
+    found = cli("migrate", "desks.py", "--check", code=1).out
+    assert "team/a\t1\t2\t0\t\n" in found
+    assert "0 of 2 scopes were migrated, 2 are not of their version" in found
+    assert "team/a\t1\t2\t1\t\n" in cli("migrate", "desks.py", "--dry-run").out
+    assert "1 of 1" not in cli("log", "team/a").out
+    assert "2 of 2 scopes were migrated\n" in cli("migrate", "desks.py").out
+    assert "0 of 2 scopes were migrated\n" in cli("migrate", "desks.py").out
+    cli("migrate", "desks.py", "--check")
+    assert "mood" in cli("show", "team/a").out
+    assert "2 of 2 scopes" in cli("migrate", "desks.py:Desk", "--to", "1").out
+    assert "mood" not in cli("show", "team/a").out
+
+
+def test_what_cannot_be_migrated_is_named(desks: None, cli: Any):
+    cli("set", "team/b", "broken", "true")
+    cli("set", "team/a", "outcome", "sold")
+    cli("set", "team/a", "result", "both")
+    found = cli("migrate", "desks.py", code=18)
+    assert "1 of 2 scopes were migrated, 1 are not of their version" in found.out
+    assert "ValueError: broken" in found.out
+    found = cli("migrate", "desks.py", "--check", code=1)
+    assert "team/a\t2\t2\t0\thas outcome too" in found.out
+
+
+def test_a_scope_with_a_schema_is_not_written_unchecked(desks: None, cli: Any):
+    cli("migrate", "desks.py")
+    refused = cli("set", "team/a", "stage", "3", code=19)
+    assert "a schema that this program has not" in refused.err
+    cli("set", "team/a", "stage", "new", "--unchecked")
+    cli("delete", "team/a", "stage", code=19)
+    cli("delete", "team/a", "stage", "--unchecked")
+    with holdfast.open("store") as store:
+        assert store._log.newest("team/a").version == 2
+
+
+def test_schemas_are_listed_and_shown(desks: None, cli: Any):
+    assert "team\t\t\t2 of version 0\n" in cli("schema", "list").out
+    listed = cli("schema", "list", "desks.py").out
+    assert "team\tDesk\t2\t2 of version 0\n" in listed
+    assert "conversation/support-*\tSupport\t1\t\n" in listed
+    assert "workflow" not in listed
+    cli("migrate", "desks.py")
+    assert "team\t\t\t2 of version 2\n" in cli("schema", "list").out
+    shown = cli("schema", "show", "desks.py", "Desk").out
+    assert "upgrades from\t1\n" in shown
+    assert "aliases\toutcome is result\n" in shown
+    assert "stage\tstr\trequired\n" in shown
+    assert "upgrades from\tnone\n" in cli("schema", "show", "desks.py:Support").out
+    assert "it has Desk (team)" in cli("schema", "show", "desks.py", code=3).err
+    assert 'no schema "Desks"' in cli("schema", "show", "desks.py", "Desks", code=3).err
+
+
+def test_what_differs_from_what_is_stored_is_shown(desks: None, cli: Any):
+    shown = cli("schema", "diff", "desks.py", "team/a").out
+    assert shown == "+\tmood\t\t0.5\n"
+    cli("migrate", "desks.py")
+    assert cli("schema", "diff", "desks.py", "team/a").out == ""
+    assert "no schema for scope" in cli("schema", "diff", "desks.py", "workflow/w", code=3).err
+
+
+def test_code_without_schemas_is_refused(desks: None, cli: Any):
+    assert "has no schema" in cli("migrate", "bare.py", code=3).err
+    assert 'has no schema "Other"' in cli("migrate", "desks.py:Other", code=3).err
