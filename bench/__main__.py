@@ -12,6 +12,7 @@ from bench import (
     harness,
     inside,
     instructions,
+    projecting,
     reading,
     running,
     scaling,
@@ -49,6 +50,7 @@ BENCHMARKS = {
     "follow": following.follow,
     "runs": running.runs,
     "tasks": tasks.tasks,
+    "projections": projecting.projections,
     "views": viewing.views,
 }
 QUIET = 0.5

@@ -3,7 +3,8 @@
 `AsyncScope.set` does what `Scope.set` does, so the source says it once. Griffe, which reads the
 sources for the site, loads this file as an extension. Methods that are made with
 `mirror(Facts.get)` become methods here, with the parameters of the one that they mirror. Methods
-that only refuse, such as `Map.update`, are left out.
+that only refuse, such as `Map.update`, are left out. A class that is a struct of fields lists those
+that have no docstring of their own.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import griffe
 
 MIRRORED = re.compile(r"(?:mirror|_giving_run)\((?P<owner>\w+)\.(?P<name>\w+)")
+STRUCT = re.compile(r"\b(?:Struct|NamedTuple)\b")
 PARTS_OF_A_STORE = {"AsyncRuns", "AsyncWalks"}
 """Classes that `AsyncStore` is put together from."""
 
@@ -25,6 +27,8 @@ class Docstrings(griffe.Extension):
         for name, member in list(cls.members.items()):
             if not member.is_alias and member.is_function and str(member.returns) == "NoReturn":
                 cls.del_member(name)
+        if any(STRUCT.search(str(base)) for base in cls.bases) and cls.docstring is not None:
+            cls.docstring.value += _fields(cls)
 
     def on_package(self, *, pkg: griffe.Module, loader: griffe.GriffeLoader, **_: Any) -> None:
         if pkg.name != "holdfast":
@@ -34,6 +38,17 @@ class Docstrings(griffe.Extension):
             for one in module.classes.values():
                 if not one.is_alias:
                     _complete(one, pkg)
+
+
+def _fields(cls: griffe.Class) -> str:
+    """Returns a list of the fields that say nothing but their name and type."""
+    silent = [
+        f"- `{name}`: `{member.annotation}`"
+        for name, member in cls.members.items()
+        if member.is_attribute and not name.startswith("_")
+        if member.annotation is not None and member.docstring is None
+    ]
+    return "\n\nFields:\n\n" + "\n".join(silent) if silent else ""
 
 
 def _complete(one: griffe.Class, package: griffe.Module) -> None:

@@ -42,6 +42,7 @@ from msgspec.structs import replace
 
 from holdfast.core import codec, event, past, tree
 from holdfast.core.arguments import (
+    Duration,
     Path,
     check_call,
     check_expected,
@@ -169,7 +170,7 @@ class Scope(Generic[S_co]):
         *,
         levels: Levels,
         parent: Scope | None,
-        ttl_s: float | None = None,
+        ttl_s: Duration | None = None,
         given: str | None = None,
     ) -> None:
         """`id` is the stored one; `given` the one that it was made from, if that is known."""

@@ -26,11 +26,13 @@ from holdfast.backends.protocol import (
 from holdfast.backends.registry import check_backend, open_backend
 from holdfast.clock import Clock, SystemClock
 from holdfast.core.arguments import (
+    Duration,
     check_call,
     check_flag,
     check_seconds,
     check_timeout,
     check_whole,
+    name_of,
 )
 from holdfast.core.check import Report, check_store, content_of
 from holdfast.core.consumers import (
@@ -112,7 +114,8 @@ from holdfast.nodes.results import NodeState
 from holdfast.nodes.run import process_as_run
 from holdfast.nodes.walk import Nodes
 from holdfast.projections import Projected, Projection, Projections
-from holdfast.query.form import TIMEOUT_S, Hits, Kind, Where
+from holdfast.query.form import TIMEOUT_S, Hit, Hits, Kind, Where
+from holdfast.query.links import DanglingLink
 from holdfast.query.questions import IndexStatus, Questions
 from holdfast.record import sessions
 from holdfast.record.audit import Audit
@@ -136,6 +139,9 @@ from holdfast.scope import (
     WorkflowScope,
     scope_class,
 )
+
+if TYPE_CHECKING:
+    from holdfast.query.tables import Rows
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -198,7 +204,7 @@ class Store:
         schema: type[S] | None = None,
         *,
         parent: Scope | None = None,
-        ttl_s: float | None = None,
+        ttl_s: Duration | None = None,
     ) -> TeamScope[S]:
         """Returns a team's scope."""
         return cast("TeamScope[S]", self.scope(TEAM, id, schema, parent=parent, ttl_s=ttl_s))
@@ -209,7 +215,7 @@ class Store:
         schema: type[S] | None = None,
         *,
         parent: Scope | None = None,
-        ttl_s: float | None = None,
+        ttl_s: Duration | None = None,
     ) -> WorkflowScope[S]:
         """Returns a workflow's scope."""
         return cast(
@@ -222,7 +228,7 @@ class Store:
         schema: type[S] | None = None,
         *,
         parent: Scope | None = None,
-        ttl_s: float | None = None,
+        ttl_s: Duration | None = None,
     ) -> ConversationScope[S]:
         """Returns a conversation's scope."""
         return cast(
@@ -236,7 +242,7 @@ class Store:
         schema: type[S] | None = None,
         *,
         parent: Scope | None = None,
-        ttl_s: float | None = None,
+        ttl_s: Duration | None = None,
     ) -> Scope[S]:
         """Returns a scope by level and id, or by its whole name such as `team/red`.
 
@@ -502,6 +508,8 @@ class Store:
         scope: Scope | str | None = None,
         type: str | type[Any] | None = None,
         actor: str | None = None,
+        since: datetime | timedelta | str | float | None = None,
+        until: datetime | timedelta | str | float | None = None,
         newest_first: bool = False,
     ) -> Page[Event]:
         """Returns events of the whole store or of one scope: a page of the oldest, or the newest.
@@ -509,8 +517,10 @@ class Store:
         `page.cursor` is where it ends: given as `after` (with `newest_first`, as `before`) it
         returns the next page. `page.start` is where it begins, for what lies on the other side. A
         position that an event has, or a revision of the scope, can be given too. A page holds whole
-        commits, so it may hold a few events more than `limit`. Without a scope, `type` and `actor`
-        look through all events until the page is full.
+        commits, so it may hold a few events more than `limit`. `since` and `until` are times, or
+        lengths of time before now ("7d"); what happened at `until` is left out. Without a scope,
+        `type`, `actor` and times look through all events until the page is full; `query` has an
+        index for them.
         """
         return event_page(
             self._log,
@@ -521,10 +531,12 @@ class Store:
             type=type,
             actor=actor,
             newest_first=newest_first,
+            since=since,
+            until=until,
         )
 
     def follow_events(
-        self, *, after: Position = START, timeout_s: float | None = 0
+        self, *, after: Position = START, timeout_s: Duration | None = 0
     ) -> Iterator[Event]:
         """Yields the events of the whole store after a position; see `follow` for the time."""
         after = self._log.routes.position(after)
@@ -532,14 +544,14 @@ class Store:
             yield self._log.event(record)
 
     def follow(
-        self, scope: Scope | str, *, after: int | None = None, timeout_s: float | None = None
+        self, scope: Scope | str, *, after: int | None = None, timeout_s: Duration | None = None
     ) -> Iterator[Change]:
         """Yields each change of a scope as it is committed, by whichever process (guarantee 5).
 
         It begins after revision `after`, by default after the newest one. It waits for ever,
         or until nothing came for `timeout_s`.
         """
-        check_timeout(timeout_s)
+        left = check_timeout(timeout_s)
         if after is not None:
             check_whole(after, "after")
         name = scope.name if isinstance(scope, Scope) else scope
@@ -551,23 +563,23 @@ class Store:
                 yield from changes
                 began = monotonic()
                 continue
-            left_s = LOOK_S if timeout_s is None else timeout_s - (monotonic() - began)
+            left_s = LOOK_S if left is None else left - (monotonic() - began)
             if left_s <= 0:
                 return
             self._log.wait_after(follower.position, min(left_s, LOOK_S))
 
     def follow_changes(
-        self, *, after: Position | None = None, timeout_s: float | None = None
+        self, *, after: Position | None = None, timeout_s: Duration | None = None
     ) -> Iterator[Change]:
         """Yields each change of the whole store, with old and new values, as it is committed.
 
         By whichever process, in the order of positions. It begins after a position, by default the
         newest. It waits for ever, or until nothing came for `timeout_s`.
         """
-        check_timeout(timeout_s)
+        left = check_timeout(timeout_s)
         begin = self.position if after is None else self._log.routes.position(after)
         follower = StoreFollower(self._log)
-        for record in self._log.follow(after=begin, timeout_s=timeout_s):
+        for record in self._log.follow(after=begin, timeout_s=left):
             yield from follower.changes(record)
 
     def subscribe(
@@ -583,7 +595,7 @@ class Store:
             check_call(on_error, "on_error")
         return self._log.subscribe(EVERY, Subscription(subscriber, on_error))
 
-    def drain(self, *, timeout_s: float = 30.0) -> bool:
+    def drain(self, *, timeout_s: Duration = 30.0) -> bool:
         """Returns when subscribers were told of all that is committed; False if not in time."""
         return self._log.dispatcher.drain(check_seconds(timeout_s, "timeout_s", above=-1e-9))
 
@@ -595,7 +607,7 @@ class Store:
         types: tuple[str, ...] | None = None,
         start: Start = "first",
         batch: int = 100,
-        ttl_s: float = 30.0,
+        ttl_s: Duration = 30.0,
     ) -> Group:
         """Returns a consumer group: its members get each event at least once, one at a time.
 
@@ -614,7 +626,7 @@ class Store:
     # --- leases and marks ------------------------------------------------------------------------
 
     def lease(
-        self, name: str, *, ttl_s: float = 30.0, keep: bool = False, wait_s: float = 0.0
+        self, name: str, *, ttl_s: Duration = 30.0, keep: bool = False, wait_s: Duration = 0.0
     ) -> HeldLease:
         """Takes a lease for this worker, or raises LeaseLostError naming who holds it.
 
@@ -626,8 +638,8 @@ class Store:
         """
         name = check_lease_name(name)
         check_flag(keep, "keep")
-        check_seconds(wait_s, "wait_s", above=-1e-9)
-        check_seconds(ttl_s, "ttl_s")
+        wait_s = check_seconds(wait_s, "wait_s", above=-1e-9)
+        ttl_s = check_seconds(ttl_s, "ttl_s")
         keeper = self.lease_keeper
         if keep:
             take = partial(keeper.take, name, ttl_s=ttl_s)
@@ -636,9 +648,9 @@ class Store:
         lease = acquire_within(self._log.clock, take, wait_s)
         return HeldLease(lease.name, lease.owner, lease.epoch, lease.expires_us, keeper, ttl_s)
 
-    def renew(self, lease: Lease, *, ttl_s: float = 30.0) -> Lease | None:
+    def renew(self, lease: Lease, *, ttl_s: Duration = 30.0) -> Lease | None:
         """Returns the lease with a later end, None if it was lost."""
-        return renew(self._log, lease, ttl_s=ttl_s)
+        return renew(self._log, lease, ttl_s=check_seconds(ttl_s, "ttl_s"))
 
     def release(self, lease: Lease) -> None:
         """Gives a lease back."""
@@ -652,10 +664,10 @@ class Store:
         """Returns the workers that are silent past their lease, with what they left."""
         return [worker for worker in self.lease_keeper.workers() if not worker.alive]
 
-    def claim(self, index: str, *, n: int = 1, ttl_s: float = 30.0) -> list[Mark]:
+    def claim(self, index: str, *, n: int = 1, ttl_s: Duration = 30.0) -> list[Mark]:
         """Takes up to n due marks of an index for this worker, under a lease of their own."""
         index = check_name(index, "index")
-        check_seconds(ttl_s, "ttl_s")
+        ttl_s = check_seconds(ttl_s, "ttl_s")
         n = check_whole(n, "n", least=1)
         return self._log.marks.claim(index, self.worker, n=n, ttl_s=ttl_s)
 
@@ -1121,6 +1133,30 @@ class Store:
             stale_ok=stale_ok,
             **unknown,
         )
+
+    def resolve(self, link: str, *, scope: Scope | str = GLOBAL) -> Hit | None:
+        """Returns what a link such as "decision:d7@team/red" leads to; None if it leads nowhere.
+
+        An id without a scope is looked for in `scope`. What lies outside the store (`file:…`,
+        `commit:…`, `https:…`) is not followed.
+        """
+        return self._questions.resolve(link, name_of(scope))
+
+    def dangling_links(self) -> list[DanglingLink]:
+        """Returns every link that should lead to something in the store and does not."""
+        return self._questions.dangling()
+
+    def sql(self, statement: str) -> Rows:
+        """Runs a SELECT on read-only tables of everything recorded, and returns columns and rows.
+
+        The tables are scopes, events, state, messages, decisions, tasks, facts and runs. They are
+        brought up to date first, and lie apart from the store: any client may read them too.
+        """
+        return self._questions.select(statement)
+
+    def refresh_tables(self) -> str:
+        """Brings the tables for outside tools up to date; returns where they are."""
+        return self._questions.refresh_tables()
 
     def index_status(self) -> IndexStatus:
         """Returns where the index for questions is, and how far it has followed the log."""

@@ -255,6 +255,37 @@ def test_a_fold_is_kept_and_gone_on_with(
         assert hf.project(Names).state == ["a", "b", "c", "d", "e"]
 
 
+def test_what_cannot_be_kept_is_shown_all_the_same(durable: str, tmp_path: Path) -> None:
+    url = new_url(durable, tmp_path)
+    with holdfast.open(url) as hf:
+        add(hf.team("red"), "a", "b", "c", "d")
+    with holdfast.open(url, read_only=True) as hf:
+        assert hf.project(names()).state == ["a", "b", "c", "d"]
+        assert kept(hf) == []
+        assert any("was not kept" in text for text in hf.status()["reports"])
+
+
+def test_a_removal_while_a_replay_is_compared(hf: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is removed between the two looks of `verify` is no difference."""
+    add(hf.team("red"), "a")
+    add(hf.team("blue"), "b")
+    shown = hf.project(names())
+    assert shown.state == ["a", "b"]
+    again = fold.Fold.again
+    removals = iter([hf.team("red").remove])
+
+    def late(self: fold.Fold) -> fold.Fold:
+        begun = again(self)
+        for remove in removals:
+            remove()
+            break
+        return begun
+
+    monkeypatch.setattr(fold.Fold, "again", late)
+    assert shown.verify() == []
+    assert shown.state == ["b"]
+
+
 def declare(text: str, folder: Path, **options: Any) -> Any:
     """Declares a projection from a file with that handler: code of another version of a program."""
     path = folder / f"code_{len(list(folder.iterdir()))}.py"

@@ -55,6 +55,18 @@ def test_an_event_is_recorded_and_read(hf: Store) -> None:
     assert hf.check().ok
 
 
+def test_what_refers_to_something_is_a_question(hf: Store) -> None:
+    """BOOT-31, BOOT-29: back-references, and events by type, actor and time, by the index."""
+    chat = hf.conversation("c")
+    decision = chat.decide("refund", key="d7", owner="ada")
+    chat.record(CaseOpened("t1"), refs=[f"decision:{decision.id}"])
+    chat.record(CaseOpened("t2"), refs=["https://example.org/t2", Path("a.py")])
+    [hit] = hf.query(kind="event", links=f"decision:{decision.id}")
+    assert (hit.type, hit.scope, hit.actor, hit.revision) == ("case_opened", chat.name, "ada", 2)
+    assert [hit.revision for hit in hf.query(links=["file:a.py", "https://example.org/t2"])] == [3]
+    assert len(hf.query(kind="event", type="case_opened", actor="ada", since="7d")) == 2
+
+
 def test_a_key_records_once(hf: Store) -> None:
     chat = hf.conversation("c")
     first = chat.record(CaseOpened("t1"), key="k")

@@ -378,6 +378,10 @@ def test_follow_takes_one_scope_or_all(place: str, cli: Any):
     assert "one scope or --all" in cli("follow", code=2).err
     assert "one scope or --all" in cli("follow", SCOPE, "--all", code=2).err
     assert "--timeout" in cli("follow", SCOPE, "--timeout", "-1", code=2).err
+    for length in ("0", "0.01", "0s", "0.01s"):
+        assert not cli("follow", SCOPE, "--timeout", length).out
+    for wrong in ("soon", "1h30", "nan"):
+        assert "--timeout is" in cli("follow", SCOPE, "--timeout", wrong, code=2).err
 
 
 # Mistakes.

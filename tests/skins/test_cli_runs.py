@@ -250,6 +250,17 @@ def test_tail_follows_another_process_to_its_end(place: str, tiny: Path, cli: An
     assert cli("runs", "tail", "r2", "--timeout", "0").rows[-1][2] == "suspended"
 
 
+def test_how_long_a_step_took_is_shown(place: str, tiny: Path, cli: Any, screen: Any):
+    """With its intent a step has two events: their times say it. A pure one has its end alone."""
+    cli("runs", "start", "tiny.py:tiny", "3", "--id", "r1")
+    steps = cli("runs", "show", "r1", "--json").document["entries"]
+    by_effect = {step["effect"]: step["seconds"] for step in steps if step["kind"] == "step"}
+    assert by_effect["effect"] >= 0
+    assert [runs.show_seconds(each) for each in (None, 0.0123, 5, 65.4, 3725)] == [
+        "", "0.0123 s", "5 s", "1m05s", "1h02m05s"
+    ]  # fmt: skip
+
+
 def test_the_tree_is_live_on_a_terminal(place: str, tiny: Path):
     main_end, child_end = pty.openpty()
     process = subprocess.Popen(

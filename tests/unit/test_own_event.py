@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -390,3 +391,27 @@ def test_all_own_events_are_asked_for_by_their_class(hf: Store) -> None:
     assert [event.type for event in team.history(type=OwnEvent)] == ["one", "two"]
     with hf.group("g", types=(OwnEvent,)) as group:  # pyright: ignore[reportArgumentType]
         assert [delivery.event.type for delivery in group.take(9)] == ["one", "two"]
+
+
+def test_events_of_a_time() -> None:
+    clock = FakeClock()
+    with holdfast.open("memory:", clock=clock) as hf:
+        team = hf.team("a")
+        times: list[datetime] = []
+        for number in range(4):
+            times.append(team.record("seen", {"n": number}, unchecked=True).at)
+            clock.advance(60)
+
+        def found(**asked: Any) -> list[int]:
+            return [event.data["n"] for event in hf.events(type="seen", **asked)]
+
+        assert found(since=times[1]) == [1, 2, 3]
+        assert found(until=times[1]) == [0]
+        assert found(since=times[1], until=times[3]) == [1, 2]
+        assert found(since="2m30s") == [2, 3]
+        assert found(until=timedelta(minutes=2.5), newest_first=True) == [1, 0]
+        assert [event.revision for event in hf.events(scope=team, since="90s", limit=1)] == [4]
+        with pytest.raises(UsageError, match="since needs a time zone"):
+            found(since=datetime(2026, 1, 1))
+        with pytest.raises(UsageError, match="until is a time, or a length of time"):
+            found(until="soon")

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.aio.loop import Loop, Reading
 from holdfast.aio.record import mirror
 from holdfast.backends.protocol import Position
-from holdfast.core.arguments import check_timeout
+from holdfast.core.arguments import Duration, check_timeout
 from holdfast.core.dispatcher import OnError, Subscriber
 from holdfast.core.event import Change
 from holdfast.projections import Projected, Projection
@@ -38,11 +38,11 @@ class AsyncProjected:
 
     verify = mirror(Projected.verify)
 
-    async def follow(self, *, timeout_s: float | None = None) -> AsyncIterator[Change]:
-        check_timeout(timeout_s)
+    async def follow(self, *, timeout_s: Duration | None = None) -> AsyncIterator[Change]:
+        left = check_timeout(timeout_s)
         log, loop = self._loop.store._log, self._loop.loop
         fold = await self._loop.hop(self.sync._newest)
-        ends = None if timeout_s is None else loop.time() + timeout_s
+        ends = None if left is None else loop.time() + left
 
         def advance(fold: Fold) -> tuple[Position, Fold, list[Change]]:
             seen = log.position()
@@ -54,7 +54,7 @@ class AsyncProjected:
             for change in changes:
                 yield change
             if changes:
-                ends = None if timeout_s is None else loop.time() + timeout_s
+                ends = None if left is None else loop.time() + left
                 continue
             left_s = LOOK_S if ends is None else ends - loop.time()
             if left_s <= 0:

@@ -19,7 +19,7 @@ from typing import Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, cast
 
 from holdfast.aio.loop import Loop, Reading, shielded
 from holdfast.backends.protocol import Position
-from holdfast.core.arguments import check_timeout
+from holdfast.core.arguments import Duration, check_timeout
 from holdfast.core.consumers import GLANCE_S, STANDBY_S, Delivery, Group, Start
 from holdfast.core.event import Moment
 from holdfast.core.own_event import OwnEvent
@@ -156,7 +156,7 @@ class AsyncTasks:
 
     @_like(Tasks.claim)
     async def claim(
-        self, id: Any = None, *, wait_s: float | None = None, **options: Any
+        self, id: Any = None, *, wait_s: Duration | None = None, **options: Any
     ) -> Task | None:
         if wait_s is None:
             return await self._loop.hop_shielded(self.sync.claim, id, **options)
@@ -436,8 +436,8 @@ class AsyncGroup:
                     delivery.put_back()
             raise
 
-    async def deliveries(self, *, timeout_s: float | None = None) -> AsyncIterator[Delivery]:
-        check_timeout(timeout_s)
+    async def deliveries(self, *, timeout_s: Duration | None = None) -> AsyncIterator[Delivery]:
+        left = check_timeout(timeout_s)
         began = self._loop.loop.time()
         while True:
             for delivery in await self.take():
@@ -446,7 +446,7 @@ class AsyncGroup:
                 break
             else:
                 waited_s = self._loop.loop.time() - began
-                left_s = GLANCE_S if timeout_s is None else timeout_s - waited_s
+                left_s = GLANCE_S if left is None else left - waited_s
                 if left_s <= 0:
                     await self.save()
                     return

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 from holdfast.aio.loop import Loop, Reading, shielded
 from holdfast.aio.scope import AsyncScope
 from holdfast.backends.deadline import monotonic
-from holdfast.core.arguments import check_timeout
+from holdfast.core.arguments import Duration, check_timeout
 from holdfast.core.commit import CommitResult, ProposedCommit
 from holdfast.core.log import WRITER
 from holdfast.errors import ConflictError, StillRunningError, UsageError
@@ -466,10 +466,12 @@ class AsyncRun(Generic[R_co]):
         return Reading(lambda: self._loop.hop(lambda: self.sync.variables))
 
     @overload
-    async def result(self: AsyncRun[Coroutine[Any, Any, R]], timeout: float | None = None) -> R: ...
+    async def result(
+        self: AsyncRun[Coroutine[Any, Any, R]], timeout: Duration | None = None
+    ) -> R: ...
     @overload
-    async def result(self, timeout: float | None = None) -> R_co: ...
-    async def result(self, timeout: float | None = None) -> Any:
+    async def result(self, timeout: Duration | None = None) -> R_co: ...
+    async def result(self, timeout: Duration | None = None) -> Any:
         left_s = check_timeout(timeout)
         engine = self._engine
         run = engine.active.get(self.id)

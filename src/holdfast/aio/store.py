@@ -16,7 +16,7 @@ from collections.abc import (
 )
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
@@ -31,6 +31,7 @@ from holdfast.aio.scope import AsyncScope
 from holdfast.backends.protocol import START, Lease, Mark, Position, Record
 from holdfast.core import tree
 from holdfast.core.arguments import (
+    Duration,
     Path,
     check_call,
     check_path,
@@ -306,7 +307,7 @@ class AsyncStore:
         schema: type[S] | None = None,
         *,
         parent: AsyncScope | None = None,
-        ttl_s: float | None = None,
+        ttl_s: Duration | None = None,
     ) -> AsyncScope[S]:
         return self.scope("team", id, schema, parent=parent, ttl_s=ttl_s)
 
@@ -316,7 +317,7 @@ class AsyncStore:
         schema: type[S] | None = None,
         *,
         parent: AsyncScope | None = None,
-        ttl_s: float | None = None,
+        ttl_s: Duration | None = None,
     ) -> AsyncScope[S]:
         return self.scope("workflow", id, schema, parent=parent, ttl_s=ttl_s)
 
@@ -326,7 +327,7 @@ class AsyncStore:
         schema: type[S] | None = None,
         *,
         parent: AsyncScope | None = None,
-        ttl_s: float | None = None,
+        ttl_s: Duration | None = None,
     ) -> AsyncScope[S]:
         return self.scope("conversation", id, schema, parent=parent, ttl_s=ttl_s)
 
@@ -337,7 +338,7 @@ class AsyncStore:
         schema: type[S] | None = None,
         *,
         parent: AsyncScope | None = None,
-        ttl_s: float | None = None,
+        ttl_s: Duration | None = None,
     ) -> AsyncScope[S]:
         above = None if parent is None else parent.sync
         scope = self._store.scope(level, id, schema, parent=above, ttl_s=ttl_s)
@@ -465,6 +466,8 @@ class AsyncStore:
         scope: AsyncScope | str | None = None,
         type: str | type[Any] | None = None,
         actor: str | None = None,
+        since: datetime | timedelta | str | float | None = None,
+        until: datetime | timedelta | str | float | None = None,
         newest_first: bool = False,
     ) -> Page[Event]:
         return await self._loop.hop(
@@ -475,14 +478,16 @@ class AsyncStore:
             scope=scope.sync if isinstance(scope, AsyncScope) else scope,
             type=type,
             actor=actor,
+            since=since,
+            until=until,
             newest_first=newest_first,
         )
 
     async def follow_events(
-        self, *, after: Position = START, timeout_s: float | None = 0
+        self, *, after: Position = START, timeout_s: Duration | None = 0
     ) -> AsyncIterator[Event]:
         newest = after = self._log.routes.position(after)
-        check_timeout(timeout_s)
+        left = check_timeout(timeout_s)
 
         def read() -> tuple[list[Record], list[Record]]:
             records = self._log.read_all(after=after, limit=READ_CHUNK)
@@ -497,7 +502,7 @@ class AsyncStore:
             elif newest > after:
                 after = newest  # a commit that only sets marks has no record
             else:
-                newest = await self._loop.wait_after(after, timeout_s)
+                newest = await self._loop.wait_after(after, left)
                 if newest <= after:
                     return
 
@@ -506,9 +511,9 @@ class AsyncStore:
         scope: AsyncScope | str,
         *,
         after: int | None = None,
-        timeout_s: float | None = None,
+        timeout_s: Duration | None = None,
     ) -> AsyncIterator[Change]:
-        check_timeout(timeout_s)
+        left = check_timeout(timeout_s)
         if after is not None:
             check_whole(after, "after")
         name = scope.name if isinstance(scope, AsyncScope) else scope
@@ -522,18 +527,18 @@ class AsyncStore:
                     yield change
                 began = time()
                 continue
-            left_s = LOOK_S if timeout_s is None else timeout_s - (time() - began)
+            left_s = LOOK_S if left is None else left - (time() - began)
             if left_s <= 0:
                 return
             await self._loop.wait_after(follower.position, min(left_s, LOOK_S))
 
     async def follow_changes(
-        self, *, after: Position | None = None, timeout_s: float | None = None
+        self, *, after: Position | None = None, timeout_s: Duration | None = None
     ) -> AsyncIterator[Change]:
-        check_timeout(timeout_s)
+        left = check_timeout(timeout_s)
         begin = await self.position if after is None else after
         follower = StoreFollower(self._log)
-        async for event in self.follow_events(after=begin, timeout_s=timeout_s):
+        async for event in self.follow_events(after=begin, timeout_s=left):
             for change in await self._loop.hop(follower.changes, event.record):
                 yield change
 
@@ -550,7 +555,7 @@ class AsyncStore:
             self._loop.in_loop(subscriber), on_error=on_error and self._loop.in_loop(on_error)
         )
 
-    async def drain(self, *, timeout_s: float = 30.0) -> bool:
+    async def drain(self, *, timeout_s: Duration = 30.0) -> bool:
         return await self._loop.hop(self._store.drain, timeout_s=timeout_s)
 
     def group(
@@ -561,7 +566,7 @@ class AsyncStore:
         types: tuple[str, ...] | None = None,
         start: Start = "first",
         batch: int = 100,
-        ttl_s: float = 30.0,
+        ttl_s: Duration = 30.0,
     ) -> AsyncGroup:
         group = self._store.group(
             name, prefix=prefix, types=types, start=start, batch=batch, ttl_s=ttl_s
@@ -572,14 +577,14 @@ class AsyncStore:
         return await self._loop.hop(self._store.groups)
 
     def lease(
-        self, name: str, *, ttl_s: float = 30.0, keep: bool = False, wait_s: float = 0.0
+        self, name: str, *, ttl_s: Duration = 30.0, keep: bool = False, wait_s: Duration = 0.0
     ) -> AsyncLease:
-        check_seconds(wait_s, "wait_s", above=-1e-9)
+        wait_s = check_seconds(wait_s, "wait_s", above=-1e-9)
         return AsyncLease(
             self._loop, partial(self._store.lease, name, ttl_s=ttl_s, keep=keep), wait_s
         )
 
-    async def renew(self, lease: Lease, *, ttl_s: float = 30.0) -> Lease | None:
+    async def renew(self, lease: Lease, *, ttl_s: Duration = 30.0) -> Lease | None:
         return await self._loop.hop_shielded(self._store.renew, lease, ttl_s=ttl_s)
 
     async def release(self, lease: Lease) -> None:
@@ -591,7 +596,7 @@ class AsyncStore:
     async def suspects(self) -> list[Worker]:
         return await self._loop.hop(self._store.suspects)
 
-    async def claim(self, index: str, *, n: int = 1, ttl_s: float = 30.0) -> list[Mark]:
+    async def claim(self, index: str, *, n: int = 1, ttl_s: Duration = 30.0) -> list[Mark]:
         return await self._loop.hop_shielded(self._store.claim, index, n=n, ttl_s=ttl_s)
 
     async def marks(
@@ -615,6 +620,10 @@ class AsyncStore:
     sessions = mirror(Store.sessions, of="_store")
 
     query = mirror(Store.query, of="_store")
+    resolve = mirror(Store.resolve, of="_store")
+    dangling_links = mirror(Store.dangling_links, of="_store")
+    sql = mirror(Store.sql, of="_store")
+    refresh_tables = mirror(Store.refresh_tables, of="_store")
     index_status = mirror(Store.index_status, of="_store")
     rebuild_index = mirror(Store.rebuild_index, of="_store")
 

@@ -12,6 +12,7 @@ from holdfast.cli.options import (
     DEFAULTS,
     Flag,
     Options,
+    Seconds,
     command,
     confirm_removal,
     open_reading,
@@ -392,7 +393,7 @@ def follow(
     *,
     all: Flag = False,
     after: int | None = None,
-    timeout: float | None = None,
+    timeout: Seconds = None,
     options: Options = DEFAULTS,
 ) -> None:
     """Print each change as it is committed, until interrupted.
@@ -406,12 +407,10 @@ def follow(
     after
         Start after this revision (with --all: position) instead of now.
     timeout
-        Stop after this many seconds without a change.
+        Stop after this time without a change, in seconds or such as 1h30m.
     """
     if (scope is None) != all:
         raise UsageError("follow takes one scope or --all", hint="holdfast follow team/support")
-    if timeout is not None and not timeout >= 0:
-        raise UsageError(f"--timeout must be at least 0 seconds, found {timeout}")
     if after is not None and after < 0:
         raise UsageError(f"--after must be at least 0, found {after}")
     with open_reading(options) as store:

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
 import holdfast
 from holdfast.backends.in_use import is_in_use
 from holdfast.cli.printing import print_aside, warn
+from holdfast.core.arguments import check_seconds
 from holdfast.core.page import Page
 from holdfast.errors import (
     HoldfastError,
@@ -32,6 +33,21 @@ ACTOR_VARIABLE = "HOLDFAST_ACTOR"
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 Words = Annotated[list[str] | None, Parameter(negative=())]
 """An option that may be given again."""
+
+
+def read_seconds(_: type, tokens: Sequence[Token]) -> float:
+    """Returns a length of time as it is typed: a number of seconds, or text such as 1h30m."""
+    text = tokens[0].value
+    what = f"--{(tokens[0].keyword or '').lstrip('-')}"
+    try:
+        seconds = float(text)
+    except ValueError:
+        return check_seconds(text, what, above=-1e-9)
+    return check_seconds(seconds, what, above=-1e-9)
+
+
+Seconds = Annotated[float | None, Parameter(converter=read_seconds)]
+"""A length of time."""
 
 
 @Parameter(name="*")

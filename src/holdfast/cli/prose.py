@@ -26,6 +26,7 @@ from holdfast.cli.options import (
     DEFAULTS,
     Flag,
     Options,
+    Seconds,
     Words,
     command,
     open_reading,
@@ -134,17 +135,15 @@ class ProgramOptions:
     """A JSON file that answers for all agents, instead of [agents] of holdfast.toml."""
     leave: Flag = False
     """Leave the program when it waits for something: exit code 15."""
-    timeout: float | None = None
-    """Leave the program after this many seconds: exit code 15."""
+    timeout: Seconds = None
+    """Leave the program after this time, in seconds or such as 1h30m: exit code 15."""
     fetch: Flag = False
     """Fetch programs that are named by URL; what was fetched is kept with the run."""
 
     @property
     def waiting(self) -> WaitOptions:
         """How long is waited for its end."""
-        found = WaitOptions(leave=self.leave, timeout=self.timeout)
-        found.check()
-        return found
+        return WaitOptions(leave=self.leave, timeout=self.timeout)
 
     def gather(self, file: Path, imports: list[Path]) -> Stored:
         """Returns a program with all that it uses."""

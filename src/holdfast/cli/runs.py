@@ -22,6 +22,7 @@ from holdfast.cli.options import (
     DEFAULTS,
     Flag,
     Options,
+    Seconds,
     Words,
     command,
     confirm_removal,
@@ -72,6 +73,7 @@ from holdfast.render.runs import (
     run_result_document,
     run_status_document,
     runs_document,
+    show_seconds,
     started_run_document,
     tree_rows,
 )
@@ -102,13 +104,8 @@ class WaitOptions:
     """Another FILE.py or module to load first, with verifiers or children; may be given again."""
     leave: Flag = False
     """Leave the run when it waits for something: exit code 15."""
-    timeout: float | None = None
-    """Leave the run after this many seconds: exit code 15."""
-
-    def check(self) -> None:
-        """Raises UsageError for a timeout below 0."""
-        if self.timeout is not None and not self.timeout >= 0:
-            raise UsageError(f"--timeout must be at least 0 seconds, found {self.timeout}")
+    timeout: Seconds = None
+    """Leave the run after this time, in seconds or such as 1h30m: exit code 15."""
 
 
 UNTIL_IT_ENDS = WaitOptions()
@@ -142,7 +139,6 @@ def start(
     if_exists
         If the id is taken: error, or attach to continue that run.
     """
-    waiting.check()
     function = load_run(code, waiting.module)
     values = [parse_value(word, is_text=False) for word in arguments]
     named = dict(parse_named(word, "--input") for word in input or ())
@@ -283,7 +279,6 @@ def resuming(
     id: str, code: str, waiting: WaitOptions, options: Options
 ) -> Generator[tuple[Store, str]]:
     """Opens the store to continue a run, after its code was loaded; yields its whole id too."""
-    waiting.check()
     load(code, waiting.module)
     id, name = function_name(options, id)
     with executing(options, run_by_name(name, id, code)) as store:
@@ -465,7 +460,7 @@ def tail(
     /,
     *,
     after: int | None = None,
-    timeout: float | None = None,
+    timeout: Seconds = None,
     options: Options = DEFAULTS,
 ) -> None:
     """Follow a run until it ends: a live tree on a terminal, else a line for each event.
@@ -477,10 +472,8 @@ def tail(
     after
         Start after this revision of its journal instead of with its last ten events.
     timeout
-        Stop after this many seconds without an event.
+        Stop after this time without an event, in seconds or such as 1h30m.
     """
-    if timeout is not None and not timeout >= 0:
-        raise UsageError(f"--timeout must be at least 0 seconds, found {timeout}")
     if after is not None and after < 0:
         raise UsageError(f"--after must be at least 0, found {after}")
     with open_reading(options) as store:
@@ -749,6 +742,7 @@ class Watcher:
         self.id = check_id(id)
         self._journal = Journal()
         self._created = self._updated = 0
+        self._times: dict[int, int] = {}
         self.new_events: list[Event] = []
         self.read_on()
         if self._journal.created is None:
@@ -764,7 +758,7 @@ class Watcher:
                 self._created, self.new_events = 0, []  # of an earlier run of this id
                 continue
             self._created = self._created or record.time
-            self._updated = record.time
+            self._updated = self._times[record.revision] = record.time
             self.new_events.append(Event(record))
         if self._journal.created is None:
             return None
@@ -779,6 +773,7 @@ class Watcher:
             None if holder is None else holder.owner,
             engine.progress_of(self.id) if is_here else recorded_progress(self._journal),
             engine.load,
+            self._times,
         )
 
     @property
@@ -858,7 +853,9 @@ def draw(run: RunView, *, most: int = CHILDREN_MAX) -> RenderableType:
             sign = node_symbol(child, run)
             said = shorten(clean(node_text(child, run)))
             text = Text.assemble((f"{sign} ", STYLES[sign]), (clean(child.name), "bold"))
-            grow(branch.add(text.append(f"  {said}") if said else text), child)
+            took = show_seconds(None if child.entry is None else run.seconds_of(child.entry))
+            text = text.append(f"  {said}") if said else text
+            grow(branch.add(text.append(f"  {took}", style="dim") if took else text), child)
 
     facts = run_facts(run)
     width = max(len(name) for name, _ in facts) + 2

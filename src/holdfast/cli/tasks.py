@@ -86,17 +86,17 @@ def list_tasks(
     epic: str | None = None,
     tag: str | None = None,
     suspect: Flag = False,
-    all: Flag = False,
+    open: Flag = False,
     limit: int = 100,
     after: str | None = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """List the tasks that are not closed, highest priority first.
+    """List the tasks of a scope, highest priority first; or what is open in every scope.
 
     Parameters
     ----------
     scope
-        The scope; without it every scope.
+        The scope; without it those of every scope that are not closed.
     status
         Only these: open, in_progress, blocked, completed or cancelled; may be given again.
     owner
@@ -107,25 +107,20 @@ def list_tasks(
         Only those with this tag.
     suspect
         Only those in progress whose owner is silent.
-    all
-        Closed ones too; needs a scope.
+    open
+        Only those that are not closed.
     limit
         How many at most.
     after
         Go on after a page: its cursor.
     """
-    if scope is None and all:
-        raise UsageError(
-            "--all needs a scope: closed tasks are listed by scope only",
-            hint="holdfast task list SCOPE --all",
-        )
     fits: dict[str, Any] = {"owner": owner, "epic": epic, "tag": tag, "after": after}
     fits |= {"suspect": suspect or None, "status": status, "limit": limit}
     with open_reading(options) as store:
         if scope is None:
             found = store.tasks(**fits)
         else:
-            fits["status"] = status or (None if all else UNCLOSED)
+            fits["status"] = status or (UNCLOSED if open else None)
             found = (named := find_scope(store, scope)).tasks.list(**fits)
             scope = named.name
     if options.json:
@@ -133,7 +128,7 @@ def list_tasks(
         return
     print_table(COLUMNS, [_row(task) for task in found]) if found else print_note("no tasks")
     asked = {"--owner": owner, "--epic": epic, "--tag": tag, "--limit": str(limit)}
-    flags = [flag for flag, is_set in (("--suspect", suspect), ("--all", all)) if is_set]
+    flags = [flag for flag, is_set in (("--suspect", suspect), ("--open", open)) if is_set]
     print_more(found, [*_page_words(scope, asked, status), *flags], options)
 
 

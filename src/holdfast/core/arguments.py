@@ -56,13 +56,20 @@ def check_whole(value: object, what: str, *, least: int = 0) -> int:
     return value
 
 
+Duration = float | str | timedelta
+"""A length of time as callers give it: seconds, text such as "1h30m", or a timedelta."""
+
+
 def check_seconds(value: object, what: str, *, above: float = 0) -> float:
-    """Returns a length of time that can be counted in microseconds, or raises UsageError."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not above < value < 1e12:
+    """Returns the seconds of a length of time, or raises UsageError."""
+    seconds = _length_of(value, what) if isinstance(value, str | timedelta) else value
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not above < cast("float", seconds) < 1e12:
         raise UsageError(
-            f"{what} is a number of seconds above {max(above, 0)}, found {show_value(value)}"
+            f'{what} is a number of seconds above {max(above, 0)}, or a text such as "1h30m", '
+            f"found {show_value(value)}"
         )
-    return value
+    return cast("float", seconds)
 
 
 def check_timeout(value: object) -> float | None:
@@ -100,24 +107,21 @@ _DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhdw])")
 
 def check_duration(value: object, what: str) -> float:
     """Returns seconds for "45s", "1h30m", "2d", a timedelta or a number, or raises UsageError."""
-    seconds = _seconds_of(value, what)
+    seconds = check_seconds(value, what)
     if seconds > DURATION_MAX_S:
         # What lies further from now than this has no datetime.
         raise UsageError(f"{what} is at most 1000 years, found {show_value(value)}")
     return seconds
 
 
-def _seconds_of(value: object, what: str) -> float:
+def _length_of(value: str | timedelta, what: str) -> float:
     if isinstance(value, timedelta):
-        return check_seconds(value.total_seconds(), what)
-    if not isinstance(value, str):
-        return check_seconds(value, what)
+        return value.total_seconds()
     if len(value) > 64 or not _DURATION.match(value):
         raise UsageError(
             f'{what} is a length of time such as "45s", "1h30m" or "2d", found {show_value(value)}'
         )
-    parts = _DURATION_PART.findall(value)
-    return check_seconds(sum(float(number) * _UNITS[unit] for number, unit in parts), what)
+    return sum(float(number) * _UNITS[unit] for number, unit in _DURATION_PART.findall(value))
 
 
 # --- arguments ------------------------------------------------------------------------------------
@@ -164,3 +168,17 @@ def check_import_time(time: object) -> int:
 def older_bound(now_us: int, older_than: object) -> datetime:
     """Returns the moment that lies a length of time before now."""
     return to_datetime(now_us - round(check_duration(older_than, "older_than") * 1_000_000))
+
+
+def check_since(given: object, what: str, now_us: int) -> int:
+    """Returns a time, or that of a length of time before now, such as "7d"."""
+    if isinstance(given, datetime):
+        if given.tzinfo is None:
+            raise UsageError(f"{what} needs a time zone, found {show_value(given)}")
+        return from_datetime(given)
+    if isinstance(given, str) and not given[:1].isdecimal():
+        raise UsageError(
+            f'{what} is a time, or a length of time before now such as "7d", '
+            f"found {show_value(given)}"
+        )
+    return now_us - round(check_duration(given, what) * 1_000_000)

@@ -27,7 +27,7 @@ from msgspec import Struct
 
 from holdfast.backends.protocol import START, Fence, Lease, Position, Record
 from holdfast.core import codec, tree
-from holdfast.core.arguments import check_seconds, check_timeout, check_whole
+from holdfast.core.arguments import Duration, check_seconds, check_timeout, check_whole
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.event import (
     CLOSED,
@@ -467,9 +467,9 @@ class Group:
         """Returns up to n deliveries that are there now; none while another member is active."""
         return self._groups.take(self, check_whole(n, "n", least=1))
 
-    def deliveries(self, *, timeout_s: float | None = None) -> Iterator[Delivery]:
+    def deliveries(self, *, timeout_s: Duration | None = None) -> Iterator[Delivery]:
         """Yields deliveries as they come, and ends when none came for `timeout_s`."""
-        check_timeout(timeout_s)
+        left = check_timeout(timeout_s)
         began = monotonic()
         while True:
             for delivery in self.take():
@@ -477,7 +477,7 @@ class Group:
                 began = monotonic()
                 break
             else:
-                left_s = GLANCE_S if timeout_s is None else timeout_s - (monotonic() - began)
+                left_s = GLANCE_S if left is None else left - (monotonic() - began)
                 if left_s <= 0:
                     self.save()
                     return
@@ -529,13 +529,13 @@ class Groups:
         types: tuple[str, ...] | None = None,
         start: Start = "first",
         batch: int = 100,
-        ttl_s: float = 30.0,
+        ttl_s: Duration = 30.0,
     ) -> Group:
         """Returns a group by name; nothing is read or written before its first `take`."""
         name = check_name(name, "group")
         where = GroupFilter(check_prefix(prefix), check_types(types))
         check_whole(batch, "batch", least=1)
-        check_seconds(ttl_s, "ttl_s")
+        ttl_s = check_seconds(ttl_s, "ttl_s")
         start = self._check_start(start)
         return Group(self, name, where=where, start=start, batch=batch, ttl_s=ttl_s)
 

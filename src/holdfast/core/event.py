@@ -651,9 +651,8 @@ def each_state(
             raise _unlinked(stream, revision, record.revision)
         try:
             ops = ops_of(record)
-            type, version = record.type, 0
-            if type in OF_STATE:
-                version = version_of(record.meta)
+            type = record.type
+            version = version_of(record.meta) if type in OF_STATE else 0
             state = advance(state, link, record.time, type, record.payload, ops, blobs, version)
         except UsageError as misfit:
             raise _misfit(stream, revision, misfit) from misfit

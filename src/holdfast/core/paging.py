@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from holdfast.backends.protocol import START, Position, Record
-from holdfast.core.arguments import check_flag, check_whole, name_of
+from holdfast.core.arguments import check_flag, check_since, check_whole, name_of
 from holdfast.core.event import Event
 from holdfast.core.log import Log
 from holdfast.core.own_event import is_of_type, stored_type
@@ -27,17 +27,23 @@ _CHUNK = 1000
 class EventFilter(NamedTuple):
     """Which events are wanted."""
 
-    type: str | None
-    actor: str | None
+    type: str | None = None
+    actor: str | None = None
+    since: int | None = None
+    until: int | None = None
 
     def matches(self, record: Record) -> bool:
+        if self.since is not None and record.time < self.since:
+            return False
+        if self.until is not None and record.time >= self.until:
+            return False
         return (self.type is None or is_of_type(record.type, self.type)) and (
             self.actor in (None, record.actor)
         )
 
     def chunk(self, limit: int | None) -> int:
         """Returns how many events to ask for at once, to find so many."""
-        return _CHUNK if limit is None or any(self) else min(limit + 1, _CHUNK)
+        return _CHUNK if limit is None or self != EventFilter() else min(limit + 1, _CHUNK)
 
 
 def event_page(
@@ -50,12 +56,20 @@ def event_page(
     type: object,
     actor: str | None,
     newest_first: bool,
+    since: object = None,
+    until: object = None,
 ) -> Page[Event]:
     """Returns the events between two places, the oldest or the newest of them."""
     limit = check_limit(limit)
     if actor is not None and not isinstance(actor, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"actor is text, found {show_value(actor)}")
-    wanted = EventFilter(None if type is None else stored_type(type), actor)
+    now_us = log.clock.now_us()
+    wanted = EventFilter(
+        None if type is None else stored_type(type),
+        actor,
+        None if since is None else check_since(since, "since", now_us),
+        None if until is None else check_since(until, "until", now_us),
+    )
     place: _Whole | _Stream = _Whole(log) if scope is None else _Stream(log, name_of(scope))
     low = place.start() if after is None else place.after(after)
     high = None if before is None else place.before(before)

@@ -15,7 +15,7 @@ from typing import Any
 from holdfast.backends.deadline import monotonic
 from holdfast.backends.gates import open_gate, shut_gate, start_thread
 from holdfast.backends.protocol import START, Position
-from holdfast.core.arguments import check_call, check_timeout
+from holdfast.core.arguments import Duration, check_call, check_timeout
 from holdfast.core.dispatcher import OnError, Subscriber
 from holdfast.core.event import Change
 from holdfast.core.layers import Layer, register_layer
@@ -231,14 +231,13 @@ class Projected:
         """
         return self._fold.verify(self.projection)
 
-    def follow(self, *, timeout_s: float | None = None) -> Iterator[Change]:
+    def follow(self, *, timeout_s: Duration | None = None) -> Iterator[Change]:
         """Yields each change of the state from now on, by whichever process it was caused.
 
         It waits for ever, or until nothing came for `timeout_s`. The scope of a change is the name
         of the projection, its revision the number of events.
         """
-        check_timeout(timeout_s)
-        return self._follow(self._newest(), timeout_s)
+        return self._follow(self._newest(), check_timeout(timeout_s))
 
     def _follow(self, fold: Fold, timeout_s: float | None) -> Iterator[Change]:
         began = monotonic()

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, cast, get_args
 
 from msgspec import Struct
 
-from holdfast.core.arguments import check_duration, check_flag, check_seconds, name_of
+from holdfast.core.arguments import check_flag, check_seconds, check_since, name_of
 from holdfast.core.event import from_datetime, to_datetime
 from holdfast.core.own_event import OWN, stored_type
 from holdfast.core.page import PAGE_SIZE, Page, check_limit, read_cursor
@@ -184,8 +184,8 @@ def check_query(
         types=types,
         actor=_text(actor, "actor"),
         scope=None if scope is None else _pattern(scope),
-        since=None if since is None else _moment(since, "since", now_us),
-        until=None if until is None else _moment(until, "until", now_us),
+        since=None if since is None else check_since(since, "since", now_us),
+        until=None if until is None else check_since(until, "until", now_us),
         terms=() if text is None else parse_text(text),
         tag=_text(tag, "tag"),
         statuses=_words(status, "status"),
@@ -306,20 +306,6 @@ def matches(pattern: str, name: str) -> bool:
     """Says whether a scope's name fits a pattern."""
     parts = map(re.escape, pattern.split("*"))
     return re.fullmatch(".*".join(parts), name, re.DOTALL) is not None
-
-
-def _moment(given: object, what: str, now_us: int) -> int:
-    """Returns a time, or that of a length of time before now, such as "7d"."""
-    if isinstance(given, datetime):
-        if given.tzinfo is None:
-            raise UsageError(f"{what} needs a time zone, found {show_value(given)}")
-        return from_datetime(given)
-    if isinstance(given, str) and not given[:1].isdecimal():
-        raise UsageError(
-            f'{what} is a time, or a length of time before now such as "7d", '
-            f"found {show_value(given)}"
-        )
-    return now_us - round(check_duration(given, what) * 1_000_000)
 
 
 def _place(after: object) -> Place:

@@ -21,6 +21,7 @@ from holdfast.backends.deadline import monotonic
 from holdfast.backends.protocol import Cleared, Lease, Mark
 from holdfast.core import codec
 from holdfast.core.arguments import (
+    Duration,
     check_duration,
     check_seconds,
     check_text,
@@ -407,7 +408,7 @@ class Tasks:
         epic: str | None = None,
         tag: str | None = None,
         lasts: object = None,
-        wait_s: float | None = None,
+        wait_s: Duration | None = None,
     ) -> Task | None:
         """Takes a task for this worker: the given one, or the next; None if there is none.
 

@@ -45,6 +45,18 @@ class RunView(Struct):
     owner: str | None
     progress: Progress
     load: Load
+    times: dict[int, int] = {}
+    """When each of its events was written, in microseconds, by revision."""
+
+    def seconds_of(self, entry: Entry) -> float | None:
+        """Returns how long an operation took, retries included; None if only its end is recorded.
+
+        That is so of a pure step: it has one event, which is stored with the next that must be.
+        """
+        began, ended = self.times.get(entry.revision), self.times.get(entry.closed)
+        if began is None or ended is None or entry.closed <= entry.revision:
+            return None
+        return (ended - began) / 1_000_000
 
     @property
     def status(self) -> events.Status:
@@ -145,6 +157,17 @@ def node_text(node: TreeNode, run: RunView) -> str:
             shown = f"done, its result is lost: {entry.lost}"
         return f"{shown} ({tries})".strip() if tries and entry.attempt > 1 else shown
     return _open_text(entry, node, run, tries)
+
+
+def show_seconds(seconds: float | None) -> str:
+    """Returns how long something took, for people; "" if that is not known."""
+    if seconds is None:
+        return ""
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02}m{rest:02}s" if hours else f"{minutes}m{rest:02}s"
 
 
 def _open_text(entry: Entry, node: TreeNode, run: RunView, tries: str) -> str:
@@ -294,6 +317,7 @@ def entry_document(entry: Entry, run: RunView) -> dict[str, Any]:
         "attempts": entry.attempts,
         "revision": entry.revision,
         "uncertain": entry.is_uncertain,
+        "seconds": run.seconds_of(entry),
         "key": entry.key,
         "total": entry.total,
         "child": entry.child,

@@ -16,7 +16,7 @@ from holdfast.backends.deadline import monotonic
 from holdfast.backends.gates import Waiters, shut_gate
 from holdfast.backends.protocol import Fence, Lease, Mark
 from holdfast.core import codec, inbox
-from holdfast.core.arguments import check_timeout
+from holdfast.core.arguments import Duration, check_timeout
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.leases import LeaseKeeper
 from holdfast.core.log import Log
@@ -94,10 +94,10 @@ class Run(Generic[R_co]):
         }
 
     @overload
-    def result(self: Run[Coroutine[Any, Any, R]], timeout: float | None = None) -> R: ...
+    def result(self: Run[Coroutine[Any, Any, R]], timeout: Duration | None = None) -> R: ...
     @overload
-    def result(self, timeout: float | None = None) -> R_co: ...
-    def result(self, timeout: float | None = None) -> Any:
+    def result(self, timeout: Duration | None = None) -> R_co: ...
+    def result(self, timeout: Duration | None = None) -> Any:
         """Waits for the end and returns the run's value.
 
         Raises RunFailedError, RunCancelledError, NeedsAttentionError when the run is parked, and
@@ -573,7 +573,7 @@ class Engine:
             return blocks.progress_of(run)
         return blocks.recorded_progress(self.journal_of(id))
 
-    def await_end(self, id: str, timeout_s: float | None) -> events.Ended:
+    def await_end(self, id: str, timeout_s: Duration | None) -> events.Ended:
         """Waits for a run's end, wherever it is; takes over from an owner that died meanwhile."""
         left_s = check_timeout(timeout_s)
         run = self.active.get(id)
