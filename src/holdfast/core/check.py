@@ -254,7 +254,7 @@ def _check_snapshots(log: Log, ends: dict[str, tuple[int, bytes]], findings: lis
 
 
 def _doubled_fields(log: Log) -> list[Finding]:
-    """Returns the scopes that have a renamed field under both names: no damage, but worth a look."""
+    """Returns the scopes that have a renamed field under both names: no damage."""
     if not any(schema.aliases for schema in log.typed.all):
         return []
     try:
