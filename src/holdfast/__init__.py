@@ -74,6 +74,7 @@ from holdfast.nodes import (
 )
 from holdfast.projections import Projected, Projection, projection
 from holdfast.query.form import Hit, Hits, Where
+from holdfast.query.links import DanglingLink
 from holdfast.query.questions import IndexStatus
 from holdfast.record.audit import Audit, AuditItem, Comparison
 from holdfast.record.context import Stale
@@ -148,6 +149,7 @@ __all__ = [
     "ConversationState",
     "CorruptError",
     "Current",
+    "DanglingLink",
     "Decision",
     "Delivery",
     "Difference",

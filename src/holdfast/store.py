@@ -32,6 +32,7 @@ from holdfast.core.arguments import (
     check_seconds,
     check_timeout,
     check_whole,
+    name_of,
 )
 from holdfast.core.check import Report, check_store, content_of
 from holdfast.core.consumers import (
@@ -113,7 +114,8 @@ from holdfast.nodes.results import NodeState
 from holdfast.nodes.run import process_as_run
 from holdfast.nodes.walk import Nodes
 from holdfast.projections import Projected, Projection, Projections
-from holdfast.query.form import TIMEOUT_S, Hits, Kind, Where
+from holdfast.query.form import TIMEOUT_S, Hit, Hits, Kind, Where
+from holdfast.query.links import DanglingLink
 from holdfast.query.questions import IndexStatus, Questions
 from holdfast.record import sessions
 from holdfast.record.audit import Audit
@@ -137,6 +139,9 @@ from holdfast.scope import (
     WorkflowScope,
     scope_class,
 )
+
+if TYPE_CHECKING:
+    from holdfast.query.tables import Rows
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -1128,6 +1133,30 @@ class Store:
             stale_ok=stale_ok,
             **unknown,
         )
+
+    def resolve(self, link: str, *, scope: Scope | str = GLOBAL) -> Hit | None:
+        """Returns what a link such as "decision:d7@team/red" leads to; None if it leads nowhere.
+
+        An id without a scope is looked for in `scope`. What lies outside the store (`file:…`,
+        `commit:…`, `https:…`) is not followed.
+        """
+        return self._questions.resolve(link, name_of(scope))
+
+    def dangling_links(self) -> list[DanglingLink]:
+        """Returns every link that should lead to something in the store and does not."""
+        return self._questions.dangling()
+
+    def sql(self, statement: str) -> Rows:
+        """Runs a SELECT on read-only tables of everything recorded, and returns columns and rows.
+
+        The tables are scopes, events, state, messages, decisions, tasks, facts and runs. They are
+        brought up to date first, and lie apart from the store: any client may read them too.
+        """
+        return self._questions.select(statement)
+
+    def refresh_tables(self) -> str:
+        """Brings the tables for outside tools up to date; returns where they are."""
+        return self._questions.refresh_tables()
 
     def index_status(self) -> IndexStatus:
         """Returns where the index for questions is, and how far it has followed the log."""

@@ -379,6 +379,14 @@ def test_a_filter_asks_about_what_says_neither(hf: Store):
 # --- programs that use others ---------------------------------------------------------------------
 
 
+def test_an_input_that_a_used_program_does_not_have_is_an_error(hf: Store, tmp_path: Path):
+    (tmp_path / "lib.prose").write_text('input n: "?"\nn\n')
+    (tmp_path / "main.prose").write_text('use "lib"\nlib(m: 2)\n')
+    hf.use_executor(Scripted({}))
+    with pytest.raises(RunFailedError, match='lib has no input "m": it has n'):
+        start(hf, gather(tmp_path / "main.prose"), id="p").result(timeout=60)
+
+
 def test_a_program_is_used_with_names_of_its_own(hf: Store, tmp_path: Path):
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "shout.prose").write_text(

@@ -295,10 +295,12 @@ def test_long_texts_are_found_by_words_far_apart(hf: Store) -> None:
     assert not hf.query(text='"alpha omega"')
 
 
-def test_words_come_first_where_many_documents_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_among_many_documents(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from holdfast.backends import side_file
 
-    monkeypatch.setattr(side_file, "PROBED_MAX", 3)
+    monkeypatch.setattr(side_file, "COUNTED_MAX", 3)
     with holdfast.open("memory:") as hf:
         chat = hf.conversation("c")
         for number in range(9):
@@ -307,6 +309,45 @@ def test_words_come_first_where_many_documents_are_left(monkeypatch: pytest.Monk
         assert [hit.shown for hit in hf.query(text="many 7")] == ["message number 7 of many"]
         assert len(hf.query(text="alpha omega")) == 1
         assert len(hf.query(text="mess*")) == 9
+
+
+def test_links_are_resolved_and_dangling_ones_listed(hf: Store) -> None:
+    """BOOT-31: back-references across the record; those that lead nowhere are reported."""
+    chat = hf.conversation("c")
+    chat.decide("use it", key="d1", links=["file:a.py", "task:t1", "task:none", "message:gone"])
+    chat.tasks.add("write", id="t1")
+    message = chat.messages.add("user", "hi", links=["conversation/c", "conversation/nowhere"])
+    chat.record(
+        "noted",
+        {},
+        unchecked=True,
+        refs=[
+            "decision:d1@conversation/c",
+            "decision:d9@x/y",
+            "event:conversation/c@1",
+            "https://a.example",
+        ],
+    )
+    chat.facts.state("tests", "pass")
+    fork = chat.fork("d")
+
+    def led(link: str, scope: Any = chat) -> Any:
+        found = hf.resolve(link, scope=scope)
+        return found and (found.kind, found.id)
+
+    assert led("decision:d1@conversation/c") == ("decision", "d1@conversation/c")
+    assert led("decision:d1") == led("decision:d1", fork) == ("decision", "d1@conversation/c")
+    assert led("task:t1") == led("task:t1@conversation/c", "global") == ("task", "t1")
+    assert led(f"message:{message.id}") == ("message", message.id)
+    assert led("fact:tests") == ("fact", "tests")
+    assert led("event:conversation/c@1") == ("log", "conversation/c@1")
+    for nowhere in ("task:t2", "run:r1", "file:a.py", "conversation/none"):
+        assert led(nowhere) is None
+    with pytest.raises(UsageError):
+        hf.resolve("")
+    found = {(one.scope, one.link) for one in hf.dangling_links()}
+    links = ("task:none", "message:gone", "conversation/nowhere", "decision:d9@x/y")
+    assert found == {(scope.name, link) for scope in (chat, fork) for link in links}
 
 
 # --- the index --------------------------------------------------------------------------------

@@ -158,6 +158,11 @@ def fold_starts_over() -> Any:
     return patch.object(context.blocks, "fold", forgetful)
 
 
+def stops_at_once() -> Any:
+    """A run that is to stop is left at its first operation, before it comes to its cleanups."""
+    return patch.object(context.Operations, "_begin_to_leave", context.Operations._check_stop)
+
+
 PLANTS: dict[Plant, str] = {
     no_fence: "a paused owner",
     no_intent: "effect_chain",
@@ -171,6 +176,7 @@ PLANTS: dict[Plant, str] = {
     writes_without_keys: "body_writes",
     takes_twice: "signals",
     fold_starts_over: "folding",
+    stops_at_once: "cleaned_after_a_stop",
 }
 """Each with what must catch it: a program of the corpus that is cut, or a test of a rule."""
 

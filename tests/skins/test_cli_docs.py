@@ -214,6 +214,7 @@ COMMANDS = {
     "groups": ["groups"],
     "decisions": ["decisions", SCOPE],
     "query": ["query", "--kind", "decision"],
+    "sql": ["sql", "select id, status from decisions"],
     "stale": ["stale"],
     "audit": ["audit", SCOPE],
     "task list": ["task", "list"],

@@ -461,3 +461,19 @@ def test_what_is_fetched_is_not_believed(
     assert said in found
     assert "secret" not in found or "me:secret" not in found.replace(name, "")
     assert cli("runs", "list", "--json").document["runs"] == []
+
+
+def test_finally_of_a_program_that_was_cancelled_is_run_when_it_is_resumed(place: Path, cli: Any):
+    """Who cancels it answers for no agents; who resumes it does (OP-17)."""
+    Path("b.prose").write_text('try:\n  input go: "?"\nfinally:\n  session "tidy"\n"never"\n')
+    for id in ("one", "two"):
+        run_file(cli, "b.prose", "--id", id, "--leave", code=15)
+    said = cli("runs", "cancel", "one")
+    assert "it has cleanups to do: holdfast prose resume one" in said.err
+    assert cli("prose", "show", "one", "--json").document["status"] == "cancelling"
+    cli("prose", "resume", "one", "--script", "script.json", code=14)
+    shown = cli("prose", "show", "one", "--json").document
+    assert shown["status"] == "cancelled"
+    assert [one["prompt"] for one in shown["outputs"]["sessions"]] == ["tidy"]
+    assert cli("runs", "cancel", "two", "--now", "--json").document["status"] == "cancelled"
+    assert cli("prose", "show", "two", "--json").document["outputs"]["sessions"] == []

@@ -620,6 +620,10 @@ class AsyncStore:
     sessions = mirror(Store.sessions, of="_store")
 
     query = mirror(Store.query, of="_store")
+    resolve = mirror(Store.resolve, of="_store")
+    dangling_links = mirror(Store.dangling_links, of="_store")
+    sql = mirror(Store.sql, of="_store")
+    refresh_tables = mirror(Store.refresh_tables, of="_store")
     index_status = mirror(Store.index_status, of="_store")
     rebuild_index = mirror(Store.rebuild_index, of="_store")
 

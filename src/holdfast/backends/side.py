@@ -41,6 +41,7 @@ class SideTables(Protocol):
     """The type of text, sorted by its code points."""
     whole: str
     real: str
+    json: str
     place: str
     """Where they are, for people."""
 
@@ -88,6 +89,21 @@ class SideTables(Protocol):
         A term is words next to each other, and whether the last is only the beginning of one.
         `others` is what else is asked for: by how many documents that leaves, a way is chosen.
         """
+        ...
+
+    def select(self, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Runs a statement of a user's that only reads; returns the names of columns, and rows.
+
+        Raises UsageError if it is wrong, or writes.
+        """
+        ...
+
+    def note(self) -> None:
+        """Notes the tables as they are now, to know them again."""
+        ...
+
+    def is_changed(self) -> bool:
+        """Says whether somebody else may have written to them since they were noted."""
         ...
 
     def like(self, column: str, pattern: str) -> Condition:

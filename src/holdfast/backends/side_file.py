@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import apsw
 
 from holdfast.backends.side import Condition, DamagedTablesError, SideSession, Values
-from holdfast.errors import UnavailableError
+from holdfast.errors import UnavailableError, UsageError
 
 T = TypeVar("T")
 _logger = logging.getLogger("holdfast.query")
@@ -30,9 +30,10 @@ IN_MEMORY = ":memory:"
 _FILE = re.compile(r"index-([0-9]{1,9})\.db")
 LOCK = "indexer.lock"
 BUSY_MS = 10_000
-PROBED_MAX = 3_000
-"""Up to so many documents are looked at one by one for their words; of more, words come first."""
+COUNTED_MAX = 20_000
+"""Up to so many documents, their numbers bound where words are looked for."""
 _BITS = 20
+_NUMBER_MAX = 1 << 42
 _DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
 
 
@@ -54,9 +55,11 @@ class SideFile:
     text = "TEXT"
     whole = "INTEGER"
     real = "REAL"
+    json = "TEXT"
 
-    def __init__(self, folder: str | None) -> None:
+    def __init__(self, folder: str | None, *, name: str | None = None) -> None:
         self._folder = folder
+        self._name = name
         self._mutex = RLock()
         self._connection: Any = None
         self._lock_fd = -1
@@ -72,7 +75,8 @@ class SideFile:
                 self._folder = None
         self.place = IN_MEMORY
         if self._folder is not None:
-            self.place = self._path(max(self._numbers(), default=1))
+            number = 0 if self._name else max(self._numbers(), default=1)
+            self.place = self._path(number)
 
     # --- transactions ----------------------------------------------------------------------------
 
@@ -123,12 +127,18 @@ class SideFile:
             self._close()
             if self._folder is None:
                 return
+            if self._name is not None:
+                self._unlink(self.place)
+                return
             numbers = self._numbers()
             self.place = self._path(max(numbers, default=0) + 1)
             for number in numbers:
-                for suffix in ("", "-wal", "-shm"):
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(self._path(number) + suffix)
+                self._unlink(self._path(number))
+
+    def _unlink(self, path: str) -> None:
+        for suffix in ("", "-wal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path + suffix)
 
     def _numbers(self) -> list[int]:
         """Returns the numbers of the files that are there."""
@@ -136,7 +146,7 @@ class SideFile:
         return [int(found[1]) for name in names if (found := _FILE.fullmatch(name))]
 
     def _path(self, number: int) -> str:
-        return os.path.join(self._folder or "", f"index-{number}.db")
+        return os.path.join(self._folder or "", self._name or f"index-{number}.db")
 
     @contextlib.contextmanager
     def claim(self) -> Generator[bool]:
@@ -194,25 +204,89 @@ class SideFile:
     def with_words(
         self, session: SideSession, terms: Sequence[tuple[Sequence[str], bool]], others: Condition
     ) -> Condition:
-        """Few documents are looked at one by one; of many, those come first that have the words."""
+        """Finds those that have the words among the numbers that the other conditions leave.
+
+        Numbers grow with time, so what is asked of a week is a small part of all words. Of a long
+        document, each term may be in another chunk.
+        """
+        found = f"SELECT count(*), min(n), max(n) FROM (SELECT n FROM docs WHERE {others[0]} "
+        [(count, low, high)] = session.ask(f"{found} LIMIT {COUNTED_MAX})", others[1])
+        if not count:
+            return "1 = 0", []
+        if count == COUNTED_MAX:
+            low, high = 0, _NUMBER_MAX
         each = [_match(words, is_prefix) for words, is_prefix in terms]
-        probe = (
-            "EXISTS (SELECT 1 FROM words WHERE words MATCH ? AND words.rowid >= {0} << 20 "
-            "AND words.rowid < ({0} + 1) << 20)"
+        long = (
+            "EXISTS (SELECT 1 FROM words WHERE words MATCH ? AND words.rowid >= long.n << 20 "
+            "AND words.rowid < (long.n + 1) << 20)"
         )
-        ask = f"SELECT count(*) FROM (SELECT 1 FROM docs WHERE {others[0]} LIMIT {PROBED_MAX + 1})"
-        if session.ask(ask, others[1])[0][0] <= PROBED_MAX:
-            return " AND ".join([probe.format("docs.n")] * len(each)), list(each)
-        long = " AND ".join([probe.format("long.n")] * len(each))
-        found = (
-            "docs.n IN (SELECT rowid >> 20 FROM words WHERE words MATCH ? "
-            f"UNION SELECT long.n FROM docs AS long WHERE long.chunks > 1 AND {long})"
+        statement = (
+            "docs.n IN (SELECT rowid >> 20 FROM words WHERE words MATCH ? AND rowid >= ? AND "
+            "rowid < ? UNION SELECT long.n FROM docs AS long WHERE long.chunks > 1 "
+            f"AND long.n BETWEEN ? AND ? AND {' AND '.join([long] * len(each))})"
         )
-        return found, [" AND ".join(each), *each]
+        bounds = [low << _BITS, (high + 1) << _BITS, low, high]
+        return statement, [" AND ".join(each), *bounds, *each]
+
+    # --- for outside tools -----------------------------------------------------------------------
+
+    def select(self, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Nothing but reading is allowed to it: no pragma, no other file, no statement after it."""
+        names: list[str] = []
+
+        def begin(cursor: Any, *_: object) -> bool:
+            names[:] = [str(one[0]) for one in cursor.get_description()]
+            return True
+
+        with self._mutex:
+            connection = self._open()
+            cursor = connection.cursor()
+            cursor.exec_trace = begin
+            try:
+                connection.authorizer = _may_read
+                return names, cursor.execute(statement).fetchall()
+            except apsw.Error as error:
+                raise UsageError(f"the statement cannot be run: {error}") from error
+            finally:
+                connection.authorizer = None
+
+    def note(self) -> None:
+        """Closes the file, so that any client may have it alone, and notes its size and time."""
+        if self._folder is None:
+            return
+        with self._mutex:
+            self._close()
+            with open(f"{self.place}.stamp", "w", encoding="ascii") as file:
+                file.write(self._stamp())
+
+    def is_changed(self) -> bool:
+        if self._folder is None:
+            return False
+        with self._mutex:
+            self._close()
+            try:
+                with open(f"{self.place}.stamp", encoding="ascii") as file:
+                    return file.read() != self._stamp()
+            except (OSError, ValueError):
+                return True
+
+    def _stamp(self) -> str:
+        found = os.stat(self.place)
+        return f"{found.st_size} {found.st_mtime_ns}"
 
     def like(self, column: str, pattern: str) -> Condition:
         escaped = "".join(f"[{one}]" if one in "?[" else one for one in pattern)
         return f"{column} GLOB ?", [escaped]
+
+
+_READING = frozenset((
+    apsw.SQLITE_SELECT, apsw.SQLITE_READ, apsw.SQLITE_FUNCTION, apsw.SQLITE_RECURSIVE,
+))  # fmt: skip
+
+
+def _may_read(action: int, *_: object) -> int:
+    """Allows a statement to read tables and to call functions, and nothing else."""
+    return apsw.SQLITE_OK if action in _READING else apsw.SQLITE_DENY
 
 
 def _match(words: Sequence[str], is_prefix: bool) -> str:

@@ -1,4 +1,4 @@
-"""Verbs for questions over everything recorded: query."""
+"""Verbs for questions over everything recorded: query, sql."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from holdfast.cli.parsing import parse_limit, parse_path, parse_value, read_time
 from holdfast.cli.printing import is_terminal, print_aside, print_json, print_note, print_table
 from holdfast.errors import UsageError
 from holdfast.query.form import OPERATORS, TIMEOUT_S, Hit, Hits, nearest
-from holdfast.render.query import hits_document
-from holdfast.render.text import show_time
+from holdfast.render.query import hits_document, rows_document
+from holdfast.render.text import encode_json, show_time
 
 COLUMNS = ("kind", "scope", "id", "time", "actor", "status", "text")
 _WHERE = re.compile(r"\s*(?P<path>[^\s=<>!~]+)\s*(?P<operator>[=<>!~]+|exists)\s*(?P<value>.*)")
@@ -158,3 +158,27 @@ def _parse_where(word: str) -> tuple[Any, ...]:
     if operator == "exists":
         return parse_path(found["path"]), operator
     return parse_path(found["path"]), operator, parse_value(found["value"], is_text=False)
+
+
+def sql(statement: str, /, *, options: Options = DEFAULTS) -> None:
+    """Run a SELECT on tables of everything recorded, and print what it returns.
+
+    Parameters
+    ----------
+    statement
+        A SELECT on scopes, events, state, messages, decisions, tasks, facts or runs.
+    """
+    with open_reading(options) as store:
+        found = store.sql(statement)
+    if options.json:
+        print_json(rows_document(found))
+    elif found.rows:
+        print_table(found.columns, [[_cell(value) for value in row] for row in found.rows])
+    else:
+        print_note("no rows")
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else encode_json(value).decode()

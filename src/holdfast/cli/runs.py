@@ -35,6 +35,7 @@ from holdfast.cli.printing import (
     CHILDREN_MAX,
     console,
     is_terminal,
+    print_aside,
     print_facts,
     print_json,
     print_json_line,
@@ -522,10 +523,11 @@ def cancel(id: str, /, *, now: Flag = False, options: Options = DEFAULTS) -> Non
     with open_for_run(id, options) as (store, id):
         store.cancel(id, now=now)
         journal = store.run(id).journal
-        if journal.ended is None and journal.cleanups:
+        is_left = journal.ended is None and store._log.leases.holder(f"run/{id}") is None
+        if is_left and journal.cleanups:
             is_program = journal.created is not None and journal.created.name == PROSE
             again = f"{'prose' if is_program else 'runs'} resume {shlex.quote(id)}"
-            print_note(f"it has cleanups to do: {command(again, options.place)}")
+            print_aside(f"it has cleanups to do: {command(again, options.place)}")
         print_status(store, id, options)
 
 

@@ -12,6 +12,7 @@ from holdfast.cli.options import DEFAULTS, Flag, Options, open_reading, open_wri
 from holdfast.cli.parsing import find_revision, find_scope, parse_path, parse_value
 from holdfast.cli.printing import (
     is_terminal,
+    print_facts,
     print_json,
     print_line,
     print_note,
@@ -29,6 +30,7 @@ from holdfast.render.history import (
     value_document,
     write_document,
 )
+from holdfast.render.query import hit_document, linked_document
 from holdfast.render.text import (
     clean,
     indent,
@@ -39,6 +41,7 @@ from holdfast.render.text import (
     time_text,
 )
 from holdfast.scope import Scope
+from holdfast.store import Store
 
 NAMED_KEYS_MAX = 10
 
@@ -49,11 +52,14 @@ def show(scope: str, /, *, at: str | None = None, options: Options = DEFAULTS) -
     Parameters
     ----------
     scope
-        The scope, such as team/support or global.
+        The scope, such as team/support or global; or a link, such as decision:d7@team/support.
     at
         The moment: a revision, a checkpoint's name, or a time.
     """
     with open_reading(options) as store:
+        if ":" in scope.partition("/")[0]:
+            show_linked(store, scope, options)
+            return
         found = find_scope(store, scope, even_removed=at is not None)
         scope = found.name
         revision = find_revision(found, at)
@@ -64,6 +70,27 @@ def show(scope: str, /, *, at: str | None = None, options: Options = DEFAULTS) -
             print_tree(f"{scope} at revision {revision}", state, preview)
         else:
             print_line(indent(state))
+
+
+def show_linked(store: Store, link: str, options: Options) -> None:
+    """Shows what a link leads to, and what that links to in its turn."""
+    hit = store.resolve(link)
+    if hit is None:
+        raise NotFoundError(
+            f"{clean(link)} leads to nothing in the store",
+            hint="a link is decision:ID@SCOPE, task:ID@SCOPE, message:ID@SCOPE, fact:NAME@SCOPE, "
+            "event:SCOPE@REVISION or run:ID",
+        )
+    document = hit_document(hit)
+    leads = {
+        one: None if (to := store.resolve(one, scope=hit.scope)) is None else to.shown or to.id
+        for one in hit.links
+    }
+    if options.json:
+        print_json(linked_document(hit, leads))
+        return
+    facts = [(name, str(value)) for name, value in document.items() if value and name != "links"]
+    print_facts([*facts, *((f"links to {one}", to or "") for one, to in leads.items())])
 
 
 def get(

@@ -37,9 +37,9 @@ from holdfast.core.listing import names_beginning, scope_names, stored_prefix
 from holdfast.core.page import PAGE_SIZE, Page
 from holdfast.errors import CorruptError, NotFoundError
 from holdfast.names import split_name, unescape, without_secrets
+from holdfast.render.query import linked_check_document
 from holdfast.render.store import (
     ScopeSummary,
-    check_document,
     copy_document,
     created_document,
     groups_document,
@@ -178,7 +178,13 @@ def stream_names(
     return scope_names(store._log, [level], prefix=prefix, after=after, limit=limit)
 
 
-def check(*, read_all: Flag = False, expect: str | None = None, options: Options = DEFAULTS) -> int:
+def check(
+    *,
+    read_all: Flag = False,
+    expect: str | None = None,
+    links: Flag = False,
+    options: Options = DEFAULTS,
+) -> int:
     """Verify a store and print its digest.
 
     Parameters
@@ -187,13 +193,19 @@ def check(*, read_all: Flag = False, expect: str | None = None, options: Options
         Read every event, recompute every link, and read every blob and snapshot.
     expect
         A digest noted earlier: fail if the store's content is not the same.
+    links
+        List the links that lead to nothing in the store; they are no damage.
     """
     with open_source(options.place) as store:
         report = store.check(read_all=read_all, expect=expect)
+        dangling = store.dangling_links() if links else []
     if options.json:
-        print_json(check_document(report))
+        print_json(linked_check_document(report, dangling if links else None))
     else:
         print_report(report, options)
+        for one in dangling:
+            shown = f"{one.kind} {one.id} of {one.scope} links to {one.link}"
+            print_line(f"dangling\t{clean(shown)}")
     return 0 if report.ok else CorruptError.exit_code
 
 

@@ -22,6 +22,7 @@ from holdfast.prose import syntax as tree
 from holdfast.prose.interpreter import Interpreter, calls_max
 from holdfast.prose.settings import Settings, settings_of
 from holdfast.prose.source import decoded, load
+from holdfast.prose.values import failure
 from holdfast.runs.define import run
 
 if TYPE_CHECKING:
@@ -78,6 +79,12 @@ def prose(ctx: Any, program: dict[str, Any]) -> Any:
 
     def call(ctx: Any, name: str, given: dict[str, Any], key: str | None, where: str) -> Any:
         used = Stored(source.uses[name], stored.sources, given, stored.settings, is_used=True)
+        known = inputs_of(used)
+        for one in given:
+            if one not in known:
+                listed = ", ".join(known) or "none"
+                said = f'{name} has no input "{one}": it has {listed}'
+                raise failure("TypeError", said, int(where.rpartition(":")[2]))
         return ctx.run(prose, msgspec.to_builtins(used), key=key, label=name, source=where)
 
     tree_ = loaded(source.text, source.file)

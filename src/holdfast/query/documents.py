@@ -99,6 +99,8 @@ def _names(value: Any) -> tuple[str, ...]:
 
 def plain(text: str) -> str:
     """Returns a text that every database can keep: no lone surrogate, and no zero, is in it."""
+    if text.isascii() and "\0" not in text:
+        return text
     return text.encode("utf-8", "replace").decode().replace("\0", "�")
 
 

@@ -17,10 +17,11 @@ from msgspec import Struct
 from holdfast.backends.protocol import Record
 from holdfast.core import codec, event
 from holdfast.core.event import Event, expires_of
+from holdfast.core.layers import reserved_prefixes
 from holdfast.core.own_event import OWN
 from holdfast.errors import ExpiredError
 from holdfast.query import documents
-from holdfast.query.documents import Document, is_of_scope
+from holdfast.query.documents import Document
 from holdfast.record import decisions, message_events, task_events
 from holdfast.record.context import RecordContext
 from holdfast.record.decisions import Decision, Decisions
@@ -77,6 +78,7 @@ class Batch:
         self._context = context
         self._log = context.log
         self._forks_of = forks_of
+        self._reserved = reserved_prefixes()
         self._whole: set[str] = set()
         self._changed: dict[str, Record] = {}
         self._decided: dict[tuple[str, str], Decision | None] = {}
@@ -97,7 +99,7 @@ class Batch:
             if record.stream.startswith("run/"):
                 if record.type in _OF_A_RUN:
                     self._runs.add(record.stream)
-            elif is_of_scope(record.stream):
+            elif record.stream.partition("/")[0] not in self._reserved:
                 self._note(record)
         self._put_all()
         return self._changes

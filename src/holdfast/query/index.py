@@ -24,7 +24,8 @@ from holdfast.core.log import Log
 from holdfast.errors import HoldfastError, UnavailableError
 from holdfast.query.documents import Document, decision_document
 from holdfast.query.follow import Batch, Changes, key_of
-from holdfast.query.form import KINDS_OF_SCOPES, Hit, Hits, Query, hit_time
+from holdfast.query.form import Hit, Hits, Query, hit_time
+from holdfast.query.links import DanglingLink, dangling, is_scope, target
 from holdfast.query.scan import has_state, make_page
 from holdfast.query.words import chunks_of
 from holdfast.record.context import RecordContext
@@ -47,8 +48,10 @@ CREATE UNIQUE INDEX docs_item ON docs (kind, scope, key) WHERE kind <> 'log'
 CREATE INDEX docs_kind ON docs (kind, time)
 CREATE INDEX docs_actor ON docs (actor, kind, time)
 CREATE INDEX docs_type ON docs (type, time) WHERE kind IN ('log')
-CREATE INDEX docs_scope ON docs (scope, kind, time)
-CREATE INDEX docs_id ON docs (id) WHERE kind = 'decision'
+CREATE INDEX docs_time ON docs (time) WHERE kind <> 'log'
+CREATE INDEX docs_scope ON docs (scope, time) WHERE kind <> 'log'
+CREATE INDEX docs_stream ON docs (scope, time) WHERE kind IN ('log')
+CREATE INDEX docs_id ON docs (kind, id) WHERE kind = 'decision'
 CREATE INDEX docs_long ON docs (n) WHERE chunks > 1
 CREATE TABLE tags (tag {text}, n {whole})
 CREATE INDEX tags_tag ON tags (tag, n)
@@ -70,6 +73,7 @@ class QueryIndex:
         self._log: Log = context.log
         self._tables = tables
         self._is_known = False
+        self._expiring: str | None = None
         self._store = str(context.log.describe()["store"])
 
     @property
@@ -89,9 +93,9 @@ class QueryIndex:
             return self._ask(query)
 
     def _ask(self, query: Query) -> Hits:
-        target, is_settled = self._log.settled_position(query.timeout_s)
-        reached = self.follow(target, query.timeout_s)
-        behind = _distance(self._log.position(), reached) if target > reached else 0
+        newest, is_settled = self._log.settled_position(query.timeout_s)
+        reached = self.follow(newest, query.timeout_s)
+        behind = _distance(self._log.position(), reached) if newest > reached else 0
         behind = max(behind, int(not is_settled))
         if behind and not query.stale_ok:
             raise UnavailableError(
@@ -121,10 +125,10 @@ class QueryIndex:
             query = replace(query, passed=_hit(rows[-1]).place)
 
     def _rows(self, query: Query, limit: int | None) -> tuple[list[tuple[Any, ...]], list[str]]:
-        now_us = self._now_us
+        now_us = self._now_us()
 
         def work(session: SideSession) -> tuple[list[tuple[Any, ...]], list[str]]:
-            parts = self._conditions(session, query, now_us)
+            parts = self._conditions(query, now_us)
             explained = [" AND ".join(text for text, _ in parts) or "everything"]
             others = _joined(parts)
             if query.terms:
@@ -141,23 +145,24 @@ class QueryIndex:
 
         return self._tables.read(work)
 
-    def _now_us(self, session: SideSession) -> int | None:
-        """Returns the time that ends scopes with a lifetime; None where there are none."""
-        for (stream,) in session.ask("SELECT stream FROM expiring LIMIT 1"):
-            return self._log.now_us(stream)
-        return None
+    def _now_us(self) -> int | None:
+        """Returns the time that ends scopes with a lifetime; None where there are none.
 
-    def _conditions(
-        self, session: SideSession, query: Query, now: Callable[[SideSession], int | None]
-    ) -> list[Condition]:
+        The clock is asked outside of the transaction: a server may have one connection for both.
+        """
+        return None if self._expiring is None else self._log.now_us(self._expiring)
+
+    def _conditions(self, query: Query, now_us: int | None) -> list[Condition]:
         """Returns what a question asks for, each part with its values: none is in the text."""
         parts: list[Condition] = []
         kinds = ("state",) if query.where else query.kinds
         if query.where and query.kinds and "state" not in query.kinds:
             parts.append(("1 = 0", []))
         # Of a closed list, so they stand in the text: indexes of some kinds are used then.
-        listed = ", ".join(repr(str(kind)) for kind in kinds or KINDS_OF_SCOPES)
-        parts.append((f"kind IN ({listed})", []))
+        if "log" not in kinds:
+            parts.append(("kind <> 'log'", []))
+        if kinds:
+            parts.append((f"kind IN ({', '.join(repr(str(kind)) for kind in kinds)})", []))
         for column, words in (("type", query.types), ("status", query.statuses)):
             if words:
                 parts.append((f"{column} IN ({', '.join('?' * len(words))})", list(words)))
@@ -181,21 +186,49 @@ class QueryIndex:
             parts.append(
                 ("(time, scope, revision, kind, id) < (?, ?, ?, ?, ?)", list(query.passed))
             )
-        if (now_us := now(session)) is not None:
+        if now_us is not None:
             parts.append(("(expires = 0 OR expires > ?)", [now_us]))
         return parts
 
+    def resolve(self, link: str, scope: str, timeout_s: float) -> Hit | None:
+        """Returns what a link leads to, as a scope has it; None if it leads nowhere, or outside."""
+        found = ("kind = 'state' AND scope = ?", [link]) if is_scope(link) else target(link, scope)
+        if found is None:
+            return None
+        self._follow_now(timeout_s)
+        statement = f"SELECT {', '.join(_COLUMNS)} FROM docs WHERE {found[0]} ORDER BY {_ORDER}"
+        rows = self._tables.read(lambda session: session.ask(f"{statement} LIMIT 1", found[1]))
+        return _hit(rows[0]) if rows else None
+
+    def dangling(self, timeout_s: float) -> list[DanglingLink]:
+        """Returns the links that lead nowhere."""
+        self._follow_now(timeout_s)
+        nowhere, scopes = self._tables.read(dangling)
+        # Asked outside of the transaction: a server may have one connection for both.
+        names = sorted({one.link for one in scopes})
+        heads = self._log.heads(names) if names else []
+        there = {name for name, head in zip(names, heads, strict=True) if head is not None}
+        there -= self._log.absent(sorted(there))
+        return nowhere + [one for one in scopes if one.link not in there]
+
+    def _follow_now(self, timeout_s: float) -> None:
+        newest, is_settled = self._log.settled_position(timeout_s)
+        if self.follow(newest, timeout_s) < newest or not is_settled:
+            raise UnavailableError(
+                f"the index has not followed the log within {timeout_s:g} s", hint="try again"
+            )
+
     # --- following -------------------------------------------------------------------------------
 
-    def follow(self, target: Position, timeout_s: float) -> Position:
+    def follow(self, to: Position, timeout_s: float) -> Position:
         """Follows the log up to a position, or until the time is up; returns how far it is."""
         until = monotonic() + timeout_s
         reached = self._sound(self._reached)
-        while reached < target and monotonic() <= until:
+        while reached < to and monotonic() <= until:
             before = reached
             with self._tables.claim() as is_ours:
                 if is_ours:
-                    reached = self._sound(lambda: self._step(target))
+                    reached = self._sound(lambda: self._step(to))
             if not is_ours:
                 Signal().wait(GLANCE_S)
                 reached = self._sound(self._reached)
@@ -276,13 +309,20 @@ class QueryIndex:
         self._is_known = True
 
     def _reached(self) -> Position:
-        return self._position(self._tables.read(_about))
+        """Returns how far the index is, and notes a scope that ends by itself if there is one."""
+
+        def look(session: SideSession) -> tuple[dict[str, str], list[tuple[Any, ...]]]:
+            return _about(session), session.ask("SELECT stream FROM expiring LIMIT 1")
+
+        about, expiring = self._tables.read(look)
+        self._expiring = expiring[0][0] if expiring else None
+        return self._position(about)
 
     def _position(self, about: dict[str, str]) -> Position:
         number = int(about["position"])
         return self._log.routes.position(number) if number else START
 
-    def _step(self, target: Position) -> Position:
+    def _step(self, newest: Position) -> Position:
         """Follows by one batch of events, in one transaction.
 
         The log is read before the transaction begins: a server may have one connection for both.
@@ -294,7 +334,7 @@ class QueryIndex:
 
         about, forks = self._tables.read(look)
         position = self._position(about)
-        if not position < target:
+        if not position < newest:
             return position
         records = self._log.read_all(after=position, limit=BATCH_EVENTS)
         by_origin: dict[str, list[str]] = {}
@@ -303,7 +343,7 @@ class QueryIndex:
         kept = self._log.expiry.kept(records) if records else records
         batch = Batch(self._context, lambda stream: by_origin.get(stream, ()))
         changes = batch.changes(kept)
-        to = records[-1].position if records else target
+        to = records[-1].position if records else newest
         self._tables.write(lambda session: self._apply(session, about, changes, to, records))
         return self._sound(self._reached)
 
@@ -343,7 +383,8 @@ class QueryIndex:
     def _copies(self, session: SideSession, changes: Changes) -> list[Document]:
         """Returns the decisions that changed, as forks have them that inherited them."""
         copies: list[Document] = []
-        ids = list(changes.copied)
+        has_forks = session.ask("SELECT 1 FROM forks LIMIT 1")
+        ids = list(changes.copied) if has_forks else []
         for at in range(0, len(ids), _KEYS_AT_ONCE):
             some = ids[at : at + _KEYS_AT_ONCE]
             rows = session.ask(

@@ -28,6 +28,15 @@ def tables_for(log: Log, *, read_only: bool) -> SideTables:
     return SideFile(folder)
 
 
+def outside_tables_for(log: Log, *, read_only: bool) -> SideTables:
+    """Returns where the tables for outside tools are: `tables.db` beside the index, or a schema."""
+    facts = log.describe()
+    if not read_only and (tables := log.side_tables("sql")) is not None:
+        return tables
+    folder = None if read_only else _folder(facts)
+    return SideFile(folder, name="tables.db")
+
+
 def _folder(facts: dict[str, object]) -> str | None:
     match facts["kind"]:
         case "files":

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from holdfast.query.form import Hits, check_query
+from holdfast.errors import UsageError, show_value
+from holdfast.query.form import TIMEOUT_S, Hit, Hits, check_query
+from holdfast.query.links import DanglingLink
 from holdfast.record.context import RecordContext
 
 if TYPE_CHECKING:
     from holdfast.query.index import QueryIndex
+    from holdfast.query.tables import OutsideTables, Rows
 
 
 class IndexStatus(Struct, frozen=True):
@@ -30,11 +33,46 @@ class Questions:
         self._read_only = read_only
         self._mutex = Lock()
         self._opened: QueryIndex | None = None
+        self._tables: OutsideTables | None = None
 
     def ask(self, **arguments: Any) -> Hits:
         """Returns the answer to a question."""
         query = check_query(self._context.log.clock.now_us(), **arguments)
         return self._index().ask(query)
+
+    def resolve(self, link: object, scope: str) -> Hit | None:
+        """Returns what a link leads to; None if it leads nowhere, or out of the store."""
+        if not isinstance(link, str) or not link:
+            raise UsageError(
+                f"a link is text such as decision:d7@team/red, found {show_value(link)}"
+            )
+        return self._index().resolve(link, scope, TIMEOUT_S)
+
+    def dangling(self) -> list[DanglingLink]:
+        """Returns the links that lead nowhere."""
+        return self._index().dangling(TIMEOUT_S)
+
+    def select(self, statement: object) -> Rows:
+        """Runs a statement that only reads on the tables for outside tools."""
+        if not isinstance(statement, str) or not statement.strip():
+            raise UsageError(f"a statement is text of SQL, found {show_value(statement)}")
+        return self._outside().select(statement)
+
+    def refresh_tables(self) -> str:
+        """Brings the tables for outside tools up to date; returns where they are."""
+        outside = self._outside()
+        outside.refresh()
+        return outside.place
+
+    def _outside(self) -> OutsideTables:
+        from holdfast.query.place import outside_tables_for
+        from holdfast.query.tables import OutsideTables
+
+        with self._mutex:
+            if self._tables is None:
+                tables = outside_tables_for(self._context.log, read_only=self._read_only)
+                self._tables = OutsideTables(self._context, tables)
+            return self._tables
 
     def status(self) -> IndexStatus:
         index = self._index()
@@ -58,5 +96,8 @@ class Questions:
     def close(self) -> None:
         with self._mutex:
             opened, self._opened = self._opened, None
+            tables, self._tables = self._tables, None
         if opened is not None:
             opened.close()
+        if tables is not None:
+            tables.close()

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import to_builtins
+
+from holdfast.core.check import Report
 from holdfast.query.form import Hit, Hits
+from holdfast.query.links import DanglingLink
+from holdfast.query.tables import Rows
+from holdfast.render.store import check_document
 from holdfast.render.text import page_document, time_text
 
 
@@ -25,6 +32,19 @@ def hit_document(hit: Hit) -> dict[str, Any]:
     }
 
 
+def linked_document(hit: Hit, leads: Mapping[str, str | None]) -> dict[str, Any]:
+    """Returns what a link leads to, with where its own links lead; None for nowhere."""
+    return {**hit_document(hit), "leads": dict(leads)}
+
+
+def linked_check_document(
+    report: Report, dangling: Sequence[DanglingLink] | None
+) -> dict[str, Any]:
+    """Returns what a check found, and the links that lead nowhere if they were asked for."""
+    links = None if dangling is None else [to_builtins(one) for one in dangling]
+    return {**check_document(report), "dangling": links}
+
+
 def hits_document(answer: Hits) -> dict[str, Any]:
     """Returns a page of what was found, with the position that it is of."""
     return {
@@ -34,3 +54,8 @@ def hits_document(answer: Hits) -> dict[str, Any]:
         "explained": list(answer.explained),
         **page_document(answer),
     }
+
+
+def rows_document(found: Rows) -> dict[str, Any]:
+    """Returns what a statement returned."""
+    return {"columns": list(found.columns), "rows": [list(row) for row in found.rows]}

@@ -16,6 +16,7 @@ import psycopg
 from holdfast.backends.postgresql.connection import PostgresqlCheckout, PostgresqlConnection
 from holdfast.backends.postgresql.rows import lock_of
 from holdfast.backends.side import Condition, DamagedTablesError, SideSession, Values
+from holdfast.errors import FormatError, UnavailableError, UsageError
 
 T = TypeVar("T")
 _DAMAGE = frozenset(("42P01", "42703", "3F000", "XX001", "XX002", "42P07", "42804"))
@@ -48,6 +49,7 @@ class PostgresqlSide:
     text = 'TEXT COLLATE "C"'
     whole = "BIGINT"
     real = "DOUBLE PRECISION"
+    json = "JSONB"
 
     def __init__(self, checkout: PostgresqlCheckout, what: str) -> None:
         self._checkout = checkout
@@ -95,6 +97,33 @@ class PostgresqlSide:
 
     def close(self) -> None:
         """The connections are the store's own."""
+
+    # --- for outside tools -----------------------------------------------------------------------
+
+    def select(self, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        def run(connection: PostgresqlConnection) -> tuple[list[str], list[tuple[Any, ...]]]:
+            with connection.transaction():
+                connection.ask("SET TRANSACTION READ ONLY")
+                connection.ask(f'SET LOCAL search_path TO "{self.schema}"')
+                # Binary, and so one statement only: a second could end the transaction, and write.
+                with connection.cursor(binary=True) as cursor:
+                    cursor.execute(statement.encode())
+                    if cursor.description is None:
+                        return [], []
+                    return [one.name for one in cursor.description], cursor.fetchall()
+
+        try:
+            return self._checkout.pool.call(run)
+        except FormatError as error:
+            raise UsageError(f"the statement cannot be run: {error.message}") from error
+        except UnavailableError as error:
+            raise UsageError(f"the statement was refused: {error.message}") from error
+
+    def note(self) -> None:
+        """Who may only SELECT cannot change them."""
+
+    def is_changed(self) -> bool:
+        return False
 
     # --- words -----------------------------------------------------------------------------------
 

@@ -1,0 +1,115 @@
+"""Questions over a large store: how long one takes, against bare SQL, and what following costs.
+
+Run it with `python -m bench.questions [EVENTS]`. It makes a store of so many events (a twentieth of
+them decisions, by ten actors over seventy days), has the index made, and then measures in one run:
+
+- the question of the guide (decisions by an actor of the last seven days about two words), warm;
+- the same rows by bare SQL on the same tables, prepared and without anything of ours;
+- commits with nobody asking, against the same commits and the following of the index after them.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import apsw
+
+import holdfast
+from holdfast.testing import FakeClock
+
+ACTORS = ("architect", *(f"agent{number}" for number in range(9)))
+DAY_S = 86_400.0
+
+
+def fill(url: str, events: int) -> None:
+    """Makes a store of so many events by the fast path: submitted commits, no sync."""
+    for number, actor in enumerate(ACTORS):
+        clock = FakeClock(start_us=1_750_000_000_000_000 + number, seed=number)
+        with holdfast.open(url, actor=actor, clock=clock, durability="none") as hf:
+            chat = hf.conversation(f"c{number}")
+            share = events // len(ACTORS)
+            step_s = 70 * DAY_S / (share // 20)
+            for at in range(share // 20):
+                clock.advance(step_s)
+                topic = "state management" if at % 3 == 0 else "the colour of buttons"
+                chat.decide(f"decision {at}", because=f"of {topic}", key=f"d{at}")
+                said = [{"role": "user", "content": f"message {at} about state"} for _ in range(9)]
+                chat.messages.add_many(said)
+                with hf.submit() as tx:
+                    for key in range(10):
+                        tx.scope(chat).set(f"k{key}", at)
+                for key in range(9):
+                    with hf.submit() as tx:
+                        tx.scope(chat).set(f"k{key}", at)
+
+
+def ask(hf: Any, clock: FakeClock) -> tuple[float, float, int]:
+    """Returns the seconds of a question and of bare SQL, and how many rows both found."""
+    asked: dict[str, Any] = {"kind": "decision", "actor": "architect", "since": "7d"}
+    hits = hf.query(**asked, text="state management", limit=100)
+    ours, bare = [], []
+    connection: Any = apsw.Connection(hf.index_status().place)
+    since = clock.now_us() - round(7 * DAY_S * 1e6)
+    # The best that can be written by hand: bounds first, then the words between them.
+    bounds = "SELECT min(n), max(n) FROM docs WHERE kind = 'decision' AND actor = ? AND time >= ?"
+    statement = (
+        "SELECT docs.* FROM docs WHERE kind = 'decision' AND actor = ? AND time >= ? AND n IN "
+        "(SELECT rowid >> 20 FROM words WHERE words MATCH ? AND rowid >= ? AND rowid < ?) "
+        "ORDER BY time DESC LIMIT 101"
+    )
+    for _ in range(50):
+        began = perf_counter()
+        hits = hf.query(**asked, text="state management", limit=100)
+        ours.append(perf_counter() - began)
+        began = perf_counter()
+        [(low, high)] = connection.execute(bounds, ("architect", since)).fetchall()
+        values = ("architect", since, '"state" AND "management"', low << 20, (high + 1) << 20)
+        rows = connection.execute(statement, values).fetchall()
+        bare.append(perf_counter() - began)
+    assert len(rows[:100]) == len(hits), (len(rows), len(hits))
+    connection.close()
+    return median(ours), median(bare), len(hits)
+
+
+def commits(url: str, count: int) -> tuple[float, float]:
+    """Returns the seconds of so many commits, and of following them."""
+    with holdfast.open(url) as hf:
+        chat = hf.conversation("c")
+        chat.set("k", 0)
+        hf.query(limit=1)
+        began = perf_counter()
+        for number in range(count):
+            chat.set(f"k{number % 100}", number)
+        wrote = perf_counter() - began
+        began = perf_counter()
+        hf.query(limit=1)
+        return wrote, perf_counter() - began
+
+
+def main(events: int) -> None:
+    """Prints what was measured."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as place:
+        url = f"{place}/store"
+        began = perf_counter()
+        fill(url, events)
+        print(f"made {events} events in {perf_counter() - began:.1f} s")
+        clock = FakeClock(start_us=1_750_000_000_000_000 + round(70 * DAY_S * 1e6) + 100, seed=99)
+        with holdfast.open(url, clock=clock) as hf:
+            began = perf_counter()
+            hf.query(limit=1, timeout=3600)
+            print(f"index made in {perf_counter() - began:.1f} s")
+            ours, bare, found = ask(hf, clock)
+            print(
+                f"question: {ours * 1e3:.2f} ms, bare SQL: {bare * 1e3:.2f} ms, "
+                f"{ours / bare:.2f} times, {found} found"
+            )
+        wrote, followed = commits(f"{place}/commits", min(events, 100_000))
+        print(f"commits: {wrote:.2f} s, following: {followed:.2f} s, {followed / wrote:.1%} more")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000)
