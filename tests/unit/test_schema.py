@@ -12,7 +12,7 @@ import pydantic
 import pytest
 
 import holdfast
-from holdfast.core.schema import Schema, attach, schema_of
+from holdfast.core.schema import Schema, attach, is_schema, schema_of
 from holdfast.core.shape import Misfit, Shape, check_type, show_type
 
 Name = NewType("Name", str)
@@ -277,6 +277,16 @@ def test_a_field_named_upgrade_stays_a_field():
     assert Plan("x").upgrade == "x"
     assert schema_of(Plan).upgrades == [1]
     assert repr(schema_of(Plan)) == '<Schema Plan of state "conversation", version 2>'
+
+
+def test_a_class_with_a_schema_is_known():
+    @holdfast.schema("conversation", version=2)
+    class Plan(msgspec.Struct):
+        n: int = 0
+
+    holdfast.upgrade(Plan, 1)(dict)
+    assert (is_schema(Plan), is_schema(Struct), is_schema(3)) == (True, False, False)
+    assert schema_of(Plan).upgrade_functions == [dict]
 
 
 def test_what_has_no_schema_is_refused():

@@ -285,6 +285,19 @@ def test_a_renamed_field_is_renamed_by_the_first_write(hf: Store, chat: Scope):
     chat.set("outcome", "both")
     assert (chat["result"], chat["outcome"]) == ("sold!", "both")
     assert hf.migrate(check=True).outdated[0].both == ("outcome",)
+    hf.conversation("old").set("stage", "open")
+    hf.conversation("older").update({"stage": "open", "outcome": "sold"})
+    report = hf.check()
+    assert report.ok
+    [finding] = report.findings
+    assert "which counts" in finding.problem
+    assert finding.streams == (chat.name,)
+
+    def damaged(_: Any) -> Any:
+        raise holdfast.CorruptError("damaged")
+
+    hf._log.newest_of = damaged  # type: ignore[method-assign]
+    assert hf.check().findings == []
 
 
 def test_what_goes_by_a_key_is_done_once_though_a_migration_leads_it(hf: Store, chat: Scope):

@@ -11,6 +11,7 @@ from holdfast.backends.protocol import START, Finding, Head, Record
 from holdfast.core import codec, event
 from holdfast.core.event import ops_of
 from holdfast.core.log import READ_CHUNK, Log
+from holdfast.core.migrate import outdated
 from holdfast.core.salvage import Remains, remnants
 from holdfast.errors import CorruptError, HoldfastError, UsageError, show_value
 
@@ -68,6 +69,7 @@ def check_store(log: Log, *, read_all: bool, expect: str | None) -> Report:
     content = _compare_heads(log, chains, findings)
     if chains is not None:
         _check_snapshots(log, chains.ends, findings)
+    findings += _doubled_fields(log)
     if expect is not None and expect != content.digest:
         found = (
             f"its digest is {content.digest}, expected {expect}: events were added or taken away"
@@ -249,6 +251,25 @@ def _check_snapshots(log: Log, ends: dict[str, tuple[int, bytes]], findings: lis
                 log.snapshots.read(stream, revision)
         except HoldfastError as error:
             findings.append(Finding(f'snapshot of "{stream}"', error.message, harmless=True))
+
+
+def _doubled_fields(log: Log) -> list[Finding]:
+    """Returns the scopes that have a renamed field under both names: no damage."""
+    if not any(schema.aliases for schema in log.typed.all):
+        return []
+    try:
+        doubled = [one for one in outdated(log, compute=False) if one.both]
+    except HoldfastError:
+        return []  # a stream that cannot be folded is a finding already
+    return [
+        Finding(
+            f'scope "{one.scope}"',
+            f"has {', '.join(one.both)} beside the new name, which counts: take the old one away",
+            harmless=True,
+            streams=(one.scope,),
+        )
+        for one in doubled
+    ]
 
 
 def _add(findings: list[Finding], error: HoldfastError) -> None:

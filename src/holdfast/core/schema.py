@@ -142,17 +142,20 @@ class Schema(Generic[T]):
         """Returns the old names of fields that are in the data beside their new ones."""
         return [old for old, new in self.aliases.items() if old in data and new in data]
 
-    def upgraded(self, data: dict[str, Any], version: int, where: str) -> dict[str, Any]:
+    def upgraded(
+        self, data: dict[str, Any], version: int, where: str, *, copies: bool = True
+    ) -> dict[str, Any]:
         """Returns plain data that says `version` as this version has it; `where` is for errors.
 
         The steps are done one after another, then fields that were renamed get their new names. The
-        data itself is left as it is. Raises UpgradeError if a step is missing, raises, or ends with
-        what the type does not allow, and NewerSchemaError if the data is newer than the type.
+        data itself is left as it is, if it `copies`. Raises UpgradeError if a step is missing,
+        raises, or ends with what the type does not allow, and NewerSchemaError if the data is newer
+        than the type.
         """
         stored = self.stored_version(version)
         if stored > self.version:
             raise self.newer(stored, where)
-        data = deepcopy(data)
+        data = deepcopy(data) if copies else data
         for at in range(stored, self.version):
             data = self._stepped(self._upgrades, data, at, at + 1, where)
         # In the order of the fields: a renamed field stays where it was.
@@ -168,12 +171,14 @@ class Schema(Generic[T]):
             )  # fmt: skip
         return data
 
-    def downgraded(self, data: dict[str, Any], version: int, to: int, where: str) -> dict[str, Any]:
+    def downgraded(
+        self, data: dict[str, Any], version: int, to: int, where: str, *, copies: bool = True
+    ) -> dict[str, Any]:
         """Returns plain data of a version as the older version `to` has it.
 
         Fields that neither version knows stay. Raises UpgradeError as `upgraded` does.
         """
-        data = deepcopy(data)
+        data = deepcopy(data) if copies else data
         for at in range(self.stored_version(version), to, -1):
             data = self._stepped(self._downgrades, data, at, at - 1, where)
         return data

@@ -22,6 +22,7 @@ from holdfast.core.meta import Meta, encode_meta
 from holdfast.core.schema import Schema, schema_of
 from holdfast.core.shape import Misfit, Shape, show_type
 from holdfast.core.tree import MISSING, List, Map, Op, thaw
+from holdfast.core.tree.frozen import enter
 from holdfast.errors import NewerSchemaError, SchemaError, UsageError, show_value
 
 Spill = Callable[[Op, str], Op]
@@ -95,8 +96,10 @@ class Typed:
             return kept[1]
         schema = cast("Schema[Any]", self.of(stream))
         where = f'scope "{stream}" at revision {state.revision}'
-        new = schema.upgraded(state.root.to_dict(), state.version, where)
-        root = _entered(new)
+        data = state.root.to_dict()
+        before = _encoded(data)
+        new = schema.upgraded(data, state.version, where, copies=False)
+        root = _entered(new, before, state.root)
         if len(self._shown) >= SHOWN_MAX:
             self._shown.pop(next(iter(self._shown)), None)
         self._shown[stream] = state.link, root
@@ -139,8 +142,12 @@ class Typed:
         if stored <= to:
             return None
         where = f'scope "{stream}" at revision {state.revision}'
-        new = schema.downgraded(state.root.to_dict(), state.version, to, where)
-        return migrated(stored, to, tree.diff_ops(state.root, _entered(new)), stream, spill)
+        data = state.root.to_dict()
+        before = _encoded(data)
+        new = schema.downgraded(data, state.version, to, where, copies=False)
+        return migrated(
+            stored, to, tree.diff_ops(state.root, _entered(new, before, state.root)), stream, spill
+        )
 
     def _stored(self, state: StreamState, stream: str) -> tuple[Schema[Any], int]:
         """Returns the schema of a scope that has one, and the version that its state has.
@@ -196,9 +203,19 @@ NOTHING = Typed(())
 """Of a store that was opened without schemas."""
 
 
-def _entered(data: dict[str, Any]) -> Map:
-    """Returns plain data as a state, each value encoded by itself."""
-    return tree.apply(Map(), [tree.set_op(key, data[key]) for key in data], revision=None)
+def _encoded(data: dict[str, Any]) -> dict[str, bytes]:
+    """Returns the values of a state as they are stored: an upgrade may change them in place."""
+    return {key: codec.encode(value) for key, value in data.items()}
+
+
+def _entered(data: dict[str, Any], before: dict[str, bytes], old: Map) -> Map:
+    """Returns plain data as a state that shares with an old one what is the same in both."""
+    table: dict[str, Any] = {}
+    for key, value in data.items():
+        raw = tree.set_op(key, value).value
+        is_same = before.get(key) == bytes(raw)
+        table[key] = tree.locate(old, (key,)) if is_same else enter(raw, None, None)
+    return Map(table)
 
 
 def migrated(start: int, end: int, ops: Sequence[Op], stream: str, spill: Spill) -> NewEvent:
