@@ -81,6 +81,7 @@ from holdfast.core.page import (
     PAGE_SIZE,
     Page,
     check_limit,
+    cut,
     mark_key,
     read_mark,
     write_cursor,
@@ -619,9 +620,14 @@ class Store:
             name, prefix=prefix, types=types, start=start, batch=batch, ttl_s=ttl_s
         )
 
-    def groups(self) -> list[GroupStatus]:
-        """Returns the consumer groups of the store: where each is, and how many events are left."""
-        return self._groups.list()
+    def groups(
+        self, *, after: str | None = None, limit: int | None = PAGE_SIZE
+    ) -> Page[GroupStatus]:
+        """Returns the consumer groups of the store: where each is, and how many events are left.
+
+        By name. The cursor of a page, given as `after`, leads to the next one.
+        """
+        return self._groups.list(after=after, limit=limit)
 
     # --- leases and marks ------------------------------------------------------------------------
 
@@ -656,13 +662,18 @@ class Store:
         """Gives a lease back."""
         self.lease_keeper.give_back(lease)
 
-    def workers(self) -> list[Worker]:
-        """Returns the registered workers that have not ended cleanly, with what they hold."""
-        return self.lease_keeper.workers()
+    def workers(self, *, after: str | None = None, limit: int | None = PAGE_SIZE) -> Page[Worker]:
+        """Returns the registered workers that have not ended cleanly, with what they hold.
 
-    def suspects(self) -> list[Worker]:
-        """Returns the workers that are silent past their lease, with what they left."""
-        return [worker for worker in self.lease_keeper.workers() if not worker.alive]
+        By id. The cursor of a page, given as `after`, leads to the next one.
+        """
+        found = sorted(self.lease_keeper.workers(), key=_worker_id)
+        return cut("workers", found, _worker_id, after=after, limit=limit)
+
+    def suspects(self, *, after: str | None = None, limit: int | None = PAGE_SIZE) -> Page[Worker]:
+        """Returns the workers that are silent past their lease, with what they left: a page."""
+        silent = [worker for worker in self.lease_keeper.workers() if not worker.alive]
+        return cut("workers", sorted(silent, key=_worker_id), _worker_id, after=after, limit=limit)
 
     def claim(self, index: str, *, n: int = 1, ttl_s: Duration = 30.0) -> list[Mark]:
         """Takes up to n due marks of an index for this worker, under a lease of their own."""
@@ -918,9 +929,19 @@ class Store:
             )
         return process(self._nodes, graph, scope, inputs, cache=cache, force=force)
 
-    def nodes(self, graph: str | None = None, scope: Scope | str | None = None) -> list[StoredNode]:
-        """Returns the newest stored result of every node, of one graph or scope if given."""
-        return explain.stored_nodes(self._nodes, graph, scope)
+    def nodes(
+        self,
+        graph: str | None = None,
+        scope: Scope | str | None = None,
+        *,
+        after: str | None = None,
+        limit: int | None = PAGE_SIZE,
+    ) -> Page[StoredNode]:
+        """Returns the newest stored result of every node, of one graph or scope if given.
+
+        The cursor of a page, given as `after`, leads to the next one.
+        """
+        return explain.stored_nodes(self._nodes, graph, scope, after=after, limit=limit)
 
     def why(self, graph: Graph | str, name: str, scope: Scope | str) -> Why:
         """Returns why a node's newest result was computed, as it was recorded with it."""
@@ -1060,9 +1081,13 @@ class Store:
             limit=limit,
         )
 
-    def sessions(self) -> list[Session]:
-        """Returns the sessions that have not ended, active or crashed, oldest first."""
-        return sessions.unended_sessions(self._context)
+    def sessions(self, *, after: str | None = None, limit: int | None = PAGE_SIZE) -> Page[Session]:
+        """Returns the sessions that have not ended, active or crashed, oldest first.
+
+        The cursor of a page, given as `after`, leads to the next one.
+        """
+        found = sessions.unended_sessions(self._context)
+        return cut("sessions", found, sessions.begun_first, after=after, limit=limit)
 
     def audit(self, scope: Scope | str) -> Audit:
         """Returns the audit of a scope's state: what changes how often, and in its block what is
@@ -1279,6 +1304,10 @@ def _check_options(
     check_seconds(heartbeat_s, "heartbeat_s")
     if clock is not None and not hasattr(clock, "boot_us"):
         raise UsageError(f"clock is a Clock or None, found {show_value(clock)}")
+
+
+def _worker_id(worker: Worker) -> tuple[str]:
+    return (worker.id,)
 
 
 def _place_of(shown: str) -> str | None:

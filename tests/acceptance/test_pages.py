@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,12 @@ import pytest
 
 import holdfast
 from holdfast import Page, Store, aio
+from holdfast.backends.memory import MemoryBackend
 from holdfast.core.commit import ProposedCommit
 from holdfast.core.page import write_cursor
 from holdfast.errors import UsageError
+from holdfast.record import sessions
+from holdfast.testing import FakeClock
 from tests.record.stores import ALL, new_url
 
 MIXED = "mixed"
@@ -179,3 +183,42 @@ def test_lists_for_asyncio(place: object, hf: Store) -> None:
 
     if place != "memory:":
         asyncio.run(look())
+
+
+@holdfast.node
+def doubled(n: int) -> int:
+    return 2 * n
+
+
+@holdfast.node
+def tripled(n: int) -> int:
+    return 3 * n
+
+
+def test_groups_and_nodes_are_pages(hf: Store) -> None:
+    hf.team("a").set("n", 1)
+    for name in ("one", "two", "three", "four"):
+        for delivery in hf.group(name, batch=1).deliveries(timeout_s=0):
+            delivery.done()
+    _check(hf.groups, 4)
+    graph = holdfast.Graph("page", [doubled, tripled])
+    for team in ("a", "b"):
+        hf.process(graph, hf.team(team), n=1)
+    _check(hf.nodes, 4)
+    _check(lambda **page: hf.nodes("page", "team/b", **page), 2)
+
+
+def test_workers_and_sessions_are_pages() -> None:
+    clock = FakeClock()
+    backend = MemoryBackend(clock=clock)
+    with ExitStack() as stack:
+        # A store closes its backend: so they are closed together, at the end.
+        stores = [
+            stack.enter_context(holdfast.open(backend=backend, clock=clock)) for _ in range(3)
+        ]
+        for number, store in enumerate(stores):
+            sessions.begin_session(store._context, store.conversation(f"c{number}"), keep=True)
+            store.lease_keeper.register()
+        _check(stores[0].workers, 3)
+        _check(stores[0].sessions, 3)
+        assert stores[0].suspects() == []

@@ -573,8 +573,10 @@ class AsyncStore:
         )
         return AsyncGroup(self._loop, group)
 
-    async def groups(self) -> list[GroupStatus]:
-        return await self._loop.hop(self._store.groups)
+    async def groups(
+        self, *, after: str | None = None, limit: int | None = PAGE_SIZE
+    ) -> Page[GroupStatus]:
+        return await self._loop.hop(self._store.groups, after=after, limit=limit)
 
     def lease(
         self, name: str, *, ttl_s: Duration = 30.0, keep: bool = False, wait_s: Duration = 0.0
@@ -590,11 +592,15 @@ class AsyncStore:
     async def release(self, lease: Lease) -> None:
         await self._loop.hop_shielded(self._store.release, lease)
 
-    async def workers(self) -> list[Worker]:
-        return await self._loop.hop(self._store.workers)
+    async def workers(
+        self, *, after: str | None = None, limit: int | None = PAGE_SIZE
+    ) -> Page[Worker]:
+        return await self._loop.hop(self._store.workers, after=after, limit=limit)
 
-    async def suspects(self) -> list[Worker]:
-        return await self._loop.hop(self._store.suspects)
+    async def suspects(
+        self, *, after: str | None = None, limit: int | None = PAGE_SIZE
+    ) -> Page[Worker]:
+        return await self._loop.hop(self._store.suspects, after=after, limit=limit)
 
     async def claim(self, index: str, *, n: int = 1, ttl_s: Duration = 30.0) -> list[Mark]:
         return await self._loop.hop_shielded(self._store.claim, index, n=n, ttl_s=ttl_s)

@@ -42,7 +42,7 @@ def list_nodes(
     """
     name = None if graph is None else graph_name(graph)
     with open_reading(options) as store:
-        found = store.nodes(name, scope)
+        found = store.nodes(name, scope, limit=None)
     if options.json:
         print_json(stored_nodes_document(found))
         return
@@ -73,7 +73,7 @@ def show(graph: str, node: str, scope: str, /, *, options: Options = DEFAULTS) -
     """
     name = graph_name(graph)
     with open_reading(options) as store:
-        for one in store.nodes(name, scope):
+        for one in store.nodes(name, scope, limit=None):
             if one.state.node == node:
                 found, state = one, one.state
                 break
@@ -277,7 +277,7 @@ def invalidate(
     """
     name = graph_name(graph)
     with open_writing(options) as store:
-        known = {one.state.node for one in store.nodes(name, scope)}
+        known = {one.state.node for one in store.nodes(name, scope, limit=None)}
         if not known or (node is not None and node not in known):
             what = f'node "{node}" of graph "{name}"' if node else f'graph "{name}"'
             raise NotFoundError(f'{what} has no result for "{scope}"', hint="holdfast nodes list")

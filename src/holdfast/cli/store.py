@@ -317,7 +317,7 @@ def workers(*, suspects: Flag = False, options: Options = DEFAULTS) -> None:
         Only those that have been silent for longer than their lease.
     """
     with open_reading(options) as store:
-        found = store.suspects() if suspects else store.workers()
+        found = store.suspects(limit=None) if suspects else store.workers(limit=None)
     if options.json:
         print_json(workers_document(found))
         return
@@ -341,7 +341,7 @@ def workers(*, suspects: Flag = False, options: Options = DEFAULTS) -> None:
 def groups(*, options: Options = DEFAULTS) -> None:
     """List the consumer groups: where each is, who gets its deliveries, how far behind it is."""
     with open_reading(options) as store:
-        found = store.groups()
+        found = store.groups(limit=None)
     if options.json:
         print_json(groups_document(found))
         return

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import partial
 from hashlib import sha256
-from itertools import groupby
+from itertools import groupby, islice
 from time import monotonic
 from typing import Any, Literal, cast
 
@@ -42,6 +42,7 @@ from holdfast.core.layers import Layer, register_layer
 from holdfast.core.leases import LeaseKeeper
 from holdfast.core.log import READ_CHUNK, Log
 from holdfast.core.own_event import OWN, stored_type
+from holdfast.core.page import Page, check_limit, read_cursor, write_cursor
 from holdfast.errors import (
     CorruptError,
     HoldfastError,
@@ -632,10 +633,16 @@ class Groups:
                     # Nothing can be recorded without the backend: what is not, is delivered again.
                     _logger.warning("groups were left without a record of it: %s", error)
 
-    def list(self) -> list[GroupStatus]:
-        """Returns every group of the store, by name."""
-        names = self.log.streams(prefix="group/")
-        return [self._status(name.removeprefix("group/")) for name in names]
+    def list(self, *, after: str | None, limit: int | None) -> Page[GroupStatus]:
+        """Returns a page of the groups of the store, by name; the place of each is read."""
+        limit = check_limit(limit)
+        passed = "" if after is None else f"group/{read_cursor('groups', after)[0]}"
+        most = None if limit is None else limit + 1
+        streams = islice(self.log.streams(prefix="group/", after=passed), most)
+        names = [stream.removeprefix("group/") for stream in streams]
+        page = [self._status(name) for name in names[:limit]]
+        cursor = write_cursor("groups", names[: len(page)][-1]) if page else after
+        return Page(page, more=len(page) < len(names), cursor=cursor)
 
     def record(self, name: str, lease: Lease, place: GroupPlace) -> None:
         """Commits a group's place under its lease."""

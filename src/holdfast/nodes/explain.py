@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
+from itertools import chain, islice
 from typing import Any
 
 from msgspec import Struct
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 
 from holdfast.core.arguments import check_text
 from holdfast.core.commit import ProposedCommit
+from holdfast.core.page import Key, Page, check_limit, is_after, read_cursor, write_cursor
 from holdfast.errors import ConflictError, NotFoundError, UsageError
 from holdfast.nodes import results, trace
 from holdfast.nodes.define import Graph, check_graph, check_node_name
@@ -95,22 +97,42 @@ class StoredNode(Struct, frozen=True):
     invalidated: bool
 
 
-def stored_nodes(nodes: Nodes, graph: str | None, scope: object) -> list[StoredNode]:
-    """Returns the newest result of every node, by graph, scope and name."""
+def stored_nodes(
+    nodes: Nodes, graph: str | None, scope: object, *, after: str | None, limit: int | None
+) -> Page[StoredNode]:
+    """Returns a page of the newest results of nodes, by graph, scope and name.
+
+    It reads no further than the page, and one more to know that there is more.
+    """
+    most = check_limit(limit)
+    passed = None if after is None else read_cursor("nodes", after)
+    found = list(islice(_stored(nodes, graph, scope, passed), None if most is None else most + 1))
+    page = found[:most]
+    cursor = write_cursor("nodes", *page[-1][0]) if page else after
+    return Page([one for _, one in page], more=len(page) < len(found), cursor=cursor)
+
+
+def _stored(
+    nodes: Nodes, graph: str | None, scope: object, passed: Key | None
+) -> Iterator[tuple[Key, StoredNode]]:
+    """Yields the newest result of every node after a place, with what they are listed by."""
     wanted = None if scope is None else check_scope(nodes, scope)
-    found: list[StoredNode] = []
-    for stream in nodes.log.streams(prefix=f"{results.PREFIX}/"):
+    prefix = f"{results.PREFIX}/" if graph is None else f"{results.PREFIX}/{graph}/"
+    before = [] if passed is None else [str(passed[0])]
+    streams = nodes.log.streams(prefix=prefix, after=before[0] if before else "")
+    for stream in chain(before, streams):
         _, name, place = stream.split("/", 2)
-        if graph in (None, name) and wanted in (None, place):
-            table = nodes.table(name, place)
-            table.refresh()
-            for one in table.names():
-                entry = _newest(table.entries(one))
-                if entry is not None:
-                    state = entry.state("hit", nodes.log.blobs.read)
-                    is_old = entry.record.revision <= table.invalidated_at(one)
-                    found.append(StoredNode(name, place, state, is_old))
-    return found
+        if wanted not in (None, place):
+            continue
+        table = nodes.table(name, place)
+        table.refresh()
+        for one in sorted(table.names()):
+            entry = _newest(table.entries(one))
+            if entry is None or (passed is not None and not is_after((stream, one), passed)):
+                continue
+            state = entry.state("hit", nodes.log.blobs.read)
+            is_old = entry.record.revision <= table.invalidated_at(one)
+            yield (stream, one), StoredNode(name, place, state, is_old)
 
 
 def _newest(entries: list[Entry]) -> Entry | None:

@@ -29,7 +29,7 @@ from msgspec import Struct
 from holdfast.backends.protocol import Cleared, Mark, Record
 from holdfast.core import codec
 from holdfast.core.commit import NewEvent
-from holdfast.core.event import to_datetime
+from holdfast.core.event import from_datetime, to_datetime
 from holdfast.core.leases import LeaseKeeper
 from holdfast.core.log import Log
 from holdfast.core.page import NO_LIMIT
@@ -185,7 +185,12 @@ def unended_sessions(context: RecordContext) -> list[Session]:
     found = [
         one for _, one in marked_sessions(context) if one is not None and one.status != "completed"
     ]
-    return sorted(found, key=lambda one: (one.begun_at, one.scope))
+    return sorted(found, key=begun_first)
+
+
+def begun_first(one: Session) -> tuple[int, str]:
+    """Returns what sessions are listed by."""
+    return from_datetime(one.begun_at), one.scope
 
 
 def stale_sessions(context: RecordContext) -> Iterator[Stale]:
