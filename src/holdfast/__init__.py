@@ -75,7 +75,7 @@ from holdfast.nodes import (
     rule,
 )
 from holdfast.projections import Projected, Projection, projection
-from holdfast.query.form import Hit, Hits, Where
+from holdfast.query.form import Hit, Hits, Rows, Where
 from holdfast.query.links import DanglingLink
 from holdfast.query.questions import IndexStatus
 from holdfast.record.audit import Audit, AuditItem, Comparison
@@ -237,6 +237,7 @@ __all__ = [
     "Retained",
     "Retention",
     "Retry",
+    "Rows",
     "Run",
     "RunCancelledError",
     "RunFailedError",
