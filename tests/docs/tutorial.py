@@ -1,8 +1,9 @@
 """Plays a page: writes its files, runs its commands, and compares what they print.
 
 A block with a title is a file. In a `console` block each line that begins with `$ ` is a command;
-what follows it is what it prints on a terminal. `…` stands for any text, times and the number of
-spaces do not matter, and what the shell says of a process that was killed is left out.
+what follows it is what it prints on a terminal. `…` stands for any text; times,
+durations and the number of spaces do not matter; what the shell says of a process that was killed
+is left out.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from pathlib import Path
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```$", re.M | re.S)
 TITLE = re.compile(r'\w+ title="(?P<name>[\w.-]+)"')
 TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\.\d+)?Z?)?")
+LONG = re.compile(r"[ \t]+\d[\d.,]* (?:s|ms|min)[ \t]*$", re.M)
+"""How long a step took, at the end of a line."""
 KILLED = re.compile(r"^bash: line \d+: +\d+ Killed .*\n?", re.M)
 MARK = "\x01"
 
@@ -37,7 +40,7 @@ class Command:
 
 
 def _plain(text: str) -> str:
-    lines = KILLED.sub("", TIME.sub("TIME", text)).strip().splitlines()
+    lines = LONG.sub("", KILLED.sub("", TIME.sub("TIME", text))).strip().splitlines()
     return "\n".join(" ".join(line.split()) for line in lines)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from cyclopts import App, Group
@@ -285,11 +285,13 @@ def put_verb_first(arguments: list[str]) -> list[str]:
 
 def name_views(words: list[str]) -> list[str]:
     """Returns the words with a name for `--views`, if it has none: no parser knows such options."""
+    if words[:2] != ["prose", "run"]:
+        return words
     found: list[str] = []
     for number, word in enumerate(words):
         after = words[number + 1] if number + 1 < len(words) else "--"
-        is_bare = after.startswith("-") or "=" in after or Path(after).is_file()
-        is_views = word == "--views" and words[:2] == ["prose", "run"] and "--" not in found
+        is_bare = after.startswith("-") or "=" in after or os.path.isfile(after)
+        is_views = word == "--views" and "--" not in found
         found.append(f"--views={VIEWS}" if is_views and is_bare else word)
     return found
 

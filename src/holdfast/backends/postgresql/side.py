@@ -13,10 +13,14 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from holdfast.backends.postgresql.connection import PostgresqlCheckout, PostgresqlConnection
+from holdfast.backends.postgresql.connection import (
+    PostgresqlCheckout,
+    PostgresqlConnection,
+    is_lost,
+)
 from holdfast.backends.postgresql.rows import lock_of
 from holdfast.backends.side import Condition, DamagedTablesError, SideSession, Values
-from holdfast.errors import FormatError, UnavailableError, UsageError
+from holdfast.errors import UsageError
 
 T = TypeVar("T")
 _DAMAGE = frozenset(("42P01", "42703", "3F000", "XX001", "XX002", "42P07", "42804"))
@@ -102,22 +106,24 @@ class PostgresqlSide:
 
     def select(self, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         def run(connection: PostgresqlConnection) -> tuple[list[str], list[tuple[Any, ...]]]:
-            with connection.transaction():
-                connection.ask("SET TRANSACTION READ ONLY")
-                connection.ask(f'SET LOCAL search_path TO "{self.schema}"')
-                # Binary, and so one statement only: a second could end the transaction, and write.
-                with connection.cursor(binary=True) as cursor:
-                    cursor.execute(statement.encode())
-                    if cursor.description is None:
-                        return [], []
-                    return [one.name for one in cursor.description], cursor.fetchall()
+            try:
+                with connection.transaction():
+                    connection.ask("SET TRANSACTION READ ONLY")
+                    connection.ask(f'SET LOCAL search_path TO "{self.schema}"')
+                    # Binary, and so one statement: a second could end the transaction, and write.
+                    with connection.cursor(binary=True) as cursor:
+                        cursor.execute(statement.encode())
+                        if cursor.description is None:
+                            return [], []
+                        return [one.name for one in cursor.description], cursor.fetchall()
+            except psycopg.Error as error:
+                if is_lost(error):
+                    raise
+                # The server's answer to the statement: it would be the same on any connection.
+                said = error.diag.message_primary or type(error).__name__
+                raise UsageError(f"the statement cannot be run: {said}") from None
 
-        try:
-            return self._checkout.pool.call(run)
-        except FormatError as error:
-            raise UsageError(f"the statement cannot be run: {error.message}") from error
-        except UnavailableError as error:
-            raise UsageError(f"the statement was refused: {error.message}") from error
+        return self._checkout.pool.call(run)
 
     def note(self) -> None:
         """Who may only SELECT cannot change them."""
