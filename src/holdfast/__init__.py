@@ -73,7 +73,7 @@ from holdfast.nodes import (
     rule,
 )
 from holdfast.projections import Projected, Projection, projection
-from holdfast.query.form import Hit, Hits, Where
+from holdfast.query.form import Hit, Hits, Rows, Where
 from holdfast.query.links import DanglingLink
 from holdfast.query.questions import IndexStatus
 from holdfast.record.audit import Audit, AuditItem, Comparison
@@ -230,6 +230,7 @@ __all__ = [
     "Resolved",
     "Restored",
     "Retry",
+    "Rows",
     "Run",
     "RunCancelledError",
     "RunFailedError",

@@ -115,7 +115,7 @@ from holdfast.nodes.results import NodeState
 from holdfast.nodes.run import process_as_run
 from holdfast.nodes.walk import Nodes
 from holdfast.projections import Projected, Projection, Projections
-from holdfast.query.form import TIMEOUT_S, Hit, Hits, Kind, Where
+from holdfast.query.form import TIMEOUT_S, Hit, Hits, Kind, Rows, Where
 from holdfast.query.links import DanglingLink
 from holdfast.query.questions import IndexStatus, Questions
 from holdfast.record import sessions
@@ -140,9 +140,6 @@ from holdfast.scope import (
     WorkflowScope,
     scope_class,
 )
-
-if TYPE_CHECKING:
-    from holdfast.query.tables import Rows
 
 P = ParamSpec("P")
 R = TypeVar("R")

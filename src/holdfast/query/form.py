@@ -138,6 +138,13 @@ class Hits(Page[Hit]):
     """How it was found, in words."""
 
 
+class Rows(Struct, frozen=True):
+    """What a SQL statement returned: the names of its columns, and its rows."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+
+
 def check_query(
     now_us: int,
     *,

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from holdfast.errors import UsageError, show_value
-from holdfast.query.form import TIMEOUT_S, Hit, Hits, check_query
+from holdfast.query.form import TIMEOUT_S, Hit, Hits, Rows, check_query
 from holdfast.query.links import DanglingLink
 from holdfast.record.context import RecordContext
 
 if TYPE_CHECKING:
     from holdfast.query.index import QueryIndex
-    from holdfast.query.tables import OutsideTables, Rows
+    from holdfast.query.tables import OutsideTables
 
 
 class IndexStatus(Struct, frozen=True):

@@ -14,8 +14,6 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any
 
-from msgspec import Struct
-
 from holdfast.backends.protocol import START, Position, Record
 from holdfast.backends.side import DamagedTablesError, SideSession, SideTables
 from holdfast.core import codec, event
@@ -25,6 +23,7 @@ from holdfast.core.tree import thaw
 from holdfast.errors import ExpiredError
 from holdfast.names import split_name
 from holdfast.query.documents import is_change, is_of_scope, plain, run_document
+from holdfast.query.form import Rows
 from holdfast.record import facts, task_events
 from holdfast.record.context import RecordContext
 from holdfast.record.decisions import Decisions
@@ -46,13 +45,6 @@ COLUMNS: dict[str, str] = {
 }
 """The columns of each table: those with * name a row within its scope."""
 _WHOLE = ("revision",)
-
-
-class Rows(Struct, frozen=True):
-    """What a statement returned."""
-
-    columns: tuple[str, ...]
-    rows: list[tuple[Any, ...]]
 
 
 def checksum(row: Sequence[Any]) -> str:

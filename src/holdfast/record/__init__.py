@@ -14,6 +14,7 @@ message_scan    which messages are there, found from the newest event backwards
 repair          a history made fit for the next request to a model; pure
 sessions        sessions and turns, and whether their workers died in them
 memory          working memory: what an agent keeps at hand, each kind for its own time
+difference      what two moments of a scope differ in, and what a restore did and left
 audit           what of a scope's state is never read, and what depends on it
 verifier_commands
                 verifiers that are commands of the project's configuration

@@ -8,9 +8,8 @@ from typing import Any
 from msgspec import to_builtins
 
 from holdfast.core.check import Report
-from holdfast.query.form import Hit, Hits
+from holdfast.query.form import Hit, Hits, Rows
 from holdfast.query.links import DanglingLink
-from holdfast.query.tables import Rows
 from holdfast.render.store import check_document
 from holdfast.render.text import page_document, time_text
 
