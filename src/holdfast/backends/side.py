@@ -45,6 +45,10 @@ class SideTables(Protocol):
     place: str
     """Where they are, for people."""
 
+    def hint(self, index: str) -> str:
+        """Returns what has a table read by that index, where the database must be told."""
+        ...
+
     def write(self, work: Callable[[SideSession], T]) -> T:
         """Runs one transaction, all or nothing. Raises DamagedTablesError."""
         ...

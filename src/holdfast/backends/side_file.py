@@ -78,6 +78,10 @@ class SideFile:
             number = 0 if self._name else max(self._numbers(), default=1)
             self.place = self._path(number)
 
+    def hint(self, index: str) -> str:
+        """SQLite knows no statistics here, and would rather sort everything than read an order."""
+        return f"INDEXED BY {index}"
+
     # --- transactions ----------------------------------------------------------------------------
 
     def write(self, work: Callable[[SideSession], T]) -> T:

@@ -136,9 +136,10 @@ class QueryIndex:
                 found = self._tables.with_words(session, terms, others)
                 explained.append(found[0])
                 others = _joined([*parts, found])
-            statement = (
-                f"SELECT {', '.join(_COLUMNS)} FROM docs WHERE {others[0]} ORDER BY {_ORDER}"
-            )
+            index = _ordered_by(query)
+            hint = self._tables.hint(index) if index else ""
+            columns = ", ".join(_COLUMNS)
+            statement = f"SELECT {columns} FROM docs {hint} WHERE {others[0]} ORDER BY {_ORDER}"
             if limit is not None:
                 statement += f" LIMIT {int(limit)}"
             return session.ask(statement, others[1]), explained
@@ -438,6 +439,15 @@ class QueryIndex:
         self._tables.close()
 
 
+def _ordered_by(query: Query) -> str | None:
+    """Returns the index to read in order where nothing but kind and time narrows a question."""
+    is_narrow = query.terms or query.types or query.tag or query.links or query.actor
+    if is_narrow or query.scope is not None or ("log" in query.kinds and len(query.kinds) > 1):
+        return None
+    kinds = ("state",) if query.where else query.kinds
+    return "docs_kind" if len(kinds) == 1 else "docs_time"
+
+
 def _listed(names: tuple[str, ...]) -> str:
     return json.dumps(names, ensure_ascii=False) if names else ""
 
@@ -477,8 +487,8 @@ def _hit(row: tuple[Any, ...]) -> Hit:
     _, kind, scope, _, id, time, actor, type, status, revision, _, _, tags, links, shown = row
     return Hit(
         kind=kind, id=id, scope=scope, time=hit_time(time), actor=actor, type=type, status=status,
-        revision=revision, tags=tuple(json.loads(tags or "[]")),
-        links=tuple(json.loads(links or "[]")), shown=shown,
+        revision=revision, tags=tuple(json.loads(tags)) if tags else (),
+        links=tuple(json.loads(links)) if links else (), shown=shown,
     )  # fmt: skip
 
 

@@ -62,6 +62,9 @@ class PostgresqlSide:
         self.place = f"schema {self.schema}"
         self._lock = lock_of(what, checkout.application)
 
+    def hint(self, index: str) -> str:
+        return ""  # the server has statistics
+
     def write(self, work: Callable[[SideSession], T]) -> T:
         def run(connection: PostgresqlConnection) -> T:
             with self._errors(), connection.transaction():
