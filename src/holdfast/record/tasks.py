@@ -432,11 +432,7 @@ class Tasks:
 
         def make(table: TaskTable) -> Task | TaskStep | None:
             owners = OwnerStatus(self._context)
-            claim: dict[str, Any] = {"owner": named or self._context.worker}
-            if lasts_s is not None:
-                claim["until"] = self._log.clock.now_us() + round(lasts_s * 1_000_000)
-            elif own is not None:
-                claim |= {"worker": own.owner, "epoch": own.epoch}
+            claim = self._claim(named, lasts_s, own)
             known = None if id is None else self._find(table, id)
             asked = TaskFilter(None, claim["owner"], epic, tag)
 
@@ -622,6 +618,15 @@ class Tasks:
             and (task.status == "open" or not owners.is_held(task))
         )
         return min(ready, key=_rank, default=None)
+
+    def _claim(self, named: str | None, lasts_s: float | None, own: Lease | None) -> dict[str, Any]:
+        """Returns who is to hold a task, and for how long."""
+        claim: dict[str, Any] = {"owner": named or self._context.worker}
+        if lasts_s is not None:
+            claim["until"] = self._log.clock.now_us() + round(lasts_s * 1_000_000)
+        elif own is not None:
+            claim |= {"worker": own.owner, "epoch": own.epoch}
+        return claim
 
     def _unanswered(
         self, table: TaskTable, owners: OwnerStatus, fits: Callable[[Task], bool]
