@@ -312,6 +312,40 @@ def test_two_that_upgrade_at_once_add_one_column(tmp_path: Path) -> None:
     other.close()
 
 
+def test_a_snapshot_that_began_before_the_column_reads_without_it(tmp_path: Path) -> None:
+    """Another thread of this handle raised the format, and knows of it, while the snapshot was
+    open: what this thread sees is still a table without the column."""
+    url = unpack("sqlite-1", "closed", tmp_path)
+    backend = SqliteBackend(url.removeprefix("sqlite:"), clock=FakeClock(seed=2))
+    checkout, build = backend._checkout, RecordBuilder(1_900_000_000_000_000)
+
+    def look(execute: Any) -> bool:
+        execute("SELECT max(ordinal) FROM events").fetchall()
+        accepted(backend, build.commit(build.append("new", meta='{"source":"x"}')))
+        return checkout.tables.has_meta(execute)
+
+    assert not checkout.reader.snapshot(look)
+    [row] = backend.read_linked("new", after=0, until=None, limit=None)
+    assert row[-1] == '{"source":"x"}'
+    backend.close()
+
+
+def test_a_linked_read_needs_no_transaction_once_the_column_is_known(tmp_path: Path) -> None:
+    backend = SqliteBackend(tmp_path / "store.db", clock=FakeClock())
+    write(backend, RecordBuilder(), "a")
+    execute, said = backend._checkout.reader.execute, list[str]()
+
+    def noted(sql: str, bindings: Any = ()) -> Any:
+        said.append(sql.split()[0])
+        return execute(sql, bindings)
+
+    backend._checkout.reader.execute = noted
+    for _ in range(2):
+        assert len(backend.read_linked("a", after=0, until=None, limit=None)) == 1
+    assert said == ["BEGIN", "SELECT", "SELECT", "COMMIT", "SELECT"]
+    backend.close()
+
+
 def test_clause_12_a_changed_meta_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     backend = SqliteBackend(path, clock=FakeClock())

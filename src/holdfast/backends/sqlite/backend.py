@@ -398,8 +398,12 @@ class SqliteBackend:
                 has_meta = checkout.tables.has_meta(execute)
                 return execute(READ_LINKED_META if has_meta else READ_LINKED, asked).fetchall()
 
-            # In one state of the store: another process may add the column in between.
-            return cast("list[LinkedRow]", checkout.reader.snapshot(look))
+            if checkout.tables.knows_meta:
+                rows = checkout.reader.execute(READ_LINKED_META, asked).fetchall()
+            else:
+                # In one state of the store: others may add the column between look and read.
+                rows = checkout.reader.snapshot(look)
+            return cast("list[LinkedRow]", rows)
 
     def _learn_stream(self, name: str) -> Stream | None:
         stream = find_stream(self._checkout.reader.execute, name)

@@ -247,7 +247,7 @@ class SqliteBatch:
         self.outcomes.append(Receipt(Position(position), news))
 
     def _insert_meta(self, row: Row) -> None:
-        if not self._tables.has_meta(self._execute):
+        if not (self._tables.knows_meta or self._tables.has_meta(self._execute)):
             raise LacksMeta
         self._execute(INSERT_META, row)
 

@@ -81,7 +81,9 @@ class SqliteTables:
     def __init__(self) -> None:
         self._known: set[str] = set()
         self._made: set[str] = set()
-        self._has_meta = False
+        self.knows_meta = False
+        """Says that events have the column `meta`, for whatever begins to read from now on. Of a
+        transaction that is under way it says nothing: that may have begun before."""
         _text()  # read now: when a table is needed there may be no descriptor left to read it with
 
     def exist(self, group: str, execute: Execute) -> bool:
@@ -94,10 +96,11 @@ class SqliteTables:
         return found
 
     def has_meta(self, execute: Execute) -> bool:
-        """Returns whether events have the column `meta`, which is never dropped either."""
-        if not self._has_meta:
-            self._has_meta = execute(_HAS_META).get == 1
-        return self._has_meta
+        """Returns whether events have the column `meta`, as seen by that connection."""
+        found = execute(_HAS_META).get == 1
+        if found:
+            self.knows_meta = True
+        return found
 
     def ensure(self, group: str, execute: Execute) -> None:
         """Makes the group in the transaction that is under way, unless it is there."""
