@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -545,6 +548,20 @@ def test_another_process_sees_the_iteration_of_a_loop_whose_iterations_are_named
     assert recorded(hf, "r1").statements == ("each[7]/parallel/inner/wait.go",)
     hf.answer("r1", "go", 1)
     run.result()
+
+
+def test_the_command_line_shows_the_named_iteration_of_a_run_of_another_process(tmp_path: Path):
+    """OP-5, OP-6: a process that has neither the run's code nor its memory counts it, too."""
+    place = str(tmp_path / "s")
+    with holdfast.open(place) as hf:
+        run = hf.start(named, id="r1")
+        wait_until(hf, lambda: run.status == "waiting")
+        command = [sys.executable, "-m", "holdfast", "--store", place, "runs", "show", "r1"]
+        shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        assert "each: iteration 2 of 2" in shown
+        assert "each[7]/parallel/inner/wait.go" in shown
+        hf.answer("r1", "go", 1)
+        run.result()
 
 
 def wait_until(hf: Store, is_so: Callable[[], bool]) -> None:
