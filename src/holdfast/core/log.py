@@ -70,6 +70,7 @@ from holdfast.core.commit import (
     import_ahead,
     import_goes_back,
     import_too_late,
+    key_of_removed,
     lasts,
     meta_not_kept,
     taken,
@@ -1139,6 +1140,8 @@ class Log:
         position = START
         for write in proposed.writes:
             found = self.find(write.stream, key=write.key) if write.key else []
+            if not found and write.key is not None and self.life(write.stream):
+                raise key_of_removed(write.key, write.stream)
             first = found[0].revision if found else 1
             last = first + len(write.new_events) + 1 if found else 0
             stored = self.records(write.stream, after=first - 1, until=last)
