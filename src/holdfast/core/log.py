@@ -930,6 +930,9 @@ class Log:
                 raise UnavailableError(f'scope "{stream}" is being written to')
             if changed := guard.changed_paths(state):
                 raise conflict(stream, guard.state.revision, state.revision, changed)
+            if state.expires_us:
+                # No event says that a scope has ended, so no revision tells the backend of it.
+                self.expiry.check(stream, state.expires_us)
             found[stream] = state
         return found
 
