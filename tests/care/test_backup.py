@@ -392,7 +392,7 @@ def test_a_damaged_stream_does_not_stop_the_others(tmp_path: Path) -> None:
         point = backup(hf, tmp_path / "backup")
         assert list(point.damaged) == ["team/hurt"]
         hf.team("sound").set("n", 7)
-        hf.team("hurt").set("n", 7)  # after the damage: it cannot be told what it changes
+        hf.team("hurt").messages.add("user", "after the damage: nothing leads there")
         assert list(backup(hf, tmp_path / "backup").damaged) == ["team/hurt"]
     with holdfast.open("memory:") as target:
         restore(tmp_path / "backup", target)

@@ -21,7 +21,9 @@ def table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_streams_of_layers_are_reserved():
-    assert reserved_prefixes() == {"group", "inbox", "lease", "node", "policy", "run", "store"}
+    assert reserved_prefixes() == {
+        *("group", "inbox", "lease", "node", "policy", "retention", "run", "store"),
+    }
     with (
         holdfast.open("memory:", levels={"run": "workflow"}) as hf,
         pytest.raises(UsageError, match="is written by holdfast itself"),
