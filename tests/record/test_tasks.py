@@ -20,14 +20,17 @@ from holdfast import (
     NotFoundError,
     Store,
     Task,
+    UnavailableError,
     UsageError,
     aio,
 )
+from holdfast.backends.memory import MemoryBackend
 from holdfast.core.event import from_datetime
+from holdfast.core.log import Log
 from holdfast.errors import ExpiredError
 from holdfast.record import task_events
 from holdfast.record.task_events import project
-from holdfast.testing import FakeClock
+from holdfast.testing import FakeClock, FaultyBackend
 from tests.record.stores import begun_and_seen
 
 
@@ -490,3 +493,104 @@ def test_tasks_for_asyncio(url: str) -> None:
             assert len(await tasks.list()) == 20
 
     asyncio.run(main())
+
+
+# --- answers that were lost -----------------------------------------------------------------------
+
+
+class Unsure:
+    """A store on which the answer of a certain commit is lost."""
+
+    def __init__(self) -> None:
+        clock = FakeClock()
+        self.plan: dict[int, Any] = {}
+        self.backend = FaultyBackend(MemoryBackend(clock=clock), self.plan)
+        self.log = Log(self.backend, clock=clock, actor="ada")
+        self.tasks = self.tasks_of("w")
+
+    def tasks_of(self, worker: str) -> Any:
+        hf = Store(self.log, url="memory:", worker=worker)
+        hf.lease_keeper.register()
+        return hf.team("t").tasks
+
+    def lose(self, when: str, **claim: Any) -> None:
+        """Claims without getting an answer: the claim was not written, or was."""
+        self.plan[self.backend.commits + 1] = when
+        with pytest.raises(UnavailableError) as caught:
+            self.tasks.claim(**claim)
+        assert not caught.value.outcome_known
+
+
+def held_by(task: Task | None) -> tuple[str, str | None]:
+    assert task is not None
+    return task.id, task.owner
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    "how", [{}, {"id": "t1"}, {"tag": "ui"}, {"owner": "ana"}, {"owner": "ana", "lasts": "1h"}]
+)
+def test_a_claim_whose_answer_was_lost_is_found_by_the_next_call(when: str, how: Any) -> None:
+    """BOOT-79: else the task lies, until its worker dies, with one that does not know of it."""
+    unsure = Unsure()
+    tasks = unsure.tasks
+    tasks.add("one", priority=1, tags=["ui"])
+    tasks.add("two", tags=["ui"])
+    unsure.lose(when, **how)
+    owner = how.get("owner", "w")
+    again = tasks.claim(**how)
+    assert held_by(again) == ("t1", owner)
+    if "id" in how:
+        with pytest.raises(LeaseLostError):  # it was told once: now it is held
+            tasks.claim(**how)
+    else:
+        assert held_by(tasks.claim(**how)) == ("t2", owner)
+    assert again is not None
+    assert tasks.close(again, "done").status == "completed"
+
+
+def test_a_lost_claim_is_not_the_answer_to_another_question() -> None:
+    unsure = Unsure()
+    tasks = unsure.tasks
+    tasks.add("one", priority=1, tags=["ui"])
+    tasks.add("two")
+    tasks.add("three")
+    tasks.add("four")
+    unsure.lose("after", tag="ui")
+    assert held_by(tasks.claim("t2")) == ("t2", "w")
+    assert held_by(tasks.claim(owner="ana")) == ("t3", "ana")
+    assert held_by(tasks.claim(owner="w", lasts="1h")) == ("t4", "w")
+    assert held_by(tasks.claim()) == ("t1", "w")
+    assert tasks.claim() is None
+
+
+def test_a_lost_claim_that_was_given_back_meanwhile_is_forgotten() -> None:
+    unsure = Unsure()
+    tasks = unsure.tasks
+    tasks.add("one")
+    unsure.lose("after")
+    tasks.release("t1")
+    first = tasks.claim()
+    assert held_by(first) == ("t1", "w")
+    assert tasks.claim() is None  # what is held was told: it is told to nobody else
+
+
+def test_a_claim_whose_answer_is_lost_again_and_again_is_told_once() -> None:
+    unsure = Unsure()
+    tasks = unsure.tasks
+    tasks.add("one")
+    for when in ("before", "before", "after"):
+        unsure.lose(when)
+    assert held_by(tasks.claim()) == ("t1", "w")
+    assert tasks.claim() is None
+
+
+def test_a_lost_claim_that_was_not_written_is_not_that_of_another_worker() -> None:
+    unsure = Unsure()
+    tasks, others = unsure.tasks, unsure.tasks_of("v")
+    tasks.add("one", priority=1)
+    tasks.add("two")
+    unsure.lose("before")
+    assert held_by(others.claim()) == ("t1", "v")
+    assert held_by(tasks.claim()) == ("t2", "w")
+    assert tasks.claim() is None

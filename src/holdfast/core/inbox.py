@@ -110,6 +110,7 @@ class Inbox:
         self.taken: set[int] = set()
         self._named: dict[str, list[tuple[int, int, InboxMessage]]] = {}  # heaps: the first is next
         self._stops: list[InboxMessage] = []
+        self._unanswered: tuple[Fence, list[InboxMessage]] | None = None  # of a `take` that failed
         self._log = log
 
     def look(self) -> bool:
@@ -136,6 +137,7 @@ class Inbox:
                 self.taken.clear()
                 self._named.clear()
                 self._stops.clear()
+                self._unanswered = None
         return bool(records)
 
     def _add(self, message: InboxMessage) -> None:
@@ -170,16 +172,24 @@ class Inbox:
     ) -> list[InboxMessage]:
         """Takes what is waiting, under the owner's lease, and returns it; it is taken once.
 
-        Raises LeaseLostError if the lease has passed on; then nothing was taken.
+        Raises LeaseLostError if the lease has passed on; then nothing was taken. After an error
+        that leaves the outcome unknown, call it again: it returns what that call was to take. The
+        commit has a key, so it is the same one when it is made again.
         """
         check_lease(lease)
         self.look()
-        found = [message for message in self.waiting() if wants(message)]
+        fence = Fence(lease.name, lease.owner, lease.epoch)
+        if self._unanswered is not None and self._unanswered[0] == fence:
+            found = self._unanswered[1]
+        else:
+            found = [message for message in self.waiting() if wants(message)]
         if found:
             taken = _Taken([message.revision for message in found])
-            write = StreamWrite(self.stream, (NewEvent(TAKEN, codec.encode_plain(taken)),))
-            self._log.commit(
-                ProposedCommit((write,), fence=Fence(lease.name, lease.owner, lease.epoch))
-            )
+            new_event = NewEvent(TAKEN, codec.encode_plain(taken))
+            key = f"{TAKEN}#{lease.epoch}:{min(taken.revisions)}"
+            write = StreamWrite(self.stream, (new_event,), key=key)
+            self._unanswered = fence, found
+            self._log.commit(ProposedCommit((write,), fence=fence))
+            self._unanswered = None
             self.taken.update(taken.revisions)
         return found

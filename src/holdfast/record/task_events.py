@@ -446,6 +446,8 @@ class TaskTable:
         """The tasks that a fork has from its origin, unchanged: they have no marks."""
         self.gone: set[str] = set()
         """The ids that a restore took away: an undo may bring them back, so none is given again."""
+        self.unanswered: list[tuple[int, dict[str, Any]]] = []
+        """Claims whose outcome is unknown: the number that each was to have, and its content."""
         self.number = 0
         self.revision = 0
         self._log = log
@@ -501,6 +503,7 @@ class TaskTable:
     def _forget(self, life: int) -> None:
         """Begins anew: the scope was removed, or that was taken back."""
         self.tasks, self.inherited, self.gone = {}, set(), set()
+        self.unanswered = []
         self.number = self.revision = self._kept = 0
         self._life, self._begun = life, False
 
@@ -536,7 +539,15 @@ class TaskTable:
             self._log, self.events, number, write, marks=marks, follows=self._life + 1
         )
         after = result.after[0]
+        self.answered(number)
         self.apply(TaskEvent(type, data, after.time, number, self._log.actor), after.revision)
+
+    def answered(self, number: int) -> None:
+        """Notes that what the event of that number wrote is told to its caller.
+
+        Another call that was to have this number wrote nothing, or is the same one tried again.
+        """
+        self.unanswered = [lost for lost in self.unanswered if lost[0] != number]
 
     def marks(self, changed: dict[str, Task | None]) -> tuple[Mark | Cleared, ...]:
         """Returns the marks to set and to clear for changed tasks."""

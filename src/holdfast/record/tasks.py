@@ -37,6 +37,7 @@ from holdfast.errors import (
     ExpiredError,
     LeaseLostError,
     NotFoundError,
+    UnavailableError,
     UsageError,
     show_value,
 )
@@ -412,6 +413,7 @@ class Tasks:
     ) -> Task | None:
         """Takes a task for this worker: the given one, or the next; None if there is none.
 
+        After an error that leaves the outcome unknown, call it again: it returns what was claimed.
         With `wait_s` it waits so long for the next one: until somebody adds a task, closes what one
         waits for, releases one, or dies.
 
@@ -428,21 +430,25 @@ class Tasks:
             raise UsageError("a claim with a duration needs a name: owner=")
         own = None if lasts_s is not None else self._own_lease()
 
-        def make(table: TaskTable) -> TaskStep | None:
+        def make(table: TaskTable) -> Task | TaskStep | None:
             owners = OwnerStatus(self._context)
-            if id is None:
-                found = self._next(table, owners, epic, tag)
-                if found is None:
+            claim = self._claim(named, lasts_s, own)
+            known = None if id is None else self._find(table, id)
+            asked = TaskFilter(None, claim["owner"], epic, tag)
+
+            def fits(task: Task) -> bool:
+                is_asked = task is known if known is not None else asked.matches(task)
+                return is_asked and task.worker == claim.get("worker")
+
+            if (found := self._unanswered(table, owners, fits)) is not None:
+                return found
+            if known is None:
+                known = self._next(table, owners, epic, tag)
+                if known is None:
                     return None
             else:
-                found = self._find(table, id)
-                self._check_claimable(table, owners, found)
-            data: dict[str, Any] = {"id": found.id, "owner": named or self._context.worker}
-            if lasts_s is not None:
-                data["until"] = self._log.clock.now_us() + round(lasts_s * 1_000_000)
-            elif own is not None:
-                data |= {"worker": own.owner, "epoch": own.epoch}
-            return task_events.CLAIMED, data
+                self._check_claimable(table, owners, known)
+            return task_events.CLAIMED, {"id": known.id, **claim}
 
         if wait_s is None:
             return self._write_or_not(make)
@@ -579,6 +585,10 @@ class Tasks:
                 type, data = step
                 try:
                     table.commit(self._scope, type, {**data, "by": self._context.worker})
+                except UnavailableError as error:
+                    if type == task_events.CLAIMED and not error.outcome_known:
+                        table.unanswered.append((table.number + 1, data))
+                    raise
                 except ConflictError:
                     _logger.debug('the tasks of "%s" changed: writing again', self._stream)
                     continue
@@ -608,6 +618,36 @@ class Tasks:
             and (task.status == "open" or not owners.is_held(task))
         )
         return min(ready, key=_rank, default=None)
+
+    def _claim(self, named: str | None, lasts_s: float | None, own: Lease | None) -> dict[str, Any]:
+        """Returns who is to hold a task, and for how long."""
+        claim: dict[str, Any] = {"owner": named or self._context.worker}
+        if lasts_s is not None:
+            claim["until"] = self._log.clock.now_us() + round(lasts_s * 1_000_000)
+        elif own is not None:
+            claim |= {"worker": own.owner, "epoch": own.epoch}
+        return claim
+
+    def _unanswered(
+        self, table: TaskTable, owners: OwnerStatus, fits: Callable[[Task], bool]
+    ) -> Task | None:
+        """Returns a task that an earlier call claimed without learning of it, if one fits.
+
+        Nobody works on it, and its worker lives: without this nobody would ever get it. It is
+        returned once.
+        """
+        for number, data in list(table.unanswered):
+            if number > table.number:
+                continue  # it was not written, or is still on its way
+            task = table.tasks.get(data["id"])
+            is_there = task is not None and _is_claim(task, number, data) and owners.is_held(task)
+            if task is not None and is_there and not fits(task):
+                continue
+            if is_there:
+                table.answered(number)
+                return task
+            table.unanswered.remove((number, data))
+        return None
 
     def _check_claimable(self, table: TaskTable, owners: OwnerStatus, task: Task) -> None:
         if task.status not in task_events.TRANSITIONS[task_events.CLAIMED][0]:
@@ -677,6 +717,14 @@ class Tasks:
 
 def _rank(task: Task) -> tuple[int, int]:
     return -task.priority, task.order
+
+
+def _is_claim(task: Task, number: int, data: dict[str, Any]) -> bool:
+    """Says whether a task is held by the claim of that number and content."""
+    until = None if task.until is None else from_datetime(task.until)
+    held = (task.claim, task.owner, task.worker, task.epoch, until)
+    made = (number, data["owner"], data.get("worker"), data.get("epoch", 0), data.get("until"))
+    return task.status == "in_progress" and held == made
 
 
 def _was_held(given: Task | str) -> bool:
