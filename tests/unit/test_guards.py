@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+import holdfast
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import Commit, Fence
 from holdfast.core.commit import NewEvent, ProposedCommit, ReadGuard, StreamWrite, changed
 from holdfast.core.commit_queue import Request
 from holdfast.core.log import Log
 from holdfast.core.tree import Map, changed_places, freeze, missing_ops, reach, set_op
-from holdfast.errors import ConflictError, LeaseLostError
+from holdfast.errors import ConflictError, ExpiredError, LeaseLostError
 from holdfast.testing import FakeClock
 
 LOST = Fence("boss", "nobody", 1)
@@ -150,3 +151,20 @@ def test_reach_and_missing_ops() -> None:
     assert reach(state, ("none", "x")) == reach(state, ()) == ()
     ops = [set_op("b", 2), set_op("c", {}), set_op("c", 3), set_op(("c", "d"), 4)]
     assert missing_ops(state, ops) == (ops[1], ops[3])
+
+
+def test_what_was_read_of_a_scope_that_ended_meanwhile_guards_no_commit() -> None:
+    """Its events are as they were, and nobody may read them any more."""
+    clock = FakeClock()
+    with holdfast.open("memory:", clock=clock) as hf:
+        short, team = hf.conversation("short", ttl_s=60), hf.team("t")
+        short.set("budget", 5)
+        with hf.commit() as tx:
+            team_budget = tx.scope(short).get("budget")
+            clock.advance(59)
+            tx.scope(team).set("budget", team_budget)
+        with pytest.raises(ExpiredError, match="conversation/short"), hf.commit() as tx:
+            team_budget = tx.scope(short).get("budget")
+            clock.advance(2)
+            tx.scope(team).set("budget", team_budget + 1)
+        assert (team.get("budget"), team.revision) == (5, 1)

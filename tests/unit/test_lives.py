@@ -91,6 +91,33 @@ def test_a_change_that_does_not_fit_is_answered_by_the_key_of_its_own_life(
         chat.delete("n", key="gone")
 
 
+@pytest.mark.parametrize("begun_again", [False, True])
+def test_a_key_over_two_scopes_of_which_one_was_removed(
+    begun_again: bool, backend: Counting
+) -> None:
+    """Half of the change is there and half is gone: neither made again nor taken for made."""
+    hf = open_on(backend)
+    one, other = hf.conversation("c"), hf.conversation("d")
+
+    def change() -> None:
+        with hf.commit(key="k") as tx:
+            tx.scope(one).set("n", 1)
+            tx.scope(other).set("n", 1)
+
+    change()
+    one.remove()
+    if begun_again:
+        one.set("m", 1)
+    with pytest.raises(UsageError, match='"conversation/c", which was removed') as caught:
+        change()
+    assert caught.value.hint is not None
+    assert "use a new key" in caught.value.hint
+    assert (one.get("n"), other.revision) == (None, 1)
+    other.remove()
+    change()  # the key is free in both
+    assert (one.get("n"), other.get("n")) == (1, 1)
+
+
 def test_a_snapshot_keeps_the_life(backend: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.core.snapshot.CLOSE_BYTES_MIN", 1)
     hf = open_on(backend)

@@ -312,6 +312,23 @@ def test_two_that_upgrade_at_once_add_one_column(tmp_path: Path) -> None:
     other.close()
 
 
+def test_a_new_store_has_the_columns_of_one_that_was_upgraded(tmp_path: Path) -> None:
+    """In the same order: rows are read by `*`."""
+    url = unpack("sqlite-1", "closed", tmp_path)
+    backends = [
+        SqliteBackend(path, clock=FakeClock(seed=2))
+        for path in (url.removeprefix("sqlite:"), str(tmp_path / "new.db"))
+    ]
+    opening.upgrade(backends[0]._checkout.writer)
+    upgraded, new = [
+        one._checkout.reader.rows("SELECT cid, name, type FROM pragma_table_info('events')")
+        for one in backends
+    ]
+    assert upgraded == new
+    for backend in backends:
+        backend.close()
+
+
 def test_a_snapshot_that_began_before_the_column_reads_without_it(tmp_path: Path) -> None:
     """Another thread of this handle raised the format, and knows of it, while the snapshot was
     open: what this thread sees is still a table without the column."""

@@ -60,6 +60,7 @@ __all__ = [
     "import_ahead",
     "import_goes_back",
     "import_too_late",
+    "key_of_removed",
     "lasts",
     "meta_not_kept",
     "taken",
@@ -262,6 +263,19 @@ def lasts(stream: str) -> UsageError:
     return UsageError(
         f'scope "{stream}" lasts: it was begun without ttl_s, and cannot be given one now',
         hint="begin a scope with another id, or close this one with keep=False",
+    )
+
+
+def key_of_removed(key: str, stream: str) -> UsageError:
+    """Returns the error for a key that some scopes of a commit know, and a removed one does not.
+
+    A key belongs to a life: in the scope that was removed it is free, in the others it is not.
+    """
+    return UsageError(
+        f'key "{key}" was used for a change to other scopes of this commit, and scope "{stream}", '
+        "which was removed, has none of it: nothing was written",
+        hint="what it changed in the other scopes is still there; to change all of them again, "
+        "use a new key",
     )
 
 

@@ -70,6 +70,7 @@ from holdfast.core.commit import (
     import_ahead,
     import_goes_back,
     import_too_late,
+    key_of_removed,
     lasts,
     meta_not_kept,
     taken,
@@ -929,6 +930,9 @@ class Log:
                 raise UnavailableError(f'scope "{stream}" is being written to')
             if changed := guard.changed_paths(state):
                 raise conflict(stream, guard.state.revision, state.revision, changed)
+            if state.expires_us:
+                # No event says that a scope has ended, so no revision tells the backend of it.
+                self.expiry.check(stream, state.expires_us)
             found[stream] = state
         return found
 
@@ -1139,6 +1143,8 @@ class Log:
         position = START
         for write in proposed.writes:
             found = self.find(write.stream, key=write.key) if write.key else []
+            if not found and write.key is not None and self.life(write.stream):
+                raise key_of_removed(write.key, write.stream)
             first = found[0].revision if found else 1
             last = first + len(write.new_events) + 1 if found else 0
             stored = self.records(write.stream, after=first - 1, until=last)

@@ -1,7 +1,8 @@
--- Format 1 of a store in one SQLite database. Every statement runs in the transaction that first
--- needs its group: an empty table or index costs a page of 16 KiB, so most are made on first use,
--- and two indexes only once their tables have numbered 32 rows. Up to there a name is looked for
--- row by row; that no name is there twice is seen to by the transaction that adds it.
+-- A store in one SQLite database, of format 2. One of format 1 lacks the column `meta`, and gets it
+-- with its first event that has any. Every statement runs in the transaction that first needs its
+-- group: an empty table or index costs a page of 16 KiB, so most are made on first use, and two
+-- indexes only once their tables have numbered 32 rows. Up to there a name is looked for row by row;
+-- that no name is there twice is seen to by the transaction that adds it.
 --
 -- A crc is CRC-32 as a signed number over every other value of its row: SQLite itself returns a
 -- flipped bit as if it were data.
@@ -20,8 +21,9 @@ CREATE TABLE IF NOT EXISTS streams (
 -- comes back. The events of a commit lie side by side and share a position, the ordinal of the
 -- last of them; NULL says that it is the row's own. A row without a stream is the place of a commit
 -- without events; the one with the ordinal 0 is the store's own: type 'store', its id as the
--- subject, and the time that it was made. The payload comes last: a large one spills onto pages of its own, and everything
--- before it is read without them.
+-- subject, and the time that it was made. The payload comes late: a large one spills onto pages of
+-- its own, and everything before it is read without them. Only `meta` comes after it, where it is
+-- in a store that was made with format 1.
 CREATE TABLE IF NOT EXISTS events (
   ordinal INTEGER PRIMARY KEY,
   position INTEGER,
@@ -35,7 +37,8 @@ CREATE TABLE IF NOT EXISTS events (
   subject TEXT,
   crc INTEGER,
   link BLOB,
-  payload BLOB
+  payload BLOB,
+  meta TEXT
 ) STRICT;
 
 -- The one index that every commit writes.

@@ -153,7 +153,6 @@ def _fill(path: str, clock: Clock) -> None:
             connection.pragma("application_id", APPLICATION_ID)
             connection.pragma("user_version", FORMAT)
             connection.execute(statements("core")).fetchall()
-            connection.execute(ADD_META)
             connection.execute(INSERT_STORE, store_row(new_id(clock), clock.now_us()))
             connection.execute("COMMIT")
             use_wal(connection, path)

@@ -1,6 +1,6 @@
 """Event rows: the statement that writes them, those that read them, and the checksum between.
 
-The columns are those of `sql/sqlite_0001.sql`, and after them `meta`, which format 2 has added. All
+The columns are those of `sql/sqlite_0001.sql`; `meta`, the last, is not in a store of format 1. All
 are read by `*`: SQLite compiles a statement again when a table has changed, so a handle that was
 open before another process added the column reads it from then on. The checksum covers every
 column and the stream's name, so a row that turns up under another number, name or place fails it
