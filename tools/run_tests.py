@@ -10,6 +10,8 @@ those was taken; `tests` holds all others. Both stream their output. The suites 
 interpreters are kept quiet unless they fail, so that the closing line of `tests` is the last one of
 pytest's that is shown.
 
+The oldest dependencies and the newest interpreter take turns from commit to commit.
+
 `--all` tries whole shares and every planted fault (tests/selection.py), runs all portable tests on
 every interpreter of the machine, and repeats what starts processes or threads COUNT times.
 """
@@ -267,7 +269,20 @@ def all_groups(*, whole: bool, chosen: Sequence[str]) -> dict[str, Callable[[], 
             groups[f"python {version}"] = partial(portable, version, python, whole=whole)
     if whole:
         groups["repeat"] = repeat
+    elif others and not chosen:
+        del groups[left_out(f"python {'.'.join(map(str, max(others)))}")]
     return groups
+
+
+def left_out(newest: str) -> str:
+    """Returns which of two groups this commit leaves to the next one.
+
+    15 minutes do not hold both: the oldest dependencies, and the newest interpreter.
+    """
+    sys.path.insert(0, str(ROOT))
+    from tests.selection import turn
+
+    return "oldest" if turn() % 2 else newest
 
 
 def run_group(name: str, group: Callable[[], None]) -> tuple[str, str, float]:

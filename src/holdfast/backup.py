@@ -21,7 +21,6 @@ something is missing. A stream of which the backup has more than is left stays a
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import tempfile
@@ -194,6 +193,8 @@ def _begin(place: Path, stores: list[str]) -> None:
 @contextmanager
 def _alone(place: Path) -> Generator[None]:
     """Keeps other backups out of the folder. The lock goes with the process that holds it."""
+    import fcntl  # not there on Windows
+
     fd = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:

@@ -91,7 +91,8 @@ def watched(function: Any) -> Any:
 
 def open_watched(url: str) -> Store:
     """Opens a store whose commits, leases and blobs are boundaries."""
-    store = holdfast.open(url)
+    # A killed process takes nothing with it that the system was given: a sync would prove nothing.
+    store = holdfast.open(url, durability="process")
     backend: Any = store._log._backend
     backend.commit = watched(backend.commit)
     for part, names in ((backend.leases, ("acquire", "release")), (backend.objects, ("put",))):

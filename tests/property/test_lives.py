@@ -156,7 +156,7 @@ class Lives(RuleBasedStateMachine):
 
 PLANTS: dict[str, tuple[str, Any]] = {
     "a key outlives its life": ("holdfast.core.event.key_in", lambda _, key: key),
-    "a list names what was removed": ("holdfast.core.log.Log.absent", lambda _: set()),
+    "a list names what was removed": ("holdfast.core.log.Log.absent", lambda *_: set()),
     "a removal is forgotten": ("holdfast.core.log.Log.life", lambda *_: 0),
 }
 

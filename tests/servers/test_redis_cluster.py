@@ -18,10 +18,11 @@ from holdfast.errors import LostCommitsError, UnavailableError, UsageError
 from holdfast.testing import RecordBuilder
 from holdfast.testing.durable import check_links
 from holdfast.testing.trial import PATIENCE_S, accepted, head_of, revisions, write
+from tests.selection import this_turn
 from tests.servers.redis import PASSWORD, Cluster, Server, cluster, installations
 
 
-@pytest.fixture(params=list(installations()))
+@pytest.fixture(params=this_turn(list(installations()), len(installations())))
 def running(request: pytest.FixtureRequest) -> Cluster:
     """The shared cluster of a version."""
     return cluster(request.param)
@@ -186,7 +187,7 @@ def _until(holds: Any) -> None:
         assert monotonic() < deadline, "it does not come true"
 
 
-@pytest.fixture(params=list(installations()))
+@pytest.fixture(params=this_turn(list(installations()), len(installations())))
 def own_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A cluster of which this test may kill a node."""
     running = Cluster(request.param)

@@ -23,7 +23,7 @@ def newer(old: dict[str, Any]) -> dict[str, Any]:
 
 
 def read(hf: holdfast.Store, chat: holdfast.Scope[Ticket], any: holdfast.Scope) -> None:
-    assert_type(hf.conversation("c1", Ticket), holdfast.Scope[Ticket])
+    assert_type(hf.conversation("c1", Ticket), holdfast.ConversationScope[Ticket])
     assert_type(hf.conversation("c1", Ticket).typed, Ticket)
     assert_type(hf.scope("conversation/c1", schema=Ticket).typed.sentiment, float | None)
     assert_type(chat.fork("c2").typed.stage, str)

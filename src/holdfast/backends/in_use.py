@@ -30,7 +30,7 @@ def _is_directory_in_use(path: str) -> bool:
 
     try:
         lock_fd = os.open(os.path.join(path, "lock"), os.O_RDWR | _FLAGS)
-    except OSError:
+    except (OSError, ValueError):  # such as a NUL in the path: opening it says what is wrong
         return False
     workers_fd = -1
     try:
