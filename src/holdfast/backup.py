@@ -69,15 +69,13 @@ from holdfast.errors import (
     UsageError,
     show_value,
 )
-from holdfast.interchange import Needed
+from holdfast.interchange import Needed, commits_of
 from holdfast.names import check_name
 from holdfast.store import Store, open_store
 
 __all__ = ["Point", "Progress", "Restored", "backup", "drill", "points", "restore"]
 
 FORMAT = 1
-HELD_BACK_S = 30.0
-"""How long a backup waits for a stranger's open transaction that holds back what it has to copy."""
 _READ = 500
 
 
@@ -278,7 +276,7 @@ class _Increment:
         try:
             if self._last and self._last.damaged:
                 raise CorruptError("it was damaged at the last point")
-            for batch in batches(_commits(part, after, seen)):
+            for batch in batches(commits_of(part, after, seen)):
                 self._take(batch)
         except CorruptError:
             # All of it is read again, over the damage: what is after that cannot be told else.
@@ -367,28 +365,6 @@ def _is_older(position: int, after: int) -> ConflictError:
         actual=position,
         hint="was it restored? then make the backup in another folder",
     )
-
-
-def _commits(part: Backend, after: Position, seen: MarksAtMoment) -> Iterator[list[Record]]:
-    """Yields the commits of a moment after a position.
-
-    Where transactions end in another order than they began, some that the moment holds are not
-    final yet, and are not read before those under way have ended.
-    """
-    while True:
-        for commit in commits_until(part, after, seen.newest):
-            after = commit[0].position
-            if seen.moment.has(after):
-                yield commit
-        final = part.wait(START, timeout_s=0)
-        if after >= seen.newest or final >= seen.newest:
-            return
-        if part.wait(final, timeout_s=HELD_BACK_S) <= final:
-            raise UnavailableError(
-                f"a transaction that is open on the server holds back what was committed since "
-                f"{HELD_BACK_S:.0f} s",
-                hint="end it (pg_stat_activity shows it), then make the backup again",
-            )
 
 
 # --- points --------------------------------------------------------------------------------------

@@ -68,6 +68,8 @@ from holdfast.store import Store, open_store
 __all__ = ["Exported", "Imported", "export_scopes", "import_scopes"]
 
 FORMAT = 1
+HELD_BACK_S = 30.0
+"""How long to wait for a stranger's open transaction that holds back what is to be read."""
 _KIND = "export"
 _PAGE = 200
 
@@ -160,6 +162,31 @@ class Needed:
         return [name for name, head in zip(asked, log.heads(asked), strict=True) if head]
 
 
+# --- moments -------------------------------------------------------------------------------------
+
+
+def commits_of(part: Backend, after: Position, seen: MarksAtMoment) -> Iterator[list[Record]]:
+    """Yields the commits of a moment after a position.
+
+    Where transactions end in another order than they began, some that the moment holds are not
+    final yet, and are not read before those under way have ended.
+    """
+    while True:
+        for commit in commits_until(part, after, seen.newest):
+            after = commit[0].position
+            if seen.moment.has(after):
+                yield commit
+        final = part.wait(START, timeout_s=0)
+        if after >= seen.newest or final >= seen.newest:
+            return
+        if part.wait(final, timeout_s=HELD_BACK_S) <= final:
+            raise UnavailableError(
+                f"a transaction that is open on the server holds back what was committed since "
+                f"{HELD_BACK_S:.0f} s",
+                hint="end it (pg_stat_activity shows it), then try again",
+            )
+
+
 # --- writing -------------------------------------------------------------------------------------
 
 
@@ -219,9 +246,7 @@ def _commits(
 ) -> Iterator[list[Record]]:
     """Yields the commits of a moment, or what they wrote to some streams, in order."""
     if streams is None:
-        for commit in commits_until(part, START, seen.newest):
-            if seen.moment.has(commit[0].position):
-                yield commit
+        yield from commits_of(part, START, seen)
         return
     merged = heapq.merge(*(_records(part, seen, name) for name in streams), key=_position)
     for _, commit in groupby(merged, _position):

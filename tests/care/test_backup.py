@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import shutil
 import signal
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Store
+from holdfast import Store, interchange
 from holdfast import backup as backups
 from holdfast.backends.protocol import Mark
 from holdfast.backup import backup, drill, find_point, points, restore
@@ -561,7 +562,7 @@ def test_a_transaction_that_holds_back_what_has_to_be_copied(
     """On PostgreSQL a stranger's open transaction does so: the backup says what to end."""
     import psycopg
 
-    monkeypatch.setattr(backups, "HELD_BACK_S", 0.2)
+    monkeypatch.setattr(interchange, "HELD_BACK_S", 0.2)
     url = new_url("postgresql", tmp_path)
     with holdfast.open(url) as hf:
         hf.team("t").set("n", 1)
@@ -570,4 +571,6 @@ def test_a_transaction_that_holds_back_what_has_to_be_copied(
             hf.team("t").set("n", 2)
             with pytest.raises(UnavailableError, match="a transaction that is open on the server"):
                 backup(hf, tmp_path / "backup")
+            with pytest.raises(UnavailableError, match="a transaction that is open on the server"):
+                interchange.export_scopes(hf, [], io.BytesIO())
         assert backup(hf, tmp_path / "backup").events == 2
