@@ -66,9 +66,12 @@ class JointCommit(PendingCommit):
         lease: Lease | None,
         meta: Meta | None = None,
         time: datetime | None = None,
+        actor: str | None = None,
         waits: bool = True,
     ) -> None:
-        super().__init__(context.log, key=key, lease=lease, meta=meta, time=time, waits=waits)
+        super().__init__(
+            context.log, key=key, lease=lease, meta=meta, time=time, actor=actor, waits=waits
+        )
         self._context = context
         self._sibling = sibling
         self._recording: RecordContext | None = None
@@ -101,7 +104,7 @@ class JointCommit(PendingCommit):
         """Returns the context of what is recorded inside the block."""
         if self._recording is None:
             refuse_in_body("recording in a joint commit")
-            self._gathering = GatheringLog(self._context.log, self._key)
+            self._gathering = GatheringLog(self._context.log, self._key, self._actor)
             self._recording = RecordContext(self._gathering, self._context.lease_keeper)
             self._recording.policy_log = self._context.policy_log
             self._known_open = dict(self._context.open_decisions)
@@ -177,9 +180,10 @@ class JointCommit(PendingCommit):
         if result.repeated:
             records = self._log.records(write.stream, after=last - count, until=last)
         else:
+            actor = self._actor or self._log.actor
             records = [
                 Record(
-                    write.stream, number, after.time, one.type, self._log.actor, one.payload, b"",
+                    write.stream, number, after.time, one.type, actor, one.payload, b"",
                     one.key, position=result.position,
                 )
                 for number, one in enumerate(write.new_events, last - count + 1)

@@ -142,6 +142,8 @@ from holdfast.scope import (
     WorkflowScope,
     scope_class,
 )
+from holdfast.views.directory import Views
+from holdfast.views.item_view import ItemView
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -415,6 +417,7 @@ class Store:
         lease: Lease | None = None,
         meta: Meta | None = None,
         time: datetime | None = None,
+        actor: str | None = None,
     ) -> JointCommit: ...
     @overload
     def commit(
@@ -426,6 +429,7 @@ class Store:
         lease: Lease | None = None,
         meta: Meta | None = None,
         time: datetime | None = None,
+        actor: str | None = None,
     ) -> R: ...
     def commit(
         self,
@@ -436,6 +440,7 @@ class Store:
         lease: Lease | None = None,
         meta: Meta | None = None,
         time: datetime | None = None,
+        actor: str | None = None,
     ) -> JointCommit | R:
         """Commits over several scopes, all or nothing, fenced by a lease.
 
@@ -445,17 +450,18 @@ class Store:
         `store.commit(function)` calls function(tx) again on what is there now, up to `retries`
         times, and returns what the function returned. `meta` is kept with every event of it.
         `time` is for imports: when what it says happened, in scopes that it begins or that have
-        imported events alone. It never goes back within a scope.
+        imported events alone. It never goes back within a scope. `actor` is in whose name it is,
+        if not in that of this store.
         """
         if function is None:
             return JointCommit(
-                self._context, self.scope, key=key, lease=lease, meta=meta, time=time
+                self._context, self.scope, key=key, lease=lease, meta=meta, time=time, actor=actor
             )
         check_call(function, "what commit is given")
 
         def attempt() -> R:
             with JointCommit(
-                self._context, self.scope, key=key, lease=lease, meta=meta, time=time
+                self._context, self.scope, key=key, lease=lease, meta=meta, time=time, actor=actor
             ) as tx:
                 return function(tx)
 
@@ -468,13 +474,21 @@ class Store:
         lease: Lease | None = None,
         meta: Meta | None = None,
         time: datetime | None = None,
+        actor: str | None = None,
     ) -> JointCommit:
         """Like `commit`, but the end of the block only queues it; `wait()` on it waits.
 
         Submitted commits keep their order, and are on disk before any later commit is.
         """
         return JointCommit(
-            self._context, self.scope, key=key, lease=lease, meta=meta, time=time, waits=False
+            self._context,
+            self.scope,
+            key=key,
+            lease=lease,
+            meta=meta,
+            time=time,
+            actor=actor,
+            waits=False,
         )
 
     def observe(self, observer: Observer, *, trace: Tracer | None = None) -> Callable[[], None]:
@@ -1104,6 +1118,23 @@ class Store:
         when the block ends. Each such effect is recorded in its scope.
         """
         return Policy(self._context, mode)
+
+    # --- files -----------------------------------------------------------------------------------
+
+    def views(
+        self,
+        directory: str | os.PathLike[str],
+        views: Sequence[ItemView],
+        *,
+        person: str | None = None,
+    ) -> Views:
+        """Returns a directory in which files show what is here, and may be edited.
+
+        `sync()` of it imports what somebody edited, in their name, and writes what has changed;
+        `holdfast.views` has the kinds of files that there are. `person` is in whose name edits are
+        imported; without it, in that of the user who owns the file.
+        """
+        return Views(self, directory, views, person=person)
 
     # --- questions -------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ MODULES = (
     "holdfast.copy",
     "holdfast.advise",
     "holdfast.prose",
+    "holdfast.views",
     "holdfast.compat",
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import threading
 from collections.abc import (
     AsyncIterator,
@@ -13,6 +14,7 @@ from collections.abc import (
     Coroutine,
     Generator,
     Iterable,
+    Sequence,
 )
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -28,6 +30,7 @@ from holdfast.aio.projections import AsyncProjected
 from holdfast.aio.record import AsyncGroup, AsyncJointScope, AsyncOpenDecision, mirror
 from holdfast.aio.runs import AsyncRun, AsyncRuns
 from holdfast.aio.scope import AsyncScope
+from holdfast.aio.views import AsyncViews
 from holdfast.backends.protocol import START, Lease, Mark, Position, Record
 from holdfast.core import tree
 from holdfast.core.arguments import (
@@ -64,6 +67,7 @@ from holdfast.record.audit import Audit, Comparison, StatePath, TrialOutcome, Tr
 from holdfast.record.decisions import Decision, PolicyMode
 from holdfast.runs import Run, RunFunction
 from holdfast.store import S, Store
+from holdfast.views.item_view import ItemView
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -381,6 +385,7 @@ class AsyncStore:
         lease: Lease | None = None,
         meta: Meta | None = None,
         time: datetime | None = None,
+        actor: str | None = None,
     ) -> AsyncPendingCommit: ...
     @overload
     def commit(
@@ -392,6 +397,7 @@ class AsyncStore:
         lease: Lease | None = None,
         meta: Meta | None = None,
         time: datetime | None = None,
+        actor: str | None = None,
     ) -> Awaitable[R]: ...
     @overload
     def commit(
@@ -403,6 +409,7 @@ class AsyncStore:
         lease: Lease | None = None,
         meta: Meta | None = None,
         time: datetime | None = None,
+        actor: str | None = None,
     ) -> Awaitable[R]: ...
     def commit(
         self,
@@ -413,13 +420,17 @@ class AsyncStore:
         lease: Lease | None = None,
         meta: Meta | None = None,
         time: datetime | None = None,
+        actor: str | None = None,
     ) -> AsyncPendingCommit | Awaitable[Any]:
         if function is None:
             return AsyncPendingCommit(
-                self._loop, self._store.commit(key=key, lease=lease, meta=meta, time=time)
+                self._loop,
+                self._store.commit(key=key, lease=lease, meta=meta, time=time, actor=actor),
             )
         check_call(function, "what commit is given")
-        return self._commit(function, check_whole(retries, "retries"), key, lease, meta, time)
+        return self._commit(
+            function, check_whole(retries, "retries"), key, lease, meta, time, actor
+        )
 
     async def _commit(
         self,
@@ -429,9 +440,10 @@ class AsyncStore:
         lease: Lease | None,
         meta: Meta | None,
         time: datetime | None,
+        actor: str | None,
     ) -> Any:
         async def attempt() -> Any:
-            pending = self._store.commit(key=key, lease=lease, meta=meta, time=time)
+            pending = self._store.commit(key=key, lease=lease, meta=meta, time=time, actor=actor)
             async with AsyncPendingCommit(self._loop, pending) as tx:
                 answer = function(tx)
                 return await answer if inspect.isawaitable(answer) else answer
@@ -445,8 +457,9 @@ class AsyncStore:
         lease: Lease | None = None,
         meta: Meta | None = None,
         time: datetime | None = None,
+        actor: str | None = None,
     ) -> AsyncPendingCommit:
-        pending = self._store.submit(key=key, lease=lease, meta=meta, time=time)
+        pending = self._store.submit(key=key, lease=lease, meta=meta, time=time, actor=actor)
         return AsyncPendingCommit(self._loop, pending, waits=False)
 
     def observe(self, observer: Observer, *, trace: Tracer | None = None) -> Callable[[], None]:
@@ -713,6 +726,15 @@ class AsyncStore:
     def audit(self, scope: AsyncScope | str) -> AsyncAudit:
         name = scope.name if isinstance(scope, AsyncScope) else scope
         return AsyncAudit(self._loop, self._store.audit(name))
+
+    def views(
+        self,
+        directory: str | os.PathLike[str],
+        views: Sequence[ItemView],
+        *,
+        person: str | None = None,
+    ) -> AsyncViews:
+        return AsyncViews(self._loop, self._store.views(directory, views, person=person))
 
     def policy(self, mode: PolicyMode) -> AsyncPolicy:
         return AsyncPolicy(self._loop, mode)

@@ -684,7 +684,7 @@ class Log:
         time = self.clock.now_us()
         if self._server_us is not None:
             time = min(time, self._server_us[0] + self.clock.boot_us() - self._server_us[1])
-        meta = proposed.meta
+        meta, actor = proposed.meta, proposed.actor or self.actor
         if proposed.time is not None:
             meta = self._check_import(proposed, before, time)
             time = proposed.time
@@ -697,7 +697,7 @@ class Log:
         after: list[StreamState] = []
         marks = proposed.marks
         for write, base in zip(writes, before, strict=True):
-            append, state = self._prepare_write(write, base, time, meta)
+            append, state = self._prepare_write(write, base, time, meta, actor)
             for validate in self._validators:
                 validate(write, base, state)
             if append.expected == 0:
@@ -713,9 +713,7 @@ class Log:
             after.append(state)
         if len(appends) > 1:
             check_expire_together(appends)
-        commit = Commit(
-            time, self.actor, tuple(appends), reads, proposed.fence, marks, proposed.watch
-        )
+        commit = Commit(time, actor, tuple(appends), reads, proposed.fence, marks, proposed.watch)
         if proposed.time is not None:
             self._imported = {a.stream: s.link for a, s in zip(appends, after, strict=True)}
         return PreparedCommit(request, commit, tuple(before), tuple(after))
@@ -745,11 +743,11 @@ class Log:
         return imported_meta(proposed.meta, to_datetime(now_us))
 
     def _prepare_write(
-        self, write: StreamWrite, base: StreamState, time: int, common: str | None
+        self, write: StreamWrite, base: StreamState, time: int, common: str | None, actor: str
     ) -> tuple[Append, StreamState]:
         """Returns the events of a write, each with revision, time and link, and the state after."""
         new_events = write.new_events
-        stream, key, actor, blobs = write.stream, write.key, self.actor, self.blobs.read
+        stream, key, blobs = write.stream, write.key, self.blobs.read
         expires_us = base.expires_us
         if write.follows and not 0 <= base.removed_at < write.follows:
             self._check_life(write)
