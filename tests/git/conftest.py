@@ -56,8 +56,7 @@ class Project:
         return {
             str(path.relative_to(self.path)): path.read_text()
             for path in sorted(self.path.rglob("*"))
-            if path.is_file()
-            and not {".git", ".holdfast"} & set(path.relative_to(self.path).parts)
+            if path.is_file() and not {".git", ".holdfast"} & set(path.relative_to(self.path).parts)
         }
 
 

@@ -1,4 +1,4 @@
-"""The git command: what is told of a repository, and that a hostile one runs nothing (RALPH-20)."""
+"""The git command: what is told of a repository, and that a hostile one runs nothing."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import NotFoundError, UnavailableError, UntrustedError, UsageError
-from holdfast.git import Entry, FileStatus, GitError, Repository, WorkTree
+from holdfast.errors import GitError, NotFoundError, UnavailableError, UntrustedError, UsageError
+from holdfast.git import Entry, FileStatus, Repository, WorkTree
 from holdfast.git.command import run_git
 from tests.git.conftest import Project
 
@@ -204,9 +204,7 @@ def test_git_is_missing(project: Project, monkeypatch: pytest.MonkeyPatch) -> No
         Repository.find(project.path)
 
 
-def test_a_git_in_the_project_is_not_run(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_git_in_the_project_is_not_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.write("git", "#!/bin/sh\ntouch trace\n")
     (project.path / "git").chmod(0o755)
     monkeypatch.chdir(project.path)

@@ -1,4 +1,4 @@
-"""Points to go back to: files, state and conversation, there and back again (RALPH-20)."""
+"""Points to go back to: files, state and conversation, there and back again."""
 
 from __future__ import annotations
 
@@ -157,9 +157,7 @@ def test_the_store_in_the_work_tree_is_none_of_its_files(
     assert [one.text for one in hf.conversation("c1").messages] == ["first", "more"]
 
 
-def test_a_file_changed_since_the_preview_stays(
-    project: Project, rewinds: Rewinds
-) -> None:
+def test_a_file_changed_since_the_preview_stays(project: Project, rewinds: Rewinds) -> None:
     rewinds.mark("start")
     project.write("a.txt", "two\n")
     project.write("src/b.py", "b = 2\n")

@@ -7,7 +7,6 @@ exchange     two names of a folder, exchanged in one step
 rewinds      points to go back to, of scopes and files, and the way back and forth
 """
 
-from holdfast.git.command import GitError
 from holdfast.git.repository import Commit, Entry, Repository
 from holdfast.git.rewinds import FileStep, Preview, RewindPoint, Rewinds, Rewound, What
 from holdfast.git.work_tree import FileStatus, Look, WorkTree
@@ -17,7 +16,6 @@ __all__ = [
     "Entry",
     "FileStatus",
     "FileStep",
-    "GitError",
     "Look",
     "Preview",
     "Repository",

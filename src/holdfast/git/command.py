@@ -22,7 +22,7 @@ from functools import cache
 from time import monotonic
 from typing import IO, TYPE_CHECKING, Any
 
-from holdfast.errors import UnavailableError
+from holdfast.errors import GitError
 
 if TYPE_CHECKING:
     import subprocess
@@ -75,14 +75,6 @@ _ENVIRONMENT = {
     "GIT_LITERAL_PATHSPECS": "1",
     "GIT_PAGER": "cat",
 }
-
-
-class GitError(UnavailableError):
-    """The git command refused, or could not do, what it was asked for."""
-
-    def __init__(self, message: str, *, code: int | None = None, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.code = code
 
 
 def run_git(

@@ -15,8 +15,16 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from holdfast.errors import NotFoundError, UnavailableError, UntrustedError, UsageError, show_value
-from holdfast.git.command import OUTPUT_BYTES_MAX, GitError, run_git
+from holdfast.clock import SystemClock
+from holdfast.errors import (
+    GitError,
+    NotFoundError,
+    UnavailableError,
+    UntrustedError,
+    UsageError,
+    show_value,
+)
+from holdfast.git.command import OUTPUT_BYTES_MAX, run_git
 
 NAMESPACE = "refs/holdfast/"
 """Every ref that Holdfast writes begins so. No command of git's moves or sends them by itself."""
@@ -262,8 +270,9 @@ class Repository:
         time: datetime | None = None,
     ) -> str:
         """Writes a commit object, on no branch, and returns its id."""
-        when = time or datetime.now(UTC)
-        stamp = f"{int((when - _EPOCH) / timedelta(seconds=1))} +0000"
+        now_us = SystemClock().now_us()
+        seconds = int((time - _EPOCH) / timedelta(seconds=1)) if time else now_us // 1_000_000
+        stamp = f"{seconds} +0000"
         environment = {
             "GIT_AUTHOR_NAME": _plain(author) or "unknown",
             "GIT_AUTHOR_EMAIL": _plain(mail),

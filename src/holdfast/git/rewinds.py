@@ -25,8 +25,7 @@ from holdfast.core.arguments import check_flag
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.event import Event, to_datetime
 from holdfast.core.layers import Layer, register_layer
-from holdfast.errors import ConflictError, NotFoundError, UsageError, show_value
-from holdfast.git.command import GitError
+from holdfast.errors import ConflictError, GitError, NotFoundError, UsageError, show_value
 from holdfast.git.repository import GITLINK, NAMESPACE, Entry, Repository
 from holdfast.git.work_tree import Look, WorkTree, is_safe
 from holdfast.names import GLOBAL, check_name, short_id

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.clock import SystemClock
-from holdfast.git.command import GitError
+from holdfast.errors import GitError
 from holdfast.git.exchange import exchange
 from holdfast.git.repository import GITLINK, SYMLINK, Entry, Repository
 from holdfast.names import short_id
