@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from holdfast.cli.completion import Moment, ScopeName
 from holdfast.cli.options import DEFAULTS, Flag, Options, open_reading, open_writing
 from holdfast.cli.parsing import find_revision, find_scope, parse_path, parse_value
 from holdfast.cli.printing import (
@@ -46,7 +47,7 @@ from holdfast.store import Store
 NAMED_KEYS_MAX = 10
 
 
-def show(scope: str, /, *, at: str | None = None, options: Options = DEFAULTS) -> None:
+def show(scope: ScopeName, /, *, at: Moment | None = None, options: Options = DEFAULTS) -> None:
     """Show the state of a scope, now or at an earlier moment.
 
     Parameters
@@ -94,11 +95,11 @@ def show_linked(store: Store, link: str, options: Options) -> None:
 
 
 def get(
-    scope: str,
+    scope: ScopeName,
     path: str,
     /,
     *,
-    at: str | None = None,
+    at: Moment | None = None,
     raw: Flag = False,
     options: Options = DEFAULTS,
 ) -> None:
@@ -135,7 +136,7 @@ def print_value(value: Any) -> None:
 
 
 def set_value(
-    scope: str,
+    scope: ScopeName,
     path: str,
     value: Annotated[str, Parameter(allow_leading_hyphen=True)],
     /,
@@ -183,7 +184,7 @@ def set_value(
 
 
 def delete(
-    scope: str,
+    scope: ScopeName,
     path: str,
     /,
     *,
@@ -279,7 +280,7 @@ def read_input() -> str:
 COLUMNS = ("changes", "size", "changed", "key")
 
 
-def audit(scope: str, /, *, options: Options = DEFAULTS) -> None:
+def audit(scope: ScopeName, /, *, options: Options = DEFAULTS) -> None:
     """Show the keys of a scope's state: how large each is, how often and when it changed.
 
     Parameters
