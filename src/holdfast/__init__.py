@@ -5,6 +5,7 @@ from logging import getLogger as _getLogger
 
 from holdfast.backends.protocol import Held, Lease, Mark, Position
 from holdfast.contrib.task_lifetimes import job
+from holdfast.core.arguments import parse_path as path
 from holdfast.core.check import Report
 from holdfast.core.commit import CommitResult
 from holdfast.core.consumers import Delivery, Group, GroupStatus
@@ -285,6 +286,7 @@ __all__ = [
     "load_verifiers",
     "node",
     "open",
+    "path",
     "projection",
     "register_thumb",
     "repair",

@@ -190,6 +190,7 @@ class Store:
         self._engine = Engine(self)
         self._nodes = Nodes(self)
         self._questions = Questions(self._context, read_only=read_only)
+        self._context.find_decisions = self._questions.find_decisions
         self._retainer = Retainer(log, self.lease_keeper, self._questions.let_go)
         self._projections = Projections(log)
         self._scratches = Scratches(log.clock, log.actor, self.global_())
@@ -1026,7 +1027,8 @@ class Store:
 
         With `incomplete` only the open ones, highest priority first, then oldest: found by their
         marks, without reading any stream. `older_than` is a length of time since the last change.
-        Without a scope the newest `limit` of every scope are read, however many there are.
+        The others of a long conversation, or of a large store, are found by the index for questions
+        (`hf.query`), as soon as that has followed the log.
         """
         return Decisions(self._context).list(
             incomplete=incomplete,

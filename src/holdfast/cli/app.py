@@ -15,6 +15,7 @@ from cyclopts.exceptions import CycloptsError
 import holdfast
 from holdfast.cli import (
     backup,
+    completion,
     decisions,
     demo,
     doctor,
@@ -179,6 +180,8 @@ _WITH_VALUE = ("--store", "--actor")
 VIEWS = ".prose"
 """The directory of views, if `--views` names none."""
 _VERBOSE = ("--verbose", "-v")
+_COMPLETE = "__complete"
+"""The verb by which the script of a shell asks what it may offer."""
 
 
 def make_app() -> App:
@@ -205,9 +208,7 @@ def make_app() -> App:
             app[verb].default(function)
         else:
             owner.command(function, name=verb, group=group)
-    app.register_install_completion_command(  # pyright: ignore[reportUnknownMemberType]
-        help="Install completion for the shell in use.", group=_SHELL
-    )
+    completion.register(app, group=_SHELL)
     for flag in ("--help", "--version"):
         app[flag].group = (_SHELL,)
     return app
@@ -220,7 +221,10 @@ def run(arguments: list[str]) -> int:
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
     words, is_verbose = take_verbose(arguments)
-    words = name_views(put_verb_first(words))
+    if words[:1] == [_COMPLETE]:
+        words = [_COMPLETE, *put_verb_first(words[1:])]
+    else:
+        words = name_views(put_verb_first(words))
     options = words[: words.index("--")] if "--" in words else words
     is_json = "--json" in options
     try:
