@@ -122,6 +122,7 @@ from holdfast.scope import (
     WorkflowState,
     json_default,
 )
+from holdfast.scratch import ScratchScope
 from holdfast.store import Store
 from holdfast.store import open_store as open
 from holdfast.thumbprint import register_thumb, thumb
@@ -245,6 +246,7 @@ __all__ = [
     "RunSummary",
     "SchemaError",
     "Scope",
+    "ScratchScope",
     "Session",
     "Stale",
     "State",

@@ -31,6 +31,7 @@ from holdfast.cli import (
     salvage,
     schemas,
     selftest,
+    sessions,
     state,
     store,
     tasks,
@@ -87,6 +88,8 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("schema diff", schemas.diff_schema, _LOOK),
     ("event list", events.list_events, _LOOK),
     ("project", events.project, _LOOK),
+    ("session list", sessions.list_sessions, _LOOK),
+    ("session export", sessions.export_session, _CARE),
     ("set", state.set_value, _CHANGE),
     ("delete", state.delete, _CHANGE),
     ("checkpoint", history.checkpoint, _CHANGE),
@@ -168,6 +171,7 @@ _FAMILIES = {
     "prose": "Check, run and look after programs of agents: .prose files.",
     "runs": "Start, watch and look after runs: programs whose position survives anything.",
     "schema": "List, show and compare the schemas of a program and of a store.",
+    "session": "List sessions that have not ended, and write one as a JSON document.",
     "task": "Add, list, claim, change and close tasks.",
 }
 """Words that other verbs follow, such as runs list; one that is a verb too works by itself."""
