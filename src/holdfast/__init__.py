@@ -4,6 +4,7 @@ from logging import NullHandler as _NullHandler
 from logging import getLogger as _getLogger
 
 from holdfast.backends.protocol import Held, Lease, Mark, Position
+from holdfast.context.parts import LeftOut, PromptContext, PromptPart
 from holdfast.contrib.task_lifetimes import job
 from holdfast.core.check import Report
 from holdfast.core.commit import CommitResult
@@ -183,6 +184,7 @@ __all__ = [
     "JointScope",
     "Lease",
     "LeaseLostError",
+    "LeftOut",
     "LetGo",
     "LetGoError",
     "Link",
@@ -228,6 +230,8 @@ __all__ = [
     "Projected",
     "Projection",
     "ProjectionError",
+    "PromptContext",
+    "PromptPart",
     "Recalled",
     "Recovered",
     "Recovery",
