@@ -6,6 +6,7 @@ from logging import getLogger as _getLogger
 from holdfast.backends.protocol import Held, Lease, Mark, Position
 from holdfast.context.parts import LeftOut, PromptContext, PromptPart
 from holdfast.contrib.task_lifetimes import job
+from holdfast.core.arguments import parse_path as path
 from holdfast.core.check import Report
 from holdfast.core.commit import CommitResult
 from holdfast.core.consumers import Delivery, Group, GroupStatus
@@ -122,6 +123,7 @@ from holdfast.scope import (
     WorkflowState,
     json_default,
 )
+from holdfast.scratch import ScratchScope
 from holdfast.store import Store
 from holdfast.store import open_store as open
 from holdfast.thumbprint import register_thumb, thumb
@@ -248,6 +250,7 @@ __all__ = [
     "RunSummary",
     "SchemaError",
     "Scope",
+    "ScratchScope",
     "Session",
     "Stale",
     "State",
@@ -287,6 +290,7 @@ __all__ = [
     "load_verifiers",
     "node",
     "open",
+    "path",
     "projection",
     "register_thumb",
     "repair",

@@ -143,6 +143,7 @@ from holdfast.scope import (
     WorkflowScope,
     scope_class,
 )
+from holdfast.scratch import Scratches, ScratchScope
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -190,8 +191,10 @@ class Store:
         self._engine = Engine(self)
         self._nodes = Nodes(self)
         self._questions = Questions(self._context, read_only=read_only)
+        self._context.find_decisions = self._questions.find_decisions
         self._retainer = Retainer(log, self.lease_keeper, self._questions.let_go)
         self._projections = Projections(log)
+        self._scratches = Scratches(log.clock, log.actor, self.global_())
         self._async_stores: list[Any] = []  # one for each event loop that uses this store
 
     # --- scopes ----------------------------------------------------------------------------------
@@ -278,6 +281,16 @@ class Store:
             ttl_s=ttl_s,
             given=None if is_stored else id,
         )
+
+    def scratch(self, id: str | None = None, *, parent: Scope | None = None) -> ScratchScope:
+        """Returns a scope that is kept in the memory of this process and never reaches the store.
+
+        It does what a scope does. The same id is the same scope in this handle; without one it is
+        a new scope. `drop()`, the end of a `with` block, or closing the store frees it. `lookup`
+        goes on to `parent`, a scope of the store, and to the global scope. A run that is resumed
+        in another process finds it empty, and its body writes it again.
+        """
+        return self._scratches.get(id, parent)
 
     def scopes(
         self,
@@ -1015,7 +1028,8 @@ class Store:
 
         With `incomplete` only the open ones, highest priority first, then oldest: found by their
         marks, without reading any stream. `older_than` is a length of time since the last change.
-        Without a scope the newest `limit` of every scope are read, however many there are.
+        The others of a long conversation, or of a large store, are found by the index for questions
+        (`hf.query`), as soon as that has followed the log.
         """
         return Decisions(self._context).list(
             incomplete=incomplete,
@@ -1290,6 +1304,7 @@ class Store:
 
     def close(self) -> None:
         """Closes the store. What was acknowledged is safe without it."""
+        self._scratches.close()
         self._engine.close()
         self._projections.close()
         self._groups.close()

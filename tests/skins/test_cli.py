@@ -116,6 +116,17 @@ def test_get_says_where_a_path_ends(place: str, cli: Any):
     assert cli("get", SCOPE, "[]", "--json").document["value"] == {"a": {"b": [1, 2], "a.b": 3}}
 
 
+def test_a_key_with_a_dot_and_a_path_are_never_taken_for_each_other(place: str, cli: Any):
+    with holdfast.open(place) as hf:
+        hf.scope(SCOPE).set("a.b", "the key")
+        hf.scope(SCOPE).set(holdfast.path("a.b"), "the path")
+    for words in (["get", SCOPE, "a.b"], ["set", SCOPE, "a.b", "1"], ["delete", SCOPE, "a.b"]):
+        refused = cli(*words, code=2)
+        assert """write '["a.b"]' for the key, '["a","b"]' for the path""" in refused.err
+    assert cli("get", SCOPE, '["a.b"]').out == "the key\n"
+    assert cli("get", SCOPE, '["a","b"]').out == "the path\n"
+
+
 def test_get_raw_is_exact(place: str, monkeypatch: Any):
     text = "line 1\r\nline 2\x1b[31m\ud800"
     with holdfast.open(place) as store:

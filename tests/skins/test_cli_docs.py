@@ -242,6 +242,8 @@ COMMANDS = {
     "restore": ["restore", SCOPE, "one"],
     "undo": ["undo", SCOPE],
     "fork": ["fork", SCOPE, "b"],
+    "session list": ["session", "list"],
+    "session export": ["session", "export", SCOPE, "--to", "session.json"],
     "retain": ["retain", "--dry-run"],
     "hold": ["hold", SCOPE],
     "unhold": ["unhold", SCOPE],

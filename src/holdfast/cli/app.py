@@ -15,6 +15,7 @@ from cyclopts.exceptions import CycloptsError
 import holdfast
 from holdfast.cli import (
     backup,
+    completion,
     decisions,
     demo,
     doctor,
@@ -30,6 +31,7 @@ from holdfast.cli import (
     salvage,
     schemas,
     selftest,
+    sessions,
     state,
     store,
     tasks,
@@ -86,6 +88,8 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("schema diff", schemas.diff_schema, _LOOK),
     ("event list", events.list_events, _LOOK),
     ("project", events.project, _LOOK),
+    ("session list", sessions.list_sessions, _LOOK),
+    ("session export", sessions.export_session, _CARE),
     ("set", state.set_value, _CHANGE),
     ("delete", state.delete, _CHANGE),
     ("checkpoint", history.checkpoint, _CHANGE),
@@ -167,6 +171,7 @@ _FAMILIES = {
     "prose": "Check, run and look after programs of agents: .prose files.",
     "runs": "Start, watch and look after runs: programs whose position survives anything.",
     "schema": "List, show and compare the schemas of a program and of a store.",
+    "session": "List sessions that have not ended, and write one as a JSON document.",
     "task": "Add, list, claim, change and close tasks.",
 }
 """Words that other verbs follow, such as runs list; one that is a verb too works by itself."""
@@ -175,6 +180,8 @@ _WITH_VALUE = ("--store", "--actor")
 VIEWS = ".prose"
 """The directory of views, if `--views` names none."""
 _VERBOSE = ("--verbose", "-v")
+_COMPLETE = "__complete"
+"""The verb by which the script of a shell asks what it may offer."""
 
 
 def make_app() -> App:
@@ -201,9 +208,7 @@ def make_app() -> App:
             app[verb].default(function)
         else:
             owner.command(function, name=verb, group=group)
-    app.register_install_completion_command(  # pyright: ignore[reportUnknownMemberType]
-        help="Install completion for the shell in use.", group=_SHELL
-    )
+    completion.register(app, group=_SHELL)
     for flag in ("--help", "--version"):
         app[flag].group = (_SHELL,)
     return app
@@ -216,7 +221,10 @@ def run(arguments: list[str]) -> int:
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
     words, is_verbose = take_verbose(arguments)
-    words = name_views(put_verb_first(words))
+    if words[:1] == [_COMPLETE]:
+        words = [_COMPLETE, *put_verb_first(words[1:])]
+    else:
+        words = name_views(put_verb_first(words))
     options = words[: words.index("--")] if "--" in words else words
     is_json = "--json" in options
     try:
