@@ -47,6 +47,7 @@ NEIGHBOURS = {
     "src/holdfast/record": ["tests/record"],
     "src/holdfast/nodes": ["tests/nodes"],
     "src/holdfast/query": ["tests/query"],
+    "src/holdfast/context": ["tests/context"],
     "src/holdfast/runs": ["tests/runs"],
     "src/holdfast/prose": ["tests/prose"],
     "src/holdfast/aio": ["tests/acceptance/test_aio.py"],

@@ -4,6 +4,7 @@ from logging import NullHandler as _NullHandler
 from logging import getLogger as _getLogger
 
 from holdfast.backends.protocol import Held, Lease, Mark, Position
+from holdfast.context.parts import LeftOut, PromptContext, PromptPart
 from holdfast.contrib.task_lifetimes import job
 from holdfast.core.arguments import parse_path as path
 from holdfast.core.check import Report
@@ -185,6 +186,7 @@ __all__ = [
     "JointScope",
     "Lease",
     "LeaseLostError",
+    "LeftOut",
     "LetGo",
     "LetGoError",
     "Link",
@@ -230,6 +232,8 @@ __all__ = [
     "Projected",
     "Projection",
     "ProjectionError",
+    "PromptContext",
+    "PromptPart",
     "Recalled",
     "Recovered",
     "Recovery",

@@ -25,6 +25,7 @@ from holdfast.backends.protocol import (
 )
 from holdfast.backends.registry import check_backend, open_backend
 from holdfast.clock import Clock, SystemClock
+from holdfast.context.parts import PromptContext, Strategy
 from holdfast.core.arguments import (
     Duration,
     check_call,
@@ -1172,6 +1173,42 @@ class Store:
             stale_ok=stale_ok,
             **unknown,
         )
+
+    def context(
+        self,
+        scope: Scope | str,
+        budget: int = 8_000,
+        task: Task | str | None = None,
+        *,
+        strategies: Strategy | Sequence[Strategy] = ("window", "summary", "retrieval"),
+        window: int = 20,
+        about: str | Sequence[str] = (),
+        role: str | None = None,
+        tokenizer: object = None,
+    ) -> PromptContext:
+        """Returns what an agent must know of a scope, as one text of at most `budget` tokens.
+
+        Standing orders, goals and the task in hand (a task, its id, or what it says) are never
+        left out; of the rest as much as there is room for, and what was left out, with where it
+        is. `strategies` say which messages: full, window (the newest), summary, entity (those that
+        mention a name in `about`), retrieval (those that have to do with the task). `role` leaves
+        out the orders of other roles. `tokenizer` counts: the name of an encoding of tiktoken, an
+        object with `encode`, or a function; without one, tokens may be an estimate, and
+        `is_exact` says so. The same log gives the same bytes.
+        """
+        from holdfast.context.build import build, check_wanted
+
+        wanted = check_wanted(
+            budget=budget,
+            task=task,
+            strategies=strategies,
+            window=window,
+            about=about,
+            role=role,
+            tokenizer=tokenizer,
+        )
+        found = scope if isinstance(scope, Scope) else self.scope(name_of(scope))
+        return build(self._context, found, self.query, wanted)
 
     def resolve(self, link: str, *, scope: Scope | str = GLOBAL) -> Hit | None:
         """Returns what a link such as "decision:d7@team/red" leads to; None if it leads nowhere.

@@ -629,6 +629,7 @@ class AsyncStore:
     sessions = mirror(Store.sessions, of="_store")
 
     query = mirror(Store.query, of="_store")
+    context = mirror(Store.context, of="_store")
     resolve = mirror(Store.resolve, of="_store")
     dangling_links = mirror(Store.dangling_links, of="_store")
     sql = mirror(Store.sql, of="_store")
