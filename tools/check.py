@@ -48,6 +48,7 @@ NEIGHBOURS = {
     "src/holdfast/git": ["tests/git"],
     "src/holdfast/nodes": ["tests/nodes"],
     "src/holdfast/query": ["tests/query"],
+    "src/holdfast/context": ["tests/context"],
     "src/holdfast/runs": ["tests/runs"],
     "src/holdfast/prose": ["tests/prose"],
     "src/holdfast/aio": ["tests/acceptance/test_aio.py"],

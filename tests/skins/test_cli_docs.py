@@ -246,6 +246,8 @@ COMMANDS = {
     "rewind list": ["rewind", "list"],
     "rewind undo": ["rewind", "undo", "--yes"],
     "fork": ["fork", SCOPE, "b"],
+    "session list": ["session", "list"],
+    "session export": ["session", "export", SCOPE, "--to", "session.json"],
     "retain": ["retain", "--dry-run"],
     "hold": ["hold", SCOPE],
     "unhold": ["unhold", SCOPE],

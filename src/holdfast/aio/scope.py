@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -356,8 +357,12 @@ class AsyncScope(Generic[S_co]):
     async def fork(self, id: str, *, at: Moment | None = None) -> AsyncScope:
         return AsyncScope(self._loop, await self._loop.hop_shielded(self.sync.fork, id, at=at))
 
-    async def close(self, *, keep: bool | None = None) -> int:
-        return await self._loop.hop_shielded(self.sync.close, keep=keep)
+    export_session = mirror(Scope.export_session)
+
+    async def close(
+        self, *, keep: bool | None = None, export: str | os.PathLike[str] | None = None
+    ) -> int:
+        return await self._loop.hop_shielded(self.sync.close, keep=keep, export=export)
 
     decide = deciding(Scope.decide)
     recall = mirror(Scope.recall)

@@ -65,6 +65,7 @@ from holdfast.projections import Projection
 from holdfast.record.audit import Audit, Comparison, StatePath, TrialOutcome, TrialRun
 from holdfast.record.decisions import Decision, PolicyMode
 from holdfast.runs import Run, RunFunction
+from holdfast.scratch import ScratchScope
 from holdfast.store import S, Store
 
 P = ParamSpec("P")
@@ -630,6 +631,7 @@ class AsyncStore:
     sessions = mirror(Store.sessions, of="_store")
 
     query = mirror(Store.query, of="_store")
+    context = mirror(Store.context, of="_store")
     resolve = mirror(Store.resolve, of="_store")
     dangling_links = mirror(Store.dangling_links, of="_store")
     sql = mirror(Store.sql, of="_store")
@@ -763,6 +765,10 @@ class AsyncStore:
 
     async def let_go(self) -> list[LetGo]:
         return await self._loop.hop(self._store.let_go)
+
+    def scratch(self, id: str | None = None, *, parent: AsyncScope | None = None) -> ScratchScope:
+        """Returns a scope in memory; nothing that it does waits, so it is not awaited."""
+        return self._store.scratch(id, parent=None if parent is None else parent.sync)
 
     async def status(self) -> dict[str, Any]:
         return await self._loop.hop(self._store.status)
