@@ -202,6 +202,7 @@ class Tickets:
 
 COMMANDS = {
     "init": ["init"],
+    "boot": ["boot", SCOPE, "--role", "architect"],
     "status": ["status"],
     "scopes": ["scopes"],
     "show": ["show", SCOPE],
