@@ -106,9 +106,9 @@ from holdfast.names import (
     check_level,
     check_name,
     has_digest,
-    short_id,
     split_name,
     without_secrets,
+    worker_id,
 )
 from holdfast.nodes import explain
 from holdfast.nodes.define import Graph
@@ -1383,7 +1383,7 @@ def open_store(
         actor = check_name(actor, "actor")
     typed = _check_schemas(schemas, unchecked)
     clock = clock or SystemClock()
-    worker = short_id(clock)
+    worker = worker_id(clock, actor)
     url, named = _read_mix(url)
     known = Levels(reserved=reserved_prefixes())
     for name, below in {**named, **_check_levels(levels)}.items():

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
 from cyclopts import App, Group
-from cyclopts.exceptions import CycloptsError
+from cyclopts.exceptions import CycloptsError, UnusedCliTokensError
 
 import holdfast
 from holdfast.cli import (
@@ -319,6 +320,9 @@ def usage_error(mistake: CycloptsError, words: list[str]) -> UsageError:
     """Returns a mistake in what was typed as one of our errors."""
     # The list of verbs that may follow is cut off in the middle: the hint helps more.
     message = str(mistake).partition(" Available commands:")[0].strip().removesuffix(".")
+    if isinstance(mistake, UnusedCliTokensError):
+        extra = " ".join(shlex.quote(word) for word in mistake.unused_tokens or ())
+        message = f"nothing takes {extra}: there are more words than the verb has places for"
     for word in words:
         message = message.replace(word, without_secrets(word)) if word else message
     verbs = {*ALIASES, *(name for name, _, _ in VERBS)}
