@@ -94,6 +94,7 @@ from holdfast.core.transaction import View
 from holdfast.core.tree import Map
 from holdfast.core.typed import Typed
 from holdfast.errors import CorruptError, ExpiredError, UsageError, show_value
+from holdfast.git.rewinds import Rewinds
 from holdfast.joint import JointCommit
 from holdfast.names import (
     CONVERSATION,
@@ -1316,6 +1317,16 @@ class Store:
     def let_go(self) -> list[LetGo]:
         """Returns every letting-go that there was, oldest first."""
         return self._retainer.let_go()
+
+    def rewinds(self, work_tree: str | os.PathLike[str] = ".") -> Rewinds:
+        """Returns the points to go back to, of scopes and of the files of a work tree of git.
+
+        `hf.rewinds().mark("before the change", [chat])` makes one; `rewind` goes back to it, and
+        `undo` forth again.
+        """
+        own = self._log.describe().get("path")
+        exclude = [str(own)] if own else []
+        return Rewinds(self._context, self.scope, work_tree, exclude=exclude)
 
     def status(self) -> dict[str, Any]:
         """Returns plain facts about the store: kind, place, format, durability, size, reports,
