@@ -45,6 +45,7 @@ NEIGHBOURS = {
     "src/holdfast/backends/redis": ["tests/conformance/test_redis.py"],
     "src/holdfast/backends": ["tests/conformance"],
     "src/holdfast/record": ["tests/record"],
+    "src/holdfast/git": ["tests/git"],
     "src/holdfast/nodes": ["tests/nodes"],
     "src/holdfast/query": ["tests/query"],
     "src/holdfast/context": ["tests/context"],

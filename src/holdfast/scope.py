@@ -586,13 +586,17 @@ class Scope(Generic[S_co]):
         worker = self._context.lease_keeper.worker
         return persist(self._log, worker, check_whole(retries, "retries"), attempt)
 
-    def restore(self, to: Moment, *, expected: int | None = None) -> Restored:
+    def restore(
+        self, to: Moment, *, expected: int | None = None, messages: bool = True
+    ) -> Restored:
         """Brings an earlier moment back as a new revision; nothing is rewritten.
 
         State, messages and tasks go back together; `changes` of what it returns, which is the new
-        revision, names them. Decisions and facts stay, because the world does not go back: its
-        `decisions` and `facts` are those that were recorded since that moment.
+        revision, names them. With `messages=False` what was said stays. Decisions and facts always
+        stay, because the world does not go back: its `decisions` and `facts` are those that were
+        recorded since that moment.
         """
+        check_flag(messages, "messages")
         revision = self.revision_of(to)
         if revision < (began := self._life()):
             raise NotFoundError(
@@ -601,7 +605,8 @@ class Scope(Generic[S_co]):
                 hint=f"at({revision}) reads it; set what you need of it again",
             )
         tasks = partial(restore_tasks, self._context, self.name, revision)
-        return self._restore(revision, expected, partial(restored_payload, undo=False), tasks)
+        payload_of = partial(restored_payload, undo=not messages)
+        return self._restore(revision, expected, payload_of, tasks)
 
     def _restore(
         self,

@@ -94,6 +94,7 @@ from holdfast.core.transaction import View
 from holdfast.core.tree import Map
 from holdfast.core.typed import Typed
 from holdfast.errors import CorruptError, ExpiredError, UsageError, show_value
+from holdfast.git.rewinds import Rewinds
 from holdfast.joint import JointCommit
 from holdfast.names import (
     CONVERSATION,
@@ -1210,6 +1211,35 @@ class Store:
         found = scope if isinstance(scope, Scope) else self.scope(name_of(scope))
         return build(self._context, found, self.query, wanted)
 
+    def boot(
+        self,
+        scope: Scope | str = GLOBAL,
+        budget: int = 8_000,
+        task: Task | str | None = None,
+        *,
+        role: str | None = None,
+        tokenizer: object = None,
+    ) -> PromptContext:
+        """Returns what an agent that knows nothing begins with: its context, and how to go on.
+
+        It has the order to decide first, what the role is, the goals, the vocabulary and the map
+        of files (`boot` of the state), the newest decisions, the other scopes that have something
+        to do, and of the messages only the newest: it asks no index.
+        """
+        from holdfast.context.build import BOOT_WINDOW, build, check_wanted
+
+        wanted = check_wanted(
+            budget=budget,
+            task=task,
+            strategies="window",
+            window=BOOT_WINDOW,
+            role=role,
+            tokenizer=tokenizer,
+            is_boot=True,
+        )
+        found = scope if isinstance(scope, Scope) else self.scope(name_of(scope))
+        return build(self._context, found, self.query, wanted)
+
     def resolve(self, link: str, *, scope: Scope | str = GLOBAL) -> Hit | None:
         """Returns what a link such as "decision:d7@team/red" leads to; None if it leads nowhere.
 
@@ -1287,6 +1317,16 @@ class Store:
     def let_go(self) -> list[LetGo]:
         """Returns every letting-go that there was, oldest first."""
         return self._retainer.let_go()
+
+    def rewinds(self, work_tree: str | os.PathLike[str] = ".") -> Rewinds:
+        """Returns the points to go back to, of scopes and of the files of a work tree of git.
+
+        `hf.rewinds().mark("before the change", [chat])` makes one; `rewind` goes back to it, and
+        `undo` forth again.
+        """
+        own = self._log.describe().get("path")
+        exclude = [str(own)] if own else []
+        return Rewinds(self._context, self.scope, work_tree, exclude=exclude)
 
     def status(self) -> dict[str, Any]:
         """Returns plain facts about the store: kind, place, format, durability, size, reports,

@@ -341,9 +341,11 @@ class AsyncScope(Generic[S_co]):
     async def items(self) -> ItemsView[str, Any]:
         return (await self._state()).items()
 
-    async def restore(self, to: Moment, *, expected: int | None = None) -> Restored:
+    async def restore(
+        self, to: Moment, *, expected: int | None = None, messages: bool = True
+    ) -> Restored:
         return await self._loop.hop_shielded(
-            lambda: _loaded(self.sync.restore(to, expected=expected))
+            lambda: _loaded(self.sync.restore(to, expected=expected, messages=messages))
         )
 
     async def undo(self) -> Restored:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import threading
 from collections.abc import (
     AsyncIterator,
@@ -26,6 +27,7 @@ from holdfast.aio.loop import Loop, Reading, shielded
 from holdfast.aio.nodes import AsyncWalk, AsyncWalks
 from holdfast.aio.projections import AsyncProjected
 from holdfast.aio.record import AsyncGroup, AsyncJointScope, AsyncOpenDecision, mirror
+from holdfast.aio.rewinds import AsyncRewinds
 from holdfast.aio.runs import AsyncRun, AsyncRuns
 from holdfast.aio.scope import AsyncScope
 from holdfast.backends.protocol import START, Lease, Mark, Position, Record
@@ -630,6 +632,7 @@ class AsyncStore:
 
     query = mirror(Store.query, of="_store")
     context = mirror(Store.context, of="_store")
+    boot = mirror(Store.boot, of="_store")
     resolve = mirror(Store.resolve, of="_store")
     dangling_links = mirror(Store.dangling_links, of="_store")
     sql = mirror(Store.sql, of="_store")
@@ -715,6 +718,9 @@ class AsyncStore:
     def audit(self, scope: AsyncScope | str) -> AsyncAudit:
         name = scope.name if isinstance(scope, AsyncScope) else scope
         return AsyncAudit(self._loop, self._store.audit(name))
+
+    def rewinds(self, work_tree: str | os.PathLike[str] = ".") -> AsyncRewinds:
+        return AsyncRewinds(self._loop, self._store.rewinds(work_tree))
 
     def policy(self, mode: PolicyMode) -> AsyncPolicy:
         return AsyncPolicy(self._loop, mode)
