@@ -1211,6 +1211,35 @@ class Store:
         found = scope if isinstance(scope, Scope) else self.scope(name_of(scope))
         return build(self._context, found, self.query, wanted)
 
+    def boot(
+        self,
+        scope: Scope | str = GLOBAL,
+        budget: int = 8_000,
+        task: Task | str | None = None,
+        *,
+        role: str | None = None,
+        tokenizer: object = None,
+    ) -> PromptContext:
+        """Returns what an agent that knows nothing begins with: its context, and how to go on.
+
+        It has the order to decide first, what the role is, the goals, the vocabulary and the map
+        of files (`boot` of the state), the newest decisions, the other scopes that have something
+        to do, and of the messages only the newest: it asks no index.
+        """
+        from holdfast.context.build import BOOT_WINDOW, build, check_wanted
+
+        wanted = check_wanted(
+            budget=budget,
+            task=task,
+            strategies="window",
+            window=BOOT_WINDOW,
+            role=role,
+            tokenizer=tokenizer,
+            is_boot=True,
+        )
+        found = scope if isinstance(scope, Scope) else self.scope(name_of(scope))
+        return build(self._context, found, self.query, wanted)
+
     def resolve(self, link: str, *, scope: Scope | str = GLOBAL) -> Hit | None:
         """Returns what a link such as "decision:d7@team/red" leads to; None if it leads nowhere.
 

@@ -29,7 +29,8 @@ def fill(hf: Store, clock: FakeClock) -> Any:
     team = hf.team("red")
     team.decide("no force pushes", key="o2", standing=True)
     team.decide("draw first", key="o3", standing=True, links=["role:architect"])
-    team.tasks.add("ship version 2", tags=["goal"], id="g1")
+    goals = {"g1": {"title": "ship version 2"}, "g0": {"title": "begin", "status": "completed"}}
+    team.set("goals", goals)
     team.facts.state("branch", "main")
     chat = hf.conversation("design", parent=team)
     chat.facts.state("model", "m-1", valid_for="1h")
@@ -380,3 +381,22 @@ def test_the_same_for_asyncio(tmp_path: Path):
 def test_wrong_arguments_are_named(hf: Store, given: dict[str, Any], message: str):
     with pytest.raises(UsageError, match=message):
         hf.context("conversation/c", **given)
+
+
+@pytest.mark.parametrize(
+    ("goals", "expected"),
+    [
+        ({"g1": {"title": "ship"}, "g2": {"title": "x", "status": "cancelled"}}, ["- ship (g1)"]),
+        ({"g1": "ship"}, ["- ship"]),
+        (["ship", {"title": "test"}], ["- ship", "- test (2)"]),
+        ("ship", ["- ship"]),
+        ({"g1": {"text": 7}}, ['- {"text":7}']),
+        (7, []),
+    ],
+)
+def test_goals_of_any_shape_are_shown(hf: Store, goals: Any, expected: list[str]):
+    chat = hf.conversation("c")
+    chat.set("goals", goals)
+    chat.set("learnings", goals)
+    assert texts(hf.context(chat), "goal") == expected
+    assert texts(hf.context(chat), "note") == expected

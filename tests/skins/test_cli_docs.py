@@ -211,6 +211,7 @@ class Tickets:
 
 COMMANDS = {
     "init": ["init"],
+    "boot": ["boot", SCOPE, "--role", "architect"],
     "status": ["status"],
     "scopes": ["scopes"],
     "show": ["show", SCOPE],

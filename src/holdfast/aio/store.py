@@ -632,6 +632,7 @@ class AsyncStore:
 
     query = mirror(Store.query, of="_store")
     context = mirror(Store.context, of="_store")
+    boot = mirror(Store.boot, of="_store")
     resolve = mirror(Store.resolve, of="_store")
     dangling_links = mirror(Store.dangling_links, of="_store")
     sql = mirror(Store.sql, of="_store")

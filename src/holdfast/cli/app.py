@@ -16,6 +16,7 @@ from cyclopts.exceptions import CycloptsError, UnusedCliTokensError
 import holdfast
 from holdfast.cli import (
     backup,
+    boot,
     completion,
     decisions,
     demo,
@@ -69,6 +70,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("init", store.init, _START),
     ("demo", demo.demo, _START),
     ("advise", advise_backend, _START),
+    ("boot", boot.boot, _START),
     ("status", store.status, _LOOK),
     ("scopes", store.scopes, _LOOK),
     ("show", state.show, _LOOK),

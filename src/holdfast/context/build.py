@@ -47,6 +47,7 @@ _logger = logging.getLogger("holdfast.context")
 BUDGET = 8_000
 STRATEGIES = ("window", "summary", "retrieval")
 DECIDED_MAX = 10
+BOOT_WINDOW = 10
 _LEFT_OUT_TOKENS = 40
 """Kept back for the list of what was left out, for each line that it may have."""
 
@@ -147,9 +148,11 @@ class _Builder:
         yield from gathered.decisions()
         yield from gathered.in_progress(hand)
         if self._wanted.is_boot:
+            yield from gathered.how()
             yield from gathered.places()
             yield from gathered.vocabulary()
             yield from gathered.decided(DECIDED_MAX)
+            yield from gathered.elsewhere()
         yield from (warning for warning, _ in self._stale.values())
         yield from gathered.notes()
         yield from fact_parts(self._facts, self._wanted.about)
@@ -302,6 +305,8 @@ def _where(scope: str) -> Iterable[tuple[PartKind, str]]:
         ("progress", f"holdfast task list {scope} --status in_progress"),
         ("place", f"holdfast get {scope} boot.files"),
         ("word", f"holdfast get {scope} boot.vocabulary"),
+        ("how", "holdfast --help"),
+        ("elsewhere", "holdfast scopes"),
         ("decided", f"holdfast decisions {scope}"),
         ("note", f"holdfast get {scope} working_memory.notes"),
         ("fact", f"holdfast query --kind fact --scope {scope}"),

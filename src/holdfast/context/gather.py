@@ -1,8 +1,9 @@
 """What a scope and the scopes above it have on record, as parts of a context.
 
-Nothing is kept for it: orders and decisions are those of `scope.recall()`, goals are tasks with the
-tag `goal`, facts, tasks and notes are the scope's own. Vocabulary, the map of files and the roles
-are under the key `boot` of the state, in the scope or in one above it.
+Nothing is kept for it: orders and decisions are those of `scope.recall()`, facts, tasks and notes
+are the scope's own. Goals and learnings are lists in the state, as the files of a project show
+them: `{"goals": {"g1": {"title": "ship it", "status": "open"}}}`. Vocabulary, the map of files and
+the roles are under the key `boot` of the state. Scopes above count too.
 """
 
 from __future__ import annotations
@@ -16,20 +17,39 @@ from msgspec.structs import replace
 from holdfast.context.parts import PromptPart, item
 from holdfast.core import codec
 from holdfast.core.event import from_datetime
-from holdfast.core.tree import Map
+from holdfast.core.tree import List, Map
 from holdfast.errors import NotFoundError, UsageError, show_value
 from holdfast.record.context import RecordContext
-from holdfast.record.decisions import Decision, Decisions, policy_of
+from holdfast.record.decisions import (
+    INDEX_OPEN,
+    INDEX_STANDING,
+    Decision,
+    Decisions,
+    policy_of,
+)
 from holdfast.record.facts import Fact
 from holdfast.record.messages import name_pattern
-from holdfast.record.task_events import GOAL_TAG, Task
+from holdfast.record.task_events import CLOSED_STATUSES, INDEX_TASK, Task
 from holdfast.scope import Scope
 
+GOALS = "goals"
+LEARNINGS = "learnings"
+"""Keys of the state with lists of things that people keep."""
 KEY = "boot"
 """The key of the state that has `vocabulary`, `files` and `roles`."""
 ROLE = "role"
 """The kind of link that says for which role an order is."""
 VALUE_CHARACTERS_MAX = 400
+MARKS_MAX = 10_000
+HOW = (
+    ("holdfast boot SCOPE", "this text for another scope"),
+    ("holdfast show {scope}", "the state; `holdfast log {scope}` its history"),
+    ("holdfast task list {scope}", "what is to be done; `holdfast task claim` takes one"),
+    ("holdfast decide {scope} TEXT --because WHY", "before you act; `holdfast outcome` after it"),
+    ("holdfast messages {scope}", "what was said; `holdfast say` adds to it"),
+    ("holdfast query --text WORDS", "find anything that was recorded"),
+)
+"""Commands, and what each is for."""
 PERMANENT = (
     "Write each decision down before you act on it (`scope.decide`, `holdfast decide`), and its "
     "outcome after it. What stands only in a conversation is lost with it."
@@ -46,7 +66,6 @@ class Gathered:
         self._scope = scope
         self._scopes = list(scope._upwards())
         self._role = role
-        self._tasks: list[Task] | None = None
 
     # --- never left out --------------------------------------------------------------------------
 
@@ -71,9 +90,16 @@ class Gathered:
 
     def goals(self) -> Iterator[PromptPart]:
         """Yields the goals that are not reached, those of the widest scope first."""
-        for task in self._open_tasks():
-            if GOAL_TAG in task.tags:
-                yield _task_part("goal", task, required=True)
+        for at, scope in enumerate(reversed(self._scopes)):
+            for number, (id, text) in enumerate(_listed(scope, GOALS)):
+                yield PromptPart(
+                    kind="goal",
+                    id=f"goal:{id}@{scope.name}",
+                    text=item(text),
+                    order=(at, number),
+                    required=True,
+                    scope=scope.name,
+                )
 
     def task(self, task: Task | str) -> PromptPart:
         """Returns the task in hand: one of the scope's by its id, or whatever else was said."""
@@ -111,21 +137,11 @@ class Gathered:
                     yield _decision_part("decided", entry, said, -at)
 
     def in_progress(self, but: str | None) -> Iterator[PromptPart]:
-        """Yields the tasks that somebody works on, without the one in hand and the goals."""
-        for task in self._open_tasks():
-            if task.status == "in_progress" and task.id != but and GOAL_TAG not in task.tags:
-                yield _task_part("progress", task)
-
-    def _open_tasks(self) -> list[Task]:
-        """Returns the tasks that are not closed, those of the widest scope first."""
-        if self._tasks is None:
-            open_ones = ("open", "in_progress", "blocked")
-            self._tasks = [
-                task
-                for scope in reversed(self._scopes)
-                for task in scope.tasks.list(status=open_ones, limit=None)
-            ]
-        return self._tasks
+        """Yields the tasks that somebody works on, without the one in hand."""
+        for scope in reversed(self._scopes):
+            for task in scope.tasks.list(status="in_progress", limit=None):
+                if task.id != but:
+                    yield _task_part("progress", task)
 
     def facts(self) -> list[Fact]:
         """Returns the facts that count here; the nearest scope's of a name."""
@@ -136,14 +152,23 @@ class Gathered:
         return sorted(found.values(), key=lambda fact: fact.name)
 
     def notes(self) -> Iterator[PromptPart]:
-        """Yields what working memory has under notes, newest first."""
+        """Yields what was learned, the nearest scope first, and the notes of working memory."""
+        for at, scope in enumerate(self._scopes):
+            for number, (id, text) in enumerate(_listed(scope, LEARNINGS)):
+                yield PromptPart(
+                    kind="note",
+                    id=f"learning:{id}@{scope.name}",
+                    text=item(text),
+                    order=(-at, number),
+                    scope=scope.name,
+                )
         for note in reversed(self._scope.memory.notes.list()):
             name = f"{note.name}: " if not _is_made(note.name) else ""
             yield PromptPart(
                 kind="note",
                 id=f"note:{note.name}",
                 text=item(name + shown(note.value)),
-                order=(from_datetime(note.updated_at),),
+                order=(1, from_datetime(note.updated_at)),
                 scope=note.scope,
             )
 
@@ -177,6 +202,41 @@ class Gathered:
     def places(self) -> Iterator[PromptPart]:
         """Yields the map of files: what is where."""
         yield from self._named("files", "place")
+
+    def how(self) -> Iterator[PromptPart]:
+        """Yields the commands by which an agent that has only this text goes on."""
+        name = self._scope.name
+        for number, (command, means) in enumerate(HOW):
+            text = item(f"`{command}`: {means}".replace("{scope}", name))
+            yield PromptPart(kind="how", id=f"how:{number}", text=text, order=(number,))
+
+    def elsewhere(self) -> Iterator[PromptPart]:
+        """Yields the other scopes that have orders, open decisions or tasks: how many, no more.
+
+        Marks tell that without reading a scope, so it costs little in a store of any size.
+        """
+        here = {scope.name for scope in self._scopes}
+        counts: dict[str, list[int]] = {}
+        indexes = (INDEX_STANDING, INDEX_OPEN, INDEX_TASK)
+        for at, index in enumerate(indexes):
+            for mark in self._context.log.find_marks(index, limit=MARKS_MAX):
+                if mark.group not in here:
+                    counts.setdefault(mark.group, [0, 0, 0])[at] += 1
+        nouns = (("order", "orders"), ("open decision", "open decisions"), ("task", "tasks"))
+        busiest = sorted(counts, key=lambda name: (-sum(counts[name]), name))
+        for number, name in enumerate(busiest):
+            found = [
+                f"{count} {noun[count != 1]}"
+                for count, noun in zip(counts[name], nouns, strict=True)
+                if count
+            ]
+            yield PromptPart(
+                kind="elsewhere",
+                id=name,
+                text=item(f"{name}: {', '.join(found)}"),
+                order=(number,),
+                scope=name,
+            )
 
     def _named(self, key: str, kind: Any) -> Iterator[PromptPart]:
         found: dict[str, str] = {}
@@ -250,6 +310,26 @@ def shown(value: Any, *, whole: bool = False) -> str:
     if whole or len(text) <= VALUE_CHARACTERS_MAX:
         return text
     return f"{text[:VALUE_CHARACTERS_MAX]}… ({len(text) - VALUE_CHARACTERS_MAX} more characters)"
+
+
+def _listed(scope: Scope, name: str) -> Iterator[tuple[str, str]]:
+    """Yields what a list in the state has that is not done: id and text.
+
+    It is the user's state, so it may have any shape: a mapping of things or of texts, or a list.
+    """
+    kept = scope.get(name, None)
+    things: Iterable[tuple[str, Any]] = ()
+    if isinstance(kept, Map):
+        things = kept.items()
+    elif isinstance(kept, List):
+        things = ((str(number), thing) for number, thing in enumerate(kept, 1))
+    elif isinstance(kept, str):
+        things = ((name, kept),)
+    for id, thing in things:
+        if not isinstance(thing, Map):
+            yield id, shown(thing)
+        elif thing.get("status") not in CLOSED_STATUSES:
+            yield id, shown(thing.get("title", thing)) + (f" ({id})" if "title" in thing else "")
 
 
 def _is_made(name: str) -> bool:

@@ -17,8 +17,8 @@ from msgspec import Struct
 from holdfast.record.message_events import Message
 
 PartKind = Literal[
-    "warning", "role", "order", "goal", "word", "place", "task", "decision", "decided", "progress",
-    "note", "fact", "summary", "file", "older", "message",
+    "warning", "role", "order", "goal", "word", "place", "elsewhere", "how", "task",
+    "decision", "decided", "progress", "note", "fact", "summary", "file", "older", "message",
 ]  # fmt: skip
 Strategy = Literal["full", "window", "summary", "entity", "retrieval"]
 
@@ -29,10 +29,12 @@ SECTIONS: tuple[tuple[PartKind, str], ...] = (
     ("goal", "Goals"),
     ("word", "Vocabulary"),
     ("place", "Where things are"),
+    ("how", "How to go on"),
     ("task", "The task in hand"),
     ("decision", "Open decisions"),
     ("decided", "Recent decisions"),
     ("progress", "Tasks in progress"),
+    ("elsewhere", "Elsewhere in this store"),
     ("note", "Notes"),
     ("fact", "Facts"),
     ("summary", "Summary of what was said before"),
@@ -133,6 +135,8 @@ _NOUNS: dict[str, tuple[str, str]] = {
     "warning": ("stale fact", "stale facts"),
     "word": ("word", "words"),
     "place": ("place", "places"),
+    "how": ("command", "commands"),
+    "elsewhere": ("other scope", "other scopes"),
     "decision": ("open decision", "open decisions"),
     "decided": ("decision", "decisions"),
     "progress": ("task in progress", "tasks in progress"),

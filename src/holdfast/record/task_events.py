@@ -62,8 +62,6 @@ ENDED = "task.ended"
 TaskStatus = Literal["open", "in_progress", "blocked", "completed", "cancelled"]
 STATUSES: tuple[str, ...] = get_args(TaskStatus)
 CLOSED_STATUSES = ("completed", "cancelled")
-GOAL_TAG = "goal"
-"""The tag of a task that is a goal: what everything else is done for."""
 
 TRANSITIONS: dict[str, tuple[tuple[str, ...], str]] = {
     CLAIMED: (("open", "in_progress"), "in_progress"),
