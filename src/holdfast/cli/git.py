@@ -60,8 +60,7 @@ def file(
     path
         The file, such as src/app.py.
     at
-        Print what it held at this commit, or at this rewind point; with --diff and --restore, the
-        one to compare with or to bring back.
+        The commit or rewind point that is meant; alone, print what the file held there.
     diff
         Show how it differs from what the commit has, the newest one without --at.
     log
