@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import threading
 from collections.abc import (
     AsyncIterator,
@@ -55,7 +56,7 @@ from holdfast.core.page import PAGE_SIZE, Page
 from holdfast.core.retention import GRACE_S, Hold, LetGo, Retention
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
-from holdfast.errors import LeaseLostError
+from holdfast.errors import LeaseLostError, UsageError
 from holdfast.joint import JointCommit
 from holdfast.nodes.define import Graph
 from holdfast.nodes.walk import call_plainly

@@ -398,6 +398,20 @@ class Coordinator:
             with contextlib.suppress(StillRunningError):
                 return run.result(timeout=LOOK_S)["answer"]
 
+    def attend(self) -> list[Result]:
+        """Does what messages ask for while there is no work; returns what came of follow-ups.
+
+        For a program that waits for a person: called a few times a second, it answers at once.
+        """
+        for one in self.inbox():
+            if one.kind == "stop":
+                self.stop(one)
+            elif one.kind == "interrupt":
+                self.talk(one.text, revision=one.revision)
+            elif one.kind == "note":
+                self._note(one)
+        return [self.work(task) for task in self.take_follow_ups()]
+
     # --- messages while it works -----------------------------------------------------------------
 
     def _heed(self, run: str) -> str | None:

@@ -68,7 +68,8 @@ def send(
     """Puts a message into the inbox, and returns its revision there; durable when it returns."""
     if kind not in KINDS:
         raise UsageError(f"a message is one of {', '.join(KINDS)}, found {show_value(kind)}")
-    check_text(text, "a message", optional=kind == "stop")
+    if text or kind != "stop":
+        check_text(text, "a message")
     value = {"text": text, **{name: one for name, one in more.items() if one}}
     return core_inbox.send(store._log, owner, _STORED.get(kind, kind), value, id=id)
 

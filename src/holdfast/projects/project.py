@@ -6,18 +6,20 @@ import os
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from holdfast.backends.deadline import monotonic
-from holdfast.core.arguments import Duration, check_flag, check_seconds
+from holdfast.core.arguments import Duration, check_flag, check_seconds, check_text
 from holdfast.core.inbox import Inbox
 from holdfast.errors import UsageError
 from holdfast.names import GLOBAL
-from holdfast.projects import inbox, sessions
+from holdfast.projects import inbox, outcome, sessions
 from holdfast.projects.coordinator import Coordinator, Holder, Mode, holder_of
 from holdfast.projects.inbox import WaitingMessage
+from holdfast.projects.outcome import Outcome, Summary
 from holdfast.projects.sessions import ProjectSession
 from holdfast.projects.settings import Settings, load_settings, project_id, project_root
 from holdfast.projects.survey import Survey, survey
@@ -127,6 +129,38 @@ class Project:
         """
         wait = check_seconds(wait_s, "wait_s", above=-1e-9)
         return Coordinator(self, take_over=check_flag(take_over, "take_over"), wait_s=wait)
+
+    def do(
+        self,
+        text: str,
+        *,
+        priority: int | str = 0,
+        take_over: bool = False,
+        timeout_s: Duration | None = None,
+    ) -> Outcome:
+        """Has one task done, and returns what came of it; it leaves no session.
+
+        While somebody coordinates the project it is sent there as a follow-up, and waited for, at
+        most `timeout_s`: then it raises StillRunningError, and the task is done all the same.
+        """
+        check_text(text, "a task")
+        wait = None if timeout_s is None else check_seconds(timeout_s, "timeout_s", above=-1e-9)
+        is_ours = check_flag(take_over, "take_over")
+        return outcome.do(self, text, priority=priority, take_over=is_ours, timeout_s=wait)
+
+    def ask(self, text: str, *, timeout_s: Duration | None = None) -> str:
+        """Interrupts whoever coordinates the project, and returns what the agent answered."""
+        check_text(text, "a message")
+        wait = None if timeout_s is None else check_seconds(timeout_s, "timeout_s", above=-1e-9)
+        return outcome.ask(self, text, timeout_s=wait)
+
+    def summary(self, session: str, since: datetime) -> Summary:
+        """Returns what a session that began at that time leaves."""
+        return outcome.summary(self, session, since)
+
+    def changed_files(self) -> tuple[str, ...]:
+        """Returns the files of the project that differ from the last commit of git, by path."""
+        return ()
 
     # --- messages to the coordinator -------------------------------------------------------------
 
