@@ -675,6 +675,17 @@ class Engine:
         for child in children_to_cancel(journal, is_cancelled=True):
             self.cancel_child(id, child)
 
+    def suspend(self, id: str, reason: str) -> bool:
+        """Has a run that is executed here wait for `resume`; says whether it was executed here.
+
+        Unlike a cancel it is no outcome: nothing wakes it but `resume`, or a message to the run.
+        """
+        with self.only_one(id):
+            run = self.active.get(id)
+            if run is not None:
+                run.suspend(reason)
+        return run is not None
+
     def _leave_to_clean(self, id: str, lease: Lease, journal: Journal) -> None:
         """Makes a run that is to stop due: it has cleanups, and nobody executes it."""
         marks = (Mark(INDEX, id, group="cancelling"), Mark(DUE, id, self.log.clock.now_us()))

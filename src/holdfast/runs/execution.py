@@ -47,6 +47,7 @@ from holdfast.runs.operation import (
     Control,
     OwnerLost,
     Parked,
+    RunSuspended,
     Stopped,
     calling_line,
 )
@@ -582,6 +583,17 @@ class Execution:
                     path,
                 )
             return self.leaving
+
+    def suspend(self, reason: str) -> None:
+        """Has the pass end where it is: what is recorded stays, and the run can be resumed.
+
+        A process that a step has started gets TERM, then KILL. A step without an outcome is judged
+        as after a crash.
+        """
+        with self._lock:
+            if self.leaving is None:
+                self.leaving = RunSuspended(reason, None, self.inbox.revision)
+        self.flush()
 
     def park(self, reason: str, path: str) -> Control:
         """Parks the run for a person, and returns what to raise."""
