@@ -28,6 +28,7 @@ from holdfast.aio.loop import Loop, Reading, shielded
 from holdfast.aio.nodes import AsyncWalk, AsyncWalks
 from holdfast.aio.projections import AsyncProjected
 from holdfast.aio.record import AsyncGroup, AsyncJointScope, AsyncOpenDecision, mirror
+from holdfast.aio.rewinds import AsyncRewinds
 from holdfast.aio.runs import AsyncRun, AsyncRuns
 from holdfast.aio.scope import AsyncScope
 from holdfast.aio.views import AsyncViews
@@ -58,7 +59,7 @@ from holdfast.core.page import PAGE_SIZE, Page
 from holdfast.core.retention import GRACE_S, Hold, LetGo, Retention
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
-from holdfast.errors import LeaseLostError
+from holdfast.errors import LeaseLostError, UsageError
 from holdfast.joint import JointCommit
 from holdfast.nodes.define import Graph
 from holdfast.nodes.walk import call_plainly
@@ -66,6 +67,7 @@ from holdfast.projections import Projection
 from holdfast.record.audit import Audit, Comparison, StatePath, TrialOutcome, TrialRun
 from holdfast.record.decisions import Decision, PolicyMode
 from holdfast.runs import Run, RunFunction
+from holdfast.scratch import ScratchScope
 from holdfast.store import S, Store
 from holdfast.views.item_view import ItemView
 
@@ -558,10 +560,17 @@ class AsyncStore:
                 yield change
 
     def project(
-        self, projection: Projection, over: AsyncScope | str | None = None
+        self,
+        what: Projection | str | os.PathLike[str] = ".",
+        over: AsyncScope | str | None = None,
     ) -> AsyncProjected:
+        if isinstance(what, str | os.PathLike):
+            raise UsageError(
+                "a coordinator has a thread of its own: a project is used through holdfast.open()",
+                hint="open the store again, in a thread that may wait",
+            )
         place = over.sync if isinstance(over, AsyncScope) else over
-        return AsyncProjected(self._loop, self._store.project(projection, place))
+        return AsyncProjected(self._loop, self._store.project(what, place))
 
     def subscribe(
         self, subscriber: Subscriber, *, on_error: OnError | None = None
@@ -641,6 +650,8 @@ class AsyncStore:
     sessions = mirror(Store.sessions, of="_store")
 
     query = mirror(Store.query, of="_store")
+    context = mirror(Store.context, of="_store")
+    boot = mirror(Store.boot, of="_store")
     resolve = mirror(Store.resolve, of="_store")
     dangling_links = mirror(Store.dangling_links, of="_store")
     sql = mirror(Store.sql, of="_store")
@@ -736,6 +747,9 @@ class AsyncStore:
     ) -> AsyncViews:
         return AsyncViews(self._loop, self._store.views(directory, views, person=person))
 
+    def rewinds(self, work_tree: str | os.PathLike[str] = ".") -> AsyncRewinds:
+        return AsyncRewinds(self._loop, self._store.rewinds(work_tree))
+
     def policy(self, mode: PolicyMode) -> AsyncPolicy:
         return AsyncPolicy(self._loop, mode)
 
@@ -780,6 +794,10 @@ class AsyncStore:
 
     async def let_go(self) -> list[LetGo]:
         return await self._loop.hop(self._store.let_go)
+
+    def scratch(self, id: str | None = None, *, parent: AsyncScope | None = None) -> ScratchScope:
+        """Returns a scope in memory; nothing that it does waits, so it is not awaited."""
+        return self._store.scratch(id, parent=None if parent is None else parent.sync)
 
     async def status(self) -> dict[str, Any]:
         return await self._loop.hop(self._store.status)
