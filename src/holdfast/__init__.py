@@ -19,6 +19,7 @@ from holdfast.core.observe import Observed, Observer
 from holdfast.core.own_event import OwnEvent, event
 from holdfast.core.page import Page
 from holdfast.core.past import StateAt
+from holdfast.core.provenance import provenance
 from holdfast.core.retention import Hold, LetGo, Retained, Retention
 from holdfast.core.schema import downgrade, schema, upgrade
 from holdfast.core.shape import Misfit
@@ -124,6 +125,7 @@ from holdfast.scope import (
 from holdfast.store import Store
 from holdfast.store import open_store as open
 from holdfast.thumbprint import register_thumb, thumb
+from holdfast.undo import Dependent, NotTakenBack, TakenBack, Undone
 
 __version__ = "0.1.0"
 
@@ -154,6 +156,7 @@ __all__ = [
     "DanglingLink",
     "Decision",
     "Delivery",
+    "Dependent",
     "Difference",
     "Done",
     "Draft",
@@ -207,6 +210,7 @@ __all__ = [
     "NodeState",
     "NotDone",
     "NotFoundError",
+    "NotTakenBack",
     "Observed",
     "Observer",
     "OpenDecision",
@@ -254,6 +258,7 @@ __all__ = [
     "Store",
     "StoredNode",
     "Subscriber",
+    "TakenBack",
     "Task",
     "TaskChange",
     "Tasks",
@@ -262,6 +267,7 @@ __all__ = [
     "UnavailableError",
     "UndecidedError",
     "UndecidedWarning",
+    "Undone",
     "Unknown",
     "UntrustedError",
     "UpgradeError",
@@ -284,6 +290,7 @@ __all__ = [
     "node",
     "open",
     "projection",
+    "provenance",
     "register_thumb",
     "repair",
     "rule",

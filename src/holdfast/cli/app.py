@@ -34,6 +34,7 @@ from holdfast.cli import (
     store,
     tasks,
     trust,
+    undo,
 )
 from holdfast.cli.advise import advise_backend
 from holdfast.cli.options import command
@@ -90,7 +91,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("delete", state.delete, _CHANGE),
     ("checkpoint", history.checkpoint, _CHANGE),
     ("restore", history.restore, _CHANGE),
-    ("undo", history.undo, _CHANGE),
+    ("undo", undo.undo, _CHANGE),
     ("remove", history.remove, _CHANGE),
     ("fork", history.fork, _CHANGE),
     ("say", messages.say, _CHANGE),
