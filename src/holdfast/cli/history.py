@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from holdfast.cli.completion import Moment, ScopeName
 from holdfast.cli.options import (
     DEFAULTS,
     Flag,
@@ -61,7 +62,7 @@ LOG_COLUMNS = ("revision", "time", "type", "actor", "what")
 
 
 def log(
-    scope: str | None = None,
+    scope: ScopeName | None = None,
     /,
     *,
     limit: int = 20,
@@ -142,7 +143,9 @@ def terminal_row(event: Event, *, with_scope: bool) -> list[str]:
     return [where, show_time(event.time), event.type, event.actor, name + show_summary(event)]
 
 
-def diff(scope: str, a: str, b: str | None = None, /, *, options: Options = DEFAULTS) -> None:
+def diff(
+    scope: ScopeName, a: Moment, b: Moment | None = None, /, *, options: Options = DEFAULTS
+) -> None:
     """Show what differs between two moments of a scope.
 
     Parameters
@@ -201,7 +204,7 @@ def print_differing(rows: Sequence[Sequence[str]]) -> None:
 
 
 def checkpoints(
-    scope: str,
+    scope: ScopeName,
     /,
     *,
     limit: int = PAGE_SIZE,
@@ -235,7 +238,7 @@ def checkpoints(
 
 
 def checkpoint(
-    scope: str,
+    scope: ScopeName,
     name: str,
     /,
     *,
@@ -263,8 +266,8 @@ def checkpoint(
 
 
 def restore(
-    scope: str,
-    moment: str,
+    scope: ScopeName,
+    moment: Moment,
     /,
     *,
     expected: int | None = None,
@@ -288,7 +291,7 @@ def restore(
 
 
 def remove(
-    scope: str,
+    scope: ScopeName,
     /,
     *,
     yes: Flag = False,
@@ -339,7 +342,9 @@ def print_restored(scope: Scope, restored: Restored, options: Options) -> None:
     print_note(f"undo it: {command(f'undo {shlex.quote(scope.name)}', options.place)}")
 
 
-def fork(scope: str, new_id: str, /, *, at: str | None = None, options: Options = DEFAULTS) -> None:
+def fork(
+    scope: ScopeName, new_id: str, /, *, at: Moment | None = None, options: Options = DEFAULTS
+) -> None:
     """Create a scope that starts from the state of this one, now or earlier.
 
     Parameters
@@ -384,7 +389,7 @@ def id_at_level(typed: str, scope: Scope, store: Store) -> str:
 
 
 def follow(
-    scope: str | None = None,
+    scope: ScopeName | None = None,
     /,
     *,
     all: Flag = False,

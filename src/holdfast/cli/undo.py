@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from holdfast.cli.completion import ScopeName
 from holdfast.cli.history import print_restored
 from holdfast.cli.options import DEFAULTS, Flag, Options, open_reading, open_writing
 from holdfast.cli.parsing import find_scope, read_time
@@ -15,7 +16,7 @@ from holdfast.undo import Undone
 
 
 def undo(
-    scope: str | None = None,
+    scope: ScopeName | None = None,
     /,
     *,
     source: str | None = None,
