@@ -112,6 +112,8 @@ class Undoing(Struct, frozen=True):
         begins = None if since is None else event.from_datetime(since)
         chosen = partial(_is_chosen, wanted.matches, begins)
         first: dict[str, int] = {}
+        lives = {hit.scope: self.log.life(hit.scope) for hit in events}
+        events = [hit for hit in events if hit.revision > lives[hit.scope]]
         for hit in events:
             first[hit.scope] = min(hit.revision, first.get(hit.scope, hit.revision))
         taken: list[TakenBack] = []
@@ -139,10 +141,9 @@ class Undoing(Struct, frozen=True):
         """Changes one scope; returns what went and what stays of its state."""
         for _ in range(RETRIES):
             try:
-                life = self.log.life(stream)
                 if self.log.newest(stream).is_absent:
                     return None, []
-                way = way_back(self.log, stream, max(first, life + 1), chosen)
+                way = way_back(self.log, stream, first, chosen)
                 kept = [self._overwritten(stream, one) for one in way.kept]
                 if not way.ops:
                     return None, kept
