@@ -51,30 +51,10 @@ _DECIDED = re.compile(
 _SENTENCE = re.compile(r"[^.!?\n]+[.!?]?")
 _WORD = re.compile(r"\w{4,}")
 _SAID_OF_ANY = frozenset(
-    [
-        "decided",
-        "decision",
-        "agreed",
-        "settled",
-        "chose",
-        "chosen",
-        "have",
-        "will",
-        "with",
-        "that",
-        "this",
-        "from",
-        "instead",
-        "because",
-        "lets",
-        "switch",
-        "adopt",
-        "replace",
-        "remove",
-        "keep",
-        "drop",
-    ]
-)
+    ("decided", "decision", "agreed", "settled", "chose", "chosen", "have", "will", "with", "that",
+     "this", "from", "instead", "because", "lets", "switch", "adopt", "replace", "remove", "keep",
+     "drop")
+)  # fmt: skip
 """Words that say that something was decided, and not what."""
 
 Finder = Callable[[Message], str | None]
