@@ -17,6 +17,7 @@ import holdfast
 from holdfast.cli import (
     backup,
     boot,
+    catches,
     completion,
     decisions,
     demo,
@@ -125,6 +126,9 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("decide", decisions.decide, _CHANGE),
     ("outcome", decisions.outcome, _CHANGE),
     ("fact", facts.fact, _CHANGE),
+    ("catch", catches.catch, _CHANGE),
+    ("catch list", catches.list_catches, _LOOK),
+    ("catch scan", catches.scan, _CHANGE),
     ("recover", decisions.recover, _CARE),
     ("trust", trust.trust, _CARE),
     ("retain", retain.retain, _CARE),
@@ -192,6 +196,7 @@ ALIASES = {
 
 _FAMILIES = {
     "backup": "Make a backup: backup DEST; list its points, restore one, try whether it can be.",
+    "catch": "Log what a control has caught: catch SCOPE TEXT; list it, find unrecorded decisions.",
     "decision": "Open, close and list decisions; the short forms: decide, outcome, decisions.",
     "event": "Record and list events of your own.",
     "git": "The git repository here: its state, and commits linked to events.",
