@@ -21,6 +21,7 @@ from holdfast.core.commit import CommitResult, ProposedCommit, ReadGuard, Stream
 from holdfast.core.event import StreamState
 from holdfast.core.gathering import GatheringLog
 from holdfast.core.meta import Meta
+from holdfast.core.provenance import both
 from holdfast.core.transaction import PendingCommit, PendingScope, WritableScope, of_memory
 from holdfast.errors import UsageError, show_value
 from holdfast.record.context import RecordContext
@@ -66,12 +67,9 @@ class JointCommit(PendingCommit):
         lease: Lease | None,
         meta: Meta | None = None,
         time: datetime | None = None,
-        actor: str | None = None,
         waits: bool = True,
     ) -> None:
-        super().__init__(
-            context.log, key=key, lease=lease, meta=meta, time=time, actor=actor, waits=waits
-        )
+        super().__init__(context.log, key=key, lease=lease, meta=meta, time=time, waits=waits)
         self._context = context
         self._sibling = sibling
         self._recording: RecordContext | None = None
@@ -104,7 +102,7 @@ class JointCommit(PendingCommit):
         """Returns the context of what is recorded inside the block."""
         if self._recording is None:
             refuse_in_body("recording in a joint commit")
-            self._gathering = GatheringLog(self._context.log, self._key, self._actor)
+            self._gathering = GatheringLog(self._context.log, self._key)
             self._recording = RecordContext(self._gathering, self._context.lease_keeper)
             self._recording.policy_log = self._context.policy_log
             self._known_open = dict(self._context.open_decisions)
@@ -180,11 +178,12 @@ class JointCommit(PendingCommit):
         if result.repeated:
             records = self._log.records(write.stream, after=last - count, until=last)
         else:
-            actor = self._actor or self._log.actor
+            actor, said = self._log.provenance
+            meta = both(said, self._meta)
             records = [
                 Record(
                     write.stream, number, after.time, one.type, actor, one.payload, b"",
-                    one.key, position=result.position,
+                    one.key, position=result.position, meta=meta,
                 )
                 for number, one in enumerate(write.new_events, last - count + 1)
             ]  # fmt: skip

@@ -99,7 +99,7 @@ def test_an_edit_is_an_event_of_the_person(views: Views, scope: Scope) -> None:
         "ann",
     )
     newest = list(scope.history())[-1]
-    assert (newest.actor, newest.meta.source) == ("ann", "file edit")
+    assert (newest.actor, newest.meta.source) == ("ann", "file")
     assert "- [!] mine; why no key <!-- hf:t3 -->\n" in tasks_file(views).read_text()
     assert [one.status for one in views.status()] == ["fresh"]
     assert views.sync() == []

@@ -14,6 +14,7 @@ from collections.abc import (
     Coroutine,
     Generator,
     Iterable,
+    Mapping,
     Sequence,
 )
 from concurrent.futures import ThreadPoolExecutor
@@ -64,6 +65,7 @@ from holdfast.joint import JointCommit
 from holdfast.nodes.define import Graph
 from holdfast.nodes.walk import call_plainly
 from holdfast.projections import Projection
+from holdfast.query.form import Where
 from holdfast.record.audit import Audit, Comparison, StatePath, TrialOutcome, TrialRun
 from holdfast.record.decisions import Decision, PolicyMode
 from holdfast.runs import Run, RunFunction
@@ -357,11 +359,12 @@ class AsyncStore:
         level: str | None = None,
         *,
         prefix: str = "",
+        where: Mapping[str, Any] | Where | Sequence[Where] | None = None,
         after: str | None = None,
         limit: int | None = PAGE_SIZE,
     ) -> Page[AsyncScope]:
         page = await self._loop.hop(
-            self._store.scopes, level, prefix=prefix, after=after, limit=limit
+            self._store.scopes, level, prefix=prefix, where=where, after=after, limit=limit
         )
         scopes = [AsyncScope(self._loop, scope) for scope in page]
         return Page(scopes, more=page.more, cursor=page.cursor)
@@ -387,7 +390,6 @@ class AsyncStore:
         lease: Lease | None = None,
         meta: Meta | None = None,
         time: datetime | None = None,
-        actor: str | None = None,
     ) -> AsyncPendingCommit: ...
     @overload
     def commit(
@@ -399,7 +401,6 @@ class AsyncStore:
         lease: Lease | None = None,
         meta: Meta | None = None,
         time: datetime | None = None,
-        actor: str | None = None,
     ) -> Awaitable[R]: ...
     @overload
     def commit(
@@ -411,7 +412,6 @@ class AsyncStore:
         lease: Lease | None = None,
         meta: Meta | None = None,
         time: datetime | None = None,
-        actor: str | None = None,
     ) -> Awaitable[R]: ...
     def commit(
         self,
@@ -422,17 +422,13 @@ class AsyncStore:
         lease: Lease | None = None,
         meta: Meta | None = None,
         time: datetime | None = None,
-        actor: str | None = None,
     ) -> AsyncPendingCommit | Awaitable[Any]:
         if function is None:
             return AsyncPendingCommit(
-                self._loop,
-                self._store.commit(key=key, lease=lease, meta=meta, time=time, actor=actor),
+                self._loop, self._store.commit(key=key, lease=lease, meta=meta, time=time)
             )
         check_call(function, "what commit is given")
-        return self._commit(
-            function, check_whole(retries, "retries"), key, lease, meta, time, actor
-        )
+        return self._commit(function, check_whole(retries, "retries"), key, lease, meta, time)
 
     async def _commit(
         self,
@@ -442,10 +438,9 @@ class AsyncStore:
         lease: Lease | None,
         meta: Meta | None,
         time: datetime | None,
-        actor: str | None,
     ) -> Any:
         async def attempt() -> Any:
-            pending = self._store.commit(key=key, lease=lease, meta=meta, time=time, actor=actor)
+            pending = self._store.commit(key=key, lease=lease, meta=meta, time=time)
             async with AsyncPendingCommit(self._loop, pending) as tx:
                 answer = function(tx)
                 return await answer if inspect.isawaitable(answer) else answer
@@ -459,9 +454,8 @@ class AsyncStore:
         lease: Lease | None = None,
         meta: Meta | None = None,
         time: datetime | None = None,
-        actor: str | None = None,
     ) -> AsyncPendingCommit:
-        pending = self._store.submit(key=key, lease=lease, meta=meta, time=time, actor=actor)
+        pending = self._store.submit(key=key, lease=lease, meta=meta, time=time)
         return AsyncPendingCommit(self._loop, pending, waits=False)
 
     def observe(self, observer: Observer, *, trace: Tracer | None = None) -> Callable[[], None]:
@@ -483,6 +477,8 @@ class AsyncStore:
         scope: AsyncScope | str | None = None,
         type: str | type[Any] | None = None,
         actor: str | None = None,
+        source: str | None = None,
+        trust: str | None = None,
         since: datetime | timedelta | str | float | None = None,
         until: datetime | timedelta | str | float | None = None,
         newest_first: bool = False,
@@ -495,6 +491,8 @@ class AsyncStore:
             scope=scope.sync if isinstance(scope, AsyncScope) else scope,
             type=type,
             actor=actor,
+            source=source,
+            trust=trust,
             since=since,
             until=until,
             newest_first=newest_first,
@@ -648,6 +646,7 @@ class AsyncStore:
     stale = mirror(Store.stale, of="_store")
     tasks = mirror(Store.tasks, of="_store")
     sessions = mirror(Store.sessions, of="_store")
+    catches = mirror(Store.catches, of="_store")
 
     query = mirror(Store.query, of="_store")
     context = mirror(Store.context, of="_store")
@@ -658,6 +657,7 @@ class AsyncStore:
     refresh_tables = mirror(Store.refresh_tables, of="_store")
     index_status = mirror(Store.index_status, of="_store")
     rebuild_index = mirror(Store.rebuild_index, of="_store")
+    undo = mirror(Store.undo, of="_store")
 
     if TYPE_CHECKING:  # a decorator loses the parameters of the run's function
 
@@ -738,6 +738,9 @@ class AsyncStore:
         name = scope.name if isinstance(scope, AsyncScope) else scope
         return AsyncAudit(self._loop, self._store.audit(name))
 
+    def rewinds(self, work_tree: str | os.PathLike[str] = ".") -> AsyncRewinds:
+        return AsyncRewinds(self._loop, self._store.rewinds(work_tree))
+
     def views(
         self,
         directory: str | os.PathLike[str],
@@ -746,9 +749,6 @@ class AsyncStore:
         person: str | None = None,
     ) -> AsyncViews:
         return AsyncViews(self._loop, self._store.views(directory, views, person=person))
-
-    def rewinds(self, work_tree: str | os.PathLike[str] = ".") -> AsyncRewinds:
-        return AsyncRewinds(self._loop, self._store.rewinds(work_tree))
 
     def policy(self, mode: PolicyMode) -> AsyncPolicy:
         return AsyncPolicy(self._loop, mode)

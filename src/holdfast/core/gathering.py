@@ -206,12 +206,12 @@ class GatheringLog(Log):
 
     is_gathering = True
 
-    def __init__(self, log: Log, key: str | None, actor: str | None = None) -> None:
+    def __init__(self, log: Log, key: str | None) -> None:
         self._overlay = overlay = Overlay(log._backend, key, log.find)
         self._key = key
-        super().__init__(cast("Backend", overlay), clock=log.clock, actor=actor or log.actor)
+        super().__init__(cast("Backend", overlay), clock=log.clock, actor=log.actor)
         self.blobs, self.expiry, self.show = log.blobs, log.expiry, log.show
-        self.typed = log.typed
+        self.typed, self.said = log.typed, log.said
         self._gathered: dict[str, list[StreamWrite]] = {}
         self._at_base: set[str] = set()
         self.gathered_marks: dict[tuple[str, str], Mark | Cleared] = {}

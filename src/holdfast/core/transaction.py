@@ -71,11 +71,9 @@ class PendingCommit:
         lease: Lease | None,
         meta: Meta | None = None,
         time: datetime | None = None,
-        actor: str | None = None,
         waits: bool = True,
     ) -> None:
         self._log = log
-        self._actor = None if actor is None else check_name(actor, "actor")
         self._waits = waits
         self._request: Request | None = None
         self._key = None if key is None else check_name(key, "key")
@@ -179,7 +177,6 @@ class PendingCommit:
             guards=guarded,
             meta=self._meta,
             time=self._time,
-            actor=self._actor,
         )
 
     def _drop(self) -> None:

@@ -6,7 +6,7 @@
 For each file, under a lock that all processes of the directory share:
 
 1. Look at the file. If it is not the last text that the log knows, somebody edited it: what they
-   changed becomes one commit, with them as actor and "file edit" as source.
+   changed becomes one commit, with them as actor and "file" as source.
 2. Render the file from the newest state: what it holds, with other lines where items changed.
 3. Exchange it with the file, and look at what came out. If that is not what was read in step 1,
    somebody saved in between: import that too, and render once more.
@@ -36,7 +36,7 @@ from msgspec.structs import replace
 
 from holdfast.core.event import to_datetime
 from holdfast.core.log import Log
-from holdfast.core.meta import Meta
+from holdfast.core.provenance import provenance
 from holdfast.errors import NotFoundError, UnavailableError, UsageError, show_value
 from holdfast.joint import JointCommit
 from holdfast.scope import Scope
@@ -52,8 +52,6 @@ from holdfast.views.last_text import (
 
 _logger = logging.getLogger("holdfast.views")
 
-SOURCE = "file edit"
-"""What the events of an edit by hand have as their source."""
 SETTLE_S = 0.1
 """A file that is written in place is read when nothing was written for so long."""
 _SETTLE_ROUNDS = 20
@@ -269,12 +267,8 @@ class Views:
             done[:] = [tx]
             return view.apply(tx, seen, key)
 
-        findings, ids = self._store.commit(
-            record,
-            key=f"view:{key}",
-            actor=self._person or _name_of(owner),
-            meta=Meta(source=SOURCE),
-        )
+        with provenance(source="file", actor=self._person or _name_of(owner)):
+            findings, ids = self._store.commit(record, key=f"view:{key}")
         result = done[0].result
         if result is not None and result.repeated:
             return [], view.added_before(seen, key)
