@@ -77,6 +77,7 @@ from holdfast.nodes import (
 from holdfast.projections import Projected, Projection, projection
 from holdfast.query.form import Hit, Hits, Rows, Where
 from holdfast.query.links import DanglingLink
+from holdfast.query.paths import StateIndex, index
 from holdfast.query.questions import IndexStatus
 from holdfast.record.audit import Audit, AuditItem, Comparison
 from holdfast.record.context import Stale
@@ -248,6 +249,7 @@ __all__ = [
     "Stale",
     "State",
     "StateAt",
+    "StateIndex",
     "StepContext",
     "StepError",
     "StillRunningError",
@@ -278,6 +280,7 @@ __all__ = [
     "current",
     "downgrade",
     "event",
+    "index",
     "job",
     "json_default",
     "load_verifiers",

@@ -117,8 +117,9 @@ from holdfast.nodes.results import NodeState
 from holdfast.nodes.run import process_as_run
 from holdfast.nodes.walk import Nodes
 from holdfast.projections import Projected, Projection, Projections
-from holdfast.query.form import TIMEOUT_S, Hit, Hits, Kind, Rows, Where
+from holdfast.query.form import TIMEOUT_S, Hit, Hits, Kind, Rows, Where, check_where
 from holdfast.query.links import DanglingLink
+from holdfast.query.paths import StateIndex, check_indexes
 from holdfast.query.questions import IndexStatus, Questions
 from holdfast.record import sessions
 from holdfast.record.audit import Audit
@@ -175,6 +176,7 @@ class Store:
         levels: Levels | None = None,
         heartbeat_s: float = HEARTBEAT_S,
         read_only: bool = False,
+        indexes: Sequence[StateIndex] = (),
     ) -> None:
         self._log = log
         self.lease_keeper = LeaseKeeper(log, worker, heartbeat_s=heartbeat_s)
@@ -188,7 +190,7 @@ class Store:
         self._context = RecordContext(log, self.lease_keeper)
         self._engine = Engine(self)
         self._nodes = Nodes(self)
-        self._questions = Questions(self._context, read_only=read_only)
+        self._questions = Questions(self._context, read_only=read_only, indexes=indexes)
         self._context.find_decisions = self._questions.find_decisions
         self._retainer = Retainer(log, self.lease_keeper, self._questions.let_go)
         self._projections = Projections(log)
@@ -284,6 +286,7 @@ class Store:
         level: str | None = None,
         *,
         prefix: str = "",
+        where: Mapping[str, Any] | Where | Sequence[Where] | None = None,
         after: str | None = None,
         limit: int | None = PAGE_SIZE,
     ) -> Page[Scope]:
@@ -292,8 +295,12 @@ class Store:
         Of one level if given, then `prefix` is what their ids begin with; else what their names do.
         The cursor of a page, given as `after`, leads to the next one. It costs what it returns,
         however many scopes there are. Levels that another process registered are known too.
+
+        With `where` only those whose state has something at a path, as in `query`: found by an
+        index on the path if there is one (`holdfast.index`).
         """
         limit = check_limit(limit)
+        conditions = check_where(where)
         if not isinstance(prefix, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"prefix is text, found {show_value(prefix)}")
         if after is not None and not isinstance(after, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -307,7 +314,10 @@ class Store:
             levels = [check_level(level)]
         most = None if limit is None else limit + 1
         wanted = stored_prefix(level, prefix)
-        names = scope_names(self._log, levels, prefix=wanted, after=after or "", limit=most)
+        fitting = partial(self._questions.fitting, conditions) if conditions else None
+        names = scope_names(
+            self._log, levels, prefix=wanted, after=after or "", limit=most, pages=fitting
+        )
         found = names[:limit]
         scopes = self._named(found)
         return Page(scopes, more=len(found) < len(names), cursor=found[-1] if found else after)
@@ -1285,6 +1295,7 @@ def open_store(
     backend: Backend | None = None,
     schemas: Sequence[type[Any]] = (),
     unchecked: bool = False,
+    indexes: Sequence[StateIndex] = (),
     **options: Any,
 ) -> Store:
     """Opens a store, making it if it is not there.
@@ -1297,12 +1308,14 @@ def open_store(
     `heartbeat_s` that it lives; silent for three times that, it is a suspect.
     `backend` is an open backend to use in place of a URL. The store closes it.
     `schemas` are the classes that `@holdfast.schema` made schemas of scopes. A scope that has one
-    which is not among them is not written to, unless `unchecked` says so.
+    which is not among them is not written to, unless `unchecked` says so. `indexes` are what
+    `holdfast.index` declared on paths of the state.
     """
     _check_options(durability, create, read_only, heartbeat_s, clock)
     if actor is not None:
         actor = check_name(actor, "actor")
     typed = _check_schemas(schemas, unchecked)
+    declared = check_indexes(indexes)
     clock = clock or SystemClock()
     worker = short_id(clock)
     url, named = _read_mix(url)
@@ -1327,6 +1340,7 @@ def open_store(
         levels=known,
         heartbeat_s=heartbeat_s,
         read_only=read_only,
+        indexes=declared,
     )
 
 

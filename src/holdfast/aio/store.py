@@ -13,6 +13,8 @@ from collections.abc import (
     Coroutine,
     Generator,
     Iterable,
+    Mapping,
+    Sequence,
 )
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -60,6 +62,7 @@ from holdfast.joint import JointCommit
 from holdfast.nodes.define import Graph
 from holdfast.nodes.walk import call_plainly
 from holdfast.projections import Projection
+from holdfast.query.form import Where
 from holdfast.record.audit import Audit, Comparison, StatePath, TrialOutcome, TrialRun
 from holdfast.record.decisions import Decision, PolicyMode
 from holdfast.runs import Run, RunFunction
@@ -351,11 +354,12 @@ class AsyncStore:
         level: str | None = None,
         *,
         prefix: str = "",
+        where: Mapping[str, Any] | Where | Sequence[Where] | None = None,
         after: str | None = None,
         limit: int | None = PAGE_SIZE,
     ) -> Page[AsyncScope]:
         page = await self._loop.hop(
-            self._store.scopes, level, prefix=prefix, after=after, limit=limit
+            self._store.scopes, level, prefix=prefix, where=where, after=after, limit=limit
         )
         scopes = [AsyncScope(self._loop, scope) for scope in page]
         return Page(scopes, more=page.more, cursor=page.cursor)

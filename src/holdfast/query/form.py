@@ -17,6 +17,7 @@ from holdfast.core.own_event import OWN, stored_type
 from holdfast.core.page import PAGE_SIZE, Page, check_limit, read_cursor
 from holdfast.core.tree import MISSING, List, Map, get
 from holdfast.errors import UsageError, show_value
+from holdfast.names import check_level, is_pattern
 from holdfast.query.words import Term, parse_text
 
 Kind = Literal["message", "decision", "task", "fact", "state", "run", "event", "log"]
@@ -57,7 +58,7 @@ class Condition(Struct, frozen=True):
             return any(_is_same(found, one) for one in self.value)
         if self.operator in ("=", "!="):
             return _is_same(found, self.value) is (self.operator == "=")
-        if _sort_of(found) != _sort_of(self.value) or _sort_of(found) not in ("number", "text"):
+        if sort_of(found) != sort_of(self.value) or sort_of(found) not in ("number", "text"):
             return False
         return _ORDER[self.operator](found, self.value)
 
@@ -70,7 +71,8 @@ _ORDER: dict[str, Any] = {
 }
 
 
-def _sort_of(value: object) -> str:
+def sort_of(value: object) -> str:
+    """Returns what a value is compared as: a number, a text, a flag, or its own type."""
     if isinstance(value, bool):
         return "flag"
     if isinstance(value, int | float):
@@ -79,7 +81,7 @@ def _sort_of(value: object) -> str:
 
 
 def _is_same(a: Any, b: Any) -> bool:
-    return _sort_of(a) == _sort_of(b) and bool(a == b)
+    return sort_of(a) == sort_of(b) and bool(a == b)
 
 
 Place = tuple[int, str, int, str, str]
@@ -304,15 +306,9 @@ def _text(given: object, what: str) -> str | None:
 
 def _pattern(scope: object) -> str:
     """Returns the name of a scope, or a pattern in which * stands for any characters."""
-    if isinstance(scope, str) and "*" in scope:
-        return scope
+    if isinstance(scope, str) and is_pattern(scope):
+        return scope if "*" in scope else f"{check_level(scope)}/*"
     return name_of(scope)
-
-
-def matches(pattern: str, name: str) -> bool:
-    """Says whether a scope's name fits a pattern."""
-    parts = map(re.escape, pattern.split("*"))
-    return re.fullmatch(".*".join(parts), name, re.DOTALL) is not None
 
 
 def _place(after: object) -> Place:
