@@ -4,7 +4,9 @@ from logging import NullHandler as _NullHandler
 from logging import getLogger as _getLogger
 
 from holdfast.backends.protocol import Held, Lease, Mark, Position
+from holdfast.context.parts import LeftOut, PromptContext, PromptPart
 from holdfast.contrib.task_lifetimes import job
+from holdfast.core.arguments import parse_path as path
 from holdfast.core.check import Report
 from holdfast.core.commit import CommitResult
 from holdfast.core.consumers import Delivery, Group, GroupStatus
@@ -32,6 +34,7 @@ from holdfast.errors import (
     ExpiredError,
     FilesTakenError,
     FormatError,
+    GitError,
     HoldfastError,
     LeaseLostError,
     LetGoError,
@@ -122,6 +125,7 @@ from holdfast.scope import (
     WorkflowState,
     json_default,
 )
+from holdfast.scratch import ScratchScope
 from holdfast.store import Store
 from holdfast.store import open_store as open
 from holdfast.thumbprint import register_thumb, thumb
@@ -167,6 +171,7 @@ __all__ = [
     "FileChange",
     "FilesTakenError",
     "FormatError",
+    "GitError",
     "GlobalScope",
     "GlobalState",
     "Graph",
@@ -184,6 +189,7 @@ __all__ = [
     "JointScope",
     "Lease",
     "LeaseLostError",
+    "LeftOut",
     "LetGo",
     "LetGoError",
     "Link",
@@ -229,6 +235,8 @@ __all__ = [
     "Projected",
     "Projection",
     "ProjectionError",
+    "PromptContext",
+    "PromptPart",
     "Recalled",
     "Recovered",
     "Recovery",
@@ -245,6 +253,7 @@ __all__ = [
     "RunSummary",
     "SchemaError",
     "Scope",
+    "ScratchScope",
     "Session",
     "Stale",
     "State",
@@ -286,6 +295,7 @@ __all__ = [
     "load_verifiers",
     "node",
     "open",
+    "path",
     "projection",
     "register_thumb",
     "repair",

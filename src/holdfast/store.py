@@ -25,6 +25,7 @@ from holdfast.backends.protocol import (
 )
 from holdfast.backends.registry import check_backend, open_backend
 from holdfast.clock import Clock, SystemClock
+from holdfast.context.parts import PromptContext, Strategy
 from holdfast.core.arguments import (
     Duration,
     check_call,
@@ -93,6 +94,7 @@ from holdfast.core.transaction import View
 from holdfast.core.tree import Map
 from holdfast.core.typed import Typed
 from holdfast.errors import CorruptError, ExpiredError, UsageError, show_value
+from holdfast.git.rewinds import Rewinds
 from holdfast.joint import JointCommit
 from holdfast.names import (
     CONVERSATION,
@@ -105,9 +107,9 @@ from holdfast.names import (
     check_level,
     check_name,
     has_digest,
-    short_id,
     split_name,
     without_secrets,
+    worker_id,
 )
 from holdfast.nodes import explain
 from holdfast.nodes.define import Graph
@@ -143,6 +145,7 @@ from holdfast.scope import (
     WorkflowScope,
     scope_class,
 )
+from holdfast.scratch import Scratches, ScratchScope
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -194,6 +197,7 @@ class Store:
         self._context.find_decisions = self._questions.find_decisions
         self._retainer = Retainer(log, self.lease_keeper, self._questions.let_go)
         self._projections = Projections(log)
+        self._scratches = Scratches(log.clock, log.actor, self.global_())
         self._async_stores: list[Any] = []  # one for each event loop that uses this store
 
     # --- scopes ----------------------------------------------------------------------------------
@@ -280,6 +284,16 @@ class Store:
             ttl_s=ttl_s,
             given=None if is_stored else id,
         )
+
+    def scratch(self, id: str | None = None, *, parent: Scope | None = None) -> ScratchScope:
+        """Returns a scope that is kept in the memory of this process and never reaches the store.
+
+        It does what a scope does. The same id is the same scope in this handle; without one it is
+        a new scope. `drop()`, the end of a `with` block, or closing the store frees it. `lookup`
+        goes on to `parent`, a scope of the store, and to the global scope. A run that is resumed
+        in another process finds it empty, and its body writes it again.
+        """
+        return self._scratches.get(id, parent)
 
     def scopes(
         self,
@@ -1171,6 +1185,71 @@ class Store:
             **unknown,
         )
 
+    def context(
+        self,
+        scope: Scope | str,
+        budget: int = 8_000,
+        task: Task | str | None = None,
+        *,
+        strategies: Strategy | Sequence[Strategy] = ("window", "summary", "retrieval"),
+        window: int = 20,
+        about: str | Sequence[str] = (),
+        role: str | None = None,
+        tokenizer: object = None,
+    ) -> PromptContext:
+        """Returns what an agent must know of a scope, as one text of at most `budget` tokens.
+
+        Standing orders, goals and the task in hand (a task, its id, or what it says) are never
+        left out; of the rest as much as there is room for, and what was left out, with where it
+        is. `strategies` say which messages: full, window (the newest), summary, entity (those that
+        mention a name in `about`), retrieval (those that have to do with the task). `role` leaves
+        out the orders of other roles. `tokenizer` counts: the name of an encoding of tiktoken, an
+        object with `encode`, or a function; without one, tokens may be an estimate, and
+        `is_exact` says so. The same log gives the same bytes.
+        """
+        from holdfast.context.build import build, check_wanted
+
+        wanted = check_wanted(
+            budget=budget,
+            task=task,
+            strategies=strategies,
+            window=window,
+            about=about,
+            role=role,
+            tokenizer=tokenizer,
+        )
+        found = scope if isinstance(scope, Scope) else self.scope(name_of(scope))
+        return build(self._context, found, self.query, wanted)
+
+    def boot(
+        self,
+        scope: Scope | str = GLOBAL,
+        budget: int = 8_000,
+        task: Task | str | None = None,
+        *,
+        role: str | None = None,
+        tokenizer: object = None,
+    ) -> PromptContext:
+        """Returns what an agent that knows nothing begins with: its context, and how to go on.
+
+        It has the order to decide first, what the role is, the goals, the vocabulary and the map
+        of files (`boot` of the state), the newest decisions, the other scopes that have something
+        to do, and of the messages only the newest: it asks no index.
+        """
+        from holdfast.context.build import BOOT_WINDOW, build, check_wanted
+
+        wanted = check_wanted(
+            budget=budget,
+            task=task,
+            strategies="window",
+            window=BOOT_WINDOW,
+            role=role,
+            tokenizer=tokenizer,
+            is_boot=True,
+        )
+        found = scope if isinstance(scope, Scope) else self.scope(name_of(scope))
+        return build(self._context, found, self.query, wanted)
+
     def resolve(self, link: str, *, scope: Scope | str = GLOBAL) -> Hit | None:
         """Returns what a link such as "decision:d7@team/red" leads to; None if it leads nowhere.
 
@@ -1249,6 +1328,16 @@ class Store:
         """Returns every letting-go that there was, oldest first."""
         return self._retainer.let_go()
 
+    def rewinds(self, work_tree: str | os.PathLike[str] = ".") -> Rewinds:
+        """Returns the points to go back to, of scopes and of the files of a work tree of git.
+
+        `hf.rewinds().mark("before the change", [chat])` makes one; `rewind` goes back to it, and
+        `undo` forth again.
+        """
+        own = self._log.describe().get("path")
+        exclude = [str(own)] if own else []
+        return Rewinds(self._context, self.scope, work_tree, exclude=exclude)
+
     def status(self) -> dict[str, Any]:
         """Returns plain facts about the store: kind, place, format, durability, size, reports,
         how many scopes and events there are, and the digest that `check` compares.
@@ -1265,6 +1354,7 @@ class Store:
 
     def close(self) -> None:
         """Closes the store. What was acknowledged is safe without it."""
+        self._scratches.close()
         self._engine.close()
         self._projections.close()
         self._groups.close()
@@ -1317,7 +1407,7 @@ def open_store(
     typed = _check_schemas(schemas, unchecked)
     declared = check_indexes(indexes)
     clock = clock or SystemClock()
-    worker = short_id(clock)
+    worker = worker_id(clock, actor)
     url, named = _read_mix(url)
     known = Levels(reserved=reserved_prefixes())
     for name, below in {**named, **_check_levels(levels)}.items():

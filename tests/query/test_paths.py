@@ -233,7 +233,7 @@ def test_time_for_an_index_that_is_not_whole(tmp_path: Path, monkeypatch: Any) -
         (("conversation/a", "x"), "level, or of a pattern"),
         (("Conversation", "x"), "level"),
         ((7, "x"), "level, or of a pattern"),
-        (("conversation", ""), "a path is text"),
+        (("conversation", ""), "path"),
         (("conversation", 7), "a path is text"),
     ],
 )

@@ -202,6 +202,7 @@ class Tickets:
 
 COMMANDS = {
     "init": ["init"],
+    "boot": ["boot", SCOPE, "--role", "architect"],
     "status": ["status"],
     "scopes": ["scopes"],
     "show": ["show", SCOPE],
@@ -241,7 +242,13 @@ COMMANDS = {
     "checkpoint": ["checkpoint", SCOPE, "two"],
     "restore": ["restore", SCOPE, "one"],
     "undo": ["undo", SCOPE],
+    "rewind": ["rewind", "marked", "--yes"],
+    "rewind mark": ["rewind", "mark", "start", "--scope", SCOPE],
+    "rewind list": ["rewind", "list"],
+    "rewind undo": ["rewind", "undo", "--yes"],
     "fork": ["fork", SCOPE, "b"],
+    "session list": ["session", "list"],
+    "session export": ["session", "export", SCOPE, "--to", "session.json"],
     "retain": ["retain", "--dry-run"],
     "hold": ["hold", SCOPE],
     "unhold": ["unhold", SCOPE],
@@ -325,6 +332,10 @@ def test_every_document_has_the_documented_fields(
         request.getfixturevalue("walked")
     if verb.startswith("prose"):
         request.getfixturevalue("programs_left")
+    if verb.startswith("rewind"):
+        cli("rewind", "mark", "marked", "--scope", SCOPE)
+    if verb == "rewind undo":
+        cli("rewind", "marked", "--yes")
     if verb in ("event list", "project"):
         cli(*COMMANDS["event record"])
         Path("opened_tickets.py").write_text(TICKETS)

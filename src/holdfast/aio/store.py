@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import threading
 from collections.abc import (
     AsyncIterator,
@@ -28,6 +29,7 @@ from holdfast.aio.loop import Loop, Reading, shielded
 from holdfast.aio.nodes import AsyncWalk, AsyncWalks
 from holdfast.aio.projections import AsyncProjected
 from holdfast.aio.record import AsyncGroup, AsyncJointScope, AsyncOpenDecision, mirror
+from holdfast.aio.rewinds import AsyncRewinds
 from holdfast.aio.runs import AsyncRun, AsyncRuns
 from holdfast.aio.scope import AsyncScope
 from holdfast.backends.protocol import START, Lease, Mark, Position, Record
@@ -66,6 +68,7 @@ from holdfast.query.form import Where
 from holdfast.record.audit import Audit, Comparison, StatePath, TrialOutcome, TrialRun
 from holdfast.record.decisions import Decision, PolicyMode
 from holdfast.runs import Run, RunFunction
+from holdfast.scratch import ScratchScope
 from holdfast.store import S, Store
 
 P = ParamSpec("P")
@@ -632,6 +635,8 @@ class AsyncStore:
     sessions = mirror(Store.sessions, of="_store")
 
     query = mirror(Store.query, of="_store")
+    context = mirror(Store.context, of="_store")
+    boot = mirror(Store.boot, of="_store")
     resolve = mirror(Store.resolve, of="_store")
     dangling_links = mirror(Store.dangling_links, of="_store")
     sql = mirror(Store.sql, of="_store")
@@ -718,6 +723,9 @@ class AsyncStore:
         name = scope.name if isinstance(scope, AsyncScope) else scope
         return AsyncAudit(self._loop, self._store.audit(name))
 
+    def rewinds(self, work_tree: str | os.PathLike[str] = ".") -> AsyncRewinds:
+        return AsyncRewinds(self._loop, self._store.rewinds(work_tree))
+
     def policy(self, mode: PolicyMode) -> AsyncPolicy:
         return AsyncPolicy(self._loop, mode)
 
@@ -762,6 +770,10 @@ class AsyncStore:
 
     async def let_go(self) -> list[LetGo]:
         return await self._loop.hop(self._store.let_go)
+
+    def scratch(self, id: str | None = None, *, parent: AsyncScope | None = None) -> ScratchScope:
+        """Returns a scope in memory; nothing that it does waits, so it is not awaited."""
+        return self._store.scratch(id, parent=None if parent is None else parent.sync)
 
     async def status(self) -> dict[str, Any]:
         return await self._loop.hop(self._store.status)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
 from cyclopts import App, Group
-from cyclopts.exceptions import CycloptsError
+from cyclopts.exceptions import CycloptsError, UnusedCliTokensError
 
 import holdfast
 from holdfast.cli import (
     backup,
+    boot,
     completion,
     decisions,
     demo,
@@ -27,10 +29,12 @@ from holdfast.cli import (
     prose,
     query,
     retain,
+    rewinds,
     runs,
     salvage,
     schemas,
     selftest,
+    sessions,
     state,
     store,
     tasks,
@@ -65,6 +69,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("init", store.init, _START),
     ("demo", demo.demo, _START),
     ("advise", advise_backend, _START),
+    ("boot", boot.boot, _START),
     ("status", store.status, _LOOK),
     ("scopes", store.scopes, _LOOK),
     ("show", state.show, _LOOK),
@@ -87,11 +92,17 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("schema diff", schemas.diff_schema, _LOOK),
     ("event list", events.list_events, _LOOK),
     ("project", events.project, _LOOK),
+    ("session list", sessions.list_sessions, _LOOK),
+    ("session export", sessions.export_session, _CARE),
     ("set", state.set_value, _CHANGE),
     ("delete", state.delete, _CHANGE),
     ("checkpoint", history.checkpoint, _CHANGE),
     ("restore", history.restore, _CHANGE),
     ("undo", history.undo, _CHANGE),
+    ("rewind", rewinds.rewind, _CHANGE),
+    ("rewind mark", rewinds.mark, _CHANGE),
+    ("rewind list", rewinds.list_points, _LOOK),
+    ("rewind undo", rewinds.undo, _CHANGE),
     ("remove", history.remove, _CHANGE),
     ("fork", history.fork, _CHANGE),
     ("say", messages.say, _CHANGE),
@@ -166,8 +177,10 @@ _FAMILIES = {
     "message": "Add and list messages; the short forms: say, messages.",
     "nodes": "Walk graphs of nodes, and say why something was computed.",
     "prose": "Check, run and look after programs of agents: .prose files.",
+    "rewind": "Go back to a point: rewind POINT; make and list points, take a rewind back.",
     "runs": "Start, watch and look after runs: programs whose position survives anything.",
     "schema": "List, show and compare the schemas of a program and of a store.",
+    "session": "List sessions that have not ended, and write one as a JSON document.",
     "task": "Add, list, claim, change and close tasks.",
 }
 """Words that other verbs follow, such as runs list; one that is a verb too works by itself."""
@@ -313,6 +326,9 @@ def usage_error(mistake: CycloptsError, words: list[str]) -> UsageError:
     """Returns a mistake in what was typed as one of our errors."""
     # The list of verbs that may follow is cut off in the middle: the hint helps more.
     message = str(mistake).partition(" Available commands:")[0].strip().removesuffix(".")
+    if isinstance(mistake, UnusedCliTokensError):
+        extra = " ".join(shlex.quote(word) for word in mistake.unused_tokens or ())
+        message = f"nothing takes {extra}: there are more words than the verb has places for"
     for word in words:
         message = message.replace(word, without_secrets(word)) if word else message
     verbs = {*ALIASES, *(name for name, _, _ in VERBS)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from typing import Annotated, Any
@@ -10,7 +11,7 @@ from cyclopts import Parameter
 
 from holdfast.cli.completion import Moment, ScopeName
 from holdfast.cli.options import DEFAULTS, Flag, Options, open_reading, open_writing
-from holdfast.cli.parsing import find_revision, find_scope, parse_path, parse_value
+from holdfast.cli.parsing import find_revision, find_scope, parse_value
 from holdfast.cli.printing import (
     is_terminal,
     print_facts,
@@ -22,6 +23,7 @@ from holdfast.cli.printing import (
     print_tree,
 )
 from holdfast.core import codec
+from holdfast.core.arguments import parse_path
 from holdfast.core.tree import List, Map
 from holdfast.errors import NotFoundError, UsageError
 from holdfast.record.audit import AuditItem
@@ -121,7 +123,9 @@ def get(
         scope = found.name
         revision = find_revision(found, at)
         place = parse_path(path)
-        value = read_value(found, found.at(revision), place)
+        state = found.at(revision)
+        refuse_two_meanings(found, state, path, place)
+        value = read_value(found, state, place)
         if options.json:
             print_json(value_document(scope, revision, place, value))
         elif raw:
@@ -173,6 +177,7 @@ def set_value(
     parsed = parse_value(read_input() if value == "-" else value, is_text=text)
     with open_writing(options, unchecked=unchecked) as store:
         found = find_scope(store, scope, must_exist=False)
+        refuse_two_meanings(found, found.state, path, place)
         revision = found.set(place, parsed, expected=expected, key=key, checkpoint=checkpoint)
     if options.json:
         print_json(write_document(scope, revision, place))
@@ -212,6 +217,7 @@ def delete(
     with open_writing(options, unchecked=unchecked) as store:
         found = find_scope(store, scope)
         scope = found.name
+        refuse_two_meanings(found, found.state, path, place)
         read_value(found, found.state, place)
         revision = found.delete(place, expected=expected, checkpoint=checkpoint)
     if options.json:
@@ -219,6 +225,20 @@ def delete(
     else:
         print_line(
             f"{clean(scope)} is at revision {revision}: {clean(show_path(place))} is deleted"
+        )
+
+
+def refuse_two_meanings(scope: Scope, state: Map, text: str, path: tuple[str | int, ...]) -> None:
+    """Raises UsageError for a word such as a.b where the state has a key of that very name.
+
+    In Python text is one key; here it is a path. Where both could be meant, nobody guesses.
+    """
+    if len(path) > 1 and text in state:
+        key = json.dumps([text], ensure_ascii=False)
+        whole = json.dumps(list(path), ensure_ascii=False, separators=(",", ":"))
+        raise UsageError(
+            f'{text!r:.80} may be the key of scope "{scope.name}" that is called so, or a path',
+            hint=f"write {shlex.quote(key)} for the key, {shlex.quote(whole)} for the path",
         )
 
 

@@ -373,6 +373,14 @@ class View:
         return state
 
 
+def of_memory(name: str) -> UsageError:
+    """Returns the error for a scratch scope in what a store reads or commits as one."""
+    return UsageError(
+        f'"{name}" is a scratch scope: it is kept in memory, and the store does not know it',
+        hint="read it and write to it outside of the block",
+    )
+
+
 def _name_of(scope: object) -> str:
     """Returns the scope's name, or raises UsageError for what is no scope.
 
@@ -385,6 +393,8 @@ def _name_of(scope: object) -> str:
                 f"expected a scope, found {show_value(scope)}",
                 hint='store.scope("team/red") is one',
             )
+        if getattr(kind, "is_scratch", False):
+            raise of_memory(scope.name)
         _SCOPES.add(kind)
     return cast("WritableScope", scope).name
 

@@ -266,10 +266,16 @@ def messages_of(context: RecordContext, stream: str) -> Iterator[Document]:
 
 def edited_message(context: RecordContext, stream: str, revision: int) -> Document | None:
     """Returns one message as it reads now; None if it is gone."""
+    message = message_now(context, stream, revision)
+    return None if message is None else message_document(stream, message)
+
+
+def message_now(context: RecordContext, stream: str, revision: int) -> Message | None:
+    """Returns the message of a revision with its edits; None if it is gone."""
     scan = context.scans.newest(stream, original=True)
     with scan.mutex:
         found = [one for one in scan.before(revision + 1, 1) if one.revision == revision]
         edits = [scan.edits_of(record) for record in found]
     for record, edited in zip(found, edits, strict=True):
-        return message_document(stream, Message(record, context.log.blobs.read, edited))
+        return Message(record, context.log.blobs.read, edited)
     return None

@@ -23,7 +23,7 @@ from holdfast.core.tree import MISSING, List, Map, get
 from holdfast.errors import UsageError, show_value
 from holdfast.names import check_level, fits_pattern, is_pattern
 from holdfast.query.documents import plain
-from holdfast.query.form import Condition, parse_path, sort_of
+from holdfast.query.form import Condition, check_place, sort_of
 
 if TYPE_CHECKING:
     from holdfast.backends.side import Condition as SqlCondition
@@ -70,7 +70,7 @@ def index(scopes: str, path: str | tuple[str | int, ...]) -> StateIndex:
         )
     if "*" not in scopes:
         check_level(scopes)
-    return StateIndex(scopes, parse_path(path))
+    return StateIndex(scopes, check_place(path))
 
 
 def check_indexes(indexes: object) -> tuple[StateIndex, ...]:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from threading import Lock
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -68,6 +68,8 @@ class RecordContext:
         """Which messages conversations have, as far as they were read."""
         self.tables = TaskTables(log)
         """The tasks of the scopes that were read."""
+        self.turn_memory: dict[str, dict[tuple[str, str], Any]] = {}
+        """By scope, what is kept for a turn (`memory.py`): it never reaches the store."""
         self.read_observers: dict[str, list[ReadObserver]] = {}
         """By scope, whom to tell what of its state is read (`audit.py`)."""
         self.find_decisions: FindDecisions | None = None

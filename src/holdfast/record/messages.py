@@ -100,7 +100,7 @@ def _check_score(score: object) -> float:
 
 def fact_lines(facts: Iterable[Fact], names: tuple[str, ...]) -> list[str]:
     """Returns a line for each fact about one of the names; a stale one says so."""
-    has = _pattern(names)
+    has = name_pattern(names)
     return [
         f"{fact.name}: {fact.value}{f' (stale: {fact.reason})' if fact.stale else ''}"
         for fact in facts
@@ -109,11 +109,11 @@ def fact_lines(facts: Iterable[Fact], names: tuple[str, ...]) -> list[str]:
 
 
 def _mentions(names: tuple[str, ...]) -> Scorer:
-    has = _pattern(names)
+    has = name_pattern(names)
     return lambda message: len(has.findall(message.text))
 
 
-def _pattern(names: tuple[str, ...]) -> re.Pattern[str]:
+def name_pattern(names: tuple[str, ...]) -> re.Pattern[str]:
     """Returns a pattern that finds a name as a whole word, in any case."""
     words = "|".join(re.escape(name.strip()) for name in names)
     return re.compile(rf"(?<![^\W_])(?:{words})(?![^\W_])", re.IGNORECASE)

@@ -1,0 +1,27 @@
+"""Git: the command, run so that a foreign repository runs nothing, and what is built on it.
+
+command      runs git without anything that a repository's configuration could name
+repository   a repository: branch, commits, files of a commit; objects and refs of our own
+work_tree    the files on the disk: what they hold, and putting one back without losing an edit
+exchange     two names of a folder, exchanged in one step
+rewinds      points to go back to, of scopes and files, and the way back and forth
+"""
+
+from holdfast.git.repository import Commit, Entry, Repository
+from holdfast.git.rewinds import FileStep, Preview, RewindPoint, Rewinds, Rewound, What
+from holdfast.git.work_tree import FileStatus, Look, WorkTree
+
+__all__ = [
+    "Commit",
+    "Entry",
+    "FileStatus",
+    "FileStep",
+    "Look",
+    "Preview",
+    "Repository",
+    "RewindPoint",
+    "Rewinds",
+    "Rewound",
+    "What",
+    "WorkTree",
+]
