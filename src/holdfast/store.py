@@ -119,6 +119,7 @@ from holdfast.nodes.results import NodeState
 from holdfast.nodes.run import process_as_run
 from holdfast.nodes.walk import Nodes
 from holdfast.projections import Projected, Projection, Projections
+from holdfast.projects.project import Project
 from holdfast.query.form import TIMEOUT_S, Hit, Hits, Kind, Rows, Where, check_where
 from holdfast.query.links import DanglingLink
 from holdfast.query.paths import StateIndex, check_indexes
@@ -1013,13 +1014,24 @@ class Store:
 
     # --- projections -----------------------------------------------------------------------------
 
-    def project(self, projection: Projection, over: Scope | str | None = None) -> Projected:
-        """Returns a projection over a scope, the scopes that match a pattern, or the whole store.
+    @overload
+    def project(self, what: Projection, over: Scope | str | None = None) -> Projected: ...
+    @overload
+    def project(self, what: str | os.PathLike[str] = ".") -> Project: ...
+    def project(
+        self, what: Projection | str | os.PathLike[str] = ".", over: Scope | str | None = None
+    ) -> Projected | Project:
+        """Returns the project in a directory; or, of a projection, its state over some scopes.
 
-        A pattern is text such as `conversation/support-*`. What it shows is up to date whenever it
-        is looked at, for the price of what was recorded since.
+        A project is named by its directory. A projection is over a scope, the scopes that match a
+        pattern such as `conversation/support-*`, or the whole store. What it shows is up to date
+        whenever it is looked at, for the price of what was recorded since.
         """
-        return self._projections.projected(projection, over)
+        if isinstance(what, str | os.PathLike):
+            if over is not None:
+                raise UsageError("over belongs to a projection, and this is a directory")
+            return Project(self, what)
+        return self._projections.projected(what, over)
 
     # --- the record ------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,19 @@ def programs_left(filled: None, cli: Any) -> None:
 
 
 @pytest.fixture
+def project_left(filled: None, cli: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A project with a task that is done, and a session; then somebody types a line."""
+    Path("script.json").write_text("{}")
+    Path("typed").write_text("hello\n")
+    cli("project", "do", "begin", "--script", "script.json")
+    with open("typed", encoding="utf-8") as typed:
+        monkeypatch.setattr(sys, "stdin", typed)
+        cli("project", "chat", "--script", "script.json")
+        typed.seek(0)
+        yield
+
+
+@pytest.fixture
 def walked(filled: None, desk_graph: Path, cli: Any) -> None:
     """A graph that was walked twice."""
     for text in ("hi", "a riddle"):
@@ -228,6 +242,19 @@ COMMANDS = {
     "event record": ["event", "record", SCOPE, "ticket_opened", '{"id":"t1","title":"a"}'],
     "event list": ["event", "list"],
     "project": ["project", "opened_tickets.py:Tickets"],
+    "project do": ["project", "do", "write it", "--script", "script.json"],
+    "project chat": ["project", "chat", "--script", "script.json"],
+    "project status": ["project", "status"],
+    "project survey": ["project", "survey"],
+    "project tasks": ["project", "tasks", "--all"],
+    "project sessions": ["project", "sessions"],
+    "project stop": ["project", "stop"],
+    "project interrupt": ["project", "interrupt", "well?"],
+    "project steer": ["project", "steer", "in green"],
+    "project follow-up": ["project", "follow-up", "then tea"],
+    "project note": ["project", "note", "below the mat"],
+    "project checkpoint": ["project", "checkpoint", "before"],
+    "project alias": ["project", "alias", "ralph", "--to", "bin"],
     "decide": ["decide", SCOPE, "refund", "--because", "broken"],
     "outcome": ["outcome", f"left@{SCOPE}", "looked"],
     "fact": ["fact", SCOPE, "branch", "main"],
@@ -326,6 +353,8 @@ def compare(documented: Any, printed: Any, where: str = "") -> None:
 def test_every_document_has_the_documented_fields(
     verb: str, filled: None, cli: Any, request: pytest.FixtureRequest
 ):
+    if verb.startswith("project "):
+        request.getfixturevalue("project_left")
     if verb.startswith("runs"):
         request.getfixturevalue("runs_left")
     if verb.startswith("nodes"):

@@ -59,7 +59,7 @@ from holdfast.core.page import PAGE_SIZE, Page
 from holdfast.core.retention import GRACE_S, Hold, LetGo, Retention
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
-from holdfast.errors import LeaseLostError
+from holdfast.errors import LeaseLostError, UsageError
 from holdfast.joint import JointCommit
 from holdfast.nodes.define import Graph
 from holdfast.nodes.walk import call_plainly
@@ -552,10 +552,17 @@ class AsyncStore:
                 yield change
 
     def project(
-        self, projection: Projection, over: AsyncScope | str | None = None
+        self,
+        what: Projection | str | os.PathLike[str] = ".",
+        over: AsyncScope | str | None = None,
     ) -> AsyncProjected:
+        if isinstance(what, str | os.PathLike):
+            raise UsageError(
+                "a coordinator has a thread of its own: a project is used through holdfast.open()",
+                hint="open the store again, in a thread that may wait",
+            )
         place = over.sync if isinstance(over, AsyncScope) else over
-        return AsyncProjected(self._loop, self._store.project(projection, place))
+        return AsyncProjected(self._loop, self._store.project(what, place))
 
     def subscribe(
         self, subscriber: Subscriber, *, on_error: OnError | None = None

@@ -26,6 +26,7 @@ from holdfast.cli import (
     history,
     messages,
     nodes,
+    project,
     prose,
     query,
     retain,
@@ -92,6 +93,10 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("schema diff", schemas.diff_schema, _LOOK),
     ("event list", events.list_events, _LOOK),
     ("project", events.project, _LOOK),
+    ("project status", project.status, _LOOK),
+    ("project survey", project.survey, _LOOK),
+    ("project tasks", project.tasks, _LOOK),
+    ("project sessions", project.sessions, _LOOK),
     ("session list", sessions.list_sessions, _LOOK),
     ("session export", sessions.export_session, _CARE),
     ("set", state.set_value, _CHANGE),
@@ -150,6 +155,15 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("prose resume", prose.resume, _RUNS),
     ("prose restore", prose.restore, _CHANGE),
     ("prose fork", prose.fork, _CHANGE),
+    ("project do", project.do, _RUNS),
+    ("project chat", project.chat, _RUNS),
+    ("project stop", project.stop, _CHANGE),
+    ("project interrupt", project.interrupt, _CHANGE),
+    ("project steer", project.steer, _CHANGE),
+    ("project follow-up", project.follow_up, _CHANGE),
+    ("project note", project.note, _CHANGE),
+    ("project checkpoint", project.checkpoint, _CHANGE),
+    ("project alias", project.alias, _START),
     ("nodes list", nodes.list_nodes, _LOOK),
     ("nodes show", nodes.show, _LOOK),
     ("nodes why", nodes.why, _LOOK),
@@ -176,6 +190,7 @@ _FAMILIES = {
     "event": "Record and list events of your own.",
     "message": "Add and list messages; the short forms: say, messages.",
     "nodes": "Walk graphs of nodes, and say why something was computed.",
+    "project": "Work in the project of this directory; or, with FILE.py:NAME, show a projection.",
     "prose": "Check, run and look after programs of agents: .prose files.",
     "rewind": "Go back to a point: rewind POINT; make and list points, take a rewind back.",
     "runs": "Start, watch and look after runs: programs whose position survives anything.",
@@ -205,7 +220,7 @@ def make_app() -> App:
         suppress_keyboard_interrupt=False,
     )
     for family, text in _FAMILIES.items():
-        group = _RUNS if family in ("nodes", "runs") else _CHANGE
+        group = _RUNS if family in ("nodes", "project", "runs") else _CHANGE
         group = _CARE if family == "backup" else group
         app.command(App(name=family, help=text, group=group))
     verbs = {name: (function, group) for name, function, group in VERBS}
@@ -233,7 +248,7 @@ def run(arguments: list[str]) -> int:
     if words[:1] == [_COMPLETE]:
         words = [_COMPLETE, *put_verb_first(words[1:])]
     else:
-        words = name_views(put_verb_first(words))
+        words = name_views(put_verb_first(name_task(words)))
     options = words[: words.index("--")] if "--" in words else words
     is_json = "--json" in options
     try:
@@ -302,6 +317,16 @@ def put_verb_first(arguments: list[str]) -> list[str]:
         del words[:count]
     count = verb_length(words)
     return [*words[:count], *moved, *words[count:]] if words else moved
+
+
+def name_task(words: list[str]) -> list[str]:
+    """Returns what a short command for projects was given as a verb: without one it is a task."""
+    if words[:2] != ["project", "-"]:
+        return words
+    verbs = {name.partition(" ")[2] for name, _, _ in VERBS if name.startswith("project ")}
+    rest = words[2:]
+    is_verb = not rest or rest[0] in verbs or rest[0] in ("--help", "--version")
+    return ["project", *rest] if is_verb else ["project", "do", *rest]
 
 
 def name_views(words: list[str]) -> list[str]:
