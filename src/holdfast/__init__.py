@@ -83,6 +83,7 @@ from holdfast.query.links import DanglingLink
 from holdfast.query.paths import StateIndex, index
 from holdfast.query.questions import IndexStatus
 from holdfast.record.audit import Audit, AuditItem, Comparison
+from holdfast.record.catches import Catch
 from holdfast.record.context import Stale
 from holdfast.record.decisions import Decision, Link, OpenDecision, Policy, UndecidedWarning
 from holdfast.record.difference import Difference, MessageChange, Restored, TaskChange
@@ -142,6 +143,7 @@ __all__ = [
     "AsyncState",
     "Audit",
     "AuditItem",
+    "Catch",
     "Cause",
     "Change",
     "Checkpoint",

@@ -108,6 +108,7 @@ from holdfast.names import (
     unescape,
 )
 from holdfast.record import keyed_item, own_events, removal
+from holdfast.record.catches import Catch, Finder, catch_decisions, catches_in, log_catch
 from holdfast.record.context import RecordContext
 from holdfast.record.decisions import (
     Decision,
@@ -903,6 +904,42 @@ class Scope(Generic[S_co]):
         check_text(name, "an effect")
         check_effect(self._context, self, name)
         yield
+
+    def catch(
+        self,
+        caught: str,
+        *,
+        control: str = "review",
+        outcome: str | None = None,
+        notes: str | None = None,
+        about: str | None = None,
+    ) -> Catch:
+        """Logs by hand what a control has caught here; durable when it returns.
+
+        `about` is a link to what it is about, such as `message:…` or `commit:…`.
+        """
+        return log_catch(
+            self._context,
+            self,
+            caught,
+            control=control,
+            outcome=outcome,
+            notes=notes,
+            about=about,
+        )
+
+    def catches(self) -> list[Catch]:
+        """Returns what was caught here, oldest first: by hand, by a policy, in messages."""
+        return list(catches_in(self._context, self))
+
+    def catch_decisions(self, *, last: int = 200, find: Finder | None = None) -> list[Catch]:
+        """Logs decisions that the newest messages state and no record has; returns the new ones.
+
+        A sentence that says that something was decided counts, unless a decision here has most of
+        its words or links to the message. `find` is a function that returns what a message
+        decides, in place of our guess. Each message is caught once.
+        """
+        return catch_decisions(self._context, self, last=last, find=find)
 
     # --- facts -----------------------------------------------------------------------------------
 

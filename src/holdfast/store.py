@@ -124,8 +124,9 @@ from holdfast.query.form import TIMEOUT_S, Hit, Hits, Kind, Rows, Where, check_w
 from holdfast.query.links import DanglingLink
 from holdfast.query.paths import StateIndex, check_indexes
 from holdfast.query.questions import IndexStatus, Questions
-from holdfast.record import sessions
+from holdfast.record import catches, sessions
 from holdfast.record.audit import Audit
+from holdfast.record.catches import Catch
 from holdfast.record.context import RecordContext, Stale
 from holdfast.record.decisions import Decision, Decisions, Policy, PolicyMode, set_policy
 from holdfast.record.recovery import recover, stale
@@ -1142,6 +1143,15 @@ class Store:
         when the block ends. Each such effect is recorded in its scope.
         """
         return Policy(self._context, mode)
+
+    def catches(self, *, after: str | None = None, limit: int | None = PAGE_SIZE) -> Page[Catch]:
+        """Returns what was caught in all scopes, newest first; `scope.catches()` has one scope's.
+
+        The cursor of a page, given as `after`, leads to the next one.
+        """
+        hits = self.query(kind="log", type=catches.TYPES, limit=limit, after=after)
+        found = [catches.read_catch(self._log.record(hit.scope, hit.revision)) for hit in hits]
+        return Page(found, more=hits.more, cursor=hits.cursor)
 
     # --- questions -------------------------------------------------------------------------------
 

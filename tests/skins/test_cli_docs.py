@@ -169,6 +169,15 @@ def walked(filled: None, desk_graph: Path, cli: Any) -> None:
         cli("nodes", "process", "desk_graph.py:planner", SCOPE, "--input", f"text={text}")
 
 
+def make_repository() -> None:
+    """A repository with one commit, and a file that was changed since."""
+    words = ["-c", "user.name=ann", "-c", "user.email=ann@example.org"]
+    Path("a.txt").write_text("one\n")
+    for step in (["init", "-q"], ["add", "a.txt"], ["commit", "-q", "-m", "begin"]):
+        subprocess.run(["git", *words, *step], check=True)
+    Path("a.txt").write_text("two\n")
+
+
 def leave_a_suspect(place: str) -> None:
     """A worker is killed while it holds a lease, a claim and a group's delivery."""
     with holdfast.open(place) as store, store.commit() as tx:
@@ -258,6 +267,9 @@ COMMANDS = {
     "decide": ["decide", SCOPE, "refund", "--because", "broken"],
     "outcome": ["outcome", f"left@{SCOPE}", "looked"],
     "fact": ["fact", SCOPE, "branch", "main"],
+    "catch": ["catch", SCOPE, "the refund was not decided"],
+    "catch list": ["catch", "list"],
+    "catch scan": ["catch", "scan", SCOPE],
     "recover": ["recover"],
     "schema list": ["schema", "list"],
     "schema show": ["schema", "show", "desk_schema.py"],
@@ -273,6 +285,10 @@ COMMANDS = {
     "rewind mark": ["rewind", "mark", "start", "--scope", SCOPE],
     "rewind list": ["rewind", "list"],
     "rewind undo": ["rewind", "undo", "--yes"],
+    "file": ["file", "a.txt"],
+    "git status": ["git", "status"],
+    "git log": ["git", "log"],
+    "git record": ["git", "record", SCOPE],
     "fork": ["fork", SCOPE, "b"],
     "session list": ["session", "list"],
     "session export": ["session", "export", SCOPE, "--to", "session.json"],
@@ -363,11 +379,18 @@ def test_every_document_has_the_documented_fields(
         request.getfixturevalue("programs_left")
     if verb.startswith("rewind"):
         cli("rewind", "mark", "marked", "--scope", SCOPE)
+    if verb == "file" or verb.startswith("git"):
+        make_repository()
+        cli("git", "record", SCOPE)
     if verb == "rewind undo":
         cli("rewind", "marked", "--yes")
     if verb in ("event list", "project"):
         cli(*COMMANDS["event record"])
         Path("opened_tickets.py").write_text(TICKETS)
+    if verb == "catch list":
+        cli(*COMMANDS["catch"])
+    if verb == "catch scan":
+        cli("say", SCOPE, "We decided to refund the whole order.")
     if verb == "unhold":
         cli(*COMMANDS["hold"])
     code = int(verb == "migrate")  # --check has found one

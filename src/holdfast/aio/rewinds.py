@@ -30,6 +30,7 @@ class AsyncRewinds:
     find = mirror(Rewinds.find)
     interrupted = mirror(Rewinds.interrupted)
     preview = mirror(Rewinds.preview)
+    preview_file = mirror(Rewinds.preview_file)
     preview_undo = mirror(Rewinds.preview_undo)
     apply = mirror(Rewinds.apply)
     rewind = mirror(Rewinds.rewind)

@@ -366,6 +366,9 @@ class AsyncScope(Generic[S_co]):
 
     decide = deciding(Scope.decide)
     recall = mirror(Scope.recall)
+    catch = mirror(Scope.catch)
+    catches = mirror(Scope.catches)
+    catch_decisions = mirror(Scope.catch_decisions)
 
     @asynccontextmanager
     async def effect(self, name: str) -> AsyncGenerator[None]:

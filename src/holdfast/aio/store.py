@@ -640,6 +640,7 @@ class AsyncStore:
     stale = mirror(Store.stale, of="_store")
     tasks = mirror(Store.tasks, of="_store")
     sessions = mirror(Store.sessions, of="_store")
+    catches = mirror(Store.catches, of="_store")
 
     query = mirror(Store.query, of="_store")
     context = mirror(Store.context, of="_store")

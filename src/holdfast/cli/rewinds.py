@@ -122,7 +122,7 @@ def rewind(
     """
     with open_writing(options) as store:
         preview = store.rewinds().preview(point, what=what, overwrite=overwrite)
-        return _preview_and_apply(preview, options, dry_run=dry_run, yes=yes)
+        return preview_and_apply(preview, options, dry_run=dry_run, yes=yes)
 
 
 def undo(*, dry_run: Flag = False, yes: Flag = False, options: Options = DEFAULTS) -> int:
@@ -137,10 +137,10 @@ def undo(*, dry_run: Flag = False, yes: Flag = False, options: Options = DEFAULT
     """
     with open_writing(options) as store:
         preview = store.rewinds().preview_undo()
-        return _preview_and_apply(preview, options, dry_run=dry_run, yes=yes)
+        return preview_and_apply(preview, options, dry_run=dry_run, yes=yes)
 
 
-def _preview_and_apply(preview: Preview, options: Options, *, dry_run: bool, yes: bool) -> int:
+def preview_and_apply(preview: Preview, options: Options, *, dry_run: bool, yes: bool) -> int:
     if dry_run:
         if options.json:
             print_json(preview_document(preview))

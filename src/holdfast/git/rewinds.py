@@ -220,6 +220,31 @@ class Rewinds:
         check_flag(overwrite, "overwrite")
         return self._preview(found, what, overwrite=overwrite, base=None)
 
+    def preview_file(self, path: str | os.PathLike[str], commit: str = "HEAD") -> Preview:
+        """Returns what would bring one file back as a commit of git has it; `undo` takes it back.
+
+        What the file holds now and no commit has is named in `stays`: it is lost from the file,
+        and kept with the point that is made before.
+        """
+        tree = self.work_tree()
+        repository = tree.repository
+        inside, found = repository.relative(path), repository.find_commit(commit)
+        if not repository.files_of(found.id, under=inside):
+            raise NotFoundError(f'commit {found.id[:12]} has no file "{inside}"')
+        point = RewindPoint(
+            id=f"commit:{found.id}",
+            name=f"{inside} of {found.id[:12]}",
+            time=found.time,
+            actor=found.author,
+            scopes={},
+            commit=found.id,
+            branch=repository.branch,
+            head=repository.head,
+        )
+        preview = Preview(self, point, "files")
+        preview.look_at_files(tree, None, overwrite=True, only=inside)
+        return preview
+
     def apply(self, preview: Preview) -> Rewound:
         """Does what a preview showed."""
         return preview.apply()
@@ -307,8 +332,12 @@ class Preview:
             for fact in since.facts if since else ():
                 self.stays.append(f"fact {fact.name}@{name}")
 
-    def look_at_files(self, tree: WorkTree, base: str | None, *, overwrite: bool) -> None:
-        """Finds which files change; `base` is the tree from which a file must not have changed."""
+    def look_at_files(
+        self, tree: WorkTree, base: str | None, *, overwrite: bool, only: str | None = None
+    ) -> None:
+        """Finds which files change, or whether one does; `base` is the tree from which a file must
+        not have changed.
+        """
         repository = tree.repository
         assert self.point.commit is not None, "BUG: the point has files"
         self._tree = tree
@@ -323,7 +352,7 @@ class Preview:
             ) from error
         expected = self._now if base is None else repository.files_of(base)
         theirs = {} if overwrite else self._changed_after_messages()
-        for path in sorted({*self._then, *self._now}):
+        for path in sorted({*self._then, *self._now} if only is None else {only}):
             now, then = self._now.get(path), self._then.get(path)
             if now == then:
                 continue
@@ -332,7 +361,8 @@ class Preview:
             else:
                 act = "make" if now is None else "remove" if then is None else "write"
                 self.files.append(FileStep(path, act))
-        self._name_what_stays(repository, look)
+        if only is None:
+            self._name_what_stays(repository, look)
 
     def _reason_to_skip(
         self, path: str, look: Look, expected: Mapping[str, Entry], theirs: Mapping[str, str]

@@ -109,7 +109,8 @@ def _tags(said: dict[str, Any]) -> tuple[str, ...]:
 
 
 def message_document(stream: str, message: Message) -> Document:
-    """Returns a message of a scope, as it reads now."""
+    """Returns a message of a scope, as it reads now; it links to the files that it changed."""
+    files = [f"file:{change.path}" for change in message.files]
     return Document(
         kind="message",
         scope=stream,
@@ -119,7 +120,7 @@ def message_document(stream: str, message: Message) -> Document:
         type=plain(message.role),
         revision=message.revision,
         tags=_tags(message.metadata),
-        links=_names(message.links),
+        links=_names([*message.links, *files]),
         texts=(message.text,) if message.text else (),
     )
 
