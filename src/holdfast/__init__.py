@@ -21,6 +21,7 @@ from holdfast.core.observe import Observed, Observer
 from holdfast.core.own_event import OwnEvent, event
 from holdfast.core.page import Page
 from holdfast.core.past import StateAt
+from holdfast.core.provenance import provenance
 from holdfast.core.retention import Hold, LetGo, Retained, Retention
 from holdfast.core.schema import downgrade, schema, upgrade
 from holdfast.core.shape import Misfit
@@ -130,6 +131,7 @@ from holdfast.scratch import ScratchScope
 from holdfast.store import Store
 from holdfast.store import open_store as open
 from holdfast.thumbprint import register_thumb, thumb
+from holdfast.undo import Dependent, NotTakenBack, TakenBack, Undone
 
 __version__ = "0.1.0"
 
@@ -161,6 +163,7 @@ __all__ = [
     "DanglingLink",
     "Decision",
     "Delivery",
+    "Dependent",
     "Difference",
     "Done",
     "Draft",
@@ -216,6 +219,7 @@ __all__ = [
     "NodeState",
     "NotDone",
     "NotFoundError",
+    "NotTakenBack",
     "Observed",
     "Observer",
     "OpenDecision",
@@ -267,6 +271,7 @@ __all__ = [
     "Store",
     "StoredNode",
     "Subscriber",
+    "TakenBack",
     "Task",
     "TaskChange",
     "Tasks",
@@ -275,6 +280,7 @@ __all__ = [
     "UnavailableError",
     "UndecidedError",
     "UndecidedWarning",
+    "Undone",
     "Unknown",
     "UntrustedError",
     "UpgradeError",
@@ -299,6 +305,7 @@ __all__ = [
     "open",
     "path",
     "projection",
+    "provenance",
     "register_thumb",
     "repair",
     "rule",

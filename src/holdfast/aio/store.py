@@ -475,6 +475,8 @@ class AsyncStore:
         scope: AsyncScope | str | None = None,
         type: str | type[Any] | None = None,
         actor: str | None = None,
+        source: str | None = None,
+        trust: str | None = None,
         since: datetime | timedelta | str | float | None = None,
         until: datetime | timedelta | str | float | None = None,
         newest_first: bool = False,
@@ -487,6 +489,8 @@ class AsyncStore:
             scope=scope.sync if isinstance(scope, AsyncScope) else scope,
             type=type,
             actor=actor,
+            source=source,
+            trust=trust,
             since=since,
             until=until,
             newest_first=newest_first,
@@ -651,6 +655,7 @@ class AsyncStore:
     refresh_tables = mirror(Store.refresh_tables, of="_store")
     index_status = mirror(Store.index_status, of="_store")
     rebuild_index = mirror(Store.rebuild_index, of="_store")
+    undo = mirror(Store.undo, of="_store")
 
     if TYPE_CHECKING:  # a decorator loses the parameters of the run's function
 

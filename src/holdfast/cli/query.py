@@ -37,6 +37,10 @@ class Question:
     """The type of an event; alone, only events are looked at."""
     actor: str | None = None
     """Who recorded it."""
+    source: str | None = None
+    """Where it came from: human, model, tool, import or file."""
+    trust: str | None = None
+    """How far that is trusted, in your own word."""
     scope: str | None = None
     """A scope's name, or a pattern such as "conversation/*"."""
     since: str | None = None

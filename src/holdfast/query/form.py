@@ -33,8 +33,8 @@ KINDS_OF_SCOPES = KINDS[:-1]
 Operator = Literal["=", "!=", "<", "<=", ">", ">=", "in", "exists"]
 OPERATORS: tuple[str, ...] = get_args(Operator)
 TIMEOUT_S = 30.0
-FIELDS = ("kind", "type", "actor", "scope", "since", "until", "text", "tag", "status", "links",
-          "where", "limit", "after", "timeout", "stale_ok")  # fmt: skip
+FIELDS = ("kind", "type", "actor", "source", "trust", "scope", "since", "until", "text", "tag",
+          "status", "links", "where", "limit", "after", "timeout", "stale_ok")  # fmt: skip
 
 
 class Where(NamedTuple):
@@ -99,6 +99,8 @@ class Query(Struct, frozen=True, kw_only=True):
     kinds: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
     actor: str | None = None
+    source: str | None = None
+    trust: str | None = None
     scope: str | None = None
     since: int | None = None
     until: int | None = None
@@ -127,6 +129,8 @@ class Hit(Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     shown: str = ""
+    source: str | None = None
+    trust: str | None = None
 
     @property
     def place(self) -> Place:
@@ -158,6 +162,8 @@ def check_query(
     kind: object = None,
     type: object = None,
     actor: object = None,
+    source: object = None,
+    trust: object = None,
     scope: object = None,
     since: object = None,
     until: object = None,
@@ -182,13 +188,7 @@ def check_query(
             f"a query has no field {show_value(name)}: {nearest(name, FIELDS)}",
             hint=f"its fields are {', '.join(FIELDS)}",
         )
-    kinds = _words(kind, "kind")
-    for one in kinds:
-        if one not in KINDS:
-            raise UsageError(
-                f"a query has no kind {show_value(one)}: {nearest(one, KINDS)}",
-                hint=f"its kinds are {', '.join(KINDS)}",
-            )
+    kinds = _kinds(kind)
     types, conditions = _type_names(type), check_where(where)
     if not kinds and (types or conditions):
         own = all(stored_type(one).startswith(OWN) for one in types)
@@ -197,6 +197,8 @@ def check_query(
         kinds=tuple(dict.fromkeys(kinds)),
         types=types,
         actor=_text(actor, "actor"),
+        source=_text(source, "source"),
+        trust=_text(trust, "trust"),
         scope=None if scope is None else _pattern(scope),
         since=None if since is None else check_since(since, "since", now_us),
         until=None if until is None else check_since(until, "until", now_us),
@@ -210,6 +212,17 @@ def check_query(
         timeout_s=check_seconds(timeout, "timeout", above=-1e-9),
         stale_ok=check_flag(stale_ok, "stale_ok"),
     )
+
+
+def _kinds(kind: object) -> tuple[str, ...]:
+    kinds = _words(kind, "kind")
+    for one in kinds:
+        if one not in KINDS:
+            raise UsageError(
+                f"a query has no kind {show_value(one)}: {nearest(one, KINDS)}",
+                hint=f"its kinds are {', '.join(KINDS)}",
+            )
+    return kinds
 
 
 def check_where(where: object) -> tuple[Condition, ...]:

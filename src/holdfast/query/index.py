@@ -40,16 +40,17 @@ BATCH_EVENTS = 2_000
 GLANCE_S = 0.005
 _KEYS_AT_ONCE = 300
 _COLUMNS = ("n", "kind", "scope", "key", "id", "time", "actor", "type", "status", "revision",
-            "expires", "chunks", "tags", "links", "shown")  # fmt: skip
+            "expires", "chunks", "tags", "links", "shown", "source", "trust")  # fmt: skip
 _ADD = f"INSERT INTO docs ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 _TABLES = """
 CREATE TABLE about (name {text} PRIMARY KEY, value {text} NOT NULL)
 CREATE TABLE docs (n {key}, kind {text}, scope {text}, key {text}, id {text}, time {whole},
  actor {text}, type {text}, status {text}, revision {whole}, expires {whole},
- chunks {whole}, tags {text}, links {text}, shown {text})
+ chunks {whole}, tags {text}, links {text}, shown {text}, source {text}, trust {text})
 CREATE UNIQUE INDEX docs_item ON docs (kind, scope, key) WHERE kind <> 'log'
 CREATE INDEX docs_kind ON docs (kind, time)
 CREATE INDEX docs_actor ON docs (actor, kind, time)
+CREATE INDEX docs_source ON docs (source, trust, time) WHERE source <> ''
 CREATE INDEX docs_type ON docs (type, time) WHERE kind IN ('log')
 CREATE INDEX docs_time ON docs (time) WHERE kind <> 'log'
 CREATE INDEX docs_scope ON docs (scope, time) WHERE kind <> 'log'
@@ -183,6 +184,10 @@ class QueryIndex:
                 parts.append((f"{column} IN ({', '.join('?' * len(words))})", list(words)))
         if query.actor is not None:
             parts.append(("actor = ?", [query.actor]))
+        if query.source is not None:
+            parts.append(("source <> '' AND source = ?", [query.source]))
+        if query.trust is not None:
+            parts.append(("trust = ?", [query.trust]))
         if query.scope is not None:
             is_name = "*" not in query.scope
             like = ("scope = ?", [query.scope])
@@ -470,7 +475,7 @@ class QueryIndex:
                 (
                     number, one.kind, one.scope, key_of(one), one.id, one.time, one.actor, one.type,
                     one.status, one.revision, expiring.get(one.scope, 0), len(chunks),
-                    _listed(one.tags), _listed(one.links), one.shown,
+                    _listed(one.tags), _listed(one.links), one.shown, one.source, one.trust,
                 )
             )  # fmt: skip
             words += [(number, at, chunk) for at, chunk in enumerate(chunks)]
@@ -557,6 +562,7 @@ def _states(changes: Changes) -> list[str]:
 def _ordered_by(query: Query) -> str | None:
     """Returns the index to read in order where nothing but kind and time narrows a question."""
     is_narrow = query.terms or query.types or query.tag or query.links or query.actor
+    is_narrow = is_narrow or query.source or query.trust
     if is_narrow or query.scope is not None or ("log" in query.kinds and len(query.kinds) > 1):
         return None
     kinds = ("state",) if query.where else query.kinds
@@ -599,11 +605,13 @@ def _joined(parts: Sequence[Condition]) -> Condition:
 
 
 def _hit(row: tuple[Any, ...]) -> Hit:
-    _, kind, scope, _, id, time, actor, type, status, revision, _, _, tags, links, shown = row
+    _, kind, scope, _, id, time, actor, type, status, revision, _, _, *rest = row
+    tags, links, shown, source, trust = rest
     return Hit(
         kind=kind, id=id, scope=scope, time=hit_time(time), actor=actor, type=type, status=status,
         revision=revision, tags=tuple(json.loads(tags)) if tags else (),
-        links=tuple(json.loads(links)) if links else (), shown=shown,
+        links=tuple(json.loads(links)) if links else (), shown=shown, source=source or None,
+        trust=trust or None,
     )  # fmt: skip
 
 

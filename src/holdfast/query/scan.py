@@ -66,6 +66,8 @@ def fits(query: Query, one: Document) -> bool:
     return (
         (not query.types or one.type in query.types)
         and query.actor in (None, one.actor)
+        and query.source in (None, one.source)
+        and query.trust in (None, one.trust)
         and (query.scope is None or fits_pattern(query.scope, one.scope))
         and (query.since is None or one.time >= query.since)
         and (query.until is None or one.time < query.until)
@@ -109,4 +111,6 @@ def to_hit(one: Document) -> Hit:
         tags=one.tags,
         links=one.links,
         shown=one.shown,
+        source=one.source or None,
+        trust=one.trust or None,
     )
