@@ -81,6 +81,7 @@ from holdfast.nodes import (
 from holdfast.projections import Projected, Projection, projection
 from holdfast.query.form import Hit, Hits, Rows, Where
 from holdfast.query.links import DanglingLink
+from holdfast.query.paths import StateIndex, index
 from holdfast.query.questions import IndexStatus
 from holdfast.record.audit import Audit, AuditItem, Comparison
 from holdfast.record.catches import Catch
@@ -263,6 +264,7 @@ __all__ = [
     "Stale",
     "State",
     "StateAt",
+    "StateIndex",
     "StepContext",
     "StepError",
     "StillRunningError",
@@ -295,6 +297,7 @@ __all__ = [
     "current",
     "downgrade",
     "event",
+    "index",
     "job",
     "json_default",
     "load_verifiers",
