@@ -267,6 +267,9 @@ COMMANDS = {
     "decide": ["decide", SCOPE, "refund", "--because", "broken"],
     "outcome": ["outcome", f"left@{SCOPE}", "looked"],
     "fact": ["fact", SCOPE, "branch", "main"],
+    "catch": ["catch", SCOPE, "the refund was not decided"],
+    "catch list": ["catch", "list"],
+    "catch scan": ["catch", "scan", SCOPE],
     "recover": ["recover"],
     "schema list": ["schema", "list"],
     "schema show": ["schema", "show", "desk_schema.py"],
@@ -384,6 +387,10 @@ def test_every_document_has_the_documented_fields(
     if verb in ("event list", "project"):
         cli(*COMMANDS["event record"])
         Path("opened_tickets.py").write_text(TICKETS)
+    if verb == "catch list":
+        cli(*COMMANDS["catch"])
+    if verb == "catch scan":
+        cli("say", SCOPE, "We decided to refund the whole order.")
     if verb == "unhold":
         cli(*COMMANDS["hold"])
     code = int(verb == "migrate")  # --check has found one
