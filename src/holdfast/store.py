@@ -151,8 +151,7 @@ from holdfast.scope import (
 )
 from holdfast.scratch import Scratches, ScratchScope
 from holdfast.undo import Undoing, Undone
-from holdfast.views.directory import Views
-from holdfast.views.item_view import ItemView
+from holdfast.views.directory import FileView, Views
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -1167,7 +1166,7 @@ class Store:
     def views(
         self,
         directory: str | os.PathLike[str],
-        views: Sequence[ItemView],
+        views: Sequence[FileView],
         *,
         person: str | None = None,
     ) -> Views:

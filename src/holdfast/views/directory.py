@@ -49,6 +49,9 @@ from holdfast.views.last_text import (
     LastText,
     decode_last,
 )
+from holdfast.views.rows import RowView
+
+FileView = ItemView | RowView
 
 _logger = logging.getLogger("holdfast.views")
 
@@ -100,7 +103,7 @@ class Views:
         self,
         store: StoreOfViews,
         directory: str | os.PathLike[str],
-        views: Sequence[ItemView],
+        views: Sequence[FileView],
         *,
         person: str | None = None,
     ) -> None:
@@ -150,7 +153,7 @@ class Views:
             last = self._load(view)
             text = None if last is None else last.data
             named = {} if last is None else last.named
-            self._write(view, found, view.render(text, named))
+            self._write(view, found, view.render(text, named, b"" if last is None else last.data))
             return [Finding(view.path, "refused", "the edit was rejected; it is kept beside it")]
 
     def status(self) -> list[ViewStatus]:
@@ -158,7 +161,7 @@ class Views:
         with self._lock():
             return [self._status(view) for view in self._views.values()]
 
-    def _view(self, file: str) -> ItemView:
+    def _view(self, file: str) -> FileView:
         if file not in self._views:
             raise NotFoundError(
                 f"there is no view {show_value(file)}", hint=f"there are {', '.join(self._views)}"
@@ -167,7 +170,7 @@ class Views:
 
     # --- one file --------------------------------------------------------------------------------
 
-    def _status(self, view: ItemView) -> ViewStatus:
+    def _status(self, view: FileView) -> ViewStatus:
         found, last, scope = self._read(view), self._load(view), view.scope.name
         if found.data is None:
             return ViewStatus(view.path, "missing", scope)
@@ -176,7 +179,7 @@ class Views:
         diff = _difference(view.path, text, found.data)
         try:
             seen = view.read(found.data, last, is_read=self._is_read(view, last))
-            new = view.render(found.data, {} if last is None else last.named)
+            new = view.render(found.data, {} if last is None else last.named, text)
         except BrokenFile as broken:
             return ViewStatus(view.path, "broken", scope, changed_at, str(broken), diff)
         if _is_mass_removal(seen):
@@ -189,7 +192,7 @@ class Views:
             return ViewStatus(view.path, "behind", scope, changed_at)
         return ViewStatus(view.path, "fresh", scope, changed_at)
 
-    def _sync(self, view: ItemView, *, accept: bool = False) -> list[Finding]:
+    def _sync(self, view: FileView, *, accept: bool = False) -> list[Finding]:
         findings = self._finish_exchange(view)
         for _ in range(_ROUNDS):
             found = self._read(view)
@@ -212,7 +215,7 @@ class Views:
                 findings += told
                 if told and told[-1].kind == "pending":
                     return findings
-            new = view.render(text, named)
+            new = view.render(text, named, b"" if last is None else last.data)
             if new == found.data or self._write(view, found, new, findings):
                 if new == found.data:
                     self._keep(view, self._known(view, new, {}, self._load(view)))
@@ -221,7 +224,7 @@ class Views:
         return findings
 
     def _import(
-        self, view: ItemView, found: _Found, last: LastText | None, *, accept: bool = False
+        self, view: FileView, found: _Found, last: LastText | None, *, accept: bool = False
     ) -> tuple[dict[str, list[str]], list[Finding]]:
         """Makes an edit a commit; returns the ids of lines that have none, and what was done."""
         assert found.data is not None, "BUG: an edit without a text"
@@ -258,7 +261,7 @@ class Views:
         return named, findings
 
     def _commit(
-        self, view: ItemView, seen: Seen, key: str, owner: int
+        self, view: FileView, seen: Seen, key: str, owner: int
     ) -> tuple[list[Finding], dict[int, str]]:
         """Commits edits once; a commit that a crash kept us from learning of is the answer."""
         done: list[JointCommit] = []
@@ -276,7 +279,7 @@ class Views:
 
     # --- files -----------------------------------------------------------------------------------
 
-    def _read(self, view: ItemView) -> _Found:
+    def _read(self, view: FileView) -> _Found:
         path = self.directory / view.path
         try:
             descriptor = open_unnoticed(path)
@@ -294,7 +297,7 @@ class Views:
             data, facts.st_mtime_ns // 1000, facts.st_uid, facts.st_ino, facts.st_mode & 0o7777
         )
 
-    def _settled(self, view: ItemView, found: _Found) -> _Found:
+    def _settled(self, view: FileView, found: _Found) -> _Found:
         """Returns the file once nobody seems to be writing it.
 
         An editor that saves through a new name leaves a file of another inode, which is whole. One
@@ -311,7 +314,7 @@ class Views:
         return found
 
     def _write(
-        self, view: ItemView, found: _Found, new: bytes, findings: list[Finding] | None = None
+        self, view: FileView, found: _Found, new: bytes, findings: list[Finding] | None = None
     ) -> bool:
         """Puts a text in the place of the file that was read.
 
@@ -345,7 +348,7 @@ class Views:
             ) from error
         return True
 
-    def _end_exchange(self, view: ItemView) -> None:
+    def _end_exchange(self, view: FileView) -> None:
         """Makes the text that is in place now the last one."""
         kept = self._kept(view)
         kept.coming.replace(kept.last)
@@ -355,7 +358,7 @@ class Views:
 
     def _take_over(
         self,
-        view: ItemView,
+        view: FileView,
         found: _Found,
         saved: bytes,
         placed: bytes,
@@ -368,6 +371,7 @@ class Views:
         """
         kept, target = self._kept(view), self.directory / view.path
         told: list[Finding] = [] if findings is None else findings
+        before = self._load(view)
         theirs = replace(found, data=saved, changed_us=self._log.clock.now_us())
         with contextlib.suppress(OSError):
             facts = os.stat(kept.new)
@@ -386,7 +390,7 @@ class Views:
             kept.new.unlink(missing_ok=True)
             kept.coming.unlink(missing_ok=True)
             return False
-        again = view.render(saved, named)
+        again = view.render(saved, named, b"" if before is None else before.data)
         facts = write_new(kept.again, again, found.mode)
         self._hold(view, kept.again)
         outcome = exchange(kept.again, target)
@@ -402,7 +406,7 @@ class Views:
         kept.again.unlink(missing_ok=True)
         return True
 
-    def _finish_exchange(self, view: ItemView) -> list[Finding]:
+    def _finish_exchange(self, view: FileView) -> list[Finding]:
         """Ends what a process that died left in the middle of an exchange."""
         kept = self._kept(view)
         if not kept.coming.exists() and not kept.new.exists():
@@ -423,7 +427,7 @@ class Views:
         self._end_exchange(view)
         return findings
 
-    def _import_late(self, view: ItemView, saved: bytes, coming: LastText) -> list[Finding]:
+    def _import_late(self, view: FileView, saved: bytes, coming: LastText) -> list[Finding]:
         """Imports what came out of an exchange that a crash followed."""
         kept = self._kept(view)
         facts = os.stat(kept.new)
@@ -440,7 +444,7 @@ class Views:
         if current.data != coming.data:
             self._set_aside(view, saved, "saved")
             return findings
-        again = view.render(saved, named)
+        again = view.render(saved, named, b"" if last is None else last.data)
         write_new(kept.again, again, current.mode)
         exchange(kept.again, self.directory / view.path)
         write_new(kept.coming, self._known(view, again, {}, last).encode())
@@ -449,10 +453,10 @@ class Views:
 
     # --- what is kept beside the files -----------------------------------------------------------
 
-    def _kept(self, view: ItemView) -> KeptFiles:
+    def _kept(self, view: FileView) -> KeptFiles:
         return KeptFiles.of(self.directory, view.path)
 
-    def _load(self, view: ItemView) -> LastText | None:
+    def _load(self, view: FileView) -> LastText | None:
         """Returns the last text of a view that is of this log; None if there is none."""
         stored = read_file(self._kept(view).last)
         if view.path in self._last and self._stored.get(view.path) == stored:
@@ -477,7 +481,7 @@ class Views:
         return [record.link.hex() for record in records] == [last.link]
 
     def _known(
-        self, view: ItemView, data: bytes, named: dict[str, list[str]], last: LastText | None
+        self, view: FileView, data: bytes, named: dict[str, list[str]], last: LastText | None
     ) -> LastText:
         """Returns a text as the last one that the log, as it is now, knows."""
         head = self._log.head(view.scope.name)
@@ -488,7 +492,7 @@ class Views:
         return replace(known, unread=last.unread, inode=last.inode, atime_ns=last.atime_ns)
 
     def _rendered(
-        self, view: ItemView, new: bytes, old: bytes | None, facts: os.stat_result
+        self, view: FileView, new: bytes, old: bytes | None, facts: os.stat_result
     ) -> LastText:
         """Returns a text that we put in the place of an old one, as the last that the log knows."""
         last = self._load(view)
@@ -503,7 +507,7 @@ class Views:
             atime_ns=facts.st_atime_ns,
         )
 
-    def _is_read(self, view: ItemView, last: LastText | None) -> bool:
+    def _is_read(self, view: FileView, last: LastText | None) -> bool:
         """Says whether anybody may have read the file that we wrote last."""
         if last is None or not last.inode or not self._notes_reads():
             return True
@@ -528,7 +532,7 @@ class Views:
         return self._are_reads_noted
 
     def _note_late_read(
-        self, view: ItemView, old: bytes, new: bytes, facts: os.stat_result
+        self, view: FileView, old: bytes, new: bytes, facts: os.stat_result
     ) -> None:
         """Looks whether the old text was read right before the exchange, when that counted."""
         last, kept = self._load(view), self._kept(view)
@@ -538,7 +542,7 @@ class Views:
             self._last[view.path] = replace(last, unread={})
             write_new(kept.coming, self._rendered(view, new, old, facts).encode())
 
-    def _hold(self, view: ItemView, path: Path) -> None:
+    def _hold(self, view: FileView, path: Path) -> None:
         """Keeps a hand on the file that we are about to put in place, whatever replaces it."""
         before = self._written.pop(view.path, None)
         if before is not None:
@@ -554,12 +558,12 @@ class Views:
     def __del__(self) -> None:
         self.close()
 
-    def _keep(self, view: ItemView, last: LastText) -> None:
+    def _keep(self, view: FileView, last: LastText) -> None:
         before = self._last.get(view.path)
         if before is None or (before.data, before.named) != (last.data, last.named):
             self._kept(view).save(last)
 
-    def _set_aside(self, view: ItemView, data: bytes, why: str) -> Path:
+    def _set_aside(self, view: FileView, data: bytes, why: str) -> Path:
         """Keeps a text beside its file as NAME.<why>-<time>; once, if it is there already."""
         target = self.directory / view.path
         for other in sorted(target.parent.glob(f"{_literal(target.name)}.{why}-*")):
@@ -571,7 +575,7 @@ class Views:
         return aside
 
     def _broken(
-        self, view: ItemView, found: _Found, last: LastText | None, broken: BrokenFile
+        self, view: FileView, found: _Found, last: LastText | None, broken: BrokenFile
     ) -> Finding:
         """Leaves a file that cannot be read where it is, and keeps a copy once it is at rest."""
         assert found.data is not None, "BUG: a broken file that is not there"
