@@ -44,6 +44,7 @@ from holdfast.cli import (
     tasks,
     trust,
     undo,
+    views,
 )
 from holdfast.cli.advise import advise_backend
 from holdfast.cli.options import command
@@ -176,6 +177,11 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("project note", project.note, _CHANGE),
     ("project checkpoint", project.checkpoint, _CHANGE),
     ("project alias", project.alias, _START),
+    ("views status", views.status, _LOOK),
+    ("views write", views.write, _CHANGE),
+    ("views watch", views.watch, _RUNS),
+    ("views accept", views.accept, _CHANGE),
+    ("views reject", views.reject, _CHANGE),
     ("nodes list", nodes.list_nodes, _LOOK),
     ("nodes show", nodes.show, _LOOK),
     ("nodes why", nodes.why, _LOOK),
@@ -211,6 +217,7 @@ _FAMILIES = {
     "schema": "List, show and compare the schemas of a program and of a store.",
     "session": "List sessions that have not ended, and write one as a JSON document.",
     "task": "Add, list, claim, change and close tasks.",
+    "views": "Files that people edit: write them, keep them fresh, see how they stand.",
 }
 """Words that other verbs follow, such as runs list; one that is a verb too works by itself."""
 

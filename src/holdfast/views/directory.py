@@ -24,7 +24,7 @@ import fcntl
 import logging
 import os
 import pwd
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
@@ -41,6 +41,7 @@ from holdfast.errors import NotFoundError, UnavailableError, UsageError, show_va
 from holdfast.joint import JointCommit
 from holdfast.scope import Scope
 from holdfast.views.exchange import exchange, open_unnoticed, put, read_file, write_new
+from holdfast.views.freshness import Freshness
 from holdfast.views.item import BrokenFile, Finding
 from holdfast.views.item_view import ItemView, Seen, signature
 from holdfast.views.last_text import (
@@ -106,8 +107,11 @@ class Views:
         views: Sequence[FileView],
         *,
         person: str | None = None,
+        more: Callable[[], Iterable[FileView]] | None = None,
     ) -> None:
         self._mutex = RLock()
+        self._more = more
+        self._fresh: Freshness | None = None
         self._written: dict[str, int] = {}
         self.directory = Path(directory)
         self._store = store
@@ -133,7 +137,8 @@ class Views:
     def sync(self) -> list[Finding]:
         """Imports what was edited, and writes every file that is behind; returns what was found."""
         with self._lock():
-            return [report for view in self._views.values() for report in self._sync(view)]
+            self._look_for_more()
+            return [one for view in self._views.values() for one in self._sync(view)]
 
     write = sync
 
@@ -159,7 +164,24 @@ class Views:
     def status(self) -> list[ViewStatus]:
         """Returns how each file stands to the log, and changes nothing."""
         with self._lock():
+            self._look_for_more()
             return [self._status(view) for view in self._views.values()]
+
+    def keep_fresh(self, tell: Callable[[Finding], object] | None = None) -> None:
+        """Syncs after each commit and after each edit, in the background, until `close`.
+
+        A file is written at most once in 100 ms. `tell` is called with what is found, by another
+        thread.
+        """
+        if self._fresh is None:
+            self._fresh = Freshness(self._log, self.directory, lambda: self.files, self.sync, tell)
+
+    def _look_for_more(self) -> None:
+        """Adds views of what has come since, such as the states of new scopes."""
+        for view in () if self._more is None else self._more():
+            if view.path not in self._views:
+                _check_path(view.path)
+                self._views[view.path] = view
 
     def _view(self, file: str) -> FileView:
         if file not in self._views:
@@ -550,13 +572,23 @@ class Views:
         self._written[view.path] = os.open(path, getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC)
 
     def close(self) -> None:
-        """Lets go of the files. They stay as they are."""
+        """Ends keeping them fresh, after a last sync, and lets go of the files."""
+        fresh, self._fresh = self._fresh, None
+        if fresh is not None:
+            fresh.close()
         with self._mutex:
             while self._written:
                 os.close(self._written.popitem()[1])
 
-    def __del__(self) -> None:
+    def __enter__(self) -> Views:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __del__(self) -> None:
+        while self._written:
+            os.close(self._written.popitem()[1])
 
     def _keep(self, view: FileView, last: LastText) -> None:
         before = self._last.get(view.path)

@@ -157,7 +157,8 @@ class EventRows(Struct, frozen=True):
     def add(self, tx: JointCommit, row: Mapping[str, Any]) -> None:
         """Records a row that somebody wrote: what they wrote is kept as it is."""
         stored = {name: as_stored(value) for name, value in row.items()}
-        refs = [str(one) for one in row.get("backrefs", ()) if isinstance(one, str)]
+        given = [one for one in row.get("backrefs", ()) if isinstance(one, str)]
+        refs = [one if ":" in one else f"file:{one}" for one in given]
         kind = re.sub(r"\W+", "_", str(row.get("type", "")).lower()).strip("_0123456789")
         tx.scope(self.scope).record(kind or "entry", stored, refs=refs, unchecked=True)
 
