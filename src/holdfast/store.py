@@ -56,6 +56,7 @@ from holdfast.core.dispatcher import (
 from holdfast.core.event import Change, Event
 from holdfast.core.intent import Recovery, Verdict
 from holdfast.core.layers import kept_with, reserved_prefixes
+from holdfast.core.keystore import FolderKeys, KeyStore, is_pseudonym, to_keys
 from holdfast.core.leases import (
     HEARTBEAT_S,
     HeldLease,
@@ -89,9 +90,11 @@ from holdfast.core.page import (
 )
 from holdfast.core.paging import event_page
 from holdfast.core.retention import GRACE_S, Hold, LetGo, Retainer, Retention
+from holdfast.core.sealing import Sealing
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
 from holdfast.core.typed import Typed
+from holdfast.erasure import Erasure, Receipt, Subject
 from holdfast.errors import CorruptError, ExpiredError, UsageError, show_value
 from holdfast.joint import JointCommit
 from holdfast.names import (
@@ -175,8 +178,10 @@ class Store:
         levels: Levels | None = None,
         heartbeat_s: float = HEARTBEAT_S,
         read_only: bool = False,
+        clear_ids: bool = False,
     ) -> None:
         self._log = log
+        self._clear_ids = clear_ids
         self.lease_keeper = LeaseKeeper(log, worker, heartbeat_s=heartbeat_s)
         self._groups = Groups(log, self.lease_keeper)
         self.url = url
@@ -190,6 +195,7 @@ class Store:
         self._nodes = Nodes(self)
         self._questions = Questions(self._context, read_only=read_only)
         self._retainer = Retainer(log, self.lease_keeper, self._questions.let_go)
+        self._erasure = Erasure(self._context, self._retainer, self._levels)
         self._projections = Projections(log)
         self._async_stores: list[Any] = []  # one for each event loop that uses this store
 
@@ -206,9 +212,10 @@ class Store:
         *,
         parent: Scope | None = None,
         ttl_s: Duration | None = None,
+        subject: str | None = None,
     ) -> TeamScope[S]:
         """Returns a team's scope."""
-        return cast("TeamScope[S]", self.scope(TEAM, id, schema, parent=parent, ttl_s=ttl_s))
+        return cast("TeamScope[S]", self.scope(TEAM, id, schema, parent=parent, ttl_s=ttl_s, subject=subject))
 
     def workflow(
         self,
@@ -217,10 +224,12 @@ class Store:
         *,
         parent: Scope | None = None,
         ttl_s: Duration | None = None,
+        subject: str | None = None,
     ) -> WorkflowScope[S]:
         """Returns a workflow's scope."""
         return cast(
-            "WorkflowScope[S]", self.scope(WORKFLOW, id, schema, parent=parent, ttl_s=ttl_s)
+            "WorkflowScope[S]",
+            self.scope(WORKFLOW, id, schema, parent=parent, ttl_s=ttl_s, subject=subject),
         )
 
     def conversation(
@@ -230,10 +239,12 @@ class Store:
         *,
         parent: Scope | None = None,
         ttl_s: Duration | None = None,
+        subject: str | None = None,
     ) -> ConversationScope[S]:
         """Returns a conversation's scope."""
         return cast(
-            "ConversationScope[S]", self.scope(CONVERSATION, id, schema, parent=parent, ttl_s=ttl_s)
+            "ConversationScope[S]",
+            self.scope(CONVERSATION, id, schema, parent=parent, ttl_s=ttl_s, subject=subject),
         )
 
     def scope(
@@ -244,6 +255,7 @@ class Store:
         *,
         parent: Scope | None = None,
         ttl_s: Duration | None = None,
+        subject: str | None = None,
     ) -> Scope[S]:
         """Returns a scope by level and id, or by its whole name such as `team/red`.
 
@@ -253,6 +265,8 @@ class Store:
         opened with for this scope.
         With `ttl_s` the scope, if this process begins it, ends by itself so many seconds after its
         first event, by the backend's clock: then it is gone, and ExpiredError says so.
+        With `subject`, the name of a person or of anybody else, the scope is that subject's from
+        its first event on: all it holds is sealed by the subject's key, until `erase(subject)`.
         """
         if id is None and isinstance(level, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             level, id = split_name(level)
@@ -265,6 +279,12 @@ class Store:
             with contextlib.suppress(CorruptError):
                 adopt_levels(self._log, self._levels)
         level, stored = self._levels.check_scope(level, id, is_stored=is_stored)
+        if subject is not None and not self._clear_ids and not is_pseudonym(id or ""):
+            raise UsageError(
+                f"scope id {show_value(id)} may tell who the subject is, and ids are stored in "
+                "clear: expected a pseudonym, a UUID or a random id",
+                hint="hf.pseudonym(…) makes one from any text; open(clear_ids=True) allows any id",
+            )
         if schema is not None:
             name = level if stored is None else f"{level}/{stored}"
             self._log.typed.check_schema(name, schema)
@@ -276,6 +296,7 @@ class Store:
             parent=parent,
             ttl_s=ttl_s,
             given=None if is_stored else id,
+            subject=subject,
         )
 
     def scopes(
@@ -1237,6 +1258,52 @@ class Store:
         """Returns every letting-go that there was, oldest first."""
         return self._retainer.let_go()
 
+    # --- subjects --------------------------------------------------------------------------------
+
+    def pseudonym(self, text: str) -> str:
+        """Returns an id for a scope from any text: a digest that needs the key store to be made.
+
+        The same text gives the same pseudonym wherever the same keys are used.
+        """
+        return self._log.sealing.keys.pseudonym(check_text(text, "what a pseudonym is made from"))
+
+    def subjects(self) -> list[Subject]:
+        """Returns the subjects that have data here and were not erased, by name."""
+        return self._erasure.subjects()
+
+    def subject(self, name: str) -> Subject:
+        """Returns one subject: its random id, its scopes, and whether it is held."""
+        return self._erasure.subject(check_name(name, "subject"))
+
+    def hold_subject(self, name: str, reason: str | None = None) -> None:
+        """Keeps a subject from being erased until `unhold_subject`: a legal hold."""
+        text = check_text(reason, "reason", optional=True)
+        self._erasure.hold(check_name(name, "subject"), text or "")
+
+    def unhold_subject(self, name: str) -> None:
+        """Ends a legal hold of a subject."""
+        self._erasure.release(check_name(name, "subject"))
+
+    def erase(self, subject: str, *, wait_s: float = 60.0) -> Receipt:
+        """Erases a subject: destroys its key, removes its scopes and their bytes, says what went.
+
+        From then on nothing of it can be read, here or in any copy, backup or export that was made
+        before. It cannot be undone. Raises HeldError if the subject, or one of its scopes, is held,
+        and NotFoundError if there is no such subject. A call that was killed is made again, or
+        `finish_erasures` does the rest. While a `retain` is at work it waits `wait_s`.
+        """
+        check_seconds(wait_s, "wait_s", above=-1e-9)
+        return self._erasure.erase(check_name(subject, "subject"), wait_s=wait_s)
+
+    def finish_erasures(self, *, wait_s: float = 60.0) -> list[Receipt]:
+        """Finishes the erasures that were begun and are not done, because a process was killed."""
+        check_seconds(wait_s, "wait_s", above=-1e-9)
+        return self._erasure.finish(wait_s=wait_s)
+
+    def erasures(self) -> list[dict[str, Any]]:
+        """Returns the receipts of all erasures, by the id of the subject."""
+        return self._erasure.receipts()
+
     def status(self) -> dict[str, Any]:
         """Returns plain facts about the store: kind, place, format, durability, size, reports,
         how many scopes and events there are, and the digest that `check` compares.
@@ -1283,6 +1350,8 @@ def open_store(
     backend: Backend | None = None,
     schemas: Sequence[type[Any]] = (),
     unchecked: bool = False,
+    keys: str | os.PathLike[str] | KeyStore | None = None,
+    clear_ids: bool = False,
     **options: Any,
 ) -> Store:
     """Opens a store, making it if it is not there.
@@ -1296,6 +1365,9 @@ def open_store(
     `backend` is an open backend to use in place of a URL. The store closes it.
     `schemas` are the classes that `@holdfast.schema` made schemas of scopes. A scope that has one
     which is not among them is not written to, unless `unchecked` says so.
+    `keys` is where the keys of subjects are: a folder, "command:…" or a KeyStore. By default it is
+    the folder that HOLDFAST_KEYS names, or one of the user's own; it is never part of the store.
+    `clear_ids` allows ids of subjects' scopes that are no pseudonyms.
     """
     _check_options(durability, create, read_only, heartbeat_s, clock)
     if actor is not None:
@@ -1315,7 +1387,8 @@ def open_store(
         backend, shown = open_backend(
             url, levels=known.names(), kept_with=kept_with(), clock=clock, **options
         )
-    log = Log(backend, clock=clock, actor=actor or worker)
+    sealing = Sealing(partial(_keys_apart, keys, shown))
+    log = Log(backend, clock=clock, actor=actor or worker, sealing=sealing)
     log.use_schemas(typed)
     log.dispatcher = shared_dispatcher(backend if is_given else _place_of(shown) or backend)
     return Store(
@@ -1325,7 +1398,27 @@ def open_store(
         levels=known,
         heartbeat_s=heartbeat_s,
         read_only=read_only,
+        clear_ids=check_flag(clear_ids, "clear_ids"),
     )
+
+
+def _keys_apart(given: object, shown: str) -> KeyStore:
+    """Returns where keys are, or raises UsageError if that is inside the store.
+
+    Whoever copies or backs up the store would have the keys too, and erasing would do nothing.
+    """
+    keys = to_keys(given)
+    place = _place_of(shown)
+    if isinstance(keys, FolderKeys) and place is not None and "://" not in place:
+        store = os.path.realpath(place.partition(":")[2])
+        folder = os.path.realpath(keys.path)
+        if os.path.commonpath([store, folder]) == store:
+            raise UsageError(
+                f'the keys in "{folder}" are inside the store "{store}": a backup of it would have '
+                "them too",
+                hint="keep keys in a folder of their own: keys=… or HOLDFAST_KEYS",
+            )
+    return keys
 
 
 def _check_options(

@@ -493,7 +493,7 @@ class AsyncStore:
 
         def read() -> tuple[list[Record], list[Record]]:
             records = self._log.read_all(after=after, limit=READ_CHUNK)
-            return records, self._log.expiry.kept(records)
+            return records, self._log.opened(self._log.expiry.kept(records))
 
         while True:
             records, kept = await self._loop.hop(read)

@@ -22,7 +22,7 @@ The next run does again what a mark still says. One run at a time has the lease 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from hashlib import sha256
 from threading import Lock
@@ -99,7 +99,7 @@ _STATE = frozenset({CHANGED, MIGRATED})
 _MESSAGES = "message."
 """How the types of messages begin: they are dropped with the state."""
 
-Why = Literal["removed", "closed", "expired"]
+Why = Literal["removed", "closed", "expired", "erased"]
 
 
 class Retained(Struct, frozen=True):
@@ -237,7 +237,7 @@ def _records(log: Log, one: _Condemned) -> Iterator[Record]:
     """Yields the records that have something to let go of."""
     after = one.after
     while after < one.until:
-        page = log.read(one.stream, after=after, until=one.until, limit=READ_CHUNK)
+        page = log.stored(one.stream, after=after, until=one.until)
         for record in page:
             is_gone = record.payload == GONE or len(record.payload) < len(GONE)
             if not is_gone and _may_go(record.type, one.why):
@@ -248,6 +248,8 @@ def _records(log: Log, one: _Condemned) -> Iterator[Record]:
 def _may_go(type: str, why: Why) -> bool:
     if why == "closed":
         return type in _STATE or type.startswith(_MESSAGES)
+    if why == "erased" and type == CHECKPOINTED:
+        return True  # sealed with its name
     return type not in _STRUCTURE
 
 
@@ -320,14 +322,24 @@ class Retainer:
                 scopes.append(_retained(one, len(sizes), sum(sizes)))
         return Retention(scopes, 0, kept, [], True)
 
-    def run(self, *, grace_s: float, whole: bool, wait_s: float) -> Retention:
-        """Lets go of what may go; raises LeaseLostError if another run does not end in time."""
+    def check_rewrites(self) -> None:
+        """Raises UsageError if a backend of the store cannot let go of what it stores."""
         for part in self._log.routes.parts() or [self._log._backend]:
             if not isinstance(part, Rewrites):
                 raise UsageError(
                     f"{part.inspect.describe()['kind']} cannot let go of what it stores",
                     hint="copy the store to a backend that can",
                 )
+
+    def run(self, *, grace_s: float, whole: bool, wait_s: float) -> Retention:
+        """Lets go of what may go; raises LeaseLostError if another run does not end in time."""
+        self.check_rewrites()
+        return self._under_lease(
+            wait_s, lambda lease: _Run(self, self._log, lease, grace_s).run(whole=whole)
+        )
+
+    def _under_lease(self, wait_s: float, work: Callable[[Lease], Retention]) -> Retention:
+        """Does what lets go of data while no other process does."""
         if not self._lock.acquire(timeout=wait_s):
             raise _at_work(self._lease_keeper.worker)
         try:
@@ -337,11 +349,21 @@ class Retainer:
                 wait_s,
             )
             try:
-                return _Run(self, self._log, lease, grace_s).run(whole=whole)
+                return work(lease)
             finally:
                 self._lease_keeper.give_back(lease)
         finally:
             self._lock.release()
+
+    def erase(self, subject: str, streams: Sequence[str], *, wait_s: float) -> Retention:
+        """Lets go of all that a subject's streams hold, at once; raises as `run` does.
+
+        They are sealed: nobody else names their blobs, and nothing was derived from them in clear.
+        So no other data of the store is looked at.
+        """
+        return self._under_lease(
+            wait_s, lambda lease: _Run(self, self._log, lease, 0).erase(subject, streams)
+        )
 
     def _held(self) -> set[str]:
         return {mark.key for mark in self._log.marks.list(HOLDS, limit=NO_LIMIT)}
@@ -387,6 +409,27 @@ class _Run:
             left = self._purge(whole=whole)
         return Retention(self._scopes, blobs, self._kept, left, False)
 
+    def erase(self, subject: str, streams: Sequence[str]) -> Retention:
+        log = self._log
+        # One that was killed has told of blobs that it did not delete any more.
+        told = [mark.key for mark in log.marks.list(BLOBS, limit=NO_LIMIT)]
+        blobs = {name for name in told if log.blobs.subject(name) == subject}
+        for stream, head in zip(streams, log.heads(streams), strict=True):
+            if head is None or head.expires_us:
+                continue  # a server lets go of it by itself
+            now_us = log.clock.now_us()
+            one = _Condemned(stream, "erased", now_us, head.first - 1, head.revision)
+            for record in _records(log, one):
+                blobs.update(name for name, _ in codec.blobs_in(record.payload))
+            self._let_go(one)
+            self._snapshots[stream] = head.revision  # also if the events went before a kill
+        self._flush(is_sealed=True)
+        for name in sorted(blobs):
+            log.blobs.delete(name)
+        for some in _chunks([Cleared(BLOBS, name) for name in sorted(blobs)], MARKS_PER_COMMIT):
+            self._retainer._commit([], some, self._lease)
+        return Retention(self._scopes, len(blobs), [], self._purge(whole=False), False)
+
     # --- records ---
 
     def _let_go(self, one: _Condemned) -> None:
@@ -418,8 +461,8 @@ class _Run:
         if sum(map(len, self._batch.values())) >= RECORDS_AT_ONCE:
             self._flush()
 
-    def _flush(self) -> None:
-        """Steps 2, 3 and 5 of what was told so far."""
+    def _flush(self, *, is_sealed: bool = False) -> None:
+        """Steps 2, 3 and 5 of what was told so far. Nothing is derived from what is sealed."""
         self._check_lease()
         batch, self._batch = self._batch, {}
         snapshots, self._snapshots = self._snapshots, {}
@@ -429,7 +472,7 @@ class _Run:
             backend.rewrite(batch)
         for stream, until in snapshots.items():
             self._log.snapshots.forget(stream, until)
-        if snapshots:
+        if snapshots and not is_sealed:
             places = {self._log.routes.place_of(stream): stream for stream in snapshots}
             for stream in places.values():
                 self._log.snapshots.forget_derived(stream)

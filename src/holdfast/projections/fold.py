@@ -163,6 +163,7 @@ class StoreSource:
         return (
             projection.handles(record.type)
             and record.payload != GONE
+            and record.subject is None  # what is sealed enters no state of the whole store
             and (self._match is None or self._match(record.stream) is not None)
             and record.revision > self._lives.get(record.stream, 0)
         )
