@@ -12,6 +12,7 @@ from holdfast.core.dispatcher import Subscriber
 from holdfast.core.draft import Draft
 from holdfast.core.event import Change, Checkpoint, Event
 from holdfast.core.intent import Done, NotDone, Recovered, Recovery, Unknown, act, verifier
+from holdfast.core.keystore import CommandKeys, FolderKeys, KeyStore, SubjectKey
 from holdfast.core.leases import HeldLease, Worker
 from holdfast.core.meta import Meta
 from holdfast.core.migrate import Migration, Outdated
@@ -24,15 +25,19 @@ from holdfast.core.schema import downgrade, schema, upgrade
 from holdfast.core.shape import Misfit
 from holdfast.core.transaction import PendingCommit, PendingScope, View
 from holdfast.core.tree import MISSING, List, Map
+from holdfast.erasure import ErasedScope, ErasureReceipt, Subject
 from holdfast.errors import (
     ClosedError,
     ConflictError,
     CorruptError,
+    ErasedError,
     ExistsError,
     ExpiredError,
     FilesTakenError,
     FormatError,
+    HeldError,
     HoldfastError,
+    KeyMissingError,
     LeaseLostError,
     LetGoError,
     LostCommitsError,
@@ -141,6 +146,7 @@ __all__ = [
     "Change",
     "Checkpoint",
     "ClosedError",
+    "CommandKeys",
     "CommitResult",
     "Comparison",
     "Conflict",
@@ -158,6 +164,9 @@ __all__ = [
     "Done",
     "Draft",
     "Edit",
+    "ErasedError",
+    "ErasedScope",
+    "ErasureReceipt",
     "Event",
     "ExistsError",
     "ExpiredError",
@@ -165,6 +174,7 @@ __all__ = [
     "Facts",
     "FileChange",
     "FilesTakenError",
+    "FolderKeys",
     "FormatError",
     "GlobalScope",
     "GlobalState",
@@ -172,6 +182,7 @@ __all__ = [
     "Group",
     "GroupStatus",
     "Held",
+    "HeldError",
     "HeldLease",
     "Hit",
     "Hits",
@@ -181,6 +192,8 @@ __all__ = [
     "IndexStatus",
     "JointCommit",
     "JointScope",
+    "KeyMissingError",
+    "KeyStore",
     "Lease",
     "LeaseLostError",
     "LetGo",
@@ -253,6 +266,8 @@ __all__ = [
     "StillRunningError",
     "Store",
     "StoredNode",
+    "Subject",
+    "SubjectKey",
     "Subscriber",
     "Task",
     "TaskChange",

@@ -1,4 +1,4 @@
-"""Erasing a subject: everything that was sealed for it, wherever it is, and a receipt of that (0045).
+"""Erasing a subject: everything that was sealed for it, and a receipt of that (0045).
 
 The order, so that a process that is killed anywhere leaves nothing readable and nothing half done:
 
@@ -37,17 +37,17 @@ STREAMS_PER_COMMIT = 200
 BEYOND = (
     "backups, copies and exports that were made before hold sealed bytes: nothing opens them, "
     "because the key is destroyed; delete them if they must go too",
-    "backups of the keys themselves: `holdfast subject list` shows where keys are; let their copies "
-    "expire",
+    "backups of the keys themselves: `holdfast subject list` shows where keys are; let copies of "
+    "that place expire",
     "write-ahead archives and replicas of a server, and commits of files that were pushed, hold "
     "sealed bytes at most",
-    "the digest of each payload is kept for the chain: it is that of sealed bytes, so it confirms no "
-    "guess of what they held",
+    "the digest of each payload is kept for the chain: it is that of sealed bytes, so it confirms "
+    "no guess of what they held",
 )
 """What no process can reach from here, and what it means."""
 
 
-class Erased(Struct, frozen=True):
+class ErasedScope(Struct, frozen=True):
     """What became of the data of one scope: `deleted`, or `pending` a physical step in `left`."""
 
     scope: str
@@ -56,12 +56,12 @@ class Erased(Struct, frozen=True):
     bytes: int
 
 
-class Receipt(Struct, frozen=True):
+class ErasureReceipt(Struct, frozen=True):
     """What an erasure did: of whom, when, per scope, what is left to do, what it cannot reach."""
 
     subject: str
     erased_at: datetime
-    scopes: list[Erased]
+    scopes: list[ErasedScope]
     blobs: int
     left: list[Leftover]
     beyond: tuple[str, ...] = BEYOND
@@ -121,7 +121,8 @@ class Erasure:
         key = self._log.sealing.keys.find(name)
         if key is None:
             raise NotFoundError(
-                f'there is no subject "{name}"', hint="`holdfast subject list` shows those there are"
+                f'there is no subject "{name}"',
+                hint="`holdfast subject list` shows those there are",
             )
         return key
 
@@ -168,7 +169,7 @@ class Erasure:
 
     # --- erasing -----------------------------------------------------------------------------
 
-    def erase(self, name: str, *, wait_s: float) -> Receipt:
+    def erase(self, name: str, *, wait_s: float) -> ErasureReceipt:
         """Erases a subject by its name; raises HeldError, or NotFoundError."""
         self._retainer.check_rewrites()
         keys = self._log.sealing.keys
@@ -179,7 +180,7 @@ class Erasure:
             self._begin(id, told)
         return self._finish(id, wait_s)
 
-    def finish(self, *, wait_s: float) -> list[Receipt]:
+    def finish(self, *, wait_s: float) -> list[ErasureReceipt]:
         """Finishes what was begun by processes that were killed."""
         ids = sorted({mark.key for mark in self._marks()})
         return [self._finish(id, wait_s) for id in ids]
@@ -239,7 +240,7 @@ class Erasure:
             return True
         return self._log.life(stream, head.revision) == head.revision
 
-    def _finish(self, id: str, wait_s: float) -> Receipt:
+    def _finish(self, id: str, wait_s: float) -> ErasureReceipt:
         """Steps 2 to 4."""
         sealing = self._log.sealing
         sealing.keys.destroy(id)
@@ -247,13 +248,13 @@ class Erasure:
         streams = self._streams(id)
         done = self._retainer.erase(id, streams, wait_s=wait_s)
         went = {one.scope: one for one in done.scopes}
-        scopes: list[Erased] = []
+        scopes: list[ErasedScope] = []
         for stream in streams:
             one = went.get(stream)
             events, size = (one.events, one.bytes) if one is not None else (0, 0)
-            scopes.append(Erased(stream, "pending" if done.left else "deleted", events, size))
+            scopes.append(ErasedScope(stream, "pending" if done.left else "deleted", events, size))
         now_us = self._log.clock.now_us()
-        receipt = Receipt(id, to_datetime(now_us), scopes, done.blobs, done.left)
+        receipt = ErasureReceipt(id, to_datetime(now_us), scopes, done.blobs, done.left)
         said = {
             "at": now_us,
             "scopes": [[one.scope, one.outcome, one.events, one.bytes] for one in scopes],
@@ -275,5 +276,3 @@ class Erasure:
                 id = stream.rpartition("/")[2]
                 found[id] = {"subject": id, **tree.thaw(said)}
         return list(found.values())
-
-

@@ -144,7 +144,7 @@ class Needed:
             if head is None:
                 raise NotFoundError(f'there is no scope "{name}"')
             self.names.add(name)
-            first = log.record(name, head.first)
+            [first] = log.stored(name, after=head.first - 1, until=head.first)
             if first.type == FORKED:
                 waiting.append(origin_of(first)[0])
         self._beside = {word for word, level in kept_with().items() if level is None}
@@ -383,7 +383,7 @@ class _Reader:
 
     def load(self, log: Log) -> list[Mark]:
         """Puts every event into an empty log, each verified; returns the marks."""
-        remains = Remains(lambda name, revision: log.record(name, revision).link, log.blobs.stored)
+        remains = Remains(log.link_at, log.blobs.stored)
         marks: list[Mark] = []
         copier = Copier(log, log, None, ends=lambda streams: dict.fromkeys(streams, 0))
         objects = parts_of(log)[0].objects
@@ -460,9 +460,9 @@ def _check_target(held: Log, target: Log) -> None:
         if ours is None or theirs is None:
             continue
         if theirs.revision <= ours.revision:
-            is_same = held.record(name, theirs.revision).link == theirs.link
+            is_same = held.link_at(name, theirs.revision) == theirs.link
         else:
-            is_same = target.record(name, ours.revision).link == ours.link
+            is_same = target.link_at(name, ours.revision) == ours.link
         if not is_same:
             raise ConflictError(
                 f'"{name}" is there already, and went on differently; nothing was written',

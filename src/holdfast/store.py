@@ -55,8 +55,8 @@ from holdfast.core.dispatcher import (
 )
 from holdfast.core.event import Change, Event
 from holdfast.core.intent import Recovery, Verdict
-from holdfast.core.layers import kept_with, reserved_prefixes
 from holdfast.core.keystore import FolderKeys, KeyStore, is_pseudonym, to_keys
+from holdfast.core.layers import kept_with, reserved_prefixes
 from holdfast.core.leases import (
     HEARTBEAT_S,
     HeldLease,
@@ -94,7 +94,7 @@ from holdfast.core.sealing import Sealing
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
 from holdfast.core.typed import Typed
-from holdfast.erasure import Erasure, Receipt, Subject
+from holdfast.erasure import Erasure, ErasureReceipt, Subject
 from holdfast.errors import CorruptError, ExpiredError, UsageError, show_value
 from holdfast.joint import JointCommit
 from holdfast.names import (
@@ -215,7 +215,10 @@ class Store:
         subject: str | None = None,
     ) -> TeamScope[S]:
         """Returns a team's scope."""
-        return cast("TeamScope[S]", self.scope(TEAM, id, schema, parent=parent, ttl_s=ttl_s, subject=subject))
+        return cast(
+            "TeamScope[S]",
+            self.scope(TEAM, id, schema, parent=parent, ttl_s=ttl_s, subject=subject),
+        )
 
     def workflow(
         self,
@@ -1284,7 +1287,7 @@ class Store:
         """Ends a legal hold of a subject."""
         self._erasure.release(check_name(name, "subject"))
 
-    def erase(self, subject: str, *, wait_s: float = 60.0) -> Receipt:
+    def erase(self, subject: str, *, wait_s: float = 60.0) -> ErasureReceipt:
         """Erases a subject: destroys its key, removes its scopes and their bytes, says what went.
 
         From then on nothing of it can be read, here or in any copy, backup or export that was made
@@ -1295,7 +1298,7 @@ class Store:
         check_seconds(wait_s, "wait_s", above=-1e-9)
         return self._erasure.erase(check_name(subject, "subject"), wait_s=wait_s)
 
-    def finish_erasures(self, *, wait_s: float = 60.0) -> list[Receipt]:
+    def finish_erasures(self, *, wait_s: float = 60.0) -> list[ErasureReceipt]:
         """Finishes the erasures that were begun and are not done, because a process was killed."""
         check_seconds(wait_s, "wait_s", above=-1e-9)
         return self._erasure.finish(wait_s=wait_s)
@@ -1365,9 +1368,8 @@ def open_store(
     `backend` is an open backend to use in place of a URL. The store closes it.
     `schemas` are the classes that `@holdfast.schema` made schemas of scopes. A scope that has one
     which is not among them is not written to, unless `unchecked` says so.
-    `keys` is where the keys of subjects are: a folder, "command:…" or a KeyStore. By default it is
-    the folder that HOLDFAST_KEYS names, or one of the user's own; it is never part of the store.
-    `clear_ids` allows ids of subjects' scopes that are no pseudonyms.
+    `keys` is where the keys of subjects are: a folder, by default that of HOLDFAST_KEYS or one of
+    the user's, "command:…" or a KeyStore. `clear_ids` allows ids of theirs that are no pseudonyms.
     """
     _check_options(durability, create, read_only, heartbeat_s, clock)
     if actor is not None:
@@ -1376,9 +1378,7 @@ def open_store(
     clock = clock or SystemClock()
     worker = short_id(clock)
     url, named = _read_mix(url)
-    known = Levels(reserved=reserved_prefixes())
-    for name, below in {**named, **_check_levels(levels)}.items():
-        known.register(name, below=below)
+    known = _known_levels({**named, **_check_levels(levels)})
     options = {"durability": durability, "create": create, "read_only": read_only, **options}
     is_given = backend is not None
     if backend is not None:
@@ -1387,8 +1387,8 @@ def open_store(
         backend, shown = open_backend(
             url, levels=known.names(), kept_with=kept_with(), clock=clock, **options
         )
-    sealing = Sealing(partial(_keys_apart, keys, shown))
-    log = Log(backend, clock=clock, actor=actor or worker, sealing=sealing)
+    given = partial(_keys_apart, keys, shown)
+    log = Log(backend, clock=clock, actor=actor or worker, sealing=Sealing(given))
     log.use_schemas(typed)
     log.dispatcher = shared_dispatcher(backend if is_given else _place_of(shown) or backend)
     return Store(
@@ -1487,6 +1487,13 @@ def _check_schemas(schemas: object, unchecked: object) -> Typed:
         raise UsageError(f"schemas is a list of classes, found {show_value(schemas)}")
     classes = cast("Sequence[type[Any]]", schemas)
     return Typed(classes, unchecked=check_flag(unchecked, "unchecked"))
+
+
+def _known_levels(named: Mapping[str, str]) -> Levels:
+    known = Levels(reserved=reserved_prefixes())
+    for name, below in named.items():
+        known.register(name, below=below)
+    return known
 
 
 def _check_levels(levels: object) -> Mapping[str, str]:

@@ -55,6 +55,7 @@ from holdfast.core.page import PAGE_SIZE, Page
 from holdfast.core.retention import GRACE_S, Hold, LetGo, Retention
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
+from holdfast.erasure import ErasureReceipt, Subject
 from holdfast.errors import LeaseLostError
 from holdfast.joint import JointCommit
 from holdfast.nodes.define import Graph
@@ -310,8 +311,9 @@ class AsyncStore:
         *,
         parent: AsyncScope | None = None,
         ttl_s: Duration | None = None,
+        subject: str | None = None,
     ) -> AsyncScope[S]:
-        return self.scope("team", id, schema, parent=parent, ttl_s=ttl_s)
+        return self.scope("team", id, schema, parent=parent, ttl_s=ttl_s, subject=subject)
 
     def workflow(
         self,
@@ -320,8 +322,9 @@ class AsyncStore:
         *,
         parent: AsyncScope | None = None,
         ttl_s: Duration | None = None,
+        subject: str | None = None,
     ) -> AsyncScope[S]:
-        return self.scope("workflow", id, schema, parent=parent, ttl_s=ttl_s)
+        return self.scope("workflow", id, schema, parent=parent, ttl_s=ttl_s, subject=subject)
 
     def conversation(
         self,
@@ -330,8 +333,9 @@ class AsyncStore:
         *,
         parent: AsyncScope | None = None,
         ttl_s: Duration | None = None,
+        subject: str | None = None,
     ) -> AsyncScope[S]:
-        return self.scope("conversation", id, schema, parent=parent, ttl_s=ttl_s)
+        return self.scope("conversation", id, schema, parent=parent, ttl_s=ttl_s, subject=subject)
 
     def scope(
         self,
@@ -341,9 +345,10 @@ class AsyncStore:
         *,
         parent: AsyncScope | None = None,
         ttl_s: Duration | None = None,
+        subject: str | None = None,
     ) -> AsyncScope[S]:
         above = None if parent is None else parent.sync
-        scope = self._store.scope(level, id, schema, parent=above, ttl_s=ttl_s)
+        scope = self._store.scope(level, id, schema, parent=above, ttl_s=ttl_s, subject=subject)
         return AsyncScope(self._loop, scope)
 
     async def scopes(
@@ -758,6 +763,30 @@ class AsyncStore:
 
     async def let_go(self) -> list[LetGo]:
         return await self._loop.hop(self._store.let_go)
+
+    def pseudonym(self, text: str) -> str:
+        return self._store.pseudonym(text)
+
+    async def subjects(self) -> list[Subject]:
+        return await self._loop.hop(self._store.subjects)
+
+    async def subject(self, name: str) -> Subject:
+        return await self._loop.hop(self._store.subject, name)
+
+    async def hold_subject(self, name: str, reason: str | None = None) -> None:
+        await self._loop.hop(self._store.hold_subject, name, reason)
+
+    async def unhold_subject(self, name: str) -> None:
+        await self._loop.hop(self._store.unhold_subject, name)
+
+    async def erase(self, subject: str, *, wait_s: float = 60.0) -> ErasureReceipt:
+        return await self._loop.hop_shielded(self._store.erase, subject, wait_s=wait_s)
+
+    async def finish_erasures(self, *, wait_s: float = 60.0) -> list[ErasureReceipt]:
+        return await self._loop.hop_shielded(self._store.finish_erasures, wait_s=wait_s)
+
+    async def erasures(self) -> list[dict[str, Any]]:
+        return await self._loop.hop(self._store.erasures)
 
     async def status(self) -> dict[str, Any]:
         return await self._loop.hop(self._store.status)

@@ -162,7 +162,7 @@ class _Chains:
     def _link_of(self, stream: str, revision: int) -> bytes | None:
         """Returns the link that a fork follows, None if that event cannot be read."""
         try:
-            return self._log.record(stream, revision).link
+            return self._log.link_at(stream, revision)
         except HoldfastError:
             return None
 
@@ -229,8 +229,7 @@ def _check_record(
         origin = log.origin(record.stream) if record.revision > 1 else None
         known = (0, event.ORIGIN)
         if origin is not None:
-            before = log.records(origin[0], after=origin[1] - 1, until=origin[1])
-            known = (origin[1], before[0].link if before else b"")
+            known = (origin[1], log.link_at(*origin) or b"")
     revision, link = known
     where = f'event {record.revision} of "{record.stream}"'
     if record.revision != revision + 1:

@@ -609,28 +609,12 @@ def advance(
         closed_at, dropped, expires_us = 0, False, 0
     kind = state.__class__  # an end stays one: its root is no state
     if type == REMOVED:
-        return kind(
-            revision,
-            link,
-            time,
-            NOTHING,
-            expires_us=expires_us,
-            removed_at=revision,
-            subject=state.subject,
-        )
+        root, parent, closed_at, dropped, version = NOTHING, None, 0, False, 0
+    removed_at = revision if type == REMOVED else state.removed_at
     return kind(
-        revision,
-        link,
-        time,
-        root,
-        parent,
-        closed_at,
-        dropped,
-        expires_us,
-        state.removed_at,
-        version,
+        revision, link, time, root, parent, closed_at, dropped, expires_us, removed_at, version,
         state.subject,
-    )
+    )  # fmt: skip
 
 
 def _returned(

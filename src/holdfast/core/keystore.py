@@ -23,7 +23,7 @@ import os
 import re
 import subprocess
 from base64 import b32hexencode, b64decode, b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
@@ -241,7 +241,7 @@ class FolderKeys:
         assert secret is not None, "BUG: no secret although it is made"
         key = SubjectKey(new_id(self._clock), name, self._clock.random_bytes(KEY_BYTES))
         place = self._named(name, secret)
-        with _temporary(self.path, encode_key(key)) as temporary:
+        with self._temporary(encode_key(key)) as temporary:
             try:
                 os.link(temporary, place)
             except FileExistsError:
@@ -256,7 +256,7 @@ class FolderKeys:
             place = self.path / "secret"
             if _read(place) is None:
                 random = self._clock.random_bytes(KEY_BYTES)
-                with _temporary(self.path, random) as temporary, suppress(FileExistsError):
+                with self._temporary(random) as temporary, suppress(FileExistsError):
                     os.link(temporary, place)
                 _sync_folder(self.path)
             self._secret = _read(place)
@@ -277,7 +277,16 @@ class FolderKeys:
                 place.unlink(missing_ok=True)
 
     @contextmanager
-    def _reported(self) -> Iterator[None]:
+    def _temporary(self, data: bytes) -> Generator[Path]:
+        path = self.path / f"new.{self._clock.random_bytes(8).hex()}"
+        _write(path, data, exclusive=True)
+        try:
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _reported(self) -> Generator[None]:
         try:
             yield
         except OSError as error:
@@ -326,16 +335,6 @@ def _overwrite(path: Path, size: int) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-@contextmanager
-def _temporary(folder: Path, data: bytes) -> Iterator[Path]:
-    path = folder / f"new.{os.getpid()}.{os.urandom(8).hex()}"
-    _write(path, data, exclusive=True)
-    try:
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
 
 
 def _sync_folder(path: Path) -> None:
@@ -405,7 +404,9 @@ class CommandKeys:
             return None
         found = decode_key(printed)
         if found is None:
-            raise UnavailableError(f'"{self._command[0]} {words[0]}" printed something else than a key')
+            raise UnavailableError(
+                f'"{self._command[0]} {words[0]}" printed something else than a key'
+            )
         return found
 
     def _run(self, *words: str) -> bytes:

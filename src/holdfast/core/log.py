@@ -101,11 +101,11 @@ from holdfast.core.event import (
 from holdfast.core.event_values import EventBlocks, EventValues
 from holdfast.core.expiry import EXPIRING, Expiry
 from holdfast.core.folds import Folds
+from holdfast.core.keystore import to_keys
 from holdfast.core.layers import Layer, lasting_prefixes, register_layer
 from holdfast.core.meta import Meta, encode_meta, imported_meta, is_imported, joined
 from holdfast.core.observe import Observer, Observers, Tracer
 from holdfast.core.own_event import event_of
-from holdfast.core.keystore import to_keys
 from holdfast.core.schema import Schema
 from holdfast.core.sealing import PREFIX as SUBJECT_PREFIX
 from holdfast.core.sealing import Seal, Sealing, stream_of
@@ -338,13 +338,9 @@ class Log:
         self._is_split = self.routes.is_split
         self.record_keys = takes_record_keys(backend)
         self.blobs = Blobs(
-            backend.objects,
-            self.routes.objects_of,
-            self.expiry.keep_until,
-            self._collected_us,
-            self.sealing,
-            self._seal_of,
-        )
+            backend.objects, self.routes.objects_of, self.expiry.keep_until, self._collected_us,
+            self.sealing, self._seal_of,
+        )  # fmt: skip
         # A backend on a server says how long a call may take; another has no such attribute.
         timeout_s: float | None = getattr(backend, "timeout_s", None)
         self._waits = timeout_s is not None
@@ -357,10 +353,7 @@ class Log:
         self._states, self._ends = self.folds.states, self.folds.ends
         self._used = self.folds.used
         self._busy: dict[str, int] = {}  # streams that others write to, for so many quiet views
-        self._blocks = EventBlocks(
-            lambda stream, after, until: self.records(stream, after=after, until=until),
-            self.blobs.read,
-        )
+        self._blocks = EventBlocks(self._between, self.blobs.read)
         self.snapshots = Snapshots(
             self.routes.objects_of,
             link_of=self._link_of,
@@ -369,6 +362,9 @@ class Log:
             sealing=self.sealing,
             report=self.report,
         )
+
+    def _between(self, stream: str, after: int, until: int) -> list[Record]:
+        return self.records(stream, after=after, until=until)
 
     def _collected_us(self) -> int:
         """Returns when blobs were last collected; asked when a large value is known already."""
@@ -683,10 +679,8 @@ class Log:
         host's, or what a server said that found this host's too far ahead (clause 22).
         """
         proposed: ProposedCommit = request.work
-        writes = proposed.writes
-        before: list[StreamState] = []
-        newest = 0
-        reads = proposed.reads
+        writes, reads = proposed.writes, proposed.reads
+        before, newest = list[StreamState](), 0
         if proposed.guards:
             written = {write.stream: write.expected for write in writes}
             guarded = self._guarded(proposed.guards, written, overlay)
@@ -775,12 +769,9 @@ class Log:
         schema = self.typed.of(stream) if self.typed.all and not write.keeps_state else None
         if schema is not None and (base.version != schema.version or schema.aliases):
             new_events = self._migrated(write, base, new_events)
-        state = before = base
-        seal = None
+        state, before, seal = base, base, None
         if base.subject is not None or self.sealing.intended:
-            seal = self._seal_for(stream, base)
-            if seal is not None and base.subject is None:
-                state = msgspec.structs.replace(base, subject=seal.subject)
+            seal, state = self._seal_for(stream, base)
         records: list[Record] = []
         last = new_events[-1]
         for one in new_events:
@@ -814,11 +805,8 @@ class Log:
             state = advance(state, link, time, type, payload, ops, blobs, version)
             if type == MIGRATED:
                 before = state
-            record = Record(
-                stream, revision, time, type, actor, stored, link, key, checkpoint, subject,
-                meta=meta,
-            )  # fmt: skip
-            records.append(record)
+            given = stored, link, key, checkpoint, subject
+            records.append(Record(stream, revision, time, type, actor, *given, meta=meta))
             key = None
         if schema is not None:
             self.typed.check(write, before.root, state, schema)
@@ -828,17 +816,18 @@ class Log:
 
     # --- what is sealed ----------------------------------------------------------------------
 
-    def _seal_for(self, stream: str, base: StreamState) -> Seal | None:
-        """Returns what seals the events of a stream; None if it is nobody's.
+    def _seal_for(self, stream: str, base: StreamState) -> tuple[Seal | None, StreamState]:
+        """Returns what seals the events of a stream, None if it is nobody's, and its state so far.
 
         Whose it is, its first event decides for ever. Raises ErasedError if that one was erased.
         """
         intended = self.sealing.intended.get(stream)
-        if base.revision == 0:
-            return None if intended is None else self.sealing.of(intended)
-        if intended is not None and intended != base.subject:
+        if base.revision and intended not in (None, base.subject):
             raise self._not_theirs(stream, base.subject)
-        return None if base.subject is None else self.sealing.of(base.subject)
+        subject = base.subject if base.revision else intended
+        if subject is None:
+            return None, base
+        return self.sealing.of(subject), msgspec.structs.replace(base, subject=subject)
 
     def _not_theirs(self, stream: str, subject: str | None) -> HoldfastError:
         """Returns the error for a scope that is to be a subject's, and is not."""
@@ -904,7 +893,9 @@ class Log:
         if (subject, stream) not in self.sealing.known:
             marks = (*marks, Mark(f"{SUBJECT_PREFIX}{subject}", stream))
         name = stream_of(stream, subject)
-        if any(name == one.stream for one in proposed.writes) or any(name == one for one, _ in reads):
+        if any(name == one.stream for one in proposed.writes) or any(
+            name == one for one, _ in reads
+        ):
             return reads, marks
         state = self._states.get(name) or self.newest(name)
         if state.root.get("erasing"):
@@ -1679,6 +1670,13 @@ class Log:
     def stored(self, stream: str, *, after: int, until: int) -> list[Record]:
         """Returns some of a stream's own records as they are stored: no key is needed for it."""
         return self._backend.read(stream, after=after, until=until, limit=READ_CHUNK)
+
+    def link_at(self, stream: str, revision: int) -> bytes | None:
+        """Returns the link of an event, an ancestor's for a fork's past; None if it is missing."""
+        for name, until in self.ancestry(stream, revision):
+            if until == revision and (found := self._link_of(name, revision)) is not None:
+                return found
+        return None
 
     def first_of(self, streams: Sequence[str]) -> list[Record | None]:
         """Returns the first record of each stream's own, None where there is no such stream.

@@ -251,7 +251,9 @@ class _Salvage:
                 f'it was forked from "{stream}" at revision {revision}, which is lost'
             )
         self._flush()
-        return self._target.record(stream, revision).link
+        link = self._target.link_at(stream, revision)
+        assert link is not None, "BUG: an event that was taken over is not there"
+        return link
 
     def _ends(self, streams: list[str]) -> dict[str, int]:
         """Returns when each stream ends by itself, -1 where it has: its first event says it."""

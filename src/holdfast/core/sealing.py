@@ -53,9 +53,7 @@ subject that is kept with that level: holds, and that it is being erased."""
 ERASING = "subject.erasing"
 """The index that has a mark for each subject whose erasure has begun and is not done."""
 register_layer(
-    Layer(
-        name="subjects", prefixes=("subject",), kept_with={"subject": None}, indexes=(ERASING,)
-    )
+    Layer(name="subjects", prefixes=("subject",), kept_with={"subject": None}, indexes=(ERASING,))
 )
 
 _NONCE = bytes(12)
@@ -270,10 +268,3 @@ class Sealing:
         if len(raw) != size:
             raise CorruptError(f'blob "{name}" is not as long as its event says')
         return raw
-
-
-def as_stored(record: Record) -> Record:
-    """Returns a record as it is stored, sealed if it was."""
-    return record.stored if isinstance(record, Opened) else record
-
-
