@@ -152,6 +152,7 @@ class FolderKeys:
         return f"<FolderKeys {self.path}>"
 
     def make(self, name: str) -> SubjectKey:
+        """Returns the key of a subject, made and durable if there was none."""
         with self._reported():
             for folder in (self.path, *map(self.path.joinpath, ("names", "ids", "erased"))):
                 _make_folder(folder)
@@ -163,6 +164,7 @@ class FolderKeys:
                     return found
 
     def find(self, name: str) -> SubjectKey | None:
+        """Returns the key of a subject by its name; None if there is none."""
         with self._reported():
             secret = self._read_secret(is_made=(self.path / "names").is_dir())
             if secret is None:
@@ -186,17 +188,21 @@ class FolderKeys:
             return found
 
     def get(self, id: str) -> SubjectKey | None:
+        """Returns a key by the subject's id; None if it is not there."""
         with self._reported():
             data = _read(self._by_id(id))
             return None if data is None or self.is_erased(id) else decode_key(data)
 
     def has(self, id: str) -> bool:
+        """Says whether the key of an id is there."""
         return self._by_id(id).exists()
 
     def is_erased(self, id: str) -> bool:
+        """Says whether the subject of an id was erased."""
         return (self.path / "erased" / _file_name(id)).exists()
 
     def destroy(self, id: str) -> None:
+        """Notes that a subject is erased and destroys its key."""
         with self._reported():
             for folder in (self.path, self.path / "erased"):
                 _make_folder(folder)
@@ -220,6 +226,7 @@ class FolderKeys:
             _sync_folder(place.parent)
 
     def subjects(self) -> list[SubjectKey]:
+        """Returns every key that is there, by id."""
         with self._reported():
             try:
                 ids = sorted(one.name for one in (self.path / "ids").iterdir())
@@ -228,6 +235,7 @@ class FolderKeys:
             return [found for id in ids if (found := self.get(id)) is not None]
 
     def pseudonym(self, text: str) -> str:
+        """Returns a digest of text under a secret of this key store."""
         with self._reported():
             for folder in (self.path, self.path / "names"):
                 _make_folder(folder)
@@ -365,27 +373,34 @@ class CommandKeys:
         return f"<CommandKeys {self._command[0]}>"
 
     def make(self, name: str) -> SubjectKey:
+        """Returns the key of a subject, made and durable if there was none."""
         found = self._key("make", name)
         if found is None:
             raise UnavailableError(f'"{self._command[0]} make" printed no key')
         return found
 
     def find(self, name: str) -> SubjectKey | None:
+        """Returns the key of a subject by its name; None if there is none."""
         return self._key("find", name)
 
     def get(self, id: str) -> SubjectKey | None:
+        """Returns a key by the subject's id; None if it is not there."""
         return self._key("get", id)
 
     def has(self, id: str) -> bool:
+        """Says whether the key of an id is there."""
         return self._key("get", id) is not None
 
     def is_erased(self, id: str) -> bool:
+        """Says whether the subject of an id was erased."""
         return self._run("erased", id).strip() == b"true"
 
     def destroy(self, id: str) -> None:
+        """Notes that a subject is erased and destroys its key."""
         self._run("destroy", id)
 
     def subjects(self) -> list[SubjectKey]:
+        """Returns every key that is there, by id."""
         try:
             listed = msgspec.json.decode(self._run("list"), type=list[msgspec.Raw])
         except msgspec.MsgspecError as error:
@@ -393,6 +408,7 @@ class CommandKeys:
         return [found for one in listed if (found := decode_key(bytes(one))) is not None]
 
     def pseudonym(self, text: str) -> str:
+        """Returns a digest of text under a secret of this key store."""
         printed = self._run("pseudonym", text).decode(errors="replace").strip()
         if PSEUDONYM.match(printed) is None:
             raise UnavailableError(f'"{self._command[0]} pseudonym" printed no pseudonym')
