@@ -4,7 +4,9 @@ from logging import NullHandler as _NullHandler
 from logging import getLogger as _getLogger
 
 from holdfast.backends.protocol import Held, Lease, Mark, Position
+from holdfast.context.parts import LeftOut, PromptContext, PromptPart
 from holdfast.contrib.task_lifetimes import job
+from holdfast.core.arguments import parse_path as path
 from holdfast.core.check import Report
 from holdfast.core.commit import CommitResult
 from holdfast.core.consumers import Delivery, Group, GroupStatus
@@ -35,6 +37,7 @@ from holdfast.errors import (
     ExpiredError,
     FilesTakenError,
     FormatError,
+    GitError,
     HeldError,
     HoldfastError,
     KeyMissingError,
@@ -84,6 +87,7 @@ from holdfast.query.form import Hit, Hits, Rows, Where
 from holdfast.query.links import DanglingLink
 from holdfast.query.questions import IndexStatus
 from holdfast.record.audit import Audit, AuditItem, Comparison
+from holdfast.record.catches import Catch
 from holdfast.record.context import Stale
 from holdfast.record.decisions import Decision, Link, OpenDecision, Policy, UndecidedWarning
 from holdfast.record.difference import Difference, MessageChange, Restored, TaskChange
@@ -126,6 +130,7 @@ from holdfast.scope import (
     WorkflowState,
     json_default,
 )
+from holdfast.scratch import ScratchScope
 from holdfast.store import Store
 from holdfast.store import open_store as open
 from holdfast.thumbprint import register_thumb, thumb
@@ -142,6 +147,7 @@ __all__ = [
     "AsyncState",
     "Audit",
     "AuditItem",
+    "Catch",
     "Cause",
     "Change",
     "Checkpoint",
@@ -176,6 +182,7 @@ __all__ = [
     "FilesTakenError",
     "FolderKeys",
     "FormatError",
+    "GitError",
     "GlobalScope",
     "GlobalState",
     "Graph",
@@ -196,6 +203,7 @@ __all__ = [
     "KeyStore",
     "Lease",
     "LeaseLostError",
+    "LeftOut",
     "LetGo",
     "LetGoError",
     "Link",
@@ -241,6 +249,8 @@ __all__ = [
     "Projected",
     "Projection",
     "ProjectionError",
+    "PromptContext",
+    "PromptPart",
     "Recalled",
     "Recovered",
     "Recovery",
@@ -257,6 +267,7 @@ __all__ = [
     "RunSummary",
     "SchemaError",
     "Scope",
+    "ScratchScope",
     "Session",
     "Stale",
     "State",
@@ -298,6 +309,7 @@ __all__ = [
     "load_verifiers",
     "node",
     "open",
+    "path",
     "projection",
     "register_thumb",
     "repair",

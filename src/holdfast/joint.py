@@ -21,7 +21,7 @@ from holdfast.core.commit import CommitResult, ProposedCommit, ReadGuard, Stream
 from holdfast.core.event import StreamState
 from holdfast.core.gathering import GatheringLog
 from holdfast.core.meta import Meta
-from holdfast.core.transaction import PendingCommit, PendingScope, WritableScope
+from holdfast.core.transaction import PendingCommit, PendingScope, WritableScope, of_memory
 from holdfast.errors import UsageError, show_value
 from holdfast.record.context import RecordContext
 from holdfast.record.decisions import Decision, Decisions, OpenDecision
@@ -260,4 +260,7 @@ def _check_scope(scope: object) -> Scope:
             f"expected a scope, found {show_value(scope)}",
             hint='store.scope("team/red") is one',
         )
-    return cast("Scope", scope)
+    found = cast("Scope", scope)
+    if getattr(found, "is_scratch", False):
+        raise of_memory(found.name)
+    return found

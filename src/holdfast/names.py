@@ -36,6 +36,24 @@ def short_id(clock: Clock) -> str:
     return clock.random_bytes(8).translate(_BY_CHANCE).decode()
 
 
+_PLAIN = re.compile(r"[A-Za-z0-9_-]{1,24}\Z")
+
+
+def worker_id(clock: Clock, actor: str | None) -> str:
+    """Returns a new id for a worker, which begins with the name of its actor if that is plain.
+
+    Two workers of one actor are two: each id has chance at its end. But a list of owners says who
+    they are.
+    """
+    chance = short_id(clock)
+    return f"{actor}-{chance}" if actor is not None and _PLAIN.match(actor) else chance
+
+
+def is_of_actor(worker: str, actor: str) -> bool:
+    """Says whether an id of a worker begins with that name of an actor."""
+    return worker[:-9] == actor and worker[-9:-8] == "-"
+
+
 def check_level(level: object) -> str:
     """Returns the level, or raises UsageError: lower-case letters, digits, `_` and `-`."""
     if not isinstance(level, str) or not _LEVEL.match(level):

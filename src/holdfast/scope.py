@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import (
     Awaitable,
     Callable,
@@ -107,6 +108,7 @@ from holdfast.names import (
     unescape,
 )
 from holdfast.record import keyed_item, own_events, removal
+from holdfast.record.catches import Catch, Finder, catch_decisions, catches_in, log_catch
 from holdfast.record.context import RecordContext
 from holdfast.record.decisions import (
     Decision,
@@ -123,6 +125,7 @@ from holdfast.record.in_run import refuse_in_body
 from holdfast.record.memory import Memory
 from holdfast.record.message_events import Message
 from holdfast.record.messages import Messages
+from holdfast.record.session_export import session_document, write_session
 from holdfast.record.sessions import OpenTurn, SessionStatus, status_of
 from holdfast.record.tasks import (
     TaskRestore,
@@ -595,13 +598,17 @@ class Scope(Generic[S_co]):
         worker = self._context.lease_keeper.worker
         return persist(self._log, worker, check_whole(retries, "retries"), attempt)
 
-    def restore(self, to: Moment, *, expected: int | None = None) -> Restored:
+    def restore(
+        self, to: Moment, *, expected: int | None = None, messages: bool = True
+    ) -> Restored:
         """Brings an earlier moment back as a new revision; nothing is rewritten.
 
         State, messages and tasks go back together; `changes` of what it returns, which is the new
-        revision, names them. Decisions and facts stay, because the world does not go back: its
-        `decisions` and `facts` are those that were recorded since that moment.
+        revision, names them. With `messages=False` what was said stays. Decisions and facts always
+        stay, because the world does not go back: its `decisions` and `facts` are those that were
+        recorded since that moment.
         """
+        check_flag(messages, "messages")
         revision = self.revision_of(to)
         if revision < (began := self._life()):
             raise NotFoundError(
@@ -610,7 +617,8 @@ class Scope(Generic[S_co]):
                 hint=f"at({revision}) reads it; set what you need of it again",
             )
         tasks = partial(restore_tasks, self._context, self.name, revision)
-        return self._restore(revision, expected, partial(restored_payload, undo=False), tasks)
+        payload_of = partial(restored_payload, undo=not messages)
+        return self._restore(revision, expected, payload_of, tasks)
 
     def _restore(
         self,
@@ -769,13 +777,28 @@ class Scope(Generic[S_co]):
         self._log.commit(ProposedCommit((write,)))
         return fork
 
-    def close(self, *, keep: bool | None = None) -> int:
+    def export_session(self, to: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+        """Returns the session as a document of plain JSON, and writes it to a file if one is given.
+
+        It has messages, decisions, tool results, files and state (`record/session_export.py` names
+        each key). The file is whole or not there.
+        """
+        decisions = Decisions(self._context).list(scope=self, limit=None)
+        document = session_document(self, sorted(decisions, key=lambda one: one.revision))
+        if to is not None:
+            write_session(document, to)
+        return document
+
+    def close(
+        self, *, keep: bool | None = None, export: str | os.PathLike[str] | None = None
+    ) -> int:
         """Ends the scope: it takes no more writes. Returns the new revision.
 
         Its open decisions and standing orders are closed as abandoned first, each in a commit of
         its own; tasks that are not closed are cancelled, and what was kept for the session is let
         go. With `keep=False` the state is dropped too: reading it raises ClosedError, earlier
         revisions can still be read until retention removes them. None asks the level's policy.
+        With `export`, the session is written to that file first, as it is when it is closed.
         """
         if keep is None:
             stored = kept_when_closed(self._context, self.level)
@@ -793,6 +816,8 @@ class Scope(Generic[S_co]):
                 self._context, self.name
             ):
                 continue
+            if export is not None:
+                self.export_session(export)  # what comes between makes the commit a conflict
             new_event = NewEvent(CLOSED, codec.encode_plain({"keep": keep}))
             write = self._write((new_event,), revision, None, None)
             marks = marks_at_close(self._context, self.name, keep=keep)
@@ -890,6 +915,42 @@ class Scope(Generic[S_co]):
         check_text(name, "an effect")
         check_effect(self._context, self, name)
         yield
+
+    def catch(
+        self,
+        caught: str,
+        *,
+        control: str = "review",
+        outcome: str | None = None,
+        notes: str | None = None,
+        about: str | None = None,
+    ) -> Catch:
+        """Logs by hand what a control has caught here; durable when it returns.
+
+        `about` is a link to what it is about, such as `message:…` or `commit:…`.
+        """
+        return log_catch(
+            self._context,
+            self,
+            caught,
+            control=control,
+            outcome=outcome,
+            notes=notes,
+            about=about,
+        )
+
+    def catches(self) -> list[Catch]:
+        """Returns what was caught here, oldest first: by hand, by a policy, in messages."""
+        return list(catches_in(self._context, self))
+
+    def catch_decisions(self, *, last: int = 200, find: Finder | None = None) -> list[Catch]:
+        """Logs decisions that the newest messages state and no record has; returns the new ones.
+
+        A sentence that says that something was decided counts, unless a decision here has most of
+        its words or links to the message. `find` is a function that returns what a message
+        decides, in place of our guess. Each message is caught once.
+        """
+        return catch_decisions(self._context, self, last=last, find=find)
 
     # --- facts -----------------------------------------------------------------------------------
 

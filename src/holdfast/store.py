@@ -25,6 +25,7 @@ from holdfast.backends.protocol import (
 )
 from holdfast.backends.registry import check_backend, open_backend
 from holdfast.clock import Clock, SystemClock
+from holdfast.context.parts import PromptContext, Strategy
 from holdfast.core.arguments import (
     Duration,
     check_call,
@@ -96,6 +97,7 @@ from holdfast.core.tree import Map
 from holdfast.core.typed import Typed
 from holdfast.erasure import Erasure, ErasureReceipt, Subject
 from holdfast.errors import CorruptError, ExpiredError, UsageError, show_value
+from holdfast.git.rewinds import Rewinds
 from holdfast.joint import JointCommit
 from holdfast.names import (
     CONVERSATION,
@@ -108,9 +110,9 @@ from holdfast.names import (
     check_level,
     check_name,
     has_digest,
-    short_id,
     split_name,
     without_secrets,
+    worker_id,
 )
 from holdfast.nodes import explain
 from holdfast.nodes.define import Graph
@@ -120,11 +122,13 @@ from holdfast.nodes.results import NodeState
 from holdfast.nodes.run import process_as_run
 from holdfast.nodes.walk import Nodes
 from holdfast.projections import Projected, Projection, Projections
+from holdfast.projects.project import Project
 from holdfast.query.form import TIMEOUT_S, Hit, Hits, Kind, Rows, Where
 from holdfast.query.links import DanglingLink
 from holdfast.query.questions import IndexStatus, Questions
-from holdfast.record import sessions
+from holdfast.record import catches, sessions
 from holdfast.record.audit import Audit
+from holdfast.record.catches import Catch
 from holdfast.record.context import RecordContext, Stale
 from holdfast.record.decisions import Decision, Decisions, Policy, PolicyMode, set_policy
 from holdfast.record.recovery import recover, stale
@@ -145,6 +149,7 @@ from holdfast.scope import (
     WorkflowScope,
     scope_class,
 )
+from holdfast.scratch import Scratches, ScratchScope
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -194,9 +199,11 @@ class Store:
         self._engine = Engine(self)
         self._nodes = Nodes(self)
         self._questions = Questions(self._context, read_only=read_only)
+        self._context.find_decisions = self._questions.find_decisions
         self._retainer = Retainer(log, self.lease_keeper, self._questions.let_go)
         self._erasure = Erasure(self._context, self._retainer, self._levels)
         self._projections = Projections(log)
+        self._scratches = Scratches(log.clock, log.actor, self.global_())
         self._async_stores: list[Any] = []  # one for each event loop that uses this store
 
     # --- scopes ----------------------------------------------------------------------------------
@@ -301,6 +308,16 @@ class Store:
             given=None if is_stored else id,
             subject=subject,
         )
+
+    def scratch(self, id: str | None = None, *, parent: Scope | None = None) -> ScratchScope:
+        """Returns a scope that is kept in the memory of this process and never reaches the store.
+
+        It does what a scope does. The same id is the same scope in this handle; without one it is
+        a new scope. `drop()`, the end of a `with` block, or closing the store frees it. `lookup`
+        goes on to `parent`, a scope of the store, and to the global scope. A run that is resumed
+        in another process finds it empty, and its body writes it again.
+        """
+        return self._scratches.get(id, parent)
 
     def scopes(
         self,
@@ -1012,13 +1029,24 @@ class Store:
 
     # --- projections -----------------------------------------------------------------------------
 
-    def project(self, projection: Projection, over: Scope | str | None = None) -> Projected:
-        """Returns a projection over a scope, the scopes that match a pattern, or the whole store.
+    @overload
+    def project(self, what: Projection, over: Scope | str | None = None) -> Projected: ...
+    @overload
+    def project(self, what: str | os.PathLike[str] = ".") -> Project: ...
+    def project(
+        self, what: Projection | str | os.PathLike[str] = ".", over: Scope | str | None = None
+    ) -> Projected | Project:
+        """Returns the project in a directory; or, of a projection, its state over some scopes.
 
-        A pattern is text such as `conversation/support-*`. What it shows is up to date whenever it
-        is looked at, for the price of what was recorded since.
+        A project is named by its directory. A projection is over a scope, the scopes that match a
+        pattern such as `conversation/support-*`, or the whole store. What it shows is up to date
+        whenever it is looked at, for the price of what was recorded since.
         """
-        return self._projections.projected(projection, over)
+        if isinstance(what, str | os.PathLike):
+            if over is not None:
+                raise UsageError("over belongs to a projection, and this is a directory")
+            return Project(self, what)
+        return self._projections.projected(what, over)
 
     # --- the record ------------------------------------------------------------------------------
 
@@ -1038,7 +1066,8 @@ class Store:
 
         With `incomplete` only the open ones, highest priority first, then oldest: found by their
         marks, without reading any stream. `older_than` is a length of time since the last change.
-        Without a scope the newest `limit` of every scope are read, however many there are.
+        The others of a long conversation, or of a large store, are found by the index for questions
+        (`hf.query`), as soon as that has followed the log.
         """
         return Decisions(self._context).list(
             incomplete=incomplete,
@@ -1129,6 +1158,15 @@ class Store:
         """
         return Policy(self._context, mode)
 
+    def catches(self, *, after: str | None = None, limit: int | None = PAGE_SIZE) -> Page[Catch]:
+        """Returns what was caught in all scopes, newest first; `scope.catches()` has one scope's.
+
+        The cursor of a page, given as `after`, leads to the next one.
+        """
+        hits = self.query(kind="log", type=catches.TYPES, limit=limit, after=after)
+        found = [catches.read_catch(self._log.record(hit.scope, hit.revision)) for hit in hits]
+        return Page(found, more=hits.more, cursor=hits.cursor)
+
     # --- questions -------------------------------------------------------------------------------
 
     def query(
@@ -1182,6 +1220,71 @@ class Store:
             stale_ok=stale_ok,
             **unknown,
         )
+
+    def context(
+        self,
+        scope: Scope | str,
+        budget: int = 8_000,
+        task: Task | str | None = None,
+        *,
+        strategies: Strategy | Sequence[Strategy] = ("window", "summary", "retrieval"),
+        window: int = 20,
+        about: str | Sequence[str] = (),
+        role: str | None = None,
+        tokenizer: object = None,
+    ) -> PromptContext:
+        """Returns what an agent must know of a scope, as one text of at most `budget` tokens.
+
+        Standing orders, goals and the task in hand (a task, its id, or what it says) are never
+        left out; of the rest as much as there is room for, and what was left out, with where it
+        is. `strategies` say which messages: full, window (the newest), summary, entity (those that
+        mention a name in `about`), retrieval (those that have to do with the task). `role` leaves
+        out the orders of other roles. `tokenizer` counts: the name of an encoding of tiktoken, an
+        object with `encode`, or a function; without one, tokens may be an estimate, and
+        `is_exact` says so. The same log gives the same bytes.
+        """
+        from holdfast.context.build import build, check_wanted
+
+        wanted = check_wanted(
+            budget=budget,
+            task=task,
+            strategies=strategies,
+            window=window,
+            about=about,
+            role=role,
+            tokenizer=tokenizer,
+        )
+        found = scope if isinstance(scope, Scope) else self.scope(name_of(scope))
+        return build(self._context, found, self.query, wanted)
+
+    def boot(
+        self,
+        scope: Scope | str = GLOBAL,
+        budget: int = 8_000,
+        task: Task | str | None = None,
+        *,
+        role: str | None = None,
+        tokenizer: object = None,
+    ) -> PromptContext:
+        """Returns what an agent that knows nothing begins with: its context, and how to go on.
+
+        It has the order to decide first, what the role is, the goals, the vocabulary and the map
+        of files (`boot` of the state), the newest decisions, the other scopes that have something
+        to do, and of the messages only the newest: it asks no index.
+        """
+        from holdfast.context.build import BOOT_WINDOW, build, check_wanted
+
+        wanted = check_wanted(
+            budget=budget,
+            task=task,
+            strategies="window",
+            window=BOOT_WINDOW,
+            role=role,
+            tokenizer=tokenizer,
+            is_boot=True,
+        )
+        found = scope if isinstance(scope, Scope) else self.scope(name_of(scope))
+        return build(self._context, found, self.query, wanted)
 
     def resolve(self, link: str, *, scope: Scope | str = GLOBAL) -> Hit | None:
         """Returns what a link such as "decision:d7@team/red" leads to; None if it leads nowhere.
@@ -1261,6 +1364,16 @@ class Store:
         """Returns every letting-go that there was, oldest first."""
         return self._retainer.let_go()
 
+    def rewinds(self, work_tree: str | os.PathLike[str] = ".") -> Rewinds:
+        """Returns the points to go back to, of scopes and of the files of a work tree of git.
+
+        `hf.rewinds().mark("before the change", [chat])` makes one; `rewind` goes back to it, and
+        `undo` forth again.
+        """
+        own = self._log.describe().get("path")
+        exclude = [str(own)] if own else []
+        return Rewinds(self._context, self.scope, work_tree, exclude=exclude)
+
     # --- subjects --------------------------------------------------------------------------------
 
     def pseudonym(self, text: str) -> str:
@@ -1323,6 +1436,7 @@ class Store:
 
     def close(self) -> None:
         """Closes the store. What was acknowledged is safe without it."""
+        self._scratches.close()
         self._engine.close()
         self._projections.close()
         self._groups.close()
@@ -1376,7 +1490,7 @@ def open_store(
         actor = check_name(actor, "actor")
     typed = _check_schemas(schemas, unchecked)
     clock = clock or SystemClock()
-    worker = short_id(clock)
+    worker = worker_id(clock, actor)
     url, named = _read_mix(url)
     known = _known_levels({**named, **_check_levels(levels)})
     options = {"durability": durability, "create": create, "read_only": read_only, **options}

@@ -47,10 +47,16 @@ def rows(path: Path) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("path", RUNNABLE, ids=lambda path: path.stem)
-def test_code_in_the_documentation_runs(
+def test_code_in_the_documentation_runs_twice_in_a_row(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    """A reader types it, changes something and runs it again, in the same folder."""
     monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        run_page(path, monkeypatch)
+
+
+def run_page(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # One namespace per page: a page is read from its top to its end.
     namespace: dict[str, object] = {"__name__": "__main__"}
     for line, info, body in blocks(path, "python"):

@@ -204,10 +204,10 @@ def test_working_memory_is_consistent_wherever_its_writer_is_killed(
                 assert chat.memory.files.list() == [], kill
                 assert notes == {"n": "second"}, kill
             assert hf.check().ok, kill
-    assert trials >= 2 * 9
+    assert trials >= 2 * 8
 
 
-def test_a_turn_ends_though_another_writer_restored_an_older_state(
+def test_a_session_ends_though_another_writer_restored_an_older_state(
     hf: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chat = hf.conversation("c")
@@ -220,7 +220,7 @@ def test_a_turn_ends_though_another_writer_restored_an_older_state(
         self.restore(1)
         return edit(self, *given, **named)
 
-    with memory.turn():
-        memory.files.put("f", lifetime="turn")
-        monkeypatch.setattr(Scope, "edit", behind)
+    memory.files.put("f")
+    monkeypatch.setattr(Scope, "edit", behind)
+    memory.end("session")
     assert chat.state == {"n": 1}

@@ -116,6 +116,17 @@ def test_get_says_where_a_path_ends(place: str, cli: Any):
     assert cli("get", SCOPE, "[]", "--json").document["value"] == {"a": {"b": [1, 2], "a.b": 3}}
 
 
+def test_a_key_with_a_dot_and_a_path_are_never_taken_for_each_other(place: str, cli: Any):
+    with holdfast.open(place) as hf:
+        hf.scope(SCOPE).set("a.b", "the key")
+        hf.scope(SCOPE).set(holdfast.path("a.b"), "the path")
+    for words in (["get", SCOPE, "a.b"], ["set", SCOPE, "a.b", "1"], ["delete", SCOPE, "a.b"]):
+        refused = cli(*words, code=2)
+        assert """write '["a.b"]' for the key, '["a","b"]' for the path""" in refused.err
+    assert cli("get", SCOPE, '["a.b"]').out == "the key\n"
+    assert cli("get", SCOPE, '["a","b"]').out == "the path\n"
+
+
 def test_get_raw_is_exact(place: str, monkeypatch: Any):
     text = "line 1\r\nline 2\x1b[31m\ud800"
     with holdfast.open(place) as store:
@@ -476,3 +487,10 @@ def test_verbose_before_the_verb_is_taken_by_every_verb(cli: Any):
 def test_a_value_may_look_like_the_short_option(place: str, cli: Any):
     cli("set", "team/a", "flag", "-v")
     assert cli("get", "team/a", "flag").out == "-v\n"
+
+
+def test_words_too_many_are_named(place: str, cli: Any):
+    refused = cli("say", "conversation/c", "user", "it broke", code=2)
+    assert "nothing takes 'it broke': there are more words than" in refused.err
+    assert "hint: holdfast say --help" in refused.err
+    assert cli("scopes").out == ""

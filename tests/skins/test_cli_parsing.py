@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast.cli.app import put_verb_first
-from holdfast.cli.parsing import find_revision, parse_path, parse_value
+from holdfast.cli.parsing import find_revision, parse_value
+from holdfast.core.arguments import parse_path
 from holdfast.errors import NotFoundError, UnavailableError, UsageError
 from holdfast.render.text import clean, escape_json, shorten, show_path
 from holdfast.testing import FakeClock

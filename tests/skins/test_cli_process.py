@@ -197,14 +197,8 @@ def test_without_the_extra_it_says_what_to_install():
     assert done.stderr.splitlines()[-1] == "hint: pip install 'holdfast[cli]'"
 
 
-def test_version_and_completion(tmp_path: Path):
+def test_version():
     assert run("--version")[0] == f"holdfast {holdfast.__version__}\n"
-    script = tmp_path / "completion.bash"
-    run(
-        "--install-completion", "--shell", "bash", "--output", str(script),
-        env=environment(HOME=str(tmp_path)),
-    )  # fmt: skip
-    assert "checkpoints" in script.read_text()
 
 
 def test_copy_shows_progress_to_a_person_only(store: str, tmp_path: Path):

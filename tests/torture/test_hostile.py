@@ -18,7 +18,8 @@ from holdfast.backends.files import disk as files_disk
 from holdfast.backends.files.text import BadLine, parse_time
 from holdfast.backends.sqlite import connection
 from holdfast.cli import main
-from holdfast.cli.parsing import parse_path, parse_value
+from holdfast.cli.parsing import parse_value
+from holdfast.core.arguments import parse_path
 from tests.torture.hostile_files import commit_of, lay
 from tests.torture.hostile_ground import Ground
 

@@ -9,6 +9,7 @@ import pytest
 import holdfast
 from holdfast import UsageError
 from holdfast.core import arguments
+from holdfast.core.arguments import parse_path
 
 HOUR_US = 3_600_000_000
 
@@ -49,3 +50,30 @@ def test_a_scope_is_given_itself_or_by_its_name():
 
 def test_an_age_is_a_moment_before_now():
     assert arguments.older_bound(2 * HOUR_US, "1h") == datetime(1970, 1, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("a", ("a",)),
+        ("customer.name", ("customer", "name")),
+        ("messages[0].text", ("messages", 0, "text")),
+        ("messages[-1]", ("messages", -1)),
+        ("tickets.0", ("tickets", "0")),
+        ('["a.b",0]', ("a.b", 0)),
+        ("[]", ()),
+    ],
+)
+def test_text_that_is_a_path(text: str, path: tuple[str | int, ...]):
+    assert parse_path(text) == path
+
+
+@pytest.mark.parametrize("text", ["", ".a", "a..b", "a.", "a[x]", "a]", "[", "[1.5]", "[true]"])
+def test_text_that_is_no_path(text: str):
+    with pytest.raises(UsageError, match="path"):
+        parse_path(text)
+
+
+def test_a_path_is_read_from_text_only():
+    with pytest.raises(UsageError, match="found 5"):
+        parse_path(5)  # pyright: ignore[reportArgumentType]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -340,9 +341,11 @@ class AsyncScope(Generic[S_co]):
     async def items(self) -> ItemsView[str, Any]:
         return (await self._state()).items()
 
-    async def restore(self, to: Moment, *, expected: int | None = None) -> Restored:
+    async def restore(
+        self, to: Moment, *, expected: int | None = None, messages: bool = True
+    ) -> Restored:
         return await self._loop.hop_shielded(
-            lambda: _loaded(self.sync.restore(to, expected=expected))
+            lambda: _loaded(self.sync.restore(to, expected=expected, messages=messages))
         )
 
     async def undo(self) -> Restored:
@@ -354,11 +357,18 @@ class AsyncScope(Generic[S_co]):
     async def fork(self, id: str, *, at: Moment | None = None) -> AsyncScope:
         return AsyncScope(self._loop, await self._loop.hop_shielded(self.sync.fork, id, at=at))
 
-    async def close(self, *, keep: bool | None = None) -> int:
-        return await self._loop.hop_shielded(self.sync.close, keep=keep)
+    export_session = mirror(Scope.export_session)
+
+    async def close(
+        self, *, keep: bool | None = None, export: str | os.PathLike[str] | None = None
+    ) -> int:
+        return await self._loop.hop_shielded(self.sync.close, keep=keep, export=export)
 
     decide = deciding(Scope.decide)
     recall = mirror(Scope.recall)
+    catch = mirror(Scope.catch)
+    catches = mirror(Scope.catches)
+    catch_decisions = mirror(Scope.catch_decisions)
 
     @asynccontextmanager
     async def effect(self, name: str) -> AsyncGenerator[None]:

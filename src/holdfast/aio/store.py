@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import threading
 from collections.abc import (
     AsyncIterator,
@@ -26,6 +27,7 @@ from holdfast.aio.loop import Loop, Reading, shielded
 from holdfast.aio.nodes import AsyncWalk, AsyncWalks
 from holdfast.aio.projections import AsyncProjected
 from holdfast.aio.record import AsyncGroup, AsyncJointScope, AsyncOpenDecision, mirror
+from holdfast.aio.rewinds import AsyncRewinds
 from holdfast.aio.runs import AsyncRun, AsyncRuns
 from holdfast.aio.scope import AsyncScope
 from holdfast.backends.protocol import START, Lease, Mark, Position, Record
@@ -56,7 +58,7 @@ from holdfast.core.retention import GRACE_S, Hold, LetGo, Retention
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
 from holdfast.erasure import ErasureReceipt, Subject
-from holdfast.errors import LeaseLostError
+from holdfast.errors import LeaseLostError, UsageError
 from holdfast.joint import JointCommit
 from holdfast.nodes.define import Graph
 from holdfast.nodes.walk import call_plainly
@@ -64,6 +66,7 @@ from holdfast.projections import Projection
 from holdfast.record.audit import Audit, Comparison, StatePath, TrialOutcome, TrialRun
 from holdfast.record.decisions import Decision, PolicyMode
 from holdfast.runs import Run, RunFunction
+from holdfast.scratch import ScratchScope
 from holdfast.store import S, Store
 
 P = ParamSpec("P")
@@ -550,10 +553,17 @@ class AsyncStore:
                 yield change
 
     def project(
-        self, projection: Projection, over: AsyncScope | str | None = None
+        self,
+        what: Projection | str | os.PathLike[str] = ".",
+        over: AsyncScope | str | None = None,
     ) -> AsyncProjected:
+        if isinstance(what, str | os.PathLike):
+            raise UsageError(
+                "a coordinator has a thread of its own: a project is used through holdfast.open()",
+                hint="open the store again, in a thread that may wait",
+            )
         place = over.sync if isinstance(over, AsyncScope) else over
-        return AsyncProjected(self._loop, self._store.project(projection, place))
+        return AsyncProjected(self._loop, self._store.project(what, place))
 
     def subscribe(
         self, subscriber: Subscriber, *, on_error: OnError | None = None
@@ -631,8 +641,11 @@ class AsyncStore:
     stale = mirror(Store.stale, of="_store")
     tasks = mirror(Store.tasks, of="_store")
     sessions = mirror(Store.sessions, of="_store")
+    catches = mirror(Store.catches, of="_store")
 
     query = mirror(Store.query, of="_store")
+    context = mirror(Store.context, of="_store")
+    boot = mirror(Store.boot, of="_store")
     resolve = mirror(Store.resolve, of="_store")
     dangling_links = mirror(Store.dangling_links, of="_store")
     sql = mirror(Store.sql, of="_store")
@@ -719,6 +732,9 @@ class AsyncStore:
         name = scope.name if isinstance(scope, AsyncScope) else scope
         return AsyncAudit(self._loop, self._store.audit(name))
 
+    def rewinds(self, work_tree: str | os.PathLike[str] = ".") -> AsyncRewinds:
+        return AsyncRewinds(self._loop, self._store.rewinds(work_tree))
+
     def policy(self, mode: PolicyMode) -> AsyncPolicy:
         return AsyncPolicy(self._loop, mode)
 
@@ -787,6 +803,10 @@ class AsyncStore:
 
     async def erasures(self) -> list[dict[str, Any]]:
         return await self._loop.hop(self._store.erasures)
+
+    def scratch(self, id: str | None = None, *, parent: AsyncScope | None = None) -> ScratchScope:
+        """Returns a scope in memory; nothing that it does waits, so it is not awaited."""
+        return self._store.scratch(id, parent=None if parent is None else parent.sync)
 
     async def status(self) -> dict[str, Any]:
         return await self._loop.hop(self._store.status)

@@ -4,32 +4,40 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
 from cyclopts import App, Group
-from cyclopts.exceptions import CycloptsError
+from cyclopts.exceptions import CycloptsError, UnusedCliTokensError
 
 import holdfast
 from holdfast.cli import (
     backup,
+    boot,
+    catches,
+    completion,
     decisions,
     demo,
     doctor,
     events,
     facts,
+    git,
     history,
     messages,
     nodes,
+    project,
     prose,
     query,
     retain,
+    rewinds,
     runs,
     salvage,
     schemas,
     selftest,
+    sessions,
     state,
     store,
     subjects,
@@ -65,6 +73,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("init", store.init, _START),
     ("demo", demo.demo, _START),
     ("advise", advise_backend, _START),
+    ("boot", boot.boot, _START),
     ("status", store.status, _LOOK),
     ("scopes", store.scopes, _LOOK),
     ("show", state.show, _LOOK),
@@ -87,11 +96,25 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("schema diff", schemas.diff_schema, _LOOK),
     ("event list", events.list_events, _LOOK),
     ("project", events.project, _LOOK),
+    ("project status", project.status, _LOOK),
+    ("project survey", project.survey, _LOOK),
+    ("project tasks", project.tasks, _LOOK),
+    ("project sessions", project.sessions, _LOOK),
+    ("session list", sessions.list_sessions, _LOOK),
+    ("session export", sessions.export_session, _CARE),
     ("set", state.set_value, _CHANGE),
     ("delete", state.delete, _CHANGE),
     ("checkpoint", history.checkpoint, _CHANGE),
     ("restore", history.restore, _CHANGE),
     ("undo", history.undo, _CHANGE),
+    ("rewind", rewinds.rewind, _CHANGE),
+    ("rewind mark", rewinds.mark, _CHANGE),
+    ("rewind list", rewinds.list_points, _LOOK),
+    ("file", git.file, _LOOK),
+    ("git status", git.git_status, _LOOK),
+    ("git log", git.git_log, _LOOK),
+    ("git record", git.git_record, _CHANGE),
+    ("rewind undo", rewinds.undo, _CHANGE),
     ("remove", history.remove, _CHANGE),
     ("fork", history.fork, _CHANGE),
     ("say", messages.say, _CHANGE),
@@ -103,6 +126,9 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("decide", decisions.decide, _CHANGE),
     ("outcome", decisions.outcome, _CHANGE),
     ("fact", facts.fact, _CHANGE),
+    ("catch", catches.catch, _CHANGE),
+    ("catch list", catches.list_catches, _LOOK),
+    ("catch scan", catches.scan, _CHANGE),
     ("recover", decisions.recover, _CARE),
     ("trust", trust.trust, _CARE),
     ("retain", retain.retain, _CARE),
@@ -144,6 +170,15 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("prose resume", prose.resume, _RUNS),
     ("prose restore", prose.restore, _CHANGE),
     ("prose fork", prose.fork, _CHANGE),
+    ("project do", project.do, _RUNS),
+    ("project chat", project.chat, _RUNS),
+    ("project stop", project.stop, _CHANGE),
+    ("project interrupt", project.interrupt, _CHANGE),
+    ("project steer", project.steer, _CHANGE),
+    ("project follow-up", project.follow_up, _CHANGE),
+    ("project note", project.note, _CHANGE),
+    ("project checkpoint", project.checkpoint, _CHANGE),
+    ("project alias", project.alias, _START),
     ("nodes list", nodes.list_nodes, _LOOK),
     ("nodes show", nodes.show, _LOOK),
     ("nodes why", nodes.why, _LOOK),
@@ -166,13 +201,18 @@ ALIASES = {
 
 _FAMILIES = {
     "backup": "Make a backup: backup DEST; list its points, restore one, try whether it can be.",
+    "catch": "Log what a control has caught: catch SCOPE TEXT; list it, find unrecorded decisions.",
     "decision": "Open, close and list decisions; the short forms: decide, outcome, decisions.",
     "event": "Record and list events of your own.",
+    "git": "The git repository here: its state, and commits linked to events.",
     "message": "Add and list messages; the short forms: say, messages.",
     "nodes": "Walk graphs of nodes, and say why something was computed.",
+    "project": "Work in the project of this directory; or, with FILE.py:NAME, show a projection.",
     "prose": "Check, run and look after programs of agents: .prose files.",
+    "rewind": "Go back to a point: rewind POINT; make and list points, take a rewind back.",
     "runs": "Start, watch and look after runs: programs whose position survives anything.",
     "schema": "List, show and compare the schemas of a program and of a store.",
+    "session": "List sessions that have not ended, and write one as a JSON document.",
     "subject": "List, show, export, hold and erase people whose data is sealed.",
     "task": "Add, list, claim, change and close tasks.",
 }
@@ -182,6 +222,8 @@ _WITH_VALUE = ("--store", "--actor")
 VIEWS = ".prose"
 """The directory of views, if `--views` names none."""
 _VERBOSE = ("--verbose", "-v")
+_COMPLETE = "__complete"
+"""The verb by which the script of a shell asks what it may offer."""
 
 
 def make_app() -> App:
@@ -196,7 +238,7 @@ def make_app() -> App:
         suppress_keyboard_interrupt=False,
     )
     for family, text in _FAMILIES.items():
-        group = _RUNS if family in ("nodes", "runs") else _CHANGE
+        group = _RUNS if family in ("nodes", "project", "runs") else _CHANGE
         group = _CARE if family in ("backup", "subject") else group
         app.command(App(name=family, help=text, group=group))
     verbs = {name: (function, group) for name, function, group in VERBS}
@@ -208,9 +250,7 @@ def make_app() -> App:
             app[verb].default(function)
         else:
             owner.command(function, name=verb, group=group)
-    app.register_install_completion_command(  # pyright: ignore[reportUnknownMemberType]
-        help="Install completion for the shell in use.", group=_SHELL
-    )
+    completion.register(app, group=_SHELL)
     for flag in ("--help", "--version"):
         app[flag].group = (_SHELL,)
     return app
@@ -223,7 +263,10 @@ def run(arguments: list[str]) -> int:
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
     words, is_verbose = take_verbose(arguments)
-    words = name_views(put_verb_first(words))
+    if words[:1] == [_COMPLETE]:
+        words = [_COMPLETE, *put_verb_first(words[1:])]
+    else:
+        words = name_views(put_verb_first(name_task(words)))
     options = words[: words.index("--")] if "--" in words else words
     is_json = "--json" in options
     try:
@@ -294,6 +337,16 @@ def put_verb_first(arguments: list[str]) -> list[str]:
     return [*words[:count], *moved, *words[count:]] if words else moved
 
 
+def name_task(words: list[str]) -> list[str]:
+    """Returns what a short command for projects was given as a verb: without one it is a task."""
+    if words[:2] != ["project", "-"]:
+        return words
+    verbs = {name.partition(" ")[2] for name, _, _ in VERBS if name.startswith("project ")}
+    rest = words[2:]
+    is_verb = not rest or rest[0] in verbs or rest[0] in ("--help", "--version")
+    return ["project", *rest] if is_verb else ["project", "do", *rest]
+
+
 def name_views(words: list[str]) -> list[str]:
     """Returns the words with a name for `--views`, if it has none: no parser knows such options."""
     if words[:2] != ["prose", "run"]:
@@ -316,6 +369,9 @@ def usage_error(mistake: CycloptsError, words: list[str]) -> UsageError:
     """Returns a mistake in what was typed as one of our errors."""
     # The list of verbs that may follow is cut off in the middle: the hint helps more.
     message = str(mistake).partition(" Available commands:")[0].strip().removesuffix(".")
+    if isinstance(mistake, UnusedCliTokensError):
+        extra = " ".join(shlex.quote(word) for word in mistake.unused_tokens or ())
+        message = f"nothing takes {extra}: there are more words than the verb has places for"
     for word in words:
         message = message.replace(word, without_secrets(word)) if word else message
     verbs = {*ALIASES, *(name for name, _, _ in VERBS)}

@@ -13,6 +13,7 @@ from cyclopts import Parameter
 
 import holdfast
 from holdfast import backup as backups
+from holdfast.cli.completion import ScopeName
 from holdfast.cli.options import (
     DEFAULTS,
     Options,
@@ -100,7 +101,7 @@ def restore(
     /,
     *,
     at: str | None = None,
-    scope: str | None = None,
+    scope: ScopeName | None = None,
     options: Options = DEFAULTS,
 ) -> None:
     """Restore a backup into a new store of any kind, as it was at a point.

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from holdfast.cli.completion import ScopeName
 from holdfast.cli.options import (
     DEFAULTS,
     Flag,
@@ -48,7 +49,7 @@ def open_configured(options: Options, config: Path | None, *, asks: bool) -> Sto
 
 
 def decide(
-    scope: str,
+    scope: ScopeName,
     decision: str,
     /,
     *,
@@ -131,7 +132,7 @@ def outcome(
 
 
 def decisions(
-    scope: str | None = None,
+    scope: ScopeName | None = None,
     /,
     *,
     incomplete: Flag = False,
@@ -192,7 +193,7 @@ def decisions(
 
 
 def recover(
-    scope: str | None = None, /, *, config: Config = None, options: Options = DEFAULTS
+    scope: ScopeName | None = None, /, *, config: Config = None, options: Options = DEFAULTS
 ) -> None:
     """Settle what dead workers left open, with the verifiers of the configuration file.
 

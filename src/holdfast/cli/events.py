@@ -7,6 +7,7 @@ from typing import Annotated, Any, cast
 
 from cyclopts import Parameter
 
+from holdfast.cli.completion import ScopeName
 from holdfast.cli.options import DEFAULTS, Flag, Options, open_reading, open_writing, print_more
 from holdfast.cli.parsing import find_scope, parse_limit, parse_place, parse_value
 from holdfast.cli.printing import print_json, print_line, print_note, print_table
@@ -22,7 +23,7 @@ COLUMNS = ("scope", "revision", "time", "type", "actor", "data", "refs")
 
 
 def record(
-    scope: str,
+    scope: ScopeName,
     type: str,
     data: Annotated[str, Parameter(allow_leading_hyphen=True)] = "{}",
     /,
@@ -70,7 +71,7 @@ def record(
 
 
 def list_events(
-    scope: str | None = None,
+    scope: ScopeName | None = None,
     /,
     *,
     type: str | None = None,

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from holdfast.cli.completion import ScopeName
 from holdfast.cli.decisions import Config, load_config
 from holdfast.cli.options import DEFAULTS, Flag, Options, open_reading, open_writing
 from holdfast.cli.parsing import find_scope, parse_value
@@ -23,7 +24,7 @@ from holdfast.render.text import clean, preview, show_time
 
 
 def fact(
-    scope: str,
+    scope: ScopeName,
     name: str | None = None,
     value: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     /,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from holdfast.cli.completion import Moment, ScopeName
 from holdfast.cli.options import (
     DEFAULTS,
     Flag,
@@ -61,7 +62,7 @@ LOG_COLUMNS = ("revision", "time", "type", "actor", "what")
 
 
 def log(
-    scope: str | None = None,
+    scope: ScopeName | None = None,
     /,
     *,
     limit: int = 20,
@@ -133,7 +134,9 @@ def terminal_row(event: Event, *, with_scope: bool) -> list[str]:
     return [where, show_time(event.time), event.type, event.actor, name + show_summary(event)]
 
 
-def diff(scope: str, a: str, b: str | None = None, /, *, options: Options = DEFAULTS) -> None:
+def diff(
+    scope: ScopeName, a: Moment, b: Moment | None = None, /, *, options: Options = DEFAULTS
+) -> None:
     """Show what differs between two moments of a scope.
 
     Parameters
@@ -192,7 +195,7 @@ def print_differing(rows: Sequence[Sequence[str]]) -> None:
 
 
 def checkpoints(
-    scope: str,
+    scope: ScopeName,
     /,
     *,
     limit: int = PAGE_SIZE,
@@ -226,7 +229,7 @@ def checkpoints(
 
 
 def checkpoint(
-    scope: str,
+    scope: ScopeName,
     name: str,
     /,
     *,
@@ -254,8 +257,8 @@ def checkpoint(
 
 
 def restore(
-    scope: str,
-    moment: str,
+    scope: ScopeName,
+    moment: Moment,
     /,
     *,
     expected: int | None = None,
@@ -278,7 +281,7 @@ def restore(
         print_restored(found, found.restore(target, expected=expected), options)
 
 
-def undo(scope: str, /, *, options: Options = DEFAULTS) -> None:
+def undo(scope: ScopeName, /, *, options: Options = DEFAULTS) -> None:
     """Undo the newest change; a second undo brings it back.
 
     Parameters
@@ -292,7 +295,7 @@ def undo(scope: str, /, *, options: Options = DEFAULTS) -> None:
 
 
 def remove(
-    scope: str,
+    scope: ScopeName,
     /,
     *,
     yes: Flag = False,
@@ -343,7 +346,9 @@ def print_restored(scope: Scope, restored: Restored, options: Options) -> None:
     print_note(f"undo it: {command(f'undo {shlex.quote(scope.name)}', options.place)}")
 
 
-def fork(scope: str, new_id: str, /, *, at: str | None = None, options: Options = DEFAULTS) -> None:
+def fork(
+    scope: ScopeName, new_id: str, /, *, at: Moment | None = None, options: Options = DEFAULTS
+) -> None:
     """Create a scope that starts from the state of this one, now or earlier.
 
     Parameters
@@ -388,7 +393,7 @@ def id_at_level(typed: str, scope: Scope, store: Store) -> str:
 
 
 def follow(
-    scope: str | None = None,
+    scope: ScopeName | None = None,
     /,
     *,
     all: Flag = False,

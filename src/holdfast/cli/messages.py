@@ -6,6 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from holdfast.cli.completion import ScopeName
 from holdfast.cli.options import DEFAULTS, Flag, Options, open_reading, open_writing
 from holdfast.cli.parsing import find_scope
 from holdfast.cli.printing import is_terminal, print_json, print_line, print_note, print_table
@@ -19,7 +20,7 @@ COLUMNS = ("revision", "time", "role", "text")
 
 
 def say(
-    scope: str,
+    scope: ScopeName,
     text: Annotated[str, Parameter(allow_leading_hyphen=True)],
     /,
     *,
@@ -53,7 +54,7 @@ def say(
 
 
 def messages(
-    scope: str,
+    scope: ScopeName,
     /,
     *,
     last: int = 20,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.cli.completion import ScopeName
 from holdfast.cli.options import DEFAULTS, Flag, Options, Words, open_reading, open_writing
 from holdfast.cli.parsing import parse_value
 from holdfast.cli.printing import print_facts, print_json, print_line, print_table
@@ -29,7 +30,7 @@ from holdfast.render.text import clean, preview, show_time
 
 
 def list_nodes(
-    graph: str | None = None, /, *, scope: str | None = None, options: Options = DEFAULTS
+    graph: str | None = None, /, *, scope: ScopeName | None = None, options: Options = DEFAULTS
 ) -> None:
     """List the nodes that have results, with when and why each was computed last.
 
@@ -59,7 +60,7 @@ def list_nodes(
     print_table(("graph", "scope", "node", "computed", "cause"), rows)
 
 
-def show(graph: str, node: str, scope: str, /, *, options: Options = DEFAULTS) -> None:
+def show(graph: str, node: str, scope: ScopeName, /, *, options: Options = DEFAULTS) -> None:
     """Show the newest result of a node: its value, its artifacts, what affects it.
 
     Parameters
@@ -100,7 +101,7 @@ def show(graph: str, node: str, scope: str, /, *, options: Options = DEFAULTS) -
         print_line(clean(f"{artifact.kind} {artifact.name}: {preview(artifact.value)}"))
 
 
-def why(graph: str, node: str, scope: str, /, *, options: Options = DEFAULTS) -> None:
+def why(graph: str, node: str, scope: ScopeName, /, *, options: Options = DEFAULTS) -> None:
     """Say why a node was computed last: the tree of causes that was stored with the result.
 
     Parameters
@@ -127,7 +128,7 @@ def why(graph: str, node: str, scope: str, /, *, options: Options = DEFAULTS) ->
 
 def plan(
     code: str,
-    scope: str,
+    scope: ScopeName,
     /,
     *,
     target: str | None = None,
@@ -171,7 +172,7 @@ def plan(
 
 def process(
     code: str,
-    scope: str,
+    scope: ScopeName,
     /,
     *,
     input: Words = None,
@@ -214,7 +215,7 @@ def process(
 def accept(
     code: str,
     node: str,
-    scope: str,
+    scope: ScopeName,
     /,
     *,
     because: str = "",
@@ -255,7 +256,7 @@ def accept(
 
 def invalidate(
     graph: str,
-    scope: str,
+    scope: ScopeName,
     /,
     *,
     node: str | None = None,
@@ -288,7 +289,7 @@ def invalidate(
         print_line(clean(f"the results of {node or name} no longer count"))
 
 
-def forget(graph: str, scope: str, /, *, options: Options = DEFAULTS) -> None:
+def forget(graph: str, scope: ScopeName, /, *, options: Options = DEFAULTS) -> None:
     """Forget the results of a graph for a scope, as if it had never been walked.
 
     Parameters
@@ -311,7 +312,7 @@ def graph(
     code: str,
     /,
     *,
-    scope: str | None = None,
+    scope: ScopeName | None = None,
     input: Words = None,
     module: Words = None,
     dot: Flag = False,

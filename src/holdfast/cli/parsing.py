@@ -1,8 +1,7 @@
 """What people type, and what it means: scopes, moments, paths, values. Each has one small grammar.
 
 A path:     customer.name   messages[0].text   ["a.b",0]
-            Dots separate keys, list indexes stand in brackets. A path that begins with `[` is
-            a JSON array of keys and indexes, so any key can be reached; `[]` is the whole state.
+            As `holdfast.path` reads it.
 A moment:   7   -1   "before refund"   2026-11-16T09:30   @revision:7   @name:7   @time:2026-11-16
             A whole number is a revision, counted from the newest if negative. Any other word is a
             checkpoint's name, and if there is none of that name, an ISO 8601 date or time, UTC
@@ -33,55 +32,11 @@ from holdfast.names import check_scope_name, split_name
 from holdfast.scope import Scope
 from holdfast.store import Store
 
-Path = tuple[str | int, ...]
-
 NAMES_MAX = 10_000
 """How many names are looked at for one that begins as was typed."""
 SHOWN_MAX = 5
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}\Z")
-_STEP = re.compile(r"(?:\A|\.)(?P<key>[^.\[\]]+)|\[(?P<index>-?[0-9]{1,18})\]")
-
-
-def parse_path(text: str) -> Path:
-    """Returns the path that a word means, or raises UsageError."""
-    if text.startswith("["):
-        return _parse_json_path(text)
-    if text.startswith("."):
-        raise _bad_path(text, 0)
-    steps: list[str | int] = []
-    at = 0
-    while at < len(text):
-        match = _STEP.match(text, at)
-        if match is None:
-            raise _bad_path(text, at)
-        steps.append(match["key"] if match["key"] is not None else int(match["index"]))
-        at = match.end()
-    if not steps:
-        raise _bad_path(text, 0)
-    return tuple(steps)
-
-
-def _parse_json_path(text: str) -> Path:
-    try:
-        steps = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise _bad_path(text, getattr(error, "pos", 0)) from error
-    for step in steps:
-        if isinstance(step, bool) or not isinstance(step, str | int):
-            raise UsageError(
-                f"path {text!r:.80} holds {step!r:.40}: expected keys (text) and list indexes",
-                hint='write it like ["a.b",0]',
-            )
-    return tuple(steps)
-
-
-def _bad_path(text: str, at: int) -> UsageError:
-    found = repr(text[at]) if at < len(text) else "its end"
-    return UsageError(
-        f"path {text!r:.80} cannot be read at character {at + 1}, found {found}",
-        hint="""write it like customer.name, messages[0].text or '["a.b",0]'""",
-    )
 
 
 def parse_value(text: str, *, is_text: bool) -> Any:

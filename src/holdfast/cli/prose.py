@@ -22,6 +22,7 @@ from holdfast.agents.command import Command
 from holdfast.agents.config import FILE, load_executor
 from holdfast.agents.protocol import Executor
 from holdfast.agents.scripted import Scripted
+from holdfast.cli.completion import RunId
 from holdfast.cli.options import (
     DEFAULTS,
     Flag,
@@ -168,7 +169,7 @@ def run(
     file: Path,
     /,
     *inputs: str,
-    id: str | None = None,
+    id: RunId | None = None,
     sessions: str = "idempotent",
     in_context: Flag = False,
     views: Path | None = None,
@@ -225,7 +226,7 @@ def run(
 
 
 def resume(
-    id: str | None = None,
+    id: RunId | None = None,
     file: Path | None = None,
     /,
     *,
@@ -268,7 +269,7 @@ def as_stored(edited: Stored, stored: Stored) -> Stored:
 
 
 def show(
-    id: str | None = None,
+    id: RunId | None = None,
     /,
     *,
     value: str | None = None,
@@ -319,7 +320,7 @@ def value_of(found: Any, name: str) -> Any:
 
 
 def fork(
-    id: str,
+    id: RunId,
     at: str | None = None,
     /,
     *,
@@ -360,7 +361,7 @@ def fork(
         print_status(store, made.id, options)
 
 
-def restore(id: str, name: str, /, *, options: Options = DEFAULTS) -> None:
+def restore(id: RunId, name: str, /, *, options: Options = DEFAULTS) -> None:
     """Put a name's view back as the store has it, after somebody modified its file.
 
     Parameters

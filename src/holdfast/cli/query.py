@@ -18,8 +18,9 @@ from holdfast.cli.options import (
     print_more,
     read_seconds,
 )
-from holdfast.cli.parsing import parse_limit, parse_path, parse_value, read_time
+from holdfast.cli.parsing import parse_limit, parse_value, read_time
 from holdfast.cli.printing import is_terminal, print_aside, print_json, print_note, print_table
+from holdfast.core.arguments import parse_path
 from holdfast.errors import UsageError
 from holdfast.query.form import OPERATORS, TIMEOUT_S, Hit, Hits, nearest
 from holdfast.render.query import hits_document, rows_document

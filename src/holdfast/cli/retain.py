@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.cli.completion import ScopeName
 from holdfast.cli.options import DEFAULTS, Flag, Options, command, open_reading, open_writing
 from holdfast.cli.printing import print_json, print_line, print_note, print_table
 from holdfast.core.arguments import check_duration
@@ -86,7 +87,7 @@ def _print_log(options: Options) -> None:
 
 
 def hold(
-    scope: str | None = None, /, *, reason: str | None = None, options: Options = DEFAULTS
+    scope: ScopeName | None = None, /, *, reason: str | None = None, options: Options = DEFAULTS
 ) -> None:
     """Keep everything of a scope from retain; without a scope, show what is held.
 
@@ -114,7 +115,7 @@ def hold(
         print_line(f"{clean(scope)} is held: retain lets go of nothing of it")
 
 
-def unhold(scope: str, /, *, options: Options = DEFAULTS) -> None:
+def unhold(scope: ScopeName, /, *, options: Options = DEFAULTS) -> None:
     """End a hold: retain may let go of the scope again.
 
     Parameters

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from msgspec.structs import replace
 
+from holdfast.cli.completion import RunId
 from holdfast.cli.options import (
     DEFAULTS,
     Flag,
@@ -116,7 +117,7 @@ def start(
     code: str,
     /,
     *arguments: str,
-    id: str | None = None,
+    id: RunId | None = None,
     input: Words = None,
     queue: str | None = None,
     if_exists: str = "error",
@@ -162,7 +163,7 @@ def start(
 
 
 def resume(
-    id: str,
+    id: RunId,
     code: str,
     /,
     *,
@@ -184,7 +185,7 @@ def resume(
 
 
 def retry(
-    id: str,
+    id: RunId,
     code: str,
     /,
     *,
@@ -434,7 +435,7 @@ def _row(run: RunView) -> tuple[str, ...]:
     return run.id, status, show_time(run.updated), run.name, doing
 
 
-def show(id: str, /, *, options: Options = DEFAULTS) -> None:
+def show(id: RunId, /, *, options: Options = DEFAULTS) -> None:
     """Show what a run is doing and has done: a tree of its blocks and steps.
 
     Parameters
@@ -457,7 +458,7 @@ def show(id: str, /, *, options: Options = DEFAULTS) -> None:
 
 
 def tail(
-    id: str,
+    id: RunId,
     /,
     *,
     after: int | None = None,
@@ -508,7 +509,7 @@ def _tail_lines(
 Value = Annotated[str, Parameter(allow_leading_hyphen=True)]
 
 
-def cancel(id: str, /, *, now: Flag = False, options: Options = DEFAULTS) -> None:
+def cancel(id: RunId, /, *, now: Flag = False, options: Options = DEFAULTS) -> None:
     """Cancel a run: its worker stops at its next operation; without a worker it ends now.
 
     A run with cleanups to do (`finally` of a program) and no worker ends when it is resumed.
@@ -531,7 +532,7 @@ def cancel(id: str, /, *, now: Flag = False, options: Options = DEFAULTS) -> Non
         print_status(store, id, options)
 
 
-def remove(id: str, /, *, yes: Flag = False, options: Options = DEFAULTS) -> int:
+def remove(id: RunId, /, *, yes: Flag = False, options: Options = DEFAULTS) -> int:
     """Remove a run that has ended, and its children: their ids can begin again. Asks first.
 
     Parameters
@@ -555,7 +556,13 @@ def remove(id: str, /, *, yes: Flag = False, options: Options = DEFAULTS) -> int
 
 
 def answer(
-    id: str, name: str, value: Value = "null", /, *, text: Flag = False, options: Options = DEFAULTS
+    id: RunId,
+    name: str,
+    value: Value = "null",
+    /,
+    *,
+    text: Flag = False,
+    options: Options = DEFAULTS,
 ) -> None:
     """Answer what a run waits for; the first answer counts, a second is exit code 4.
 
@@ -576,7 +583,7 @@ def answer(
 
 
 def signal(
-    id: str,
+    id: RunId,
     name: str,
     value: Value = "null",
     /,
@@ -606,7 +613,7 @@ def signal(
 
 
 def settle(
-    id: str,
+    id: RunId,
     path: str,
     /,
     *,
@@ -638,7 +645,7 @@ def settle(
         print_status(store, id, options)
 
 
-def adopt(id: str, /, *, options: Options = DEFAULTS) -> None:
+def adopt(id: RunId, /, *, options: Options = DEFAULTS) -> None:
     """Accept the difference between code and journal that a run is parked for; then resume it.
 
     Parameters
@@ -652,7 +659,7 @@ def adopt(id: str, /, *, options: Options = DEFAULTS) -> None:
 
 
 def fork(
-    id: str,
+    id: RunId,
     at: str,
     /,
     *,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from holdfast.cli.completion import Moment, ScopeName
 from holdfast.cli.options import DEFAULTS, Flag, Options, open_reading, open_writing
-from holdfast.cli.parsing import find_revision, find_scope, parse_path, parse_value
+from holdfast.cli.parsing import find_revision, find_scope, parse_value
 from holdfast.cli.printing import (
     is_terminal,
     print_facts,
@@ -21,6 +23,7 @@ from holdfast.cli.printing import (
     print_tree,
 )
 from holdfast.core import codec
+from holdfast.core.arguments import parse_path
 from holdfast.core.tree import List, Map
 from holdfast.errors import NotFoundError, UsageError
 from holdfast.record.audit import AuditItem
@@ -46,7 +49,7 @@ from holdfast.store import Store
 NAMED_KEYS_MAX = 10
 
 
-def show(scope: str, /, *, at: str | None = None, options: Options = DEFAULTS) -> None:
+def show(scope: ScopeName, /, *, at: Moment | None = None, options: Options = DEFAULTS) -> None:
     """Show the state of a scope, now or at an earlier moment.
 
     Parameters
@@ -94,11 +97,11 @@ def show_linked(store: Store, link: str, options: Options) -> None:
 
 
 def get(
-    scope: str,
+    scope: ScopeName,
     path: str,
     /,
     *,
-    at: str | None = None,
+    at: Moment | None = None,
     raw: Flag = False,
     options: Options = DEFAULTS,
 ) -> None:
@@ -120,7 +123,9 @@ def get(
         scope = found.name
         revision = find_revision(found, at)
         place = parse_path(path)
-        value = read_value(found, found.at(revision), place)
+        state = found.at(revision)
+        refuse_two_meanings(found, state, path, place)
+        value = read_value(found, state, place)
         if options.json:
             print_json(value_document(scope, revision, place, value))
         elif raw:
@@ -135,7 +140,7 @@ def print_value(value: Any) -> None:
 
 
 def set_value(
-    scope: str,
+    scope: ScopeName,
     path: str,
     value: Annotated[str, Parameter(allow_leading_hyphen=True)],
     /,
@@ -172,6 +177,7 @@ def set_value(
     parsed = parse_value(read_input() if value == "-" else value, is_text=text)
     with open_writing(options, unchecked=unchecked) as store:
         found = find_scope(store, scope, must_exist=False)
+        refuse_two_meanings(found, found.state, path, place)
         revision = found.set(place, parsed, expected=expected, key=key, checkpoint=checkpoint)
     if options.json:
         print_json(write_document(scope, revision, place))
@@ -183,7 +189,7 @@ def set_value(
 
 
 def delete(
-    scope: str,
+    scope: ScopeName,
     path: str,
     /,
     *,
@@ -211,6 +217,7 @@ def delete(
     with open_writing(options, unchecked=unchecked) as store:
         found = find_scope(store, scope)
         scope = found.name
+        refuse_two_meanings(found, found.state, path, place)
         read_value(found, found.state, place)
         revision = found.delete(place, expected=expected, checkpoint=checkpoint)
     if options.json:
@@ -218,6 +225,20 @@ def delete(
     else:
         print_line(
             f"{clean(scope)} is at revision {revision}: {clean(show_path(place))} is deleted"
+        )
+
+
+def refuse_two_meanings(scope: Scope, state: Map, text: str, path: tuple[str | int, ...]) -> None:
+    """Raises UsageError for a word such as a.b where the state has a key of that very name.
+
+    In Python text is one key; here it is a path. Where both could be meant, nobody guesses.
+    """
+    if len(path) > 1 and text in state:
+        key = json.dumps([text], ensure_ascii=False)
+        whole = json.dumps(list(path), ensure_ascii=False, separators=(",", ":"))
+        raise UsageError(
+            f'{text!r:.80} may be the key of scope "{scope.name}" that is called so, or a path',
+            hint=f"write {shlex.quote(key)} for the key, {shlex.quote(whole)} for the path",
         )
 
 
@@ -279,7 +300,7 @@ def read_input() -> str:
 COLUMNS = ("changes", "size", "changed", "key")
 
 
-def audit(scope: str, /, *, options: Options = DEFAULTS) -> None:
+def audit(scope: ScopeName, /, *, options: Options = DEFAULTS) -> None:
     """Show the keys of a scope's state: how large each is, how often and when it changed.
 
     Parameters

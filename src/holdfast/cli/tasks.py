@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from holdfast.cli.completion import ScopeName
 from holdfast.cli.options import (
     DEFAULTS,
     Flag,
@@ -31,7 +32,7 @@ UNCLOSED = ("open", "in_progress", "blocked")
 
 
 def add(
-    scope: str,
+    scope: ScopeName,
     title: str,
     /,
     *,
@@ -78,7 +79,7 @@ def add(
 
 
 def list_tasks(
-    scope: str | None = None,
+    scope: ScopeName | None = None,
     /,
     *,
     status: Words = None,
@@ -142,7 +143,7 @@ def _page_words(
 
 
 def claim(
-    scope: str,
+    scope: ScopeName,
     id: str | None = None,
     /,
     *,
@@ -183,7 +184,7 @@ def claim(
 
 
 def update(
-    scope: str,
+    scope: ScopeName,
     id: str,
     /,
     *,
@@ -245,7 +246,7 @@ def update(
 
 
 def close(
-    scope: str,
+    scope: ScopeName,
     id: str,
     outcome: Annotated[str, Parameter(allow_leading_hyphen=True)],
     /,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -28,6 +29,9 @@ def update_ops(values: Mapping[str, Any]) -> list[Op]:
 def check_path(path: object) -> tuple[str | int, ...]:
     """Returns a path as a tuple: text is one key, a tuple is a path of keys and indexes.
 
+    Text is one key, dots and all, because a state is a mapping: `for key in state: state[key]` must
+    find each. `parse_path` is for text that is a path.
+
     A subclass, such as a StrEnum, is the text or number that it holds.
     """
     if type(path) is str:
@@ -47,6 +51,55 @@ def _check_step(step: object) -> str | int:
             f"a path holds keys (text) and list indexes (int), found {show_value(step)}"
         )
     return int(step)
+
+
+_STEP = re.compile(r"(?:\A|\.)(?P<key>[^.\[\]]+)|\[(?P<index>-?[0-9]{1,18})\]")
+
+
+def parse_path(text: str) -> tuple[str | int, ...]:
+    """Returns the path that a text means, as it is typed on the command line and in queries.
+
+    Dots separate keys, list indexes stand in brackets: `customer.name`, `messages[0].text`. A text
+    that begins with `[` is a JSON array of keys and indexes, so that any key can be reached:
+    `["a.b",0]`; `[]` is the whole state.
+    """
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"a path is text such as customer.name, found {show_value(text)}")
+    if text.startswith("["):
+        return _parse_json_path(text)
+    steps: list[str | int] = []
+    at = 0
+    while at < len(text):
+        match = None if text.startswith(".") else _STEP.match(text, at)
+        if match is None:
+            raise _bad_path(text, at)
+        steps.append(match["key"] if match["key"] is not None else int(match["index"]))
+        at = match.end()
+    if not steps:
+        raise _bad_path(text, 0)
+    return tuple(steps)
+
+
+def _parse_json_path(text: str) -> tuple[str | int, ...]:
+    try:
+        steps = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _bad_path(text, getattr(error, "pos", 0)) from error
+    for step in steps:
+        if isinstance(step, bool) or not isinstance(step, str | int):
+            raise UsageError(
+                f"path {text!r:.80} holds {step!r:.40}: expected keys (text) and list indexes",
+                hint='write it like ["a.b",0]',
+            )
+    return tuple(steps)
+
+
+def _bad_path(text: str, at: int) -> UsageError:
+    found = repr(text[at]) if at < len(text) else "its end"
+    return UsageError(
+        f"path {text!r:.80} cannot be read at character {at + 1}, found {found}",
+        hint="""write it like customer.name, messages[0].text or '["a.b",0]'""",
+    )
 
 
 def check_whole(value: object, what: str, *, least: int = 0) -> int:

@@ -7,7 +7,7 @@ An event is one immutable fact in one stream. The built-in types and their data:
                   {"id": "…"}                       and the whole id, if its name has a digest
     changed       [op, op, …]                       state changed; ops are those of `tree.py`
     restored      {"to": 7, "ops": [op, …]}         state went back to revision 7; ops are the way;
-                  "undo": true                      the state alone did, by one change
+                  "undo": true                      the state alone did, and not the messages
                   "undo": true, "undoes": 7         a restore, or the undo of one, was taken back
                   … "life": {…}                     a removal was: what else the scope was before
     migrated      {"from": 1, "to": 2, "ops": […]}  state went to another version of its schema; ops

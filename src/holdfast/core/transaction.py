@@ -179,6 +179,9 @@ class PendingCommit:
             time=self._time,
         )
 
+    def _drop(self) -> None:
+        """Ends the block without a commit."""
+
     def _finish(self, proposed: ProposedCommit, result: CommitResult) -> None:
         """Keeps the answer to what was proposed, now that it is durable."""
         self.result = result
@@ -373,6 +376,14 @@ class View:
         return state
 
 
+def of_memory(name: str) -> UsageError:
+    """Returns the error for a scratch scope in what a store reads or commits as one."""
+    return UsageError(
+        f'"{name}" is a scratch scope: it is kept in memory, and the store does not know it',
+        hint="read it and write to it outside of the block",
+    )
+
+
 def _name_of(scope: object) -> str:
     """Returns the scope's name, or raises UsageError for what is no scope.
 
@@ -385,6 +396,8 @@ def _name_of(scope: object) -> str:
                 f"expected a scope, found {show_value(scope)}",
                 hint='store.scope("team/red") is one',
             )
+        if getattr(kind, "is_scratch", False):
+            raise of_memory(scope.name)
         _SCOPES.add(kind)
     return cast("WritableScope", scope).name
 

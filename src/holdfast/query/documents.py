@@ -109,7 +109,8 @@ def _tags(said: dict[str, Any]) -> tuple[str, ...]:
 
 
 def message_document(stream: str, message: Message) -> Document:
-    """Returns a message of a scope, as it reads now."""
+    """Returns a message of a scope, as it reads now; it links to the files that it changed."""
+    files = [f"file:{change.path}" for change in message.files]
     return Document(
         kind="message",
         scope=stream,
@@ -119,7 +120,7 @@ def message_document(stream: str, message: Message) -> Document:
         type=plain(message.role),
         revision=message.revision,
         tags=_tags(message.metadata),
-        links=_names(message.links),
+        links=_names([*message.links, *files]),
         texts=(message.text,) if message.text else (),
     )
 
@@ -268,10 +269,16 @@ def messages_of(context: RecordContext, stream: str) -> Iterator[Document]:
 
 def edited_message(context: RecordContext, stream: str, revision: int) -> Document | None:
     """Returns one message as it reads now; None if it is gone."""
+    message = message_now(context, stream, revision)
+    return None if message is None else message_document(stream, message)
+
+
+def message_now(context: RecordContext, stream: str, revision: int) -> Message | None:
+    """Returns the message of a revision with its edits; None if it is gone."""
     scan = context.scans.newest(stream, original=True)
     with scan.mutex:
         found = [one for one in scan.before(revision + 1, 1) if one.revision == revision]
         edits = [scan.edits_of(record) for record in found]
     for record, edited in zip(found, edits, strict=True):
-        return message_document(stream, Message(record, context.log.blobs.read, edited))
+        return Message(record, context.log.blobs.read, edited)
     return None

@@ -11,7 +11,14 @@ from typing import Any, Literal, NamedTuple, cast, get_args
 
 from msgspec import Struct
 
-from holdfast.core.arguments import check_flag, check_seconds, check_since, name_of
+from holdfast.core.arguments import (
+    check_flag,
+    check_path,
+    check_seconds,
+    check_since,
+    name_of,
+    parse_path,
+)
 from holdfast.core.event import from_datetime, to_datetime
 from holdfast.core.own_event import OWN, stored_type
 from holdfast.core.page import PAGE_SIZE, Page, check_limit, read_cursor
@@ -28,7 +35,6 @@ OPERATORS: tuple[str, ...] = get_args(Operator)
 TIMEOUT_S = 30.0
 FIELDS = ("kind", "type", "actor", "scope", "since", "until", "text", "tag", "status", "links",
           "where", "limit", "after", "timeout", "stale_ok")  # fmt: skip
-_STEP = re.compile(r"\[(-?[0-9]+)\]")
 
 
 class Where(NamedTuple):
@@ -244,28 +250,18 @@ def _comparison(given: object) -> Condition:
     if sign == "exists":
         value = True if value is None else value
         check_flag(value, "the value of exists")
-    return Condition(parse_path(path), sign, value)
+    return Condition(_path(path), sign, value)
 
 
-def parse_path(path: object) -> tuple[str | int, ...]:
+def _path(path: object) -> tuple[str | int, ...]:
     """Returns a path given as a tuple, or as text such as `customer.orders[0].id`."""
-    if isinstance(path, tuple) and path:
-        steps = cast("tuple[Any, ...]", path)
-        if all(isinstance(step, str | int) and not isinstance(step, bool) for step in steps):
-            return steps
-    if isinstance(path, str) and path:
-        steps: tuple[Any, ...] = ()
-        for part in path.split("."):
-            name, indexes = _STEP.sub("", part), _STEP.findall(part)
-            if not name and not indexes:
-                break
-            steps += (*((name,) if name else ()), *map(int, indexes))
-        else:
-            return steps
-    raise UsageError(
-        "a path is text such as customer.id or a tuple of keys, "
-        f"found {show_value(cast('object', path))}"
-    )
+    if isinstance(path, tuple):
+        steps = check_path(cast("object", path))
+    else:
+        steps = parse_path(cast("str", path))
+    if not steps:
+        raise UsageError("a condition is on a value in the state: its path is empty")
+    return steps
 
 
 def nearest(name: object, known: Sequence[str]) -> str:

@@ -32,7 +32,7 @@ from holdfast.record.context import RecordContext
 
 T = TypeVar("T")
 _logger = logging.getLogger("holdfast.query")
-FORMAT = "1"
+FORMAT = "3"
 BATCH_EVENTS = 2_000
 GLANCE_S = 0.005
 _KEYS_AT_ONCE = 300
@@ -51,6 +51,7 @@ CREATE INDEX docs_type ON docs (type, time) WHERE kind IN ('log')
 CREATE INDEX docs_time ON docs (time) WHERE kind <> 'log'
 CREATE INDEX docs_scope ON docs (scope, time) WHERE kind <> 'log'
 CREATE INDEX docs_stream ON docs (scope, time) WHERE kind IN ('log')
+CREATE INDEX docs_decided ON docs (scope, revision) WHERE kind = 'decision'
 CREATE INDEX docs_id ON docs (kind, id) WHERE kind = 'decision'
 CREATE INDEX docs_long ON docs (n) WHERE chunks > 1
 CREATE TABLE tags (tag {text}, n {whole})
@@ -213,20 +214,40 @@ class QueryIndex:
         return nowhere + [one for one in scopes if one.link not in there]
 
     def _follow_now(self, timeout_s: float) -> None:
-        newest, is_settled = self._log.settled_position(timeout_s)
-        if self.follow(newest, timeout_s) < newest or not is_settled:
+        if not self.catch_up(timeout_s):
             raise UnavailableError(
                 f"the index has not followed the log within {timeout_s:g} s", hint="try again"
             )
 
+    def catch_up(self, timeout_s: float) -> bool:
+        """Follows the log for about so long, or by one batch if that takes longer.
+
+        Says whether it has reached the store's position.
+        """
+        newest, is_settled = self._log.settled_position(timeout_s)
+        return self.follow(newest, timeout_s, batches=1) >= newest and is_settled
+
+    def rows(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Returns rows of the tables as they are."""
+        return self._sound(
+            lambda: self._tables.read(lambda session: session.ask(statement, values))
+        )
+
+    def hint(self, index: str) -> str:
+        """Returns what has a table read by an index, where the database must be told."""
+        return self._tables.hint(index)
+
     # --- following -------------------------------------------------------------------------------
 
-    def follow(self, to: Position, timeout_s: float) -> Position:
-        """Follows the log up to a position, or until the time is up; returns how far it is."""
+    def follow(self, to: Position, timeout_s: float, *, batches: int = 0) -> Position:
+        """Follows the log up to a position, or until the time is up; returns how far it is.
+
+        By so many batches of events at least, whatever time that takes.
+        """
         until = monotonic() + timeout_s
         reached = self._sound(self._reached)
-        while reached < to and monotonic() <= until:
-            before = reached
+        while reached < to and (batches > 0 or monotonic() <= until):
+            before, batches = reached, batches - 1
             with self._tables.claim() as is_ours:
                 if is_ours:
                     reached = self._sound(lambda: self._step(to))

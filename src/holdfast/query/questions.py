@@ -10,7 +10,7 @@ from msgspec import Struct
 from holdfast.errors import UsageError, show_value
 from holdfast.query.form import TIMEOUT_S, Hit, Hits, Rows, check_query
 from holdfast.query.links import DanglingLink
-from holdfast.record.context import RecordContext
+from holdfast.record.context import FoundDecision, RecordContext
 
 if TYPE_CHECKING:
     from holdfast.query.index import QueryIndex
@@ -73,6 +73,14 @@ class Questions:
                 tables = outside_tables_for(self._context.log, read_only=self._read_only)
                 self._tables = OutsideTables(self._context, tables)
             return self._tables
+
+    def find_decisions(
+        self, stream: str | None, passed: tuple[Any, ...] | None, events: int
+    ) -> list[FoundDecision] | None:
+        """Returns where the next decisions are; None if reading events is the better way."""
+        from holdfast.query.decided import find_decisions
+
+        return find_decisions(self._index, stream, passed, events)
 
     def status(self) -> IndexStatus:
         index = self._index()

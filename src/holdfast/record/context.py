@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from threading import Lock
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -21,6 +21,25 @@ _NUMBERS_MAX = 65536
 
 ReadObserver = Callable[[tuple[str | int, ...], bool], None]
 """Called with a path of a state that was read, and whether everything below it was read too."""
+
+
+class FoundDecision(NamedTuple):
+    """Where a decision is: what it is listed by, its id, and the scopes that have it."""
+
+    key: tuple[str | int, ...]
+    id: str
+    streams: Sequence[str]
+
+
+FindDecisions = Callable[
+    [str | None, "tuple[str | int, ...] | None", int], Sequence[FoundDecision] | None
+]
+"""Returns the next decisions of a scope by their revisions, or of the store by time and id, newest
+first, after what the last one was listed by.
+
+It is told how many events would have to be read without it, and returns None where reading them is
+the better way (`query/decided.py`).
+"""
 
 
 class RecordContext:
@@ -49,8 +68,12 @@ class RecordContext:
         """Which messages conversations have, as far as they were read."""
         self.tables = TaskTables(log)
         """The tasks of the scopes that were read."""
+        self.turn_memory: dict[str, dict[tuple[str, str], Any]] = {}
+        """By scope, what is kept for a turn (`memory.py`): it never reaches the store."""
         self.read_observers: dict[str, list[ReadObserver]] = {}
         """By scope, whom to tell what of its state is read (`audit.py`)."""
+        self.find_decisions: FindDecisions | None = None
+        """What knows where decisions are; None in a joint commit, which has no index."""
         self.settled: RecordContext | None = None
         """Of what was recorded in a joint commit, once that is durable: the store's own."""
         self.stop_observing: Callable[[], None] = lambda: None

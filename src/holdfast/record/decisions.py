@@ -476,6 +476,9 @@ INDEX_OPEN = "decision"
 INDEX_STANDING = "order"
 INDEX_SUPERSEDING = "superseding"
 PAGE = 200
+LOOKED_MAX = 2_000
+"""So many events are looked through for decisions before the index is asked where the others are.
+In a store, or in a part of a stream, that has no more of them the index is not asked at all."""
 _CALL_BYTES_MAX = 256
 
 IfExists = Literal["raise", "attach"]
@@ -858,7 +861,21 @@ class Decisions:
     def _anywhere_after(
         self, limit: int | None, passed: Key | None
     ) -> Iterator[tuple[Key, Decision]]:
-        """Yields the newest of all scopes together, with what they are listed by."""
+        """Yields the newest of all scopes together, with what they are listed by.
+
+        From the index, unless the store is small.
+        """
+        find, events = self.context.find_decisions, int(self.log.position())
+        is_place = passed is None or tuple(map(type, passed)) == (int, str)
+        while find is not None and is_place and events > LOOKED_MAX:
+            found = find(None, passed, events)
+            if found is None:
+                break
+            if not found:
+                return
+            for passed, id, streams in found:
+                for entry in self._chosen(id, streams):
+                    yield passed, entry
         # Without a limit of each scope where some of its newest are passed.
         most = NO_LIMIT if limit is None or passed is not None else limit + 1
         for entry in self._decided_anywhere(most):
@@ -896,8 +913,13 @@ class Decisions:
                 yield entry
 
     def all_in(self, stream: str) -> Iterator[Decision]:
-        """Yields the decisions of a scope, newest first, those that it inherited too."""
-        return self._decided_in(stream, None)
+        """Yields the decisions of a scope, newest first, those that it inherited too.
+
+        All its events are read for that, so it is also what an index is made of.
+        """
+        head = self.log.head(stream)
+        newest = head.revision if head else 0
+        yield from self._read_back(stream, newest, newest, self.log.life(stream))
 
     def newest(self, id: str) -> Decision | None:
         """Returns the decision with that id as it is now; None if its scope has none."""
@@ -907,19 +929,84 @@ class Decisions:
     def _decided_in(self, stream: str, before: int | None) -> Iterator[Decision]:
         """Yields the decisions of one stream, newest first, and reads no further than needed.
 
-        It goes backwards, so it meets the later events of a decision before the decision itself.
+        Of a long one it looks through the newest events, and asks the index where the others are.
         """
         head = self.log.head(stream)
-        last = min(before - 1 if before else NO_LIMIT, head.revision if head else 0)
-        later: dict[tuple[str, str], list[Event]] = {}
         newest = head.revision if head else 0
+        last = min(before - 1 if before else NO_LIMIT, newest)
         first = self.log.life(stream)
+        find = self.context.find_decisions
+        low = first if find is None else max(newest - LOOKED_MAX, first)
+        is_whole = yield from self._read_back(stream, last, newest, low)
+        if find is None or is_whole or low == first:
+            return
+        last = min(last, low)
+        while found := find(stream, (last + 1,), newest - first):
+            for _, id, _ in found:
+                entry = self._as_had_by(stream, id)
+                if entry is None:  # in an old form, or gone since
+                    yield from self._read_back(stream, last, newest, first)
+                    return
+                yield entry
+                last = entry.revision - 1
+        if found is None:
+            yield from self._read_back(stream, last, newest, first)
+
+    def _as_had_by(self, stream: str, id: str) -> Decision | None:
+        """Returns a decision as a scope has it, found by its key; None if it cannot be."""
+        key, of = split_id(id)
+        item = KeyedItem(KIND, of, key)
+        if of == stream:
+            return self._read(item)
+        for name, until in keyed_item.lineage(self.log, stream):
+            if name == of:
+                try:
+                    records = keyed_item.records_of(self.log, item, until)
+                except ExpiredError:
+                    return None  # the fork still has what it inherited
+                entry = fold(map(Event, records))
+                return None if entry is None else self._as_it_is_now(stream, entry)
+        return None
+
+    def _as_it_is_now(self, stream: str, entry: Decision) -> Decision:
+        """Returns a decision that was read from the events of a scope.
+
+        If a fork inherited it open: it is one act in the world, so what counts is its state now, in
+        the scope that it was made in.
+        """
+        if entry.scope != stream and _index(entry):
+            entry = self._read(_keyed_item(entry)) or entry
+        return self._with_liveness(entry)
+
+    def _chosen(self, id: str, streams: Sequence[str]) -> Iterator[Decision]:
+        """Yields a decision that several scopes may have; nothing if all are gone by now."""
+        key, of = split_id(id)
+        try:
+            own = self._read(KeyedItem(KIND, of, key)) if of in streams else None
+            own = own or (self._read_old(id, of) if of in streams else None)
+            copies = [own] if own else [self._as_had_by(stream, id) for stream in streams]
+        except ExpiredError:
+            _logger.debug('decision "%s" is of an expired scope: passed over', id)
+            return
+        found = [entry for entry in copies if entry is not None]
+        if found:
+            yield max(found, key=lambda entry: entry.events)
+
+    def _read_back(
+        self, stream: str, last: int, newest: int, first: int
+    ) -> Generator[Decision, None, bool]:
+        """Yields the decisions that were made between two revisions, the latest at `last`.
+
+        It goes backwards, so it meets the later events of a decision before the decision itself.
+        Returns whether it has met events of an old form, and then yielded all there are.
+        """
+        later: dict[tuple[str, str], list[Event]] = {}
         while newest > first:
             records = self.log.records(stream, after=max(newest - PAGE, first), until=newest)
             for record in reversed(records):
                 if is_old(record.type):
                     yield from self._decided_in_old_form(stream, min(record.revision, last))
-                    return
+                    return True
                 if not is_of_decision(record.type):
                     continue
                 event = Event(record)
@@ -929,12 +1016,9 @@ class Decisions:
                 elif record.revision <= last:
                     entry = fold([event, *reversed(later.pop(key, []))])
                     assert entry is not None, "BUG: a decision without an event"
-                    if record.stream != stream and _index(entry):
-                        # A fork inherited it. It is one act in the world, so what counts is its
-                        # state now, in the scope that it was made in.
-                        entry = self._read(_keyed_item(entry)) or entry
-                    yield self._with_liveness(entry)
+                    yield self._as_it_is_now(stream, entry)
             newest -= PAGE
+        return False
 
     def _decided_in_old_form(self, stream: str, last: int) -> Iterator[Decision]:
         """Yields those up to a revision of a stream with events of old forms.
@@ -949,18 +1033,20 @@ class Decisions:
 
     def _decided_anywhere(self, limit: int) -> Iterator[Decision]:
         """Yields the newest of all scopes together. It reads them all: name a scope if you can."""
-        found: list[Decision] = []
+        found: dict[str, Decision] = {}
         reserved = reserved_prefixes()
         for name in self.log.streams():
             if split_name(name)[0] in reserved:
                 continue
             try:
-                found += islice(self._decided_in(name, None), limit)
+                for entry in islice(self._decided_in(name, None), limit):
+                    known = found.get(entry.id)
+                    # A fork lists what it inherited: that is counted once, as it is known best.
+                    if known is None or known.events < entry.events:
+                        found[entry.id] = entry
             except ExpiredError:
                 _logger.debug('scope "%s" has expired: passed over', name)
-        # A fork lists what it inherited: that is counted once.
-        unique = {entry.id: entry for entry in found}
-        yield from sorted(unique.values(), key=_newest_first)
+        yield from sorted(found.values(), key=_newest_first)
 
 
 def _newest_first(entry: Decision) -> Key:

@@ -101,15 +101,15 @@ def record_at(log: Log, item: KeyedItem, revision: int) -> Record:
     return records[records[0].type == event.OPENED]
 
 
-def records_of(log: Log, item: KeyedItem) -> list[Record]:
-    """Returns all events of an item, oldest first; none if there is no such item.
+def records_of(log: Log, item: KeyedItem, until: int | None = None) -> list[Record]:
+    """Returns all events of an item, oldest first, or those up to a revision; none if it has none.
 
     Raises ExpiredError if its scope has expired.
     """
     records: list[Record] = []
     if log.head(item.stream) is None:
         return records
-    while revision := find_event(log, item, len(records) + 1):
+    while revision := find_event(log, item, len(records) + 1, until):
         records.append(record_at(log, item, revision))
     return records
 

@@ -1,10 +1,11 @@
 """Working memory: what an agent keeps at hand, each kind for as long as it is useful.
 
 It is state like any other, under the key `working_memory`, so history, diff, restore and forks
-cover it too. The lifetime of an item decides where it is kept: for a turn or a session in the scope
-itself, and it is deleted when that ends; for the project in the widest scope from here up that is
-neither a conversation nor the global one, or else in the global one, so that the next session finds
-it; forever in the global scope. Unless another lifetime is given:
+cover it too. The lifetime of an item decides where it is kept: for a turn in the memory of this
+process, and it never reaches the store (0042); for a session in the scope itself, and it is deleted
+when that ends; for the project in the widest scope from here up that is neither a conversation nor
+the global one, or else in the global one, so that the next session finds it; forever in the global
+scope. Unless another lifetime is given:
 
     files     files being discussed or modified             session
     notes     what research found                           project
@@ -22,9 +23,11 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from msgspec import Struct
 
+from holdfast.core import codec
 from holdfast.core.arguments import older_bound
 from holdfast.core.draft import Draft
 from holdfast.core.event import to_datetime
+from holdfast.core.tree import Lazy
 from holdfast.errors import NotFoundError, UsageError, show_value
 from holdfast.names import CONVERSATION, GLOBAL, check_name, new_id
 from holdfast.record.context import RecordContext
@@ -79,12 +82,15 @@ class MemorySection:
     ) -> MemoryItem:
         """Keeps a value under a name, and replaces an earlier one; durable when it returns.
 
-        The lifetime is turn, session, project or forever; without one it is that of the kind.
+        The lifetime is turn, session, project or forever; without one it is that of the kind. What
+        is kept for a turn is kept in the memory of this process alone.
         """
         refuse_in_body("a change of working memory")
         name = check_name(name, f"a name among {self._kind.name}")
         lifetime = _check_lifetime(lifetime or self._kind.lifetime)
         scope = self._memory._scope_for(lifetime)
+        if lifetime == "turn":
+            return self._put_for_turn(scope, name, value)
         at = to_datetime(self._memory._context.log.clock.now_us())
         entry = {"value": value, "lifetime": lifetime, "at": at}
         # One name is one item: an item of that name with another lifetime is deleted first, so that
@@ -96,7 +102,19 @@ class MemorySection:
             scope.set((KEY, self._kind.name, name), entry)
         else:
             scope.edit(lambda draft: self._put_bounded(draft, name, entry), retries=RETRIES)
+        self._memory._for_turn.pop((self._kind.name, name), None)
         return MemoryItem(self._kind.name, name, value, lifetime, scope.name, at)
+
+    def _put_for_turn(self, scope: Scope, name: str, value: Any) -> MemoryItem:
+        """Keeps a value in this process; what is stored under its name goes first."""
+        kept = Lazy(codec.encode(value)).force()  # frozen, as a store would return it
+        at = to_datetime(self._memory._context.log.clock.now_us())
+        for other in self._memory._scopes:
+            if name in self._read(other):
+                other.edit(lambda draft: _drop(draft, self._kind.name, name), retries=RETRIES)
+        item = MemoryItem(self._kind.name, name, kept, "turn", scope.name, at)
+        self._memory._for_turn[self._kind.name, name] = item
+        return item
 
     def add(self, value: Any, *, lifetime: MemoryLifetime | None = None) -> MemoryItem:
         """Keeps a value under a new name, which sorts by time."""
@@ -114,7 +132,8 @@ class MemorySection:
 
     def list(self, *, older_than: object = None) -> list[MemoryItem]:
         """Returns the items, oldest first; with `older_than` only those not updated for so long."""
-        found: dict[str, MemoryItem] = {}
+        for_turn = self._memory._for_turn.copy()
+        found = {name: one for (kind, name), one in for_turn.items() if kind == self._kind.name}
         for scope in self._memory._scopes:
             for name, entry in self._read(scope).items():
                 item = MemoryItem(
@@ -135,6 +154,8 @@ class MemorySection:
     def drop(self, name: str) -> None:
         """Deletes the item of a name; its history stays."""
         item = self.get(name)
+        if self._memory._for_turn.pop((self._kind.name, name), None) is not None:
+            return
         for scope in self._memory._scopes:
             if scope.name == item.scope:
                 scope.edit(lambda draft: _drop(draft, self._kind.name, name), retries=RETRIES)
@@ -161,6 +182,11 @@ class Memory:
         self._scope = scope
         self._upwards = upwards
         self._found_scopes: list[Scope] = []
+
+    @property
+    def _for_turn(self) -> dict[tuple[str, str], MemoryItem]:
+        """What is kept for a turn, by kind and name."""
+        return self._context.turn_memory.setdefault(self._scope.name, {})
 
     @property
     def _scopes(self) -> list[Scope]:
@@ -206,6 +232,8 @@ class Memory:
         """Deletes the items of that lifetime; the end of a session also ends its turn."""
         ended = ("turn", "session") if _check_lifetime(lifetime) == "session" else (lifetime,)
         scope = self._scope_for(lifetime)
+        if "turn" in ended:
+            self._context.turn_memory.pop(scope.name, None)
 
         def forget(draft: Draft) -> None:
             sections: Any = draft.get(KEY, {})  # another writer may have restored an older state

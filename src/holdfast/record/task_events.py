@@ -37,6 +37,7 @@ from holdfast.core.commit import NewEvent
 from holdfast.core.event import FORKED, Event, to_datetime
 from holdfast.core.log import Log
 from holdfast.errors import CorruptError, HoldfastError, UsageError, show_value
+from holdfast.names import is_of_actor
 from holdfast.record import keyed_item
 from holdfast.record.keyed_item import KeyedItem, check_item_name, parse_priority
 
@@ -207,10 +208,13 @@ class TaskFilter(Struct, frozen=True):
         """Says whether a task passes the filter."""
         return (
             (self.statuses is None or task.status in self.statuses)
-            and self.owner in (None, task.owner)
+            and (self.owner in (None, task.owner) or self._is_worker_of_owner(task))
             and self.epic in (None, task.epic)
             and (self.tag is None or self.tag in task.tags)
         )
+
+    def _is_worker_of_owner(self, task: Task) -> bool:
+        return task.worker is not None and is_of_actor(task.worker, cast("str", self.owner))
 
 
 def check_filter(

@@ -1,0 +1,135 @@
+"""Scratch scopes: state of this process alone, which no byte of a store ever holds (0042).
+
+Each is a scope on a log of its own in memory. So everything that a scope does works, and what is
+written is gone with the last one who holds it: nothing has to be deleted anywhere.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import Self
+
+from holdfast.backends.registry import open_backend
+from holdfast.clock import Clock
+from holdfast.core.commit import CommitResult, ProposedCommit
+from holdfast.core.commit_queue import Request, Waker
+from holdfast.core.layers import kept_with
+from holdfast.core.leases import LeaseKeeper
+from holdfast.core.log import FENCE, WRITER, Log
+from holdfast.names import CONVERSATION, GLOBAL, Levels, short_id
+from holdfast.record.context import RecordContext
+from holdfast.scope import Scope
+
+SCRATCH = "scratch"
+"""The level of scratch scopes. No store has one."""
+
+
+class ScratchLog(Log):
+    """A log in memory that takes nothing from the run or lease block which its caller is in.
+
+    Its fences and keys are those of a store, where a replay finds what was written. Here nothing
+    outlives the process: a body that is replayed elsewhere writes its scratch again.
+    """
+
+    def commit(self, proposed: ProposedCommit) -> CommitResult:
+        """Commits in memory."""
+        fence, writer = FENCE.set(None), WRITER.set(None)
+        try:
+            return super().commit(proposed)
+        finally:
+            WRITER.reset(writer)
+            FENCE.reset(fence)
+
+    def submit(
+        self, proposed: ProposedCommit, *, waker: Waker | None = None, context: object = None
+    ) -> Request:
+        """Queues a commit in memory."""
+        fence, writer = FENCE.set(None), WRITER.set(None)
+        try:
+            return super().submit(proposed, waker=waker, context=context)
+        finally:
+            WRITER.reset(writer)
+            FENCE.reset(fence)
+
+
+class ScratchScope(Scope):
+    """A scope whose state is in the memory of this process, and nowhere else.
+
+    Used as a block, it is dropped at the end of it.
+    """
+
+    is_scratch = True
+    """No part of what a store reads or commits as one."""
+    _outer: Scope | None = None
+    """The global scope of the store that it was asked from: where `lookup` ends."""
+    _scratches: Scratches | None = None
+
+    def drop(self) -> None:
+        """Frees its memory: the same id is an empty scope from now on."""
+        if self._scratches is not None:
+            self._scratches.drop(self.name, self._context)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.drop()
+
+    def _sibling(self, name: str) -> Scope:
+        if name == GLOBAL and self._outer is not None:
+            return self._outer
+        return super()._sibling(name)
+
+
+class Scratches:
+    """The scratch scopes of one handle, by name."""
+
+    def __init__(self, clock: Clock, actor: str, outer: Scope) -> None:
+        self._clock = clock
+        self._actor = actor
+        self._outer = outer
+        self._mutex = Lock()
+        self._contexts: dict[str, RecordContext] = {}
+        self._levels = Levels()
+        self._levels.register(SCRATCH, below=CONVERSATION)
+
+    def get(self, id: str | None, parent: Scope | None) -> ScratchScope:
+        """Returns the scratch scope of an id; without one, a new one that nobody else is given."""
+        given = short_id(self._clock) if id is None else id
+        _, stored = self._levels.check_scope(SCRATCH, given)
+        with self._mutex:
+            name = f"{SCRATCH}/{stored}"
+            context = self._contexts.get(name)
+            if context is None:
+                context = self._contexts[name] = self._open()
+        levels = self._levels
+        scope = ScratchScope(context, SCRATCH, stored, levels=levels, parent=parent, given=given)
+        scope._outer, scope._scratches = self._outer, self
+        return scope
+
+    def drop(self, name: str, context: RecordContext) -> None:
+        """Forgets a scratch scope, unless another has its name by now."""
+        with self._mutex:
+            if self._contexts.get(name) is not context:
+                return
+            del self._contexts[name]
+        context.lease_keeper.close()
+        context.log.close()
+
+    def close(self) -> None:
+        """Forgets all of them."""
+        for name, context in list(self._contexts.items()):
+            self.drop(name, context)
+
+    def _open(self) -> RecordContext:
+        backend, _ = open_backend(
+            "memory:",
+            levels=[],
+            kept_with=kept_with(),
+            clock=self._clock,
+            durability="none",
+            create=True,
+            read_only=False,
+        )
+        log = ScratchLog(backend, clock=self._clock, actor=self._actor)
+        return RecordContext(log, LeaseKeeper(log, short_id(self._clock)))

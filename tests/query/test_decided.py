@@ -1,0 +1,187 @@
+"""Lists of decisions ask the index: they equal what reading events gives, and read few of them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import holdfast
+from holdfast import Store
+from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
+from holdfast.errors import HoldfastError, UnavailableError
+from holdfast.query import decided, index
+from holdfast.record import decisions
+from tests.query.histories import SCOPES, actions, perform
+from tests.record.stores import ALL, new_url
+
+EXAMPLES = {"memory": 40, "files": 8, "sqlite": 6, "redis": 5, "postgresql": 5}
+
+
+def listed(store: Store) -> list[Any]:
+    """Returns what every list of decisions shows, page by page too."""
+    found: list[Any] = []
+    questions: list[dict[str, Any]] = [{}, *({"scope": f"conversation/{one}"} for one in SCOPES)]
+    for asked in questions:
+        found.append(list(store.decisions(**asked, limit=None)))
+        page = store.decisions(**asked, limit=1)
+        paged = list(page)
+        while page.more:
+            page = store.decisions(**asked, limit=1, after=page.cursor)
+            paged += page
+        found.append(paged)
+    for one in SCOPES:
+        chat = store.conversation(one)
+        found.append(list(store.decisions(scope=chat, before=7)))
+        for read in (chat.recall, chat.messages.render, lambda: store.stale(verify=False)):
+            try:
+                found.append(read())
+            except HoldfastError as error:
+                found.append(str(error))
+    return found
+
+
+@contextmanager
+def without_index(store: Store) -> Generator[None]:
+    """The block in which lists are made of events alone."""
+    find, store._context.find_decisions = store._context.find_decisions, None
+    try:
+        yield
+    finally:
+        store._context.find_decisions = find
+
+
+@pytest.mark.parametrize("backend", ALL)
+def test_lists_from_the_index_equal_those_from_events(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decisions, "LOOKED_MAX", 3)
+    monkeypatch.setattr(decisions, "PAGE", 2)
+    monkeypatch.setattr(decided, "EVENT_S", 1.0)
+    with tempfile.TemporaryDirectory() as place:
+        monkeypatch.setitem(os.environ, "XDG_CACHE_HOME", f"{place}/caches")
+
+        @settings(
+            max_examples=EXAMPLES[backend],
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(st.lists(actions, min_size=10, max_size=40), st.sampled_from((1, 2, 100)))
+        def check(history: list[Any], at_once: int) -> None:
+            for name in ("_IN", "_ANYWHERE"):
+                statement = getattr(decided, name).replace("LIMIT 100", f"LIMIT {at_once}")
+                monkeypatch.setattr(decided, name, statement)
+            with holdfast.open(new_url(backend, Path(place)), actor="ada") as store:
+                for action in history:
+                    perform(store, action)
+                from_index = listed(store)
+                with without_index(store):
+                    assert listed(store) == from_index
+
+        check()
+
+
+def count_reads(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Returns a list that grows by the number of events of each read of a stream."""
+    counted: list[int] = []
+    backend: Any = store._log._backend
+    read = backend.read
+
+    def counting(*given: Any, **named: Any) -> Any:
+        found = read(*given, **named)
+        counted.append(len(found))
+        return found
+
+    monkeypatch.setattr(backend, "read", counting)
+    return counted
+
+
+def filled(url: str) -> Store:
+    """Returns a store with a long conversation that has one decision, at its begin."""
+    store = holdfast.open(url, actor="ada")
+    chat = store.conversation("long")
+    chat.decide("use the plain store", key="d1").outcome("done")
+    for _ in range(3):
+        chat.messages.add_many([{"role": "user", "content": f"say {n}"} for n in range(1_000)])
+    return store
+
+
+def test_no_list_reads_a_conversation(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """BOOT-29: recall, render, decisions and stale read what they show, however long it all is."""
+    monkeypatch.setattr(decisions, "LOOKED_MAX", 200)
+    with filled(url) as store:
+        chat = store.conversation("long")
+        store.query(limit=1)
+        counted = count_reads(store, monkeypatch)
+        assert [one.key for one in chat.recall().recent] == ["d1"]
+        assert [one.key for one in store.decisions(scope=chat)] == ["d1"]
+        assert [one.key for one in store.decisions()] == ["d1"]
+        assert chat.messages.render(2).endswith("this session:\n  - use the plain store")
+        assert store.stale() == []
+        assert sum(counted) < 1_200
+        with without_index(store):
+            counted.clear()
+            assert [one.key for one in chat.recall().recent] == ["d1"]
+            assert sum(counted) > 3_000
+
+
+def test_an_index_that_is_far_behind_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It follows a little with each call instead, and is used once it is there."""
+    monkeypatch.setattr(decisions, "LOOKED_MAX", 200)
+    monkeypatch.setattr(decided, "EVENT_S", 0.0)
+    monkeypatch.setattr(index, "BATCH_EVENTS", 1_000)
+    with filled(str(tmp_path / "store")) as store:
+        behind = [store.index_status().behind]
+        for _ in range(4):
+            assert [one.key for one in store.conversation("long").recall().recent] == ["d1"]
+            behind.append(store.index_status().behind)
+    assert behind[0] > behind[1] > behind[2] > behind[3] == behind[4] == 0
+
+
+def test_an_index_that_cannot_be_used_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(decisions, "LOOKED_MAX", 200)
+
+    def refuse(*_: Any) -> None:
+        raise UnavailableError("no room")
+
+    with filled(str(tmp_path / "store")) as store:
+        store.query(limit=1)
+        monkeypatch.setattr(index.QueryIndex, "catch_up", refuse)
+        for scope in (None, "conversation/long"):
+            assert [one.key for one in store.decisions(scope=scope)] == ["d1"]
+    assert "the index is not used: no room" in caplog.text
+
+
+def test_decisions_of_old_forms_are_read_from_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are known by their number in the stream, and not by a key."""
+    monkeypatch.setattr(decisions, "LOOKED_MAX", 2)
+    monkeypatch.setattr(decisions, "PAGE", 2)
+    with holdfast.open(str(tmp_path / "store"), actor="ada") as store:
+        chat = store.conversation("old")
+        for type, payload in (
+            ("decision_made", b'{"decision": "one"}'),
+            ("decision_outcome", b'{"decision_id": "1", "outcome": "done"}'),
+        ):
+            write = StreamWrite(chat.name, (NewEvent(type, payload),))
+            store._log.commit(ProposedCommit((write,)))
+        chat.decide("two", key="d2")
+        for n in range(6):
+            chat.say(f"say {n}")
+        from_index = listed(store)
+        assert [one.key for one in store.decisions(scope=chat)] == ["d2", "1"]
+        with without_index(store):
+            assert listed(store) == from_index
