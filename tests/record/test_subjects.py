@@ -40,7 +40,7 @@ def keys(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def hf(url: str, keys: Path) -> Iterator[Store]:
-    with holdfast.open(url, keys=keys) as store:
+    with holdfast.open(url, keys=keys, indexes=[holdfast.index("conversation", "name")]) as store:
         yield store
 
 

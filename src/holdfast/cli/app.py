@@ -43,6 +43,7 @@ from holdfast.cli import (
     subjects,
     tasks,
     trust,
+    undo,
 )
 from holdfast.cli.advise import advise_backend
 from holdfast.cli.options import command
@@ -106,7 +107,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("delete", state.delete, _CHANGE),
     ("checkpoint", history.checkpoint, _CHANGE),
     ("restore", history.restore, _CHANGE),
-    ("undo", history.undo, _CHANGE),
+    ("undo", undo.undo, _CHANGE),
     ("rewind", rewinds.rewind, _CHANGE),
     ("rewind mark", rewinds.mark, _CHANGE),
     ("rewind list", rewinds.list_points, _LOOK),
