@@ -23,7 +23,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -32,6 +32,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from holdfast.backends.protocol import Lease
+from holdfast.core.arguments import Duration
 from holdfast.core.event import to_datetime
 from holdfast.core.inbox import Inbox, take_in
 from holdfast.core.leases import HeldLease, Worker
@@ -47,8 +48,10 @@ from holdfast.errors import (
     UsageError,
     show_us,
 )
+from holdfast.git.rewinds import RewindPoint, Rewound, What
 from holdfast.names import new_id
 from holdfast.projects import work
+from holdfast.projects.handoff import LASTS_S, Handoff
 from holdfast.projects.inbox import WaitingMessage, waiting
 from holdfast.projects.work import Assignment
 from holdfast.record.memory import KEY as MEMORY
@@ -160,6 +163,7 @@ class Coordinator:
 
     def _acquire(self) -> HeldLease:
         name = self.scope.name
+        self.store.lease_keeper.register()  # first, so that whoever is refused is told who has it
         if self._take_over and (held := self.project.coordinator()) is not None:
             _logger.warning('project "%s" is taken over from %s', self.project.id, held)
             self._break(name)
@@ -463,6 +467,33 @@ class Coordinator:
         with self.store.commit() as tx:
             tx.scope(self.scope).set((MEMORY, "notes", name), entry)
             message.done(tx)
+
+    # --- going back ------------------------------------------------------------------------------
+
+    def rewind(self, point: RewindPoint | str, *, what: What = "all") -> Rewound:
+        """Goes back to a point: conversation, state, files or all; `hf.rewinds().undo()` undoes it.
+
+        Work that is under way is paused first. What was being worked on at that point is not gone
+        on with by itself: its task is open again for whoever works on it next.
+        """
+        self.stop()
+        for id in self._at_work():
+            self._await_pass(id)
+        done = self.store.rewinds(self.project.root).rewind(point, what=what)
+        if what in ("state", "all"):
+            with self.store.commit() as tx:
+                scope = tx.scope(self.scope)
+                scope.set("mode", "conversation")
+                scope.delete("work", missing_ok=True)
+                scope.delete("children", missing_ok=True)
+        return done
+
+    def handoff(
+        self, to: str, *, reason: str, risks: Sequence[str] = (), lasts: Duration = LASTS_S
+    ) -> Handoff:
+        """Offers what this session knows to another one, which accepts it, or it expires."""
+        session = self.session or self.project.inbox_session
+        return self.project.hand_over(session, to, reason=reason, risks=risks, lasts=lasts)
 
     # --- children --------------------------------------------------------------------------------
 
