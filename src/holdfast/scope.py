@@ -81,8 +81,9 @@ from holdfast.core.event import (
 from holdfast.core.listing import whole_ids
 from holdfast.core.log import is_replayed
 from holdfast.core.meta import Meta, encode_meta
-from holdfast.core.own_event import OwnEvent, is_of_type, stored_type
+from holdfast.core.own_event import OwnEvent
 from holdfast.core.page import PAGE_SIZE, Page, cut
+from holdfast.core.paging import event_filter
 from holdfast.core.past import StateAt
 from holdfast.core.tree import MISSING, List, Map, Op
 from holdfast.errors import (
@@ -340,15 +341,20 @@ class Scope(Generic[S_co]):
         after: int = 0,
         until: int | None = None,
         type: str | type[Any] | None = None,
+        actor: str | None = None,
+        source: str | None = None,
+        trust: str | None = None,
         removed: bool = False,
     ) -> Iterator[Event]:
         """Yields the scope's events, oldest first, of one type if given; a fork's past included.
+
+        Those of an actor, a source or a trust are those whose writer said so.
 
         Events of your own (`record`) are asked for by the name of their type, or by its class; all
         of them by the class `OwnEvent`.
         Those of earlier lives, up to the newest removal, only with `removed`.
         """
-        stored = None if type is None else stored_type(type)
+        wanted = event_filter(type, actor, source, trust)
         last = self.revision if until is None else check_whole(until, "until")
         after = check_whole(after, "after")
         if not check_flag(removed, "removed"):
@@ -358,7 +364,7 @@ class Scope(Generic[S_co]):
             if not records:
                 return
             for record in records:
-                if stored is None or is_of_type(record.type, stored):
+                if wanted.matches(record):
                     yield self._log.event(record)
             after = records[-1].revision
 

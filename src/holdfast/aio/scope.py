@@ -155,9 +155,20 @@ class AsyncScope(Generic[S_co]):
         after: int = 0,
         until: int | None = None,
         type: str | type[Any] | None = None,
+        actor: str | None = None,
+        source: str | None = None,
+        trust: str | None = None,
         removed: bool = False,
     ) -> AsyncIterator[Event]:
-        events = self.sync.history(after=after, until=until, type=type, removed=removed)
+        events = self.sync.history(
+            after=after,
+            until=until,
+            type=type,
+            actor=actor,
+            source=source,
+            trust=trust,
+            removed=removed,
+        )
         async for event in self._loop.steps(events):
             yield event
 

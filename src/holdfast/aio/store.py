@@ -14,6 +14,8 @@ from collections.abc import (
     Coroutine,
     Generator,
     Iterable,
+    Mapping,
+    Sequence,
 )
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -62,6 +64,7 @@ from holdfast.joint import JointCommit
 from holdfast.nodes.define import Graph
 from holdfast.nodes.walk import call_plainly
 from holdfast.projections import Projection
+from holdfast.query.form import Where
 from holdfast.record.audit import Audit, Comparison, StatePath, TrialOutcome, TrialRun
 from holdfast.record.decisions import Decision, PolicyMode
 from holdfast.runs import Run, RunFunction
@@ -354,11 +357,12 @@ class AsyncStore:
         level: str | None = None,
         *,
         prefix: str = "",
+        where: Mapping[str, Any] | Where | Sequence[Where] | None = None,
         after: str | None = None,
         limit: int | None = PAGE_SIZE,
     ) -> Page[AsyncScope]:
         page = await self._loop.hop(
-            self._store.scopes, level, prefix=prefix, after=after, limit=limit
+            self._store.scopes, level, prefix=prefix, where=where, after=after, limit=limit
         )
         scopes = [AsyncScope(self._loop, scope) for scope in page]
         return Page(scopes, more=page.more, cursor=page.cursor)
@@ -471,6 +475,8 @@ class AsyncStore:
         scope: AsyncScope | str | None = None,
         type: str | type[Any] | None = None,
         actor: str | None = None,
+        source: str | None = None,
+        trust: str | None = None,
         since: datetime | timedelta | str | float | None = None,
         until: datetime | timedelta | str | float | None = None,
         newest_first: bool = False,
@@ -483,6 +489,8 @@ class AsyncStore:
             scope=scope.sync if isinstance(scope, AsyncScope) else scope,
             type=type,
             actor=actor,
+            source=source,
+            trust=trust,
             since=since,
             until=until,
             newest_first=newest_first,
@@ -647,6 +655,7 @@ class AsyncStore:
     refresh_tables = mirror(Store.refresh_tables, of="_store")
     index_status = mirror(Store.index_status, of="_store")
     rebuild_index = mirror(Store.rebuild_index, of="_store")
+    undo = mirror(Store.undo, of="_store")
 
     if TYPE_CHECKING:  # a decorator loses the parameters of the run's function
 

@@ -42,6 +42,7 @@ from holdfast.cli import (
     store,
     tasks,
     trust,
+    undo,
 )
 from holdfast.cli.advise import advise_backend
 from holdfast.cli.options import command
@@ -105,7 +106,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("delete", state.delete, _CHANGE),
     ("checkpoint", history.checkpoint, _CHANGE),
     ("restore", history.restore, _CHANGE),
-    ("undo", history.undo, _CHANGE),
+    ("undo", undo.undo, _CHANGE),
     ("rewind", rewinds.rewind, _CHANGE),
     ("rewind mark", rewinds.mark, _CHANGE),
     ("rewind list", rewinds.list_points, _LOOK),

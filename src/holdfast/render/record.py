@@ -75,6 +75,8 @@ def message_document(message: Message) -> dict[str, Any]:
         "revision": message.revision,
         "time": time_text(message.time),
         "actor": message.actor,
+        "source": message.source,
+        "trust": message.trust,
         "role": message.role,
         "text": encode_value(message.text),
         "edited": message.is_edited,
