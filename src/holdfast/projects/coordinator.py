@@ -272,12 +272,12 @@ class Coordinator:
         for id in self.unfinished():
             self._await_pass(id)
         children = dict(self.scope.get("children", {}))
-        for id in children:
-            if id in self.unfinished() and self._holder_of(id) is None:
-                self._reclaim(children[id]["task"], children[id].get("agent"))
-                self.store.resume(id)
-            elif self._has_ended(id):
-                self._settle(children[id]["task"], id)
+        for id, child in children.items():
+            if self._has_ended(id):
+                self._settle(child["task"], id)
+            elif self._holder_of(id) is None:
+                self._reclaim(child["task"], child.get("agent"))
+                self._start_child(id, child)  # also one that was never begun
         found: list[Result] = []
         current = self._current()
         own = [id for id in self.unfinished() if id not in children]
@@ -287,7 +287,9 @@ class Coordinator:
             task = self._task_of(id, current)
             if task is None:
                 continue
-            if not task.is_closed:
+            # One that is blocked or closed was so by the last commit of its run, which only has to
+            # record that it is over.
+            if task.status in _OPEN:
                 self._assign(task, {"task": task.id, "run": id})
             found.append(self._result(task.id, self._start(task, id)))
         return found
@@ -506,17 +508,25 @@ class Coordinator:
         depth = 1 if parent is None else parent.depth + 1
         self._check_limits(children, depth, None if parent is None else parent.run.id)
         id = self._free_run(known.id)
-        asked = Assignment(
-            self.project.id, known.id, known.title, self.project.settings.limits.turns,
-            agent=agent, epoch=self.lease.epoch, depth=depth,
-        )  # fmt: skip
         entry = {"task": known.id, "agent": agent, "epoch": self.lease.epoch, "depth": depth}
         with self.store.commit() as tx:
             scope = tx.scope(self.scope)
             scope.tasks.claim(known.id, owner=agent)
             scope.set(("children", id), {**entry, "parent": parent and parent.run.id})
-        run = self.store.start(work.work, asdict(asked), id=id, if_exists="attach")
-        return Child(self, run, known.id, depth)
+        return Child(self, self._start_child(id, entry), known.id, depth)
+
+    def _start_child(self, id: str, child: dict[str, Any]) -> Run[Any]:
+        """Starts the run of a child, or goes on with it, as the state says what it is to do."""
+        asked = Assignment(
+            self.project.id,
+            child["task"],
+            self.tasks.get(child["task"]).title,
+            self.project.settings.limits.turns,
+            agent=child["agent"],
+            epoch=child["epoch"],
+            depth=child["depth"],
+        )
+        return self.store.start(work.work, asdict(asked), id=id, if_exists="attach")
 
     def children(self) -> list[Child]:
         """Returns the children that have not ended."""
