@@ -241,6 +241,7 @@ COMMANDS = {
     "sql": ["sql", "select id, status from decisions"],
     "stale": ["stale"],
     "audit": ["audit", SCOPE],
+    "architecture": ["architecture"],
     "task list": ["task", "list"],
     "task add": ["task", "add", SCOPE, "review", "--tag", "ui"],
     "task claim": ["task", "claim", SCOPE],

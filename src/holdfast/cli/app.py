@@ -15,6 +15,7 @@ from cyclopts.exceptions import CycloptsError, UnusedCliTokensError
 
 import holdfast
 from holdfast.cli import (
+    architecture,
     backup,
     boot,
     catches,
@@ -89,6 +90,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("sql", query.sql, _LOOK),
     ("stale", facts.stale, _LOOK),
     ("audit", state.audit, _LOOK),
+    ("architecture", architecture.architecture, _LOOK),
     ("messages", messages.messages, _LOOK),
     ("task list", tasks.list_tasks, _LOOK),
     ("schema list", schemas.list_schemas, _LOOK),
