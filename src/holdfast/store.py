@@ -154,6 +154,8 @@ from holdfast.scope import (
 )
 from holdfast.scratch import Scratches, ScratchScope
 from holdfast.undo import Undoing, Undone
+from holdfast.views.directory import Views
+from holdfast.views.item_view import ItemView
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -1184,6 +1186,29 @@ class Store:
         found = [catches.read_catch(self._log.record(hit.scope, hit.revision)) for hit in hits]
         return Page(found, more=hits.more, cursor=hits.cursor)
 
+    # --- files -----------------------------------------------------------------------------------
+
+    def views(
+        self,
+        directory: str | os.PathLike[str],
+        views: Sequence[ItemView],
+        *,
+        person: str | None = None,
+    ) -> Views:
+        """Returns a directory in which files show what is here, and may be edited.
+
+        `sync()` of it imports what somebody edited, in their name, and writes what has changed;
+        `holdfast.views` has the kinds of files that there are. `person` is in whose name edits are
+        imported; without it, in that of the user who owns the file.
+        """
+        for view in views:
+            if view.scope.subject is not None:
+                raise UsageError(
+                    f'scope "{view.scope.name}" is a subject\'s: a file would be a copy in clear',
+                    hint="hf.subject(…) and `holdfast subject export` show what is held of it",
+                )
+        return Views(self, directory, views, person=person)
+
     # --- questions -------------------------------------------------------------------------------
 
     def query(
@@ -1555,11 +1580,7 @@ def open_store(
     known = _known_levels({**named, **_check_levels(levels)})
     options = {"durability": durability, "create": create, "read_only": read_only, **options}
     is_given = backend is not None
-    if is_given:
-        backend, shown = _take_backend(backend, url, options)
-    else:
-        options |= {"levels": known.names(), "kept_with": kept_with(), "clock": clock}
-        backend, shown = open_backend(url, **options)
+    backend, shown = _open_or_take(backend, url, known, clock, options)
     sealing = Sealing(partial(_keys_apart, keys, shown))
     log = Log(backend, clock=clock, actor=said.actor or worker, sealing=sealing)
     log.said = said if said.meta is not None else None
@@ -1588,6 +1609,15 @@ def _keys_apart(given: object, shown: str) -> KeyStore:
                 hint="keep keys in a folder of their own: keys=… or HOLDFAST_KEYS",
             )
     return keys
+
+
+def _open_or_take(
+    backend: Backend | None, url: Any, known: Levels, clock: Clock, options: dict[str, Any]
+) -> tuple[Backend, str]:
+    """Returns the backend that was given, or else the one of a URL, and how it is shown."""
+    if backend is not None:
+        return _take_backend(backend, url, options)
+    return open_backend(url, levels=known.names(), kept_with=kept_with(), clock=clock, **options)
 
 
 def _check_options(

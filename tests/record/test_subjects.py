@@ -27,6 +27,8 @@ from holdfast.errors import (
     UsageError,
 )
 from holdfast.scope import Scope
+from holdfast.views.item_view import ItemView
+from holdfast.views.sources import TaskSource
 from tests.record.stores import new_url
 from tests.servers import postgresql, redis
 
@@ -114,6 +116,8 @@ def test_what_a_subject_says_is_in_no_byte_of_the_store_at_any_time(
     assert CANARY not in repr(list(hf.sql("SELECT * FROM events").rows))
     assert hf.sql("SELECT * FROM messages").rows == []
     assert hf.sql("SELECT * FROM state").rows == []
+    with pytest.raises(UsageError, match="a copy in clear"):
+        hf.views(tmp_path, [ItemView("tasks.md", TaskSource(chat), None)])  # type: ignore[arg-type]
     assert CANARY.encode() not in stored(hf)
     assert CANARY.encode() not in on_disk(url, tmp_path, keys)
     for secret in (key.key for key in hf._log.sealing.keys.subjects()):
