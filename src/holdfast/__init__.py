@@ -14,13 +14,14 @@ from holdfast.core.draft import Draft
 from holdfast.core.event import Change, Checkpoint, Event
 from holdfast.core.intent import Done, NotDone, Recovered, Recovery, Unknown, act, verifier
 from holdfast.core.leases import HeldLease, Worker
+from holdfast.core.limits import DiskWatch, Quota
 from holdfast.core.meta import Meta
 from holdfast.core.migrate import Migration, Outdated
 from holdfast.core.observe import Observed, Observer
 from holdfast.core.own_event import OwnEvent, event
 from holdfast.core.page import Page
 from holdfast.core.past import StateAt
-from holdfast.core.retention import Hold, LetGo, Retained, Retention
+from holdfast.core.retention import Binned, Hold, LetGo, Retained, Retention
 from holdfast.core.schema import downgrade, schema, upgrade
 from holdfast.core.shape import Misfit
 from holdfast.core.transaction import PendingCommit, PendingScope, View
@@ -36,6 +37,7 @@ from holdfast.errors import (
     HoldfastError,
     LeaseLostError,
     LetGoError,
+    LimitError,
     LostCommitsError,
     NeedsAttentionError,
     NewerSchemaError,
@@ -88,6 +90,7 @@ from holdfast.record.memory import Memory, MemoryItem, MemorySection
 from holdfast.record.message_events import FileChange, Message
 from holdfast.record.messages import Messages
 from holdfast.record.repair import repair
+from holdfast.record.retention_policies import RetentionPolicy
 from holdfast.record.sessions import OpenTurn, Session
 from holdfast.record.task_events import Task
 from holdfast.record.tasks import Tasks
@@ -139,6 +142,7 @@ __all__ = [
     "AsyncState",
     "Audit",
     "AuditItem",
+    "Binned",
     "Cause",
     "Change",
     "Checkpoint",
@@ -157,6 +161,7 @@ __all__ = [
     "Decision",
     "Delivery",
     "Difference",
+    "DiskWatch",
     "Done",
     "Draft",
     "Edit",
@@ -187,6 +192,7 @@ __all__ = [
     "LeaseLostError",
     "LetGo",
     "LetGoError",
+    "LimitError",
     "Link",
     "List",
     "LostCommitsError",
@@ -230,6 +236,7 @@ __all__ = [
     "Projected",
     "Projection",
     "ProjectionError",
+    "Quota",
     "Recalled",
     "Recovered",
     "Recovery",
@@ -238,6 +245,7 @@ __all__ = [
     "Restored",
     "Retained",
     "Retention",
+    "RetentionPolicy",
     "Retry",
     "Rows",
     "Run",
