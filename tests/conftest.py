@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.selection import CONCURRENT, ENUMERATIONS, starts_something, turn
+from tests.selection import (
+    CONCURRENT,
+    ENUMERATIONS,
+    RUNS_A_TURN,
+    has_its_turn,
+    starts_something,
+    turn,
+)
 
 # One seed for all processes of a run, and the same at each run: what fails is what changed.
 # New ground is for `make torture`, which draws a seed; or HOLDFAST_SEED=… make test.
@@ -45,10 +52,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Puts the long tests first: whoever is done early then has short ones left to take over."""
     items.sort(key=lambda item: "tests/torture" not in item.nodeid)
     if config.getoption("--only-concurrent"):
-        others = [item for item in items if not is_concurrent(item)]
-        config.hook.pytest_deselected(items=others)
-        left_out = set(others)
-        items[:] = [item for item in items if item not in left_out]
+        leave_out(config, items, [item for item in items if not is_concurrent(item)])
+    if RUNS_A_TURN:
+        leave_out(config, items, [item for item in items if not has_its_turn(item.nodeid)])
+
+
+def leave_out(config: pytest.Config, items: list[pytest.Item], others: list[pytest.Item]) -> None:
+    config.hook.pytest_deselected(items=others)
+    left_out = set(others)
+    items[:] = [item for item in items if item not in left_out]
 
 
 def is_concurrent(item: pytest.Item) -> bool:

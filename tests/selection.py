@@ -17,11 +17,14 @@ from functools import cache
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, TypeVar
+from zlib import crc32
 
 ROOT = Path(__file__).resolve().parent.parent
 T = TypeVar("T")
 
 RUNS_ALL = os.environ.get("HOLDFAST_TESTS") == "all"
+RUNS_A_TURN = os.environ.get("HOLDFAST_TESTS") == "turn"
+"""`make test` sets it; whoever runs a file by hand runs all of it."""
 STARTERS = re.compile(
     r"\b(os\.fork|Thread|Popen|Process|ThreadPoolExecutor|to_thread|run_in_executor)\(|\w\.start\("
 )
@@ -39,6 +42,25 @@ ENUMERATIONS = (
     "tests/unit/files/test_crash.py",
 )
 """These do one thing hundreds of times already: `make test-all` does not repeat them."""
+IN_TURNS = {
+    "tests/care/test_backup.py": 2,
+    "tests/concurrency/": 2,
+    "tests/record/test_calls.py": 2,
+    "tests/record/test_recovery.py": 3,
+    "tests/record/test_sessions.py": 3,
+    "tests/record/test_spectrum.py": 3,
+    "tests/record/test_task_processes.py": 3,
+    "tests/record/test_turns.py": 3,
+    "tests/runs/test_cuts.py": 3,
+    "tests/runs/test_owners.py": 2,
+    "tests/runs/test_same_journal.py": 2,
+    "tests/servers/": 2,
+    "tests/skins/test_cli_process.py": 2,
+    "tests/skins/test_selftest.py": 2,
+}
+"""Tests that start servers and processes on every backend, and in how many turns `make test` runs
+them. A test has its turn by its name, so a file's tests on other backends run meanwhile.
+"""
 SERVERS = ("tests.servers.ground", "tests.servers.postgresql", "tests.servers.redis")
 """They start the servers that many tests share: a test is not concurrent because of that."""
 
@@ -67,6 +89,12 @@ def this_turn(choices: Sequence[T], turns: int) -> list[T]:
     if RUNS_ALL:
         return list(choices)
     return [one for number, one in enumerate(choices) if number % turns == turn() % turns]
+
+
+def has_its_turn(name: str) -> bool:
+    """Says whether a test, by its name, is one that `make test` runs at this commit."""
+    turns = next((count for place, count in IN_TURNS.items() if name.startswith(place)), 1)
+    return crc32(name.encode()) % turns == turn() % turns
 
 
 def starts_something(test: Callable[..., Any]) -> bool:

@@ -10,7 +10,8 @@ those was taken; `tests` holds all others. Both stream their output. The suites 
 interpreters are kept quiet unless they fail, so that the closing line of `tests` is the last one of
 pytest's that is shown.
 
-The oldest dependencies and the newest interpreter take turns from commit to commit.
+The oldest dependencies and the newest interpreter take turns from commit to commit, and so do the
+tests that start servers and processes (tests/selection.py).
 
 `--all` tries whole shares and every planted fault (tests/selection.py), runs all portable tests on
 every interpreter of the machine, and repeats what starts processes or threads COUNT times.
@@ -300,8 +301,7 @@ def run_group(name: str, group: Callable[[], None]) -> tuple[str, str, float]:
 def main(words: list[str]) -> int:
     whole = "--all" in words
     chosen = [word for word in words if word != "--all"]
-    if whole:
-        os.environ["HOLDFAST_TESTS"] = "all"
+    os.environ["HOLDFAST_TESTS"] = "all" if whole else "turn"
     groups = all_groups(whole=whole, chosen=chosen)
     if unknown := set(chosen) - set(groups):
         print(f"unknown groups: {', '.join(sorted(unknown))}; there are {', '.join(groups)}")

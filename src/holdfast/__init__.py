@@ -4,6 +4,7 @@ from logging import NullHandler as _NullHandler
 from logging import getLogger as _getLogger
 
 from holdfast.backends.protocol import Held, Lease, Mark, Position
+from holdfast.context.parts import LeftOut, PromptContext, PromptPart
 from holdfast.contrib.task_lifetimes import job
 from holdfast.core.arguments import parse_path as path
 from holdfast.core.check import Report
@@ -21,6 +22,7 @@ from holdfast.core.observe import Observed, Observer
 from holdfast.core.own_event import OwnEvent, event
 from holdfast.core.page import Page
 from holdfast.core.past import StateAt
+from holdfast.core.provenance import provenance
 from holdfast.core.retention import Binned, Hold, LetGo, Retained, Retention
 from holdfast.core.schema import downgrade, schema, upgrade
 from holdfast.core.shape import Misfit
@@ -34,6 +36,7 @@ from holdfast.errors import (
     ExpiredError,
     FilesTakenError,
     FormatError,
+    GitError,
     HoldfastError,
     LeaseLostError,
     LetGoError,
@@ -80,8 +83,10 @@ from holdfast.nodes import (
 from holdfast.projections import Projected, Projection, projection
 from holdfast.query.form import Hit, Hits, Rows, Where
 from holdfast.query.links import DanglingLink
+from holdfast.query.paths import StateIndex, index
 from holdfast.query.questions import IndexStatus
 from holdfast.record.audit import Audit, AuditItem, Comparison
+from holdfast.record.catches import Catch
 from holdfast.record.context import Stale
 from holdfast.record.decisions import Decision, Link, OpenDecision, Policy, UndecidedWarning
 from holdfast.record.difference import Difference, MessageChange, Restored, TaskChange
@@ -129,6 +134,7 @@ from holdfast.scratch import ScratchScope
 from holdfast.store import Store
 from holdfast.store import open_store as open
 from holdfast.thumbprint import register_thumb, thumb
+from holdfast.undo import Dependent, NotTakenBack, TakenBack, Undone
 
 __version__ = "0.1.0"
 
@@ -143,6 +149,7 @@ __all__ = [
     "Audit",
     "AuditItem",
     "Binned",
+    "Catch",
     "Cause",
     "Change",
     "Checkpoint",
@@ -160,6 +167,7 @@ __all__ = [
     "DanglingLink",
     "Decision",
     "Delivery",
+    "Dependent",
     "Difference",
     "DiskWatch",
     "Done",
@@ -173,6 +181,7 @@ __all__ = [
     "FileChange",
     "FilesTakenError",
     "FormatError",
+    "GitError",
     "GlobalScope",
     "GlobalState",
     "Graph",
@@ -190,6 +199,7 @@ __all__ = [
     "JointScope",
     "Lease",
     "LeaseLostError",
+    "LeftOut",
     "LetGo",
     "LetGoError",
     "LimitError",
@@ -215,6 +225,7 @@ __all__ = [
     "NodeState",
     "NotDone",
     "NotFoundError",
+    "NotTakenBack",
     "Observed",
     "Observer",
     "OpenDecision",
@@ -236,6 +247,8 @@ __all__ = [
     "Projected",
     "Projection",
     "ProjectionError",
+    "PromptContext",
+    "PromptPart",
     "Quota",
     "Recalled",
     "Recovered",
@@ -259,12 +272,14 @@ __all__ = [
     "Stale",
     "State",
     "StateAt",
+    "StateIndex",
     "StepContext",
     "StepError",
     "StillRunningError",
     "Store",
     "StoredNode",
     "Subscriber",
+    "TakenBack",
     "Task",
     "TaskChange",
     "Tasks",
@@ -273,6 +288,7 @@ __all__ = [
     "UnavailableError",
     "UndecidedError",
     "UndecidedWarning",
+    "Undone",
     "Unknown",
     "UntrustedError",
     "UpgradeError",
@@ -289,6 +305,7 @@ __all__ = [
     "current",
     "downgrade",
     "event",
+    "index",
     "job",
     "json_default",
     "load_verifiers",
@@ -296,6 +313,7 @@ __all__ = [
     "open",
     "path",
     "projection",
+    "provenance",
     "register_thumb",
     "repair",
     "rule",

@@ -221,6 +221,14 @@ class UnavailableError(HoldfastError):
         self.outcome_known = outcome_known
 
 
+class GitError(UnavailableError):
+    """The git command is not there, or could not do what it was asked for; `code` is its own."""
+
+    def __init__(self, message: str, *, code: int | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+
+
 class FilesTakenError(UnavailableError):
     """Files of the store were removed, replaced or moved while it was open: put them back.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import sha256
 from urllib.parse import SplitResult, unquote
 
@@ -34,6 +35,24 @@ def new_id(clock: Clock) -> str:
 def short_id(clock: Clock) -> str:
     """Returns 8 random characters, enough to tell the workers of one store apart."""
     return clock.random_bytes(8).translate(_BY_CHANCE).decode()
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9_-]{1,24}\Z")
+
+
+def worker_id(clock: Clock, actor: str | None) -> str:
+    """Returns a new id for a worker, which begins with the name of its actor if that is plain.
+
+    Two workers of one actor are two: each id has chance at its end. But a list of owners says who
+    they are.
+    """
+    chance = short_id(clock)
+    return f"{actor}-{chance}" if actor is not None and _PLAIN.match(actor) else chance
+
+
+def is_of_actor(worker: str, actor: str) -> bool:
+    """Says whether an id of a worker begins with that name of an actor."""
+    return worker[:-9] == actor and worker[-9:-8] == "-"
 
 
 def check_level(level: object) -> str:
@@ -154,6 +173,27 @@ def check_scope_name(name: object, what: str = "scope") -> str:
     if not slash:
         return check_name(level, what)
     return f"{check_name(level, what)}/{_check_stored(id) if ESCAPE in id else stored_id(id)}"
+
+
+def fits_pattern(pattern: str, name: str) -> bool:
+    """Says whether a scope's name fits a pattern, in which `*` is any characters, none included.
+
+    Nothing else has a meaning: ids are any text, with `?` and `[` in them too. A pattern that is
+    one word is a level, and fits all its scopes.
+    """
+    if "/" not in pattern and "*" not in pattern:
+        return name.partition("/")[0] == pattern
+    return _compiled(pattern).fullmatch(name) is not None
+
+
+def is_pattern(text: str) -> bool:
+    """Says whether a text is a pattern of names, or a level, and not the name of one scope."""
+    return "*" in text or ("/" not in text and text != GLOBAL)
+
+
+@lru_cache(maxsize=256)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
 
 
 def check_lease_name(name: object) -> str:

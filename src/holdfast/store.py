@@ -25,11 +25,13 @@ from holdfast.backends.protocol import (
 )
 from holdfast.backends.registry import check_backend, open_backend
 from holdfast.clock import Clock, SystemClock
+from holdfast.context.parts import PromptContext, Strategy
 from holdfast.core.arguments import (
     Duration,
     check_call,
     check_flag,
     check_seconds,
+    check_since,
     check_text,
     check_timeout,
     check_whole,
@@ -53,7 +55,7 @@ from holdfast.core.dispatcher import (
     Subscription,
     shared_dispatcher,
 )
-from holdfast.core.event import Change, Event
+from holdfast.core.event import Change, Event, to_datetime
 from holdfast.core.intent import Recovery, Verdict
 from holdfast.core.layers import kept_with, reserved_prefixes
 from holdfast.core.leases import (
@@ -89,11 +91,13 @@ from holdfast.core.page import (
     write_cursor,
 )
 from holdfast.core.paging import event_page
+from holdfast.core.provenance import Source, check_provenance
 from holdfast.core.retention import GRACE_S, Binned, Hold, LetGo, Retainer, Retention
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
 from holdfast.core.typed import Typed
 from holdfast.errors import CorruptError, ExpiredError, UsageError, show_value
+from holdfast.git.rewinds import Rewinds
 from holdfast.joint import JointCommit
 from holdfast.names import (
     CONVERSATION,
@@ -106,9 +110,9 @@ from holdfast.names import (
     check_level,
     check_name,
     has_digest,
-    short_id,
     split_name,
     without_secrets,
+    worker_id,
 )
 from holdfast.nodes import explain
 from holdfast.nodes.define import Graph
@@ -118,11 +122,14 @@ from holdfast.nodes.results import NodeState
 from holdfast.nodes.run import process_as_run
 from holdfast.nodes.walk import Nodes
 from holdfast.projections import Projected, Projection, Projections
-from holdfast.query.form import TIMEOUT_S, Hit, Hits, Kind, Rows, Where
+from holdfast.projects.project import Project
+from holdfast.query.form import TIMEOUT_S, Hit, Hits, Kind, Rows, Where, check_where
 from holdfast.query.links import DanglingLink
+from holdfast.query.paths import StateIndex, check_indexes
 from holdfast.query.questions import IndexStatus, Questions
-from holdfast.record import sessions
+from holdfast.record import catches, sessions
 from holdfast.record.audit import Audit
+from holdfast.record.catches import Catch
 from holdfast.record.context import RecordContext, Stale
 from holdfast.record.decisions import Decision, Decisions, Policy, PolicyMode, set_policy
 from holdfast.record.recovery import recover, stale
@@ -152,6 +159,7 @@ from holdfast.scope import (
     scope_class,
 )
 from holdfast.scratch import Scratches, ScratchScope
+from holdfast.undo import Undoing, Undone
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -186,6 +194,7 @@ class Store:
         heartbeat_s: float = HEARTBEAT_S,
         read_only: bool = False,
         retention: Sequence[RetentionPolicy] = (),
+        indexes: Sequence[StateIndex] = (),
     ) -> None:
         self._log = log
         self._retention = retention
@@ -200,7 +209,7 @@ class Store:
         self._context = RecordContext(log, self.lease_keeper)
         self._engine = Engine(self)
         self._nodes = Nodes(self)
-        self._questions = Questions(self._context, read_only=read_only)
+        self._questions = Questions(self._context, read_only=read_only, indexes=indexes)
         self._context.find_decisions = self._questions.find_decisions
         self._retainer = Retainer(log, self.lease_keeper, self._questions.let_go)
         self._projections = Projections(log)
@@ -307,6 +316,7 @@ class Store:
         level: str | None = None,
         *,
         prefix: str = "",
+        where: Mapping[str, Any] | Where | Sequence[Where] | None = None,
         after: str | None = None,
         limit: int | None = PAGE_SIZE,
     ) -> Page[Scope]:
@@ -315,8 +325,12 @@ class Store:
         Of one level if given, then `prefix` is what their ids begin with; else what their names do.
         The cursor of a page, given as `after`, leads to the next one. It costs what it returns,
         however many scopes there are. Levels that another process registered are known too.
+
+        With `where` only those whose state has something at a path, as in `query`: found by an
+        index on the path if there is one (`holdfast.index`).
         """
         limit = check_limit(limit)
+        conditions = check_where(where)
         if not isinstance(prefix, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"prefix is text, found {show_value(prefix)}")
         if after is not None and not isinstance(after, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -330,7 +344,10 @@ class Store:
             levels = [check_level(level)]
         most = None if limit is None else limit + 1
         wanted = stored_prefix(level, prefix)
-        names = scope_names(self._log, levels, prefix=wanted, after=after or "", limit=most)
+        fitting = partial(self._questions.fitting, conditions) if conditions else None
+        names = scope_names(
+            self._log, levels, prefix=wanted, after=after or "", limit=most, pages=fitting
+        )
         found = names[:limit]
         scopes = self._named(found)
         return Page(scopes, more=len(found) < len(names), cursor=found[-1] if found else after)
@@ -533,6 +550,8 @@ class Store:
         scope: Scope | str | None = None,
         type: str | type[Any] | None = None,
         actor: str | None = None,
+        source: str | None = None,
+        trust: str | None = None,
         since: datetime | timedelta | str | float | None = None,
         until: datetime | timedelta | str | float | None = None,
         newest_first: bool = False,
@@ -543,9 +562,9 @@ class Store:
         returns the next page. `page.start` is where it begins, for what lies on the other side. A
         position that an event has, or a revision of the scope, can be given too. A page holds whole
         commits, so it may hold a few events more than `limit`. `since` and `until` are times, or
-        lengths of time before now ("7d"); what happened at `until` is left out. Without a scope,
-        `type`, `actor` and times look through all events until the page is full; `query` has an
-        index for them.
+        lengths of time before now ("7d"); what happened at `until` is left out. `source` and
+        `trust` are what the writer said (`holdfast.provenance`). Without a scope, these, `type`,
+        `actor` and times look through all events until the page is full; `query` has an index.
         """
         return event_page(
             self._log,
@@ -555,6 +574,8 @@ class Store:
             scope=scope,
             type=type,
             actor=actor,
+            source=source,
+            trust=trust,
             newest_first=newest_first,
             since=since,
             until=until,
@@ -1012,13 +1033,24 @@ class Store:
 
     # --- projections -----------------------------------------------------------------------------
 
-    def project(self, projection: Projection, over: Scope | str | None = None) -> Projected:
-        """Returns a projection over a scope, the scopes that match a pattern, or the whole store.
+    @overload
+    def project(self, what: Projection, over: Scope | str | None = None) -> Projected: ...
+    @overload
+    def project(self, what: str | os.PathLike[str] = ".") -> Project: ...
+    def project(
+        self, what: Projection | str | os.PathLike[str] = ".", over: Scope | str | None = None
+    ) -> Projected | Project:
+        """Returns the project in a directory; or, of a projection, its state over some scopes.
 
-        A pattern is text such as `conversation/support-*`. What it shows is up to date whenever it
-        is looked at, for the price of what was recorded since.
+        A project is named by its directory. A projection is over a scope, the scopes that match a
+        pattern such as `conversation/support-*`, or the whole store. What it shows is up to date
+        whenever it is looked at, for the price of what was recorded since.
         """
-        return self._projections.projected(projection, over)
+        if isinstance(what, str | os.PathLike):
+            if over is not None:
+                raise UsageError("over belongs to a projection, and this is a directory")
+            return Project(self, what)
+        return self._projections.projected(what, over)
 
     # --- the record ------------------------------------------------------------------------------
 
@@ -1130,6 +1162,15 @@ class Store:
         """
         return Policy(self._context, mode)
 
+    def catches(self, *, after: str | None = None, limit: int | None = PAGE_SIZE) -> Page[Catch]:
+        """Returns what was caught in all scopes, newest first; `scope.catches()` has one scope's.
+
+        The cursor of a page, given as `after`, leads to the next one.
+        """
+        hits = self.query(kind="log", type=catches.TYPES, limit=limit, after=after)
+        found = [catches.read_catch(self._log.record(hit.scope, hit.revision)) for hit in hits]
+        return Page(found, more=hits.more, cursor=hits.cursor)
+
     # --- questions -------------------------------------------------------------------------------
 
     def query(
@@ -1138,6 +1179,8 @@ class Store:
         kind: Kind | Sequence[Kind] | None = None,
         type: str | Sequence[str] | None = None,
         actor: str | None = None,
+        source: str | None = None,
+        trust: str | None = None,
         scope: Scope | str | None = None,
         since: datetime | timedelta | str | float | None = None,
         until: datetime | timedelta | str | float | None = None,
@@ -1155,7 +1198,9 @@ class Store:
         """Returns what was recorded and fits, newest first: of every kind, over all scopes.
 
         Kinds are message, decision, task, fact, state, run, event (of your own) and, if named, log:
-        every event that was ever written. `scope` is a name, or a pattern in which * is any
+        every event that was ever written. `actor`, `source` and `trust` are what its writer said
+        of it (`holdfast.provenance`); of a state, what the writer of its newest change said.
+        `scope` is a name, or a pattern in which * is any
         characters. `since` and `until` are times, or lengths of time before now ("7d"); what
         happened at `until` is left out. `text` is words that all must occur, "a phrase" in quotes,
         or a beginning (`manag*`). `where` compares what the state has at paths: ("customer.id",
@@ -1169,6 +1214,8 @@ class Store:
             kind=kind,
             type=type,
             actor=actor,
+            source=source,
+            trust=trust,
             scope=scope,
             since=since,
             until=until,
@@ -1183,6 +1230,71 @@ class Store:
             stale_ok=stale_ok,
             **unknown,
         )
+
+    def context(
+        self,
+        scope: Scope | str,
+        budget: int = 8_000,
+        task: Task | str | None = None,
+        *,
+        strategies: Strategy | Sequence[Strategy] = ("window", "summary", "retrieval"),
+        window: int = 20,
+        about: str | Sequence[str] = (),
+        role: str | None = None,
+        tokenizer: object = None,
+    ) -> PromptContext:
+        """Returns what an agent must know of a scope, as one text of at most `budget` tokens.
+
+        Standing orders, goals and the task in hand (a task, its id, or what it says) are never
+        left out; of the rest as much as there is room for, and what was left out, with where it
+        is. `strategies` say which messages: full, window (the newest), summary, entity (those that
+        mention a name in `about`), retrieval (those that have to do with the task). `role` leaves
+        out the orders of other roles. `tokenizer` counts: the name of an encoding of tiktoken, an
+        object with `encode`, or a function; without one, tokens may be an estimate, and
+        `is_exact` says so. The same log gives the same bytes.
+        """
+        from holdfast.context.build import build, check_wanted
+
+        wanted = check_wanted(
+            budget=budget,
+            task=task,
+            strategies=strategies,
+            window=window,
+            about=about,
+            role=role,
+            tokenizer=tokenizer,
+        )
+        found = scope if isinstance(scope, Scope) else self.scope(name_of(scope))
+        return build(self._context, found, self.query, wanted)
+
+    def boot(
+        self,
+        scope: Scope | str = GLOBAL,
+        budget: int = 8_000,
+        task: Task | str | None = None,
+        *,
+        role: str | None = None,
+        tokenizer: object = None,
+    ) -> PromptContext:
+        """Returns what an agent that knows nothing begins with: its context, and how to go on.
+
+        It has the order to decide first, what the role is, the goals, the vocabulary and the map
+        of files (`boot` of the state), the newest decisions, the other scopes that have something
+        to do, and of the messages only the newest: it asks no index.
+        """
+        from holdfast.context.build import BOOT_WINDOW, build, check_wanted
+
+        wanted = check_wanted(
+            budget=budget,
+            task=task,
+            strategies="window",
+            window=BOOT_WINDOW,
+            role=role,
+            tokenizer=tokenizer,
+            is_boot=True,
+        )
+        found = scope if isinstance(scope, Scope) else self.scope(name_of(scope))
+        return build(self._context, found, self.query, wanted)
 
     def resolve(self, link: str, *, scope: Scope | str = GLOBAL) -> Hit | None:
         """Returns what a link such as "decision:d7@team/red" leads to; None if it leads nowhere.
@@ -1215,6 +1327,39 @@ class Store:
     def rebuild_index(self) -> None:
         """Makes the index for questions again from the log; nothing else depends on it."""
         self._questions.rebuild()
+
+    def undo(
+        self,
+        *,
+        source: str | None = None,
+        actor: str | None = None,
+        trust: str | None = None,
+        since: datetime | timedelta | str | float | None = None,
+        scope: Scope | str | None = None,
+        dry_run: bool = False,
+    ) -> Undone:
+        """Takes back what somebody wrote to the states of all scopes, or of those that are named.
+
+        By what the writer said of itself (`holdfast.provenance`): everything that is given must
+        fit. A path whose newest writer it is goes back to what it was before, by one new event in
+        each scope. What somebody else has written over since stays, and so do messages, decisions,
+        facts, tasks and runs: those are listed, and so is what depends on what was taken back.
+        `dry_run` only looks. `scope` is a name, or a pattern in which * is any characters.
+        """
+        now_us = self._log.clock.now_us()
+        began = None if since is None else to_datetime(check_since(since, "since", now_us))
+        undoing = Undoing(self._log, self.scope, self.query, self._nodes_stored)
+        return undoing.undo(
+            source=source,
+            actor=actor,
+            trust=trust,
+            since=began,
+            scope=None if scope is None else scope if isinstance(scope, str) else scope.name,
+            dry_run=dry_run,
+        )
+
+    def _nodes_stored(self) -> Iterator[StoredNode]:
+        return iter(self.nodes(limit=None))
 
     # --- looking after it ------------------------------------------------------------------------
 
@@ -1293,6 +1438,16 @@ class Store:
         """Returns every letting-go that there was, oldest first."""
         return self._retainer.let_go()
 
+    def rewinds(self, work_tree: str | os.PathLike[str] = ".") -> Rewinds:
+        """Returns the points to go back to, of scopes and of the files of a work tree of git.
+
+        `hf.rewinds().mark("before the change", [chat])` makes one; `rewind` goes back to it, and
+        `undo` forth again.
+        """
+        own = self._log.describe().get("path")
+        exclude = [str(own)] if own else []
+        return Rewinds(self._context, self.scope, work_tree, exclude=exclude)
+
     def status(self) -> dict[str, Any]:
         """Returns plain facts about the store: kind, place, format, durability, size, reports,
         how many scopes and events there are, and the digest that `check` compares.
@@ -1332,6 +1487,8 @@ def open_store(
     *,
     durability: Durability = "full",
     actor: str | None = None,
+    source: Source | None = None,
+    trust: str | None = None,
     create: bool = True,
     read_only: bool = False,
     clock: Clock | None = None,
@@ -1343,6 +1500,7 @@ def open_store(
     retention: Sequence[RetentionPolicy] = (),
     quotas: Sequence[Quota] = (),
     disk_watch: DiskWatch | None = None,
+    indexes: Sequence[StateIndex] = (),
     **options: Any,
 ) -> Store:
     """Opens a store, making it if it is not there.
@@ -1351,36 +1509,29 @@ def open_store(
     "postgresql://…", "redis://…" or "memory:"; or a mapping from level to URL, with "*" for the
     rest, or a TOML file that holds one.
     `levels` registers levels of scopes, each with the one above it. `actor` is written into every
-    event; by default it is this worker's id. A worker that others must know of says every
-    `heartbeat_s` that it lives; silent for three times that, it is a suspect.
+    event; by default it is this worker's id. `source` and `trust` say of all that is written where
+    it came from; a block of `holdfast.provenance` says otherwise. A worker that others must know of
+    says every `heartbeat_s` that it lives; silent for three times that, it is a suspect.
     `backend` is an open backend in place of a URL. The store closes it. `schemas` are the classes
     that `@holdfast.schema` made schemas of scopes. A scope that has one which is not among them is
-    not written to, unless `unchecked` says so.
-    `retention` are the policies that `retain` follows, `quotas` how much scopes may hold, and
-    `disk_watch` what is refused when little space is left; a TOML file may hold them too.
+    not written to, unless `unchecked` says so. `indexes` are what `holdfast.index` declared.
+    `retention`, `quotas` and `disk_watch` say what goes, and what is refused for want of room.
     """
     _check_options(durability, create, read_only, heartbeat_s, clock)
-    actor = None if actor is None else check_name(actor, "actor")
-    typed = _check_schemas(schemas, unchecked)
+    said = check_provenance(source, actor, trust)
+    typed, declared = _check_schemas(schemas, unchecked), check_indexes(indexes)
     clock = clock or SystemClock()
-    worker = short_id(clock)
+    worker = worker_id(clock, actor)
     url, named, stored = _read_mix(url)
     care = _with_care(stored, retention, quotas, disk_watch)
-    known = Levels(reserved=reserved_prefixes())
-    for name, below in {**named, **_check_levels(levels)}.items():
-        known.register(name, below=below)
+    known = _known_levels(named, levels)
     options = {"durability": durability, "create": create, "read_only": read_only, **options}
-    is_given = backend is not None
-    if backend is not None:
-        backend, shown = _take_backend(backend, url, options)
-    else:
-        backend, shown = open_backend(
-            url, levels=known.names(), kept_with=kept_with(), clock=clock, **options
-        )
-    log = Log(backend, clock=clock, actor=actor or worker)
+    opened, shown = _open_or_take(backend, url, known, clock, options)
+    log = Log(opened, clock=clock, actor=said.actor or worker)
+    log.said = said if said.meta is not None else None
     log.use_schemas(typed)
     log.use_limits(care.quotas, care.disk)
-    log.dispatcher = shared_dispatcher(backend if is_given else _place_of(shown) or backend)
+    log.dispatcher = shared_dispatcher(backend or _place_of(shown) or opened)
     return Store(
         log,
         url=shown,
@@ -1389,7 +1540,25 @@ def open_store(
         heartbeat_s=heartbeat_s,
         read_only=read_only,
         retention=care.retention,
+        indexes=declared,
     )
+
+
+def _open_or_take(
+    given: object, url: object, known: Levels, clock: Clock, options: dict[str, Any]
+) -> tuple[Backend, str]:
+    """Returns the backend of a store, and where it is, as it should be shown."""
+    if given is not None:
+        return _take_backend(given, url, options)
+    return open_backend(url, levels=known.names(), kept_with=kept_with(), clock=clock, **options)
+
+
+def _known_levels(named: Mapping[str, str], levels: object) -> Levels:
+    """Returns the levels of a store: the built-in ones, those of its file, and those given."""
+    known = Levels(reserved=reserved_prefixes())
+    for name, below in {**named, **_check_levels(levels)}.items():
+        known.register(name, below=below)
+    return known
 
 
 def _check_policies(policies: object) -> tuple[RetentionPolicy, ...]:

@@ -21,6 +21,7 @@ MODULES = (
     "holdfast.testing",
     "holdfast.backends.protocol",
     "holdfast.backup",
+    "holdfast.git",
     "holdfast.interchange",
     "holdfast.copy",
     "holdfast.advise",

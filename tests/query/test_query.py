@@ -235,7 +235,7 @@ def test_comparisons_of_the_state(condition: Any, found: list[str]) -> None:
         ({"where": ("a", "inn", 1)}, 'the nearest is "in"'),
         ({"where": "a=1"}, "a comparison is a path, an operator and a value"),
         ({"where": ("a", "in", "text")}, "in takes a list"),
-        ({"where": ("", "=", 1)}, "path .. cannot be read"),
+        ({"where": ("", "=", 1)}, "path '' cannot be read"),
         ({"where": ("a", "exists", 3)}, "the value of exists"),
         ({"text": 3}, "text is words"),
         ({"text": '"open'}, "is not closed"),

@@ -201,14 +201,31 @@ def test_what_a_recorder_refuses_it_refuses_in_the_block(begun: Store) -> None:
     assert chat.get("a") is None
     with pytest.raises(UsageError, match="not set by a recorder"), begun.commit() as tx:
         tx.scope(chat).messages.add("user", "hi", state={"a": 1})
-    with pytest.raises(UsageError, match="several commits"), begun.commit() as tx:
-        tx.scope(chat).messages.merge(_said(begun.conversation("other")))
     assert work_of(begun) == NOTHING
 
 
-def _said(chat: Any) -> Any:
-    chat.messages.add("user", "hi", foreign_id="f1")
-    return chat
+def test_a_merge_takes_part(begun: Store) -> None:
+    chat, other = begun.conversation("c"), begun.conversation("other")
+    other.messages.add("user", "first", foreign_id="f1")
+    chat.messages.add("user", "second")
+    other.messages.add("user", "third", foreign_id="f3")
+    with pytest.raises(ValueError, match="mine"), begun.commit() as tx:
+        tx.scope(chat).messages.merge(other)
+        raise ValueError("mine")
+    assert [one.content for one in chat.messages] == ["second"]
+    position = begun.position
+    with begun.commit() as tx:
+        tx.scope(begun.team("t")).set("merged", 1)
+        new = tx.scope(chat).messages.merge(other)
+        tx.scope(chat).messages.add("user", "fourth")
+    assert [one.content for one in new] == ["first", "third"]
+    said = ["first", "second", "third", "fourth"]
+    assert [one.content for one in chat.messages] == said
+    assert len({event.position for event in begun.follow_events(after=position)}) == 1
+    assert chat.messages.merge(other) == []
+    chat.messages.add("user", "first", foreign_id="f1")
+    chat.messages.add_many([{"role": "user", "content": "third", "foreign_id": "f3"}])
+    assert [one.content for one in chat.messages] == said
 
 
 def test_another_writer_of_the_same_item_is_a_conflict(begun: Store) -> None:

@@ -7,6 +7,7 @@ import select
 from collections.abc import Callable
 from datetime import timedelta
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,7 +32,7 @@ from holdfast.errors import ExpiredError
 from holdfast.record import task_events
 from holdfast.record.task_events import project
 from holdfast.testing import FakeClock, FaultyBackend
-from tests.record.stores import begun_and_seen
+from tests.record.stores import begun_and_seen, new_url
 
 
 def ids(tasks: list[Task]) -> list[str]:
@@ -594,3 +595,26 @@ def test_a_lost_claim_that_was_not_written_is_not_that_of_another_worker() -> No
     assert held_by(others.claim()) == ("t1", "v")
     assert held_by(tasks.claim()) == ("t2", "w")
     assert tasks.claim() is None
+
+
+def test_an_owner_is_found_by_the_name_of_its_actor(durable: str, tmp_path: Path):
+    """Python and the command line name an owner alike; two workers of one actor are two."""
+    url = new_url(durable, tmp_path)
+    with holdfast.open(url, actor="ana") as ana, holdfast.open(url, actor="ana") as other:
+        team = ana.team("support")
+        team.tasks.add("write", id="t1")
+        team.tasks.add("read", id="t2")
+        team.tasks.add("think", id="t3")
+        mine = team.tasks.claim("t1")
+        assert mine.owner == ana.worker
+        assert ana.worker.startswith("ana-")
+        assert other.worker != ana.worker
+        other.team("support").tasks.claim("t2")
+        assert [task.id for task in team.tasks.list(owner="ana")] == ["t1", "t2"]
+        assert [task.id for task in team.tasks.list(owner=ana.worker)] == ["t1"]
+        assert [*team.tasks.list(owner="an")] == []
+
+
+def test_an_actor_whose_name_is_not_plain_is_left_out_of_its_workers_id():
+    with holdfast.open("memory:", actor="ana b.") as hf:
+        assert len(hf.worker) == 8

@@ -50,6 +50,23 @@ def plain_txn(ctx: Any) -> int:
     return total + pay(4)
 
 
+def note_down(tx: Any, text: str) -> int:
+    """State, a message and a task, with the step's own record: one commit."""
+    desk = tx.scope(team("a"))
+    desk.increment("notes")
+    desk.messages.add("user", text)
+    desk.tasks.add(text)
+    return len(desk.messages) * 10 + len(list(desk.tasks.list()))
+
+
+@holdfast.run
+def recording_txn(ctx: Any) -> list[int]:
+    """Recorders take part in a txn; killed anywhere, each item is there once."""
+    first = ctx.txn(note_down, "one")
+    pay(3)
+    return [first, ctx.txn(note_down, "two")]
+
+
 @holdfast.run
 def body_writes(ctx: Any) -> int:
     for number in ctx.repeat(3):
@@ -127,6 +144,7 @@ WRITES = [
         gives=[99, 97, 94],
         states={"team/a": {"n": 94}, "team/b": {"n": 6}},
     ),
+    Program(run=recording_txn, gives=[11, 22], acts={"pay 3": 1}, states={"team/a": {"notes": 2}}),
     Program(run=plain_txn, gives=7, acts={"pay 3": 1, "pay 4": 1}, states={"team/a": {"total": 3}}),
     Program(
         run=body_writes,

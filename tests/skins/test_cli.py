@@ -487,3 +487,10 @@ def test_verbose_before_the_verb_is_taken_by_every_verb(cli: Any):
 def test_a_value_may_look_like_the_short_option(place: str, cli: Any):
     cli("set", "team/a", "flag", "-v")
     assert cli("get", "team/a", "flag").out == "-v\n"
+
+
+def test_words_too_many_are_named(place: str, cli: Any):
+    refused = cli("say", "conversation/c", "user", "it broke", code=2)
+    assert "nothing takes 'it broke': there are more words than" in refused.err
+    assert "hint: holdfast say --help" in refused.err
+    assert cli("scopes").out == ""

@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -149,10 +150,32 @@ def programs_left(filled: None, cli: Any) -> None:
 
 
 @pytest.fixture
+def project_left(filled: None, cli: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A project with a task that is done, and a session; then somebody types a line."""
+    Path("script.json").write_text("{}")
+    Path("typed").write_text("hello\n")
+    cli("project", "do", "begin", "--script", "script.json")
+    with open("typed", encoding="utf-8") as typed:
+        monkeypatch.setattr(sys, "stdin", typed)
+        cli("project", "chat", "--script", "script.json")
+        typed.seek(0)
+        yield
+
+
+@pytest.fixture
 def walked(filled: None, desk_graph: Path, cli: Any) -> None:
     """A graph that was walked twice."""
     for text in ("hi", "a riddle"):
         cli("nodes", "process", "desk_graph.py:planner", SCOPE, "--input", f"text={text}")
+
+
+def make_repository() -> None:
+    """A repository with one commit, and a file that was changed since."""
+    words = ["-c", "user.name=ann", "-c", "user.email=ann@example.org"]
+    Path("a.txt").write_text("one\n")
+    for step in (["init", "-q"], ["add", "a.txt"], ["commit", "-q", "-m", "begin"]):
+        subprocess.run(["git", *words, *step], check=True)
+    Path("a.txt").write_text("two\n")
 
 
 def leave_a_suspect(place: str) -> None:
@@ -202,6 +225,7 @@ class Tickets:
 
 COMMANDS = {
     "init": ["init"],
+    "boot": ["boot", SCOPE, "--role", "architect"],
     "status": ["status"],
     "scopes": ["scopes"],
     "show": ["show", SCOPE],
@@ -217,6 +241,7 @@ COMMANDS = {
     "sql": ["sql", "select id, status from decisions"],
     "stale": ["stale"],
     "audit": ["audit", SCOPE],
+    "architecture": ["architecture"],
     "task list": ["task", "list"],
     "task add": ["task", "add", SCOPE, "review", "--tag", "ui"],
     "task claim": ["task", "claim", SCOPE],
@@ -227,9 +252,25 @@ COMMANDS = {
     "event record": ["event", "record", SCOPE, "ticket_opened", '{"id":"t1","title":"a"}'],
     "event list": ["event", "list"],
     "project": ["project", "opened_tickets.py:Tickets"],
+    "project do": ["project", "do", "write it", "--script", "script.json"],
+    "project chat": ["project", "chat", "--script", "script.json"],
+    "project status": ["project", "status"],
+    "project survey": ["project", "survey"],
+    "project tasks": ["project", "tasks", "--all"],
+    "project sessions": ["project", "sessions"],
+    "project stop": ["project", "stop"],
+    "project interrupt": ["project", "interrupt", "well?"],
+    "project steer": ["project", "steer", "in green"],
+    "project follow-up": ["project", "follow-up", "then tea"],
+    "project note": ["project", "note", "below the mat"],
+    "project checkpoint": ["project", "checkpoint", "before"],
+    "project alias": ["project", "alias", "ralph", "--to", "bin"],
     "decide": ["decide", SCOPE, "refund", "--because", "broken"],
     "outcome": ["outcome", f"left@{SCOPE}", "looked"],
     "fact": ["fact", SCOPE, "branch", "main"],
+    "catch": ["catch", SCOPE, "the refund was not decided"],
+    "catch list": ["catch", "list"],
+    "catch scan": ["catch", "scan", SCOPE],
     "recover": ["recover"],
     "schema list": ["schema", "list"],
     "schema show": ["schema", "show", "desk_schema.py"],
@@ -241,6 +282,14 @@ COMMANDS = {
     "checkpoint": ["checkpoint", SCOPE, "two"],
     "restore": ["restore", SCOPE, "one"],
     "undo": ["undo", SCOPE],
+    "rewind": ["rewind", "marked", "--yes"],
+    "rewind mark": ["rewind", "mark", "start", "--scope", SCOPE],
+    "rewind list": ["rewind", "list"],
+    "rewind undo": ["rewind", "undo", "--yes"],
+    "file": ["file", "a.txt"],
+    "git status": ["git", "status"],
+    "git log": ["git", "log"],
+    "git record": ["git", "record", SCOPE],
     "fork": ["fork", SCOPE, "b"],
     "session list": ["session", "list"],
     "session export": ["session", "export", SCOPE, "--to", "session.json"],
@@ -322,15 +371,28 @@ def compare(documented: Any, printed: Any, where: str = "") -> None:
 def test_every_document_has_the_documented_fields(
     verb: str, filled: None, cli: Any, request: pytest.FixtureRequest
 ):
+    if verb.startswith("project "):
+        request.getfixturevalue("project_left")
     if verb.startswith("runs"):
         request.getfixturevalue("runs_left")
     if verb.startswith("nodes"):
         request.getfixturevalue("walked")
     if verb.startswith("prose"):
         request.getfixturevalue("programs_left")
+    if verb.startswith("rewind"):
+        cli("rewind", "mark", "marked", "--scope", SCOPE)
+    if verb == "file" or verb.startswith("git"):
+        make_repository()
+        cli("git", "record", SCOPE)
+    if verb == "rewind undo":
+        cli("rewind", "marked", "--yes")
     if verb in ("event list", "project"):
         cli(*COMMANDS["event record"])
         Path("opened_tickets.py").write_text(TICKETS)
+    if verb == "catch list":
+        cli(*COMMANDS["catch"])
+    if verb == "catch scan":
+        cli("say", SCOPE, "We decided to refund the whole order.")
     if verb == "unhold":
         cli(*COMMANDS["hold"])
     code = int(verb == "migrate")  # --check has found one

@@ -58,7 +58,7 @@ class Programme:
     """How many points `make torture` tries; None: all that there are, until a trial returns 0."""
     parts: int = 1
     """Into how many tests `make test-all` cuts its share: they run side by side."""
-    turns: int = 8
+    turns: int = 12
     """In how many turns `make test` tries the share: every nth point, and the next ones after the
     next commit."""
     plants: Mapping[str, int] = field(default_factory=dict[str, int])

@@ -295,7 +295,7 @@ PROGRAMMES: tuple[Programme, ...] = (
         trial=files,
         share=None,
         parts=2,
-        turns=16,
+        turns=24,
         plants={"follow-links": 10, "unbounded": 2},
     ),
 )

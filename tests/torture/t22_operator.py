@@ -437,7 +437,7 @@ PROGRAMMES = tuple(
         partial(trial, backend, combinations),
         share=200,
         points=points,
-        turns=16,
+        turns=24,
         plants=PLANTED[backend],
     )
     for backend, points in (("files", 1000), ("sqlite", 900))

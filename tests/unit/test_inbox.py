@@ -12,7 +12,8 @@ from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.event import REMOVED
 from holdfast.core.inbox import Inbox
 from holdfast.core.log import Log
-from holdfast.errors import LeaseLostError, UnavailableError
+from holdfast.core.transaction import PendingCommit
+from holdfast.errors import ConflictError, LeaseLostError, UnavailableError, UsageError
 from holdfast.testing import FakeClock, FaultyBackend
 
 TTL_S = 30.0
@@ -99,3 +100,40 @@ def test_what_came_for_an_owner_that_was_removed_is_not_taken_by_its_next_life()
     assert owner.take() == []
     owner.send(2)
     assert owner.take() == [2]
+
+
+def take_in(owner: Owner, *revisions: int, key: str | None = None, lease: Any = None) -> None:
+    with PendingCommit(owner.log, key=key, lease=lease) as tx:
+        for revision in revisions:
+            inbox.take_in(tx, "boss", revision, owner.lease)
+
+
+def waiting(owner: Owner) -> list[int]:
+    owner.inbox.look()
+    return [message.revision for message in owner.inbox.waiting()]
+
+
+def test_a_commit_takes_what_it_uses_and_no_other_commit_does() -> None:
+    owner = Owner()
+    owner.send("a", "b", "c")
+    take_in(owner, 1, 1, 3)
+    assert waiting(owner) == [2]
+    with pytest.raises(ConflictError):
+        take_in(owner, 2, 3)
+    assert waiting(owner) == [2]
+    take_in(owner, 2, key="once")
+    take_in(owner, 2, key="once")
+    assert waiting(owner) == []
+
+
+def test_a_commit_takes_under_the_lease_of_the_owner_alone() -> None:
+    owner = Owner()
+    owner.send("a")
+    other = owner.backend.leases.acquire("other", "one", ttl_s=TTL_S)
+    with pytest.raises(UsageError, match="leave out lease="):
+        take_in(owner, 1, lease=other)
+    owner.clock.advance(2 * TTL_S)
+    owner.acquire("two")
+    with pytest.raises(LeaseLostError):
+        take_in(owner, 1, lease=owner.lease)
+    assert waiting(owner) == [1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import threading
 from collections.abc import (
     AsyncIterator,
@@ -13,6 +14,7 @@ from collections.abc import (
     Coroutine,
     Generator,
     Iterable,
+    Mapping,
     Sequence,
 )
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +29,7 @@ from holdfast.aio.loop import Loop, Reading, shielded
 from holdfast.aio.nodes import AsyncWalk, AsyncWalks
 from holdfast.aio.projections import AsyncProjected
 from holdfast.aio.record import AsyncGroup, AsyncJointScope, AsyncOpenDecision, mirror
+from holdfast.aio.rewinds import AsyncRewinds
 from holdfast.aio.runs import AsyncRun, AsyncRuns
 from holdfast.aio.scope import AsyncScope
 from holdfast.backends.protocol import START, Lease, Mark, Position, Record
@@ -56,11 +59,12 @@ from holdfast.core.page import PAGE_SIZE, Page
 from holdfast.core.retention import GRACE_S, Binned, Hold, LetGo, Retention
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
-from holdfast.errors import LeaseLostError
+from holdfast.errors import LeaseLostError, UsageError
 from holdfast.joint import JointCommit
 from holdfast.nodes.define import Graph
 from holdfast.nodes.walk import call_plainly
 from holdfast.projections import Projection
+from holdfast.query.form import Where
 from holdfast.record.audit import Audit, Comparison, StatePath, TrialOutcome, TrialRun
 from holdfast.record.decisions import Decision, PolicyMode
 from holdfast.record.retention_policies import RetentionPolicy
@@ -354,11 +358,12 @@ class AsyncStore:
         level: str | None = None,
         *,
         prefix: str = "",
+        where: Mapping[str, Any] | Where | Sequence[Where] | None = None,
         after: str | None = None,
         limit: int | None = PAGE_SIZE,
     ) -> Page[AsyncScope]:
         page = await self._loop.hop(
-            self._store.scopes, level, prefix=prefix, after=after, limit=limit
+            self._store.scopes, level, prefix=prefix, where=where, after=after, limit=limit
         )
         scopes = [AsyncScope(self._loop, scope) for scope in page]
         return Page(scopes, more=page.more, cursor=page.cursor)
@@ -471,6 +476,8 @@ class AsyncStore:
         scope: AsyncScope | str | None = None,
         type: str | type[Any] | None = None,
         actor: str | None = None,
+        source: str | None = None,
+        trust: str | None = None,
         since: datetime | timedelta | str | float | None = None,
         until: datetime | timedelta | str | float | None = None,
         newest_first: bool = False,
@@ -483,6 +490,8 @@ class AsyncStore:
             scope=scope.sync if isinstance(scope, AsyncScope) else scope,
             type=type,
             actor=actor,
+            source=source,
+            trust=trust,
             since=since,
             until=until,
             newest_first=newest_first,
@@ -548,10 +557,17 @@ class AsyncStore:
                 yield change
 
     def project(
-        self, projection: Projection, over: AsyncScope | str | None = None
+        self,
+        what: Projection | str | os.PathLike[str] = ".",
+        over: AsyncScope | str | None = None,
     ) -> AsyncProjected:
+        if isinstance(what, str | os.PathLike):
+            raise UsageError(
+                "a coordinator has a thread of its own: a project is used through holdfast.open()",
+                hint="open the store again, in a thread that may wait",
+            )
         place = over.sync if isinstance(over, AsyncScope) else over
-        return AsyncProjected(self._loop, self._store.project(projection, place))
+        return AsyncProjected(self._loop, self._store.project(what, place))
 
     def subscribe(
         self, subscriber: Subscriber, *, on_error: OnError | None = None
@@ -629,14 +645,18 @@ class AsyncStore:
     stale = mirror(Store.stale, of="_store")
     tasks = mirror(Store.tasks, of="_store")
     sessions = mirror(Store.sessions, of="_store")
+    catches = mirror(Store.catches, of="_store")
 
     query = mirror(Store.query, of="_store")
+    context = mirror(Store.context, of="_store")
+    boot = mirror(Store.boot, of="_store")
     resolve = mirror(Store.resolve, of="_store")
     dangling_links = mirror(Store.dangling_links, of="_store")
     sql = mirror(Store.sql, of="_store")
     refresh_tables = mirror(Store.refresh_tables, of="_store")
     index_status = mirror(Store.index_status, of="_store")
     rebuild_index = mirror(Store.rebuild_index, of="_store")
+    undo = mirror(Store.undo, of="_store")
 
     if TYPE_CHECKING:  # a decorator loses the parameters of the run's function
 
@@ -716,6 +736,9 @@ class AsyncStore:
     def audit(self, scope: AsyncScope | str) -> AsyncAudit:
         name = scope.name if isinstance(scope, AsyncScope) else scope
         return AsyncAudit(self._loop, self._store.audit(name))
+
+    def rewinds(self, work_tree: str | os.PathLike[str] = ".") -> AsyncRewinds:
+        return AsyncRewinds(self._loop, self._store.rewinds(work_tree))
 
     def policy(self, mode: PolicyMode) -> AsyncPolicy:
         return AsyncPolicy(self._loop, mode)

@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
 from cyclopts import App, Group
-from cyclopts.exceptions import CycloptsError
+from cyclopts.exceptions import CycloptsError, UnusedCliTokensError
 
 import holdfast
 from holdfast.cli import (
+    architecture,
     backup,
+    boot,
+    catches,
     completion,
     decisions,
     demo,
     doctor,
     events,
     facts,
+    git,
     history,
     messages,
     nodes,
+    project,
     prose,
     query,
     retain,
+    rewinds,
     runs,
     salvage,
     schemas,
@@ -36,6 +43,7 @@ from holdfast.cli import (
     store,
     tasks,
     trust,
+    undo,
 )
 from holdfast.cli.advise import advise_backend
 from holdfast.cli.options import command
@@ -66,6 +74,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("init", store.init, _START),
     ("demo", demo.demo, _START),
     ("advise", advise_backend, _START),
+    ("boot", boot.boot, _START),
     ("status", store.status, _LOOK),
     ("scopes", store.scopes, _LOOK),
     ("show", state.show, _LOOK),
@@ -81,6 +90,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("sql", query.sql, _LOOK),
     ("stale", facts.stale, _LOOK),
     ("audit", state.audit, _LOOK),
+    ("architecture", architecture.architecture, _LOOK),
     ("messages", messages.messages, _LOOK),
     ("task list", tasks.list_tasks, _LOOK),
     ("schema list", schemas.list_schemas, _LOOK),
@@ -88,13 +98,25 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("schema diff", schemas.diff_schema, _LOOK),
     ("event list", events.list_events, _LOOK),
     ("project", events.project, _LOOK),
+    ("project status", project.status, _LOOK),
+    ("project survey", project.survey, _LOOK),
+    ("project tasks", project.tasks, _LOOK),
+    ("project sessions", project.sessions, _LOOK),
     ("session list", sessions.list_sessions, _LOOK),
     ("session export", sessions.export_session, _CARE),
     ("set", state.set_value, _CHANGE),
     ("delete", state.delete, _CHANGE),
     ("checkpoint", history.checkpoint, _CHANGE),
     ("restore", history.restore, _CHANGE),
-    ("undo", history.undo, _CHANGE),
+    ("undo", undo.undo, _CHANGE),
+    ("rewind", rewinds.rewind, _CHANGE),
+    ("rewind mark", rewinds.mark, _CHANGE),
+    ("rewind list", rewinds.list_points, _LOOK),
+    ("file", git.file, _LOOK),
+    ("git status", git.git_status, _LOOK),
+    ("git log", git.git_log, _LOOK),
+    ("git record", git.git_record, _CHANGE),
+    ("rewind undo", rewinds.undo, _CHANGE),
     ("remove", history.remove, _CHANGE),
     ("fork", history.fork, _CHANGE),
     ("say", messages.say, _CHANGE),
@@ -106,6 +128,9 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("decide", decisions.decide, _CHANGE),
     ("outcome", decisions.outcome, _CHANGE),
     ("fact", facts.fact, _CHANGE),
+    ("catch", catches.catch, _CHANGE),
+    ("catch list", catches.list_catches, _LOOK),
+    ("catch scan", catches.scan, _CHANGE),
     ("recover", decisions.recover, _CARE),
     ("trust", trust.trust, _CARE),
     ("retain", retain.retain, _CARE),
@@ -143,6 +168,15 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("prose resume", prose.resume, _RUNS),
     ("prose restore", prose.restore, _CHANGE),
     ("prose fork", prose.fork, _CHANGE),
+    ("project do", project.do, _RUNS),
+    ("project chat", project.chat, _RUNS),
+    ("project stop", project.stop, _CHANGE),
+    ("project interrupt", project.interrupt, _CHANGE),
+    ("project steer", project.steer, _CHANGE),
+    ("project follow-up", project.follow_up, _CHANGE),
+    ("project note", project.note, _CHANGE),
+    ("project checkpoint", project.checkpoint, _CHANGE),
+    ("project alias", project.alias, _START),
     ("nodes list", nodes.list_nodes, _LOOK),
     ("nodes show", nodes.show, _LOOK),
     ("nodes why", nodes.why, _LOOK),
@@ -165,11 +199,15 @@ ALIASES = {
 
 _FAMILIES = {
     "backup": "Make a backup: backup DEST; list its points, restore one, try whether it can be.",
+    "catch": "Log what a control has caught: catch SCOPE TEXT; list it, find unrecorded decisions.",
     "decision": "Open, close and list decisions; the short forms: decide, outcome, decisions.",
     "event": "Record and list events of your own.",
+    "git": "The git repository here: its state, and commits linked to events.",
     "message": "Add and list messages; the short forms: say, messages.",
     "nodes": "Walk graphs of nodes, and say why something was computed.",
+    "project": "Work in the project of this directory; or, with FILE.py:NAME, show a projection.",
     "prose": "Check, run and look after programs of agents: .prose files.",
+    "rewind": "Go back to a point: rewind POINT; make and list points, take a rewind back.",
     "runs": "Start, watch and look after runs: programs whose position survives anything.",
     "schema": "List, show and compare the schemas of a program and of a store.",
     "session": "List sessions that have not ended, and write one as a JSON document.",
@@ -197,7 +235,7 @@ def make_app() -> App:
         suppress_keyboard_interrupt=False,
     )
     for family, text in _FAMILIES.items():
-        group = _RUNS if family in ("nodes", "runs") else _CHANGE
+        group = _RUNS if family in ("nodes", "project", "runs") else _CHANGE
         group = _CARE if family == "backup" else group
         app.command(App(name=family, help=text, group=group))
     verbs = {name: (function, group) for name, function, group in VERBS}
@@ -225,7 +263,7 @@ def run(arguments: list[str]) -> int:
     if words[:1] == [_COMPLETE]:
         words = [_COMPLETE, *put_verb_first(words[1:])]
     else:
-        words = name_views(put_verb_first(words))
+        words = name_views(put_verb_first(name_task(words)))
     options = words[: words.index("--")] if "--" in words else words
     is_json = "--json" in options
     try:
@@ -296,6 +334,16 @@ def put_verb_first(arguments: list[str]) -> list[str]:
     return [*words[:count], *moved, *words[count:]] if words else moved
 
 
+def name_task(words: list[str]) -> list[str]:
+    """Returns what a short command for projects was given as a verb: without one it is a task."""
+    if words[:2] != ["project", "-"]:
+        return words
+    verbs = {name.partition(" ")[2] for name, _, _ in VERBS if name.startswith("project ")}
+    rest = words[2:]
+    is_verb = not rest or rest[0] in verbs or rest[0] in ("--help", "--version")
+    return ["project", *rest] if is_verb else ["project", "do", *rest]
+
+
 def name_views(words: list[str]) -> list[str]:
     """Returns the words with a name for `--views`, if it has none: no parser knows such options."""
     if words[:2] != ["prose", "run"]:
@@ -318,6 +366,9 @@ def usage_error(mistake: CycloptsError, words: list[str]) -> UsageError:
     """Returns a mistake in what was typed as one of our errors."""
     # The list of verbs that may follow is cut off in the middle: the hint helps more.
     message = str(mistake).partition(" Available commands:")[0].strip().removesuffix(".")
+    if isinstance(mistake, UnusedCliTokensError):
+        extra = " ".join(shlex.quote(word) for word in mistake.unused_tokens or ())
+        message = f"nothing takes {extra}: there are more words than the verb has places for"
     for word in words:
         message = message.replace(word, without_secrets(word)) if word else message
     verbs = {*ALIASES, *(name for name, _, _ in VERBS)}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from holdfast.cli.options import Flag
+from holdfast.cli.options import Flag, Seconds
 from holdfast.cli.printing import is_terminal, print_json, print_line
 from holdfast.render.store import selftest_document
 from holdfast.render.text import clean
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def selftest(
     *,
     disk: Annotated[str, Parameter(name="--disk")],
-    seconds: float = 15.0,
+    seconds: Seconds = 15.0,
     seed: int | None = None,
     json: Flag = False,
 ) -> int:
@@ -31,7 +31,7 @@ def selftest(
     disk
         A directory on the disk; the test runs in a scratch directory there, removed at the end.
     seconds
-        About how many seconds to take.
+        About how long to take: a number of seconds, or text such as 2m.
     seed
         Decides when a process is killed and which disk call fails; repeats an earlier test.
     json
@@ -43,7 +43,7 @@ def selftest(
     try:
         report = torture.run(
             disk,
-            seconds=seconds,
+            seconds=15.0 if seconds is None else seconds,
             seed=seed,
             show=(lambda _: None) if json else screen.show,
             tell=screen.tell,

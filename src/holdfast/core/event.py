@@ -7,7 +7,7 @@ An event is one immutable fact in one stream. The built-in types and their data:
                   {"id": "…"}                       and the whole id, if its name has a digest
     changed       [op, op, …]                       state changed; ops are those of `tree.py`
     restored      {"to": 7, "ops": [op, …]}         state went back to revision 7; ops are the way;
-                  "undo": true                      the state alone did, by one change
+                  "undo": true                      the state alone did, and not the messages
                   "undo": true, "undoes": 7         a restore, or the undo of one, was taken back
                   … "life": {…}                     a removal was: what else the scope was before
     migrated      {"from": 1, "to": 2, "ops": […]}  state went to another version of its schema; ops
@@ -43,7 +43,7 @@ from msgspec.structs import replace
 from holdfast.backends.protocol import GONE, LinkedRow, Mark, Position, Record, linked_row
 from holdfast.core import codec
 from holdfast.core.codec import encode_plain
-from holdfast.core.meta import Meta, decode_meta
+from holdfast.core.meta import Meta, decode_meta, source_and_trust
 from holdfast.core.tree import (
     Lazy,
     Map,
@@ -205,6 +205,16 @@ class Event:
     def actor(self) -> str:
         """Who wrote it."""
         return self.record.actor
+
+    @property
+    def source(self) -> str | None:
+        """Where it came from: human, model, tool, import or file; None if nobody said."""
+        return source_and_trust(self.record.meta)[0]
+
+    @property
+    def trust(self) -> str | None:
+        """How far its source is trusted, in a word of the program's own; None if nobody said."""
+        return source_and_trust(self.record.meta)[1]
 
     @property
     def checkpoint(self) -> str | None:

@@ -6,7 +6,7 @@ it; a coordinator in the inbox itself, with `take`. Either way the record is fen
 revisions, so a message that was taken is never handed out again, and one that was not is not lost.
 
     inbox.sent   {"kind": …, "name": …, "value": …}    a message
-    inbox.taken  {"revisions": [3, 5]}                 these were taken, by `take`
+    inbox.taken  {"revisions": [3, 5]}                 these were taken, by `take` or `take_in`
 
 The five kinds, and what they do to an owner that is busy or waiting:
 
@@ -22,16 +22,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
 from heapq import heappop, heappush
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from msgspec import Raw, Struct
 
 from holdfast.backends.protocol import Cleared, Fence, Lease, Mark
 from holdfast.core import codec
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite, check_lease
-from holdfast.core.event import REMOVED, to_datetime
+from holdfast.core.event import JOINED, REMOVED, to_datetime
 from holdfast.core.layers import Layer, register_layer
 from holdfast.core.log import Log
+from holdfast.core.transaction import PendingCommit, PendingScope
 from holdfast.errors import UsageError, show_value
 from holdfast.names import check_name
 
@@ -193,3 +194,51 @@ class Inbox:
             self._unanswered = None
             self.taken.update(taken.revisions)
         return found
+
+
+# --- taking in somebody's commit ------------------------------------------------------------------
+
+
+class _Taking:
+    """What a pending commit adds to an inbox: the messages that it takes.
+
+    Each has a key of its own, so whoever takes one of them again is refused, with everything else
+    that commit was to write.
+    """
+
+    def __init__(self, stream: str) -> None:
+        self.name = stream
+        self.revisions: list[int] = []
+
+    def _guards(self) -> tuple[None, None]:
+        return None, None
+
+    def _write(self, expected: None, key: str | None) -> StreamWrite:
+        new_events = [
+            NewEvent(TAKEN, codec.encode_plain(_Taken([revision])), key=f"{TAKEN}@{revision}")
+            for revision in self.revisions
+        ]
+        if key is not None:
+            # The commit's own key is on the first event, and one event has one key.
+            new_events.insert(0, NewEvent(JOINED, b"null"))
+        return StreamWrite(self.name, tuple(new_events), expected, key)
+
+
+def take_in(pending: PendingCommit, owner: str, revision: int, lease: Lease) -> None:
+    """Takes a message in a commit that does what it asks for: both, or neither.
+
+    The commit is fenced by the owner's lease. It raises ConflictError if the message was taken
+    before, and LeaseLostError if the lease has passed on; then nothing of it is written.
+    """
+    check_lease(lease)
+    if pending._lease not in (None, lease):
+        raise UsageError(
+            f'a commit that takes a message of "{owner}" is fenced by its lease, and this one has '
+            f'the lease "{getattr(pending._lease, "name", "")}"',
+            hint="leave out lease=",
+        )
+    pending._lease = lease
+    stream = stream_of(owner)
+    taking = cast("Any", pending._scopes.setdefault(stream, cast("PendingScope", _Taking(stream))))
+    if revision not in taking.revisions:
+        taking.revisions.append(revision)

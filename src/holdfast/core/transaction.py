@@ -179,6 +179,9 @@ class PendingCommit:
             time=self._time,
         )
 
+    def _drop(self) -> None:
+        """Ends the block without a commit."""
+
     def _finish(self, proposed: ProposedCommit, result: CommitResult) -> None:
         """Keeps the answer to what was proposed, now that it is durable."""
         self.result = result

@@ -100,7 +100,7 @@ def _check_score(score: object) -> float:
 
 def fact_lines(facts: Iterable[Fact], names: tuple[str, ...]) -> list[str]:
     """Returns a line for each fact about one of the names; a stale one says so."""
-    has = _pattern(names)
+    has = name_pattern(names)
     return [
         f"{fact.name}: {fact.value}{f' (stale: {fact.reason})' if fact.stale else ''}"
         for fact in facts
@@ -109,11 +109,11 @@ def fact_lines(facts: Iterable[Fact], names: tuple[str, ...]) -> list[str]:
 
 
 def _mentions(names: tuple[str, ...]) -> Scorer:
-    has = _pattern(names)
+    has = name_pattern(names)
     return lambda message: len(has.findall(message.text))
 
 
-def _pattern(names: tuple[str, ...]) -> re.Pattern[str]:
+def name_pattern(names: tuple[str, ...]) -> re.Pattern[str]:
     """Returns a pattern that finds a name as a whole word, in any case."""
     words = "|".join(re.escape(name.strip()) for name in names)
     return re.compile(rf"(?<![^\W_])(?:{words})(?![^\W_])", re.IGNORECASE)
@@ -760,11 +760,13 @@ class Messages(History):
                 self._log.when_placed(self.name, before, prepared.turn._mark_begun)
             else:
                 prepared.turn._mark_begun()
+        actor, meta = self._log.provenance
         found = [
             Message(
-                Record(self.name, before + at, after.time, message_events.ADDED, self._log.actor,
+                Record(self.name, before + at, after.time, message_events.ADDED, actor,
                        write.new_events[at].payload, b"",
-                       write.new_events[at].key or (write.key if at == 0 else None)),
+                       write.new_events[at].key or (write.key if at == 0 else None),
+                       meta=meta),
                 self._log.blobs.read,
             )
             for at in range(prepared.first, prepared.first + prepared.count)
@@ -1229,28 +1231,38 @@ class Messages(History):
             merged, new = merged_order(mine, list(theirs))
             if not new:
                 return []
-            if self._reserve_keys(new, known):
+            if not self._log.record_keys and self._reserve_keys(new, known):
                 continue  # reserving the keys moved the stream on
             stays = next(at for at, one in enumerate(merged) if one in new)
             to = merged[stays - 1].revision if stays else 0
             origin = {"to": to, "from": theirs.name, "until": theirs.revision}
             begun = NewEvent(message_events.MERGED, codec.encode_plain(origin))
-            again = [
-                NewEvent(message_events.ADDED, encode(moved_fields(one), self._spill))
-                for one in merged[stays:]
-            ]
+            again = [self._moved_here(one, is_new=one in new) for one in merged[stays:]]
             if self._commit_at(until, begun, *again):
                 return new
         raise self._contended("merge")
 
+    def _moved_here(self, message: Message, *, is_new: bool) -> NewEvent:
+        """Returns the event that writes a message here, a new foreign item with its key (26).
+
+        A key that was used before belongs to an item that was deleted: whoever sends that again
+        finds the one that is written here, after it.
+        """
+        moved = NewEvent(message_events.ADDED, encode(moved_fields(message), self._spill))
+        if not is_new or message.foreign_id is None or not self._log.record_keys:
+            return moved
+        key = foreign_id_key(message.foreign_id)
+        return moved if self._log.find(self.name, key=key) else replace(moved, key=key)
+
     def _reserve_keys(self, new: list[Message], known: set[str]) -> bool:
         """Reserves the keys of foreign items that are about to be merged; False if there are none.
 
-        An item that is sent again is found by its key. But a commit has one key, so the keys of
-        several items cannot be in the commit that adds them. They are written before it. A crash
-        between the two leaves keys without items, which read as deleted items and may be added once
-        more. In the other order a crash would leave items that are not known by their id and would
-        be added a second time; another writer who is faster than the keys would do the same.
+        For backends that take one key in a commit. An item that is sent again is found by its key,
+        but the keys of several items cannot be in the commit that adds them. They are written
+        before it. A crash between the two leaves keys without items, which read as deleted items
+        and may be added once more. In the other order a crash would leave items that are not known
+        by their id and would be added a second time; another writer who is faster than the keys
+        would do the same.
         """
         ids = [one.foreign_id for one in new if one.foreign_id is not None]
         commits: list[ProposedCommit] = []

@@ -36,7 +36,9 @@ from holdfast.core.arguments import check_flag, check_text
 from holdfast.core.commit import NewEvent
 from holdfast.core.event import FORKED, Event, to_datetime
 from holdfast.core.log import Log
+from holdfast.core.meta import source_and_trust
 from holdfast.errors import CorruptError, HoldfastError, UsageError, show_value
+from holdfast.names import is_of_actor
 from holdfast.record import keyed_item
 from holdfast.record.keyed_item import KeyedItem, check_item_name, parse_priority
 
@@ -114,6 +116,9 @@ class Task(Struct, frozen=True, kw_only=True):
     """The number of the event that claimed it. It only grows, and fences late owners."""
     order: int = 0
     held_at: datetime | None = None
+    source: str | None = None
+    """Where it came from, as whoever added it said."""
+    trust: str | None = None
     # Known only when the task is read:
     scope: str = ""
     suspect: bool = False
@@ -142,6 +147,7 @@ class TaskEvent(Struct, frozen=True):
     time: int
     number: int
     actor: str = ""
+    meta: str | None = None
 
 
 # --- checking arguments --------------------------------------------------------------------------
@@ -207,10 +213,13 @@ class TaskFilter(Struct, frozen=True):
         """Says whether a task passes the filter."""
         return (
             (self.statuses is None or task.status in self.statuses)
-            and self.owner in (None, task.owner)
+            and (self.owner in (None, task.owner) or self._is_worker_of_owner(task))
             and self.epic in (None, task.epic)
             and (self.tag is None or self.tag in task.tags)
         )
+
+    def _is_worker_of_owner(self, task: Task) -> bool:
+        return task.worker is not None and is_of_actor(task.worker, cast("str", self.owner))
 
 
 def check_filter(
@@ -269,7 +278,7 @@ def advance(tasks: dict[str, Task], event: TaskEvent) -> dict[str, Task | None]:
 
 
 def _added(event: TaskEvent, at: datetime, by: str) -> Task:
-    data = event.data
+    data, said = event.data, source_and_trust(event.meta)
     return Task(
         id=data["id"],
         title=data["title"],
@@ -283,6 +292,8 @@ def _added(event: TaskEvent, at: datetime, by: str) -> Task:
         history=(StatusChange("open", at, by),),
         key=data.get("key"),
         order=event.number,
+        source=said[0],
+        trust=said[1],
     )
 
 
@@ -359,7 +370,8 @@ def project(events: Iterable[Event]) -> dict[str, Task]:
 
 
 def _task_event(event: Event, number: int) -> TaskEvent:
-    return TaskEvent(event.type, event.data, event.record.time, number, event.actor)
+    record = event.record
+    return TaskEvent(event.type, event.data, record.time, number, record.actor, record.meta)
 
 
 def apply_changes(tasks: dict[str, Task], changed: dict[str, Task | None]) -> None:
@@ -540,7 +552,7 @@ class TaskTable:
         )
         after = result.after[0]
         self.answered(number)
-        self.apply(TaskEvent(type, data, after.time, number, self._log.actor), after.revision)
+        self.apply(TaskEvent(type, data, after.time, number, *self._log.provenance), after.revision)
 
     def answered(self, number: int) -> None:
         """Notes that what the event of that number wrote is told to its caller.
@@ -566,7 +578,8 @@ class TaskTable:
 
     def _fold(self, record: Record) -> None:
         data = codec.decode(record.payload)
-        event = TaskEvent(record.type, data, record.time, self.number + 1, record.actor)
+        number = self.number + 1
+        event = TaskEvent(record.type, data, record.time, number, record.actor, record.meta)
         self.apply(event, record.revision)
 
     def _begin(self, until: int | None) -> None:

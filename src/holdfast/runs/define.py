@@ -35,7 +35,7 @@ from holdfast.runs.values import KEPT_TYPES, check_name_text, encode
 from holdfast.thumbprint import definition_thumb
 
 if TYPE_CHECKING:
-    from holdfast.core.transaction import PendingCommit
+    from holdfast.joint import JointCommit
     from holdfast.runs.steps import StepContext
 
 _REBUILT_TYPES = (Struct, enum.Enum, set, frozenset, tuple)
@@ -305,7 +305,7 @@ class TakesStepContext(Protocol[P, R_co]):
 class TakesTransaction(Protocol[P, R_co]):
     """A function whose first parameter is the `tx` of a step of the class txn."""
 
-    def __call__(self, tx: PendingCommit, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+    def __call__(self, tx: JointCommit, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
 
 
 class RunDecorator(Protocol):

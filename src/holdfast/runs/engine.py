@@ -33,6 +33,7 @@ from holdfast.errors import (
     UsageError,
     show_value,
 )
+from holdfast.joint import JointCommit
 from holdfast.names import check_name, new_id
 from holdfast.record.decisions import check_effect
 from holdfast.runs import blocks, events, values
@@ -154,6 +155,7 @@ class RunStore(Protocol):
     worker: str
 
     def workflow(self, id: str) -> Scope: ...
+    def scope(self, level: str, /) -> Scope: ...
 
 
 def no_run(id: str) -> NotFoundError:
@@ -380,6 +382,9 @@ class Engine:
         run.is_sure = partial(self.store.lease_keeper.is_sure, run.lease)
         run.confirm = partial(self._confirm, run)
         run.record_context = self.store.workflow(run.id)._context
+        run.new_commit = partial(
+            JointCommit, run.record_context, self.store.scope, key=None, lease=None
+        )
         run.before_effect = partial(self._before_effect, run.id)
         self.supervisor.begin()
         if run.function.is_async:
@@ -669,6 +674,17 @@ class Engine:
                 self.release_lease(lease)
         for child in children_to_cancel(journal, is_cancelled=True):
             self.cancel_child(id, child)
+
+    def suspend(self, id: str, reason: str) -> bool:
+        """Has a run that is executed here wait for `resume`; says whether it was executed here.
+
+        Unlike a cancel it is no outcome: nothing wakes it but `resume`, or a message to the run.
+        """
+        with self.only_one(id):
+            run = self.active.get(id)
+            if run is not None:
+                run.suspend(reason)
+        return run is not None
 
     def _leave_to_clean(self, id: str, lease: Lease, journal: Journal) -> None:
         """Makes a run that is to stop due: it has cleanups, and nobody executes it."""

@@ -34,6 +34,7 @@ from holdfast.core.log import Log
 from holdfast.core.observe import Observers
 from holdfast.core.tree import Op
 from holdfast.errors import ConflictError, HoldfastError, UnavailableError, UsageError
+from holdfast.joint import JointCommit
 from holdfast.names import WORKFLOW
 from holdfast.record.context import RecordContext
 from holdfast.runs import events, values
@@ -46,6 +47,7 @@ from holdfast.runs.operation import (
     Control,
     OwnerLost,
     Parked,
+    RunSuspended,
     Stopped,
     calling_line,
 )
@@ -210,6 +212,7 @@ class Execution:
         self.is_sure: Callable[[], bool] = lambda: True  # that the lease cannot have passed on
         self.confirm: Callable[[], None] = lambda: None  # asks the backend, and raises if it has
         self.record_context: RecordContext | None = None  # its policy: must effects be decided?
+        self.new_commit: Callable[[], JointCommit]  # what a step of the class txn writes to
         self.before_effect: Callable[[str], None] = lambda _: None  # asks it: may refuse the effect
         self.outcome: BaseException | None = None  # what this process's pass ended with
         self.failure = Failure() if failure is None else failure
@@ -580,6 +583,17 @@ class Execution:
                     path,
                 )
             return self.leaving
+
+    def suspend(self, reason: str) -> None:
+        """Has the pass end where it is: what is recorded stays, and the run can be resumed.
+
+        A process that a step has started gets TERM, then KILL. A step without an outcome is judged
+        as after a crash.
+        """
+        with self._lock:
+            if self.leaving is None:
+                self.leaving = RunSuspended(reason, None, self.inbox.revision)
+        self.flush()
 
     def park(self, reason: str, path: str) -> Control:
         """Parks the run for a person, and returns what to raise."""

@@ -13,6 +13,7 @@ from holdfast.core import codec, intent
 from holdfast.core.commit import CommitResult, ProposedCommit
 from holdfast.core.transaction import PendingCommit
 from holdfast.errors import ConflictError, UsageError, ValueDomainError, show_value
+from holdfast.joint import JointCommit
 from holdfast.runs import events, values
 from holdfast.runs.define import ONCE, Step
 from holdfast.runs.execution import Execution
@@ -33,7 +34,7 @@ class StepContext(Struct, eq=False):
     key: str
     """The idempotency key: the same in every attempt, and after a crash."""
     attempt: int
-    tx: PendingCommit | None = None
+    tx: JointCommit | None = None
 
     @property
     def run(self) -> str:
@@ -374,7 +375,7 @@ def _perform_txn(run: Execution, call: StepCall) -> Operation:
     if not allowed(run, step, path):
         return _record_done(run, call, 1, None)
     for _ in range(CONFLICTS_MAX):
-        pending = PendingCommit(run.log, key=None, lease=None)
+        pending = run.new_commit()
         context = StepContext(run, path, f"{run.life_name}/{path}", 1, pending)
         first = {"ctx": (context,), "tx": (pending,)}.get(step.signature.first, ())
         try:
@@ -383,9 +384,11 @@ def _perform_txn(run: Execution, call: StepCall) -> Operation:
             )
             return (yield from _commit_txn(run, call, pending, value))
         except ConflictError as conflict:
+            pending._drop()
             _logger.debug('run "%s": txn %s is called again: %s', run.id, path, conflict)
             continue  # nothing was written: the body reads again
         except Exception as error:
+            pending._drop()
             fault = values.fault_of(error, "not done")
             failed = events.Failed(
                 path,
@@ -405,7 +408,7 @@ def _perform_txn(run: Execution, call: StepCall) -> Operation:
     raise UsageError(f'txn "{path}" met {CONFLICTS_MAX} conflicts in a row: nothing was written')
 
 
-def _commit_txn(run: Execution, call: StepCall, pending: PendingCommit, value: Any) -> Operation:
+def _commit_txn(run: Execution, call: StepCall, pending: JointCommit, value: Any) -> Operation:
     encoded = values.encode(value)
     done = events.StepDone(
         call.answer.path,

@@ -1,0 +1,58 @@
+"""The verb that an agent begins with: boot."""
+
+from __future__ import annotations
+
+from holdfast.cli.options import DEFAULTS, Options, open_reading
+from holdfast.cli.parsing import find_scope
+from holdfast.cli.printing import print_aside, print_json, print_line, print_raw, warn
+from holdfast.context.block import write_block
+from holdfast.errors import UsageError
+from holdfast.names import GLOBAL
+from holdfast.render.context import context_document
+from holdfast.render.text import clean
+
+
+def boot(
+    scope: str = GLOBAL,
+    /,
+    *,
+    role: str | None = None,
+    budget: int = 8_000,
+    task: str | None = None,
+    tokenizer: str | None = None,
+    write: str | None = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Print what an agent must know to begin: orders, goals, decisions, tasks, how to go on.
+
+    Parameters
+    ----------
+    scope
+        The scope to begin in; those above it count too.
+    role
+        Whose orders: those of this role and those of all.
+    budget
+        How many tokens at most; orders, goals and the task are never left out.
+    task
+        The task in hand: its id, or what it says.
+    tokenizer
+        An encoding of tiktoken to count with, or estimate.
+    write
+        Keep it as one marked block in this file, such as AGENTS.md; nothing else is touched there.
+    """
+    if budget < 1:
+        raise UsageError(f"--budget must be at least 1, found {budget}")
+    with open_reading(options) as store:
+        named = find_scope(store, scope, must_exist=scope != GLOBAL)
+        context = store.boot(named, budget, task, role=role, tokenizer=tokenizer)
+    changed = None if write is None else write_block(write, context.text)
+    if context.is_over:
+        warn(f"what is never left out has {context.tokens} tokens: more than {budget}")
+    if options.json:
+        print_json(context_document(named.name, context, write, changed))
+    elif write is not None:
+        print_line(f"{clean(write)}: {'written' if changed else 'up to date'}")
+    else:
+        print_raw(clean(context.text, keep="\n\t").encode("utf-8", "replace"))
+        counted = f"by {context.counted_by}" if context.is_exact else "by estimate"
+        print_aside(f"{context.tokens} tokens, {counted}")

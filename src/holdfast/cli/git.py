@@ -1,0 +1,247 @@
+"""Verbs for git: file, git status, git log, git record."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from holdfast.cli.completion import ScopeName
+from holdfast.cli.options import (
+    DEFAULTS,
+    Flag,
+    Options,
+    Words,
+    command,
+    open_reading,
+    open_writing,
+)
+from holdfast.cli.parsing import find_scope, parse_limit
+from holdfast.cli.printing import print_facts, print_json, print_line, print_note, print_table
+from holdfast.cli.rewinds import preview_and_apply
+from holdfast.errors import NotFoundError, UsageError
+from holdfast.git.commits import commit_link, record_commit
+from holdfast.git.files import ProjectFile
+from holdfast.git.repository import Commit, Repository
+from holdfast.git.work_tree import WorkTree
+from holdfast.query.form import Hit
+from holdfast.render.git import (
+    commits_document,
+    file_at_document,
+    file_diff_document,
+    file_document,
+    git_status_document,
+    path_text,
+)
+from holdfast.render.record import own_event_document
+from holdfast.render.text import clean, show_time
+from holdfast.store import Store
+
+COMMITS_SHOWN = 10
+
+
+def file(
+    path: Annotated[str, Parameter(name="PATH")],
+    /,
+    *,
+    at: str | None = None,
+    diff: Flag = False,
+    log: Flag = False,
+    restore: Flag = False,
+    yes: Flag = False,
+    limit: int = 20,
+    options: Options = DEFAULTS,
+) -> int:
+    """Show what is known of a file of the project: messages, events and commits that changed it.
+
+    Parameters
+    ----------
+    path
+        The file, such as src/app.py.
+    at
+        The commit or rewind point that is meant; alone, print what the file held there.
+    diff
+        Show how it differs from what the commit has, the newest one without --at.
+    log
+        List the commits that changed it, with the events that each is linked to.
+    restore
+        Bring it back as the commit has it. Asks first; rewind undo takes it back.
+    yes
+        Do not ask; for scripts.
+    limit
+        How many commits, messages and events at most.
+    """
+    if sum((diff, log, restore)) > 1:
+        raise UsageError("file takes one of --diff, --log and --restore: found two")
+    parse_limit(limit)
+    repository = Repository.find(".")
+    found = ProjectFile(repository, path)
+    if restore:
+        with open_writing(options) as store:
+            return _restore(store, path, _commit_of(store, at), options, yes=yes)
+    with open_reading(options) as store:
+        if diff:
+            _print_diff(found, _commit_of(store, at), options)
+        elif log:
+            _print_log(store, found.log(limit), options)
+        elif at is not None:
+            _print_at(found, repository.find_commit(_commit_of(store, at)), options)
+        else:
+            _print_file(store, repository, found, limit, options)
+    return 0
+
+
+def _commit_of(store: Store, name: str | None) -> str:
+    """Returns the commit that a word means: that of a rewind point, else git's own name for it."""
+    if name is None:
+        return "HEAD"
+    try:
+        return store.rewinds().find(name).commit or name
+    except NotFoundError:
+        return name
+
+
+def _restore(store: Store, path: str, commit: str, options: Options, *, yes: bool) -> int:
+    difference = ProjectFile(Repository.find("."), path).diff(commit)
+    if difference.lost and not options.json:
+        print_note(f"changes that no commit has go from {clean(path_text(difference.path))}:")
+        print_note(clean(difference.text, keep="\n"))
+    preview = store.rewinds().preview_file(path, commit)
+    if difference.lost:
+        preview.stays.append(
+            f"changes of {difference.path} that no commit has: kept with the point before"
+        )
+    return preview_and_apply(preview, options, dry_run=False, yes=yes)
+
+
+def _print_at(found: ProjectFile, commit: Commit, options: Options) -> None:
+    data = found.at(commit.id)
+    if options.json:
+        print_json(file_at_document(found.path, commit, data))
+        return
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def _print_diff(found: ProjectFile, commit: str, options: Options) -> None:
+    difference = found.diff(commit)
+    if options.json:
+        print_json(file_diff_document(difference))
+        return
+    if difference.change is None:
+        print_note("nothing differs")
+        return
+    print_line(clean(difference.text, keep="\n\t").rstrip("\n") or difference.change)
+    if difference.lost:
+        print_note("no commit has what the file holds now: it is lost if the file is")
+
+
+def _print_log(store: Store, commits: list[Commit], options: Options) -> None:
+    linked = {commit.id: _linked(store, commit_link(commit.id)) for commit in commits}
+    if options.json:
+        print_json(commits_document(commits, linked))
+        return
+    rows = [
+        (
+            commit.id[:12],
+            show_time(commit.time),
+            commit.author,
+            commit.summary,
+            ", ".join(one.id for one in linked[commit.id]),
+        )
+        for commit in commits
+    ]
+    if rows:
+        print_table(("commit", "time", "author", "summary", "events"), rows)
+    else:
+        print_note("no commits")
+
+
+def _linked(store: Store, link: str, limit: int = 20) -> list[Hit]:
+    """Returns what was recorded that links to something outside of the store, newest first."""
+    return list(store.query(links=link, limit=limit))
+
+
+def _print_file(
+    store: Store, repository: Repository, found: ProjectFile, limit: int, options: Options
+) -> None:
+    status = next((s for s in WorkTree(repository).status() if s.path == found.path), None)
+    linked = _linked(store, f"file:{path_text(found.path)}", limit)
+    commits = found.log(limit)
+    if options.json:
+        print_json(file_document(found.path, status, commits, linked))
+        return
+    changed = (status.changed or status.staged) if status else None
+    print_line(f"{clean(path_text(found.path))}\t{changed or 'as committed'}")
+    rows = [
+        *((show_time(one.time), one.kind, f"{one.id}", one.shown) for one in linked),
+        *((show_time(one.time), "commit", one.id[:12], one.summary) for one in commits),
+    ]
+    if rows:
+        print_table(("time", "", "what", "says"), rows)
+    else:
+        print_note("no commit, message or event changed it")
+
+
+def git_status(*, options: Options = DEFAULTS) -> None:
+    """Show the repository here: branch, last commits, files that differ."""
+    repository = Repository.find(".")
+    with open_reading(options) as store:
+        own = store.status().get("path")
+    files = WorkTree(repository, exclude=[str(own)] if own else []).status()
+    commits = repository.last_commits(COMMITS_SHOWN)
+    branch = repository.branch
+    if options.json:
+        print_json(git_status_document(repository.root, branch, commits, files))
+        return
+    print_facts([("work tree", repository.root), ("branch", branch or "none: a commit is")])
+    for commit in commits:
+        print_line(f"{commit.id[:12]}\t{show_time(commit.time)}\t{clean(commit.summary)}")
+    for one in files:
+        staged = f"staged: {one.staged}" if one.staged else ""
+        print_line(f"{one.changed or staged}\t{clean(path_text(one.path))}")
+
+
+def git_log(*, limit: int = 20, options: Options = DEFAULTS) -> None:
+    """List commits, newest first, with the events that each is linked to.
+
+    Parameters
+    ----------
+    limit
+        How many commits at most.
+    """
+    commits = Repository.find(".").last_commits(parse_limit(limit))
+    with open_reading(options) as store:
+        _print_log(store, commits, options)
+
+
+def git_record(
+    scope: ScopeName,
+    commit: str = "HEAD",
+    /,
+    *,
+    ref: Words = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Record in a scope that a commit was made: an event that links to it, once for each commit.
+
+    Parameters
+    ----------
+    scope
+        The scope, such as team/support.
+    commit
+        The commit: an id, a branch or a tag.
+    ref
+        What else it refers to, such as decision:d7@team/support; may be given again.
+    """
+    repository = Repository.find(".")
+    with open_writing(options) as store:
+        named = find_scope(store, scope, must_exist=False)
+        made = record_commit(named, repository, commit, refs=ref or ())
+        if options.json:
+            print_json(own_event_document(made))
+            return
+    print_line(f"{clean(named.name)} is at revision {made.revision}: {made.plain['commit'][:12]}")
+    print_note(f"what links to it: {command('git log', options.place)}")

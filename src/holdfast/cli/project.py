@@ -1,0 +1,515 @@
+"""Verbs for projects: the current directory is the project, and has the store in it.
+
+Which agent answers is said by `--script FILE`, or by `[agents]` of the project's holdfast.toml.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from holdfast.agents.command import Command
+from holdfast.agents.config import FILE, load_executor
+from holdfast.agents.protocol import Executor
+from holdfast.agents.scripted import Scripted
+from holdfast.cli.options import DEFAULTS, Flag, Options, Seconds, open_reading, open_writing
+from holdfast.cli.parsing import parse_priority
+from holdfast.cli.printing import (
+    print_aside,
+    print_facts,
+    print_json,
+    print_line,
+    print_note,
+    print_table,
+)
+from holdfast.clock import SystemClock
+from holdfast.core.event import to_datetime
+from holdfast.errors import ExistsError, UnavailableError, UsageError, show_us
+from holdfast.names import check_name
+from holdfast.projects.coordinator import Coordinator, Result
+from holdfast.projects.outcome import Summary
+from holdfast.projects.project import Project
+from holdfast.projects.sessions import ProjectSession
+from holdfast.projects.survey import Finding
+from holdfast.render.history import checkpoint_document
+from holdfast.render.projects import (
+    alias_document,
+    outcome_document,
+    project_sessions_document,
+    sent_document,
+    status_document,
+    summary_document,
+    survey_document,
+)
+from holdfast.render.record import tasks_document
+from holdfast.render.text import clean
+from holdfast.store import Store
+
+Text = Annotated[str, Parameter(allow_leading_hyphen=True)]
+POLL_S = 0.2
+EXIT_CODES = {"done": 0, "failed": 12, "blocked": 13, "stopped": 15}
+"""What `project do` ends with: as of a run that failed, is parked, or has not ended."""
+SESSION_COLUMNS = ("id", "status", "title", "first", "last", "age", "branch")
+TASK_COLUMNS = ("id", "status", "priority", "owner", "title")
+HELP = "/go: work on the tasks; /task TEXT: add one; /tasks; /status; /quit; else: talk"
+
+
+def survey(*, options: Options = DEFAULTS) -> None:
+    """Look at the project in this directory: git, type, configuration, tree, earlier state."""
+    with open_reading(options) as store:
+        found = store.project(".").survey()
+    if options.json:
+        print_json(survey_document(found))
+        return
+    print_facts([("root", found.root), *[(one.name, shown(one)) for one in found.findings]])
+
+
+def shown(finding: Finding) -> str:
+    """Returns what was found, in a line."""
+    if not finding.is_found:
+        return f"absent: {finding.absent}"
+    value = finding.value
+    if finding.name == "tree":
+        more = ", and more" if value.left_out else ""
+        return f"{len(value.entries)} entries{more}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {one}" for name, one in value.items())  # pyright: ignore[reportUnknownVariableType]
+    return ", ".join(value)
+
+
+def status(*, options: Options = DEFAULTS) -> None:
+    """Show where the project stands: who coordinates it, its work, children, messages, tasks."""
+    with open_reading(options) as store:
+        found = store.project(".").status()
+    if options.json:
+        print_json(status_document(found))
+        return
+    work = found.work
+    print_facts(
+        [
+            ("project", f"{found.id} in {found.root}"),
+            ("coordinator", str(found.coordinator or "nobody")),
+            ("mode", found.mode),
+            ("work", f"{work['task']}, run {work['run']}" if work else "nothing"),
+            ("children", ", ".join(found.children) or "none"),
+            ("inbox", f"{len(found.waiting)} messages wait"),
+            ("tasks", ", ".join(f"{n} {name}" for name, n in found.tasks.items()) or "none"),
+        ]
+    )
+
+
+def tasks(*, all: Flag = False, limit: int = 100, options: Options = DEFAULTS) -> None:
+    """List the tasks of the project that are not closed, highest priority first.
+
+    Parameters
+    ----------
+    all
+        Also those that are closed.
+    limit
+        How many at most.
+    """
+    statuses = None if all else ("open", "in_progress", "blocked")
+    with open_reading(options) as store:
+        project = store.project(".")
+        found = project.tasks.list(status=statuses, limit=limit)
+    if options.json:
+        print_json(tasks_document(project.scope.name, found))
+        return
+    rows = [
+        (task.id, task.status, str(task.priority), task.owner or "", task.title) for task in found
+    ]
+    if rows:
+        print_table(TASK_COLUMNS, rows)
+    else:
+        print_note("no tasks")
+
+
+def sessions(*, limit: int = 20, options: Options = DEFAULTS) -> None:
+    """List the sessions of the project: crashed ones first, then active ones, then the newest.
+
+    Parameters
+    ----------
+    limit
+        How many at most.
+    """
+    with open_reading(options) as store:
+        project = store.project(".")
+        found = project.sessions(limit=limit)
+    if options.json:
+        print_json(project_sessions_document(project.id, found))
+    elif found:
+        print_table(SESSION_COLUMNS, [session_row(one) for one in found])
+    else:
+        print_note("no sessions")
+
+
+def session_row(session: ProjectSession) -> tuple[str, ...]:
+    """Returns a session as a line of the picker."""
+    now_us = SystemClock().now_us()
+    at = session.updated_at
+    age = "" if at is None else show_us(now_us - round(at.timestamp() * 1e6))
+    return (
+        session.id,
+        session.status,
+        session.title,
+        session.first,
+        session.last,
+        age,
+        session.branch or "",
+    )
+
+
+# --- messages -------------------------------------------------------------------------------------
+
+
+def stop(
+    text: Text = "",
+    /,
+    *,
+    let_children: Flag = False,
+    wait: Seconds = None,
+    options: Options = DEFAULTS,
+) -> int:
+    """Pause the work: the coordinator turns to conversation, and can go on with the same task.
+
+    Parameters
+    ----------
+    text
+        What the coordinator is told, if anything.
+    let_children
+        Let the children go on.
+    wait
+        Wait so long for the coordinator to take it; exit code 15 if it does not.
+    """
+    return send("stop", text, wait, options, let_children=let_children)
+
+
+def interrupt(text: Text, /, *, wait: Seconds = None, options: Options = DEFAULTS) -> int:
+    """Have something answered now: the work pauses for it, and goes on.
+
+    Parameters
+    ----------
+    text
+        What is asked.
+    wait
+        Wait so long for the coordinator to take it; exit code 15 if it does not.
+    """
+    return send("interrupt", text, wait, options)
+
+
+def steer(text: Text, /, *, wait: Seconds = None, options: Options = DEFAULTS) -> int:
+    """Say something that the next turn of the work heeds.
+
+    Parameters
+    ----------
+    text
+        What is to be heeded.
+    wait
+        Wait so long for the coordinator to take it; exit code 15 if it does not.
+    """
+    return send("steer", text, wait, options)
+
+
+def follow_up(
+    text: Text,
+    /,
+    *,
+    priority: str = "normal",
+    wait: Seconds = None,
+    options: Options = DEFAULTS,
+) -> int:
+    """Leave a task to be done after what is being done now.
+
+    Parameters
+    ----------
+    text
+        The task, in a sentence.
+    priority
+        A whole number, higher first, or low, normal or high.
+    wait
+        Wait so long for the coordinator to take it; exit code 15 if it does not.
+    """
+    return send("follow-up", text, wait, options, priority=priority)
+
+
+def note(text: Text, /, *, wait: Seconds = None, options: Options = DEFAULTS) -> int:
+    """Leave a note in the project's working memory; nobody is disturbed.
+
+    Parameters
+    ----------
+    text
+        What is good to know.
+    wait
+        Wait so long for the coordinator to take it; exit code 15 if it does not.
+    """
+    return send("note", text, wait, options)
+
+
+def send(
+    kind: str,
+    text: str,
+    wait: float | None,
+    options: Options,
+    *,
+    priority: str = "normal",
+    let_children: bool = False,
+) -> int:
+    """Sends a message to the coordinator, and waits for it to be taken if that is asked for."""
+    with open_writing(options) as store:
+        project = store.project(".")
+        revision = project.send(
+            kind, text, priority=parse_priority(priority), let_children=let_children
+        )
+        taken = None if wait is None else project.await_taken(revision, timeout_s=wait)
+        holder = project.coordinator()
+    if options.json:
+        print_json(sent_document(kind, revision, taken))
+    else:
+        to = "nobody coordinates: it waits" if holder is None else f"to {holder}"
+        print_line(clean(f"sent as message {revision}, {'taken' if taken else to}"))
+    return 15 if taken is False else 0
+
+
+# --- working --------------------------------------------------------------------------------------
+
+
+def do(
+    text: Text,
+    /,
+    *,
+    priority: str = "normal",
+    attach: Flag = False,
+    take_over: Flag = False,
+    script: Path | None = None,
+    timeout: Seconds = None,
+    options: Options = DEFAULTS,
+) -> int:
+    """Have one task done, and print what came of it; it leaves no session.
+
+    While somebody coordinates the project, it is sent there as a follow-up and waited for.
+
+    Parameters
+    ----------
+    text
+        The task, in a sentence or more.
+    priority
+        A whole number, higher first, or low, normal or high.
+    attach
+        Only send it to who coordinates: never coordinate here.
+    take_over
+        Take the place of who coordinates the project.
+    script
+        A JSON file that answers for all agents, instead of [agents] of holdfast.toml.
+    timeout
+        Wait no longer than this for another coordinator's answer: exit code 15.
+    """
+    with open_writing(options) as store:
+        project = store.project(".")
+        if attach and project.coordinator() is None:
+            raise UnavailableError(
+                f'nobody coordinates project "{project.id}"', hint="leave out --attach"
+            )
+        if take_over or project.coordinator() is None:
+            store.use_executor(executor(script))
+        outcome = project.do(
+            text, priority=parse_priority(priority), take_over=take_over, timeout_s=timeout
+        )
+    if options.json:
+        print_json(outcome_document(outcome))
+    else:
+        print_line(clean(outcome.answer, keep="\n"))
+        print_note(f"task {outcome.task} is {outcome.status}")
+    return EXIT_CODES[outcome.status]
+
+
+def executor(script: Path | None) -> Executor | Command:
+    """Returns who answers for agents in this project."""
+    if script is not None:
+        return Scripted(script)
+    if not Path(FILE).exists():
+        raise UsageError(
+            "nobody answers for agents: there is no holdfast.toml here",
+            hint='put [agents] command = ["claude", "-p"] into it, or give --script FILE',
+        )
+    return load_executor(FILE)
+
+
+def chat(
+    *,
+    resume: str | None = None,
+    last: Flag = False,
+    title: str = "",
+    attach: Flag = False,
+    take_over: Flag = False,
+    script: Path | None = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Talk with the coordinator of the project, line by line; /go lets it work by itself.
+
+    Parameters
+    ----------
+    resume
+        Go on with the session of this id.
+    last
+        Go on with the newest session.
+    title
+        What a new session is called.
+    attach
+        Talk to who coordinates the project already.
+    take_over
+        Take the place of who coordinates the project.
+    script
+        A JSON file that answers for all agents, instead of [agents] of holdfast.toml.
+    """
+    with open_writing(options) as store:
+        project = store.project(".")
+        if attach:
+            for line in lines():
+                print_line(clean(project.ask(line), keep="\n"))
+            return
+        session = chosen_session(project, resume, last=last)
+        store.use_executor(executor(script))
+        with project.coordinate(take_over=take_over) as main:
+            session = project.begin_session(session, title=title)
+            with project.enter_session(session):
+                summary = converse(store, main, session, quiet=options.json)
+    if options.json:
+        print_json(summary_document(summary))
+    else:
+        print_summary(summary)
+
+
+def chosen_session(project: Project, resume: str | None, *, last: bool) -> str | None:
+    """Returns the session to go on with; None for a new one."""
+    if resume is not None and last:
+        raise UsageError("--resume and --last both say which session is meant", hint="give one")
+    if last:
+        found = project.scope.get("session")
+        if found is None:
+            raise UsageError(f'project "{project.id}" has no session yet', hint="leave out --last")
+        return found
+    return resume
+
+
+def converse(store: Store, main: Coordinator, session: str, *, quiet: bool) -> Summary:
+    """Talks until the input ends; messages of others are attended to while nobody types."""
+    since = to_datetime(SystemClock().now_us())
+    main.session = session
+    left = main.unfinished()
+    if left and not quiet:
+        print_aside(f"work was left: {', '.join(left)}; /go goes on with it")
+    if not quiet:
+        print_note(HELP)
+    for line in lines(main):
+        word, _, rest = line.partition(" ")
+        if word in ("/quit", "/exit"):
+            break
+        said = answer(store, main, word, rest, line)
+        if said and not quiet:
+            print_line(clean(said, keep="\n"))
+    return main.project.summary(session, since)
+
+
+def answer(store: Store, main: Coordinator, word: str, rest: str, line: str) -> str:
+    """Returns what a line of a conversation is answered with."""
+    if word == "/go":
+        return "\n".join(told(result) for result in main.go_on()) or "there is nothing to do"
+    if word == "/task":
+        return f"task {main.tasks.add(rest).id} was added"
+    if word == "/tasks":
+        return "\n".join(f"{one.id} {one.title}" for one in main.project.ready()) or "no tasks"
+    if word == "/status":
+        found = main.project.status()
+        return f"{found.mode}; {len(found.waiting)} messages wait; tasks: {found.tasks}"
+    if word.startswith("/"):
+        return HELP
+    return main.talk(line) or "stopped"
+
+
+def told(result: Result) -> str:
+    """Returns what came of a task, in a line or more."""
+    return f"{result.task} {result.status}: {result.answer or result.reason}"
+
+
+def lines(main: Coordinator | None = None) -> Iterator[str]:
+    """Yields what is typed, without empty lines; while nothing is, messages are attended to."""
+    while True:
+        while main is not None and not select.select([sys.stdin], [], [], POLL_S)[0]:
+            for result in main.attend():
+                print_aside(told(result))
+        line = sys.stdin.readline()
+        if not line:
+            return
+        if line.strip():
+            yield line.strip()
+
+
+def print_summary(summary: Summary) -> None:
+    """Prints what a session leaves."""
+
+    def short(found: Sequence[object]) -> str:
+        return ", ".join(f"{one.id} {one.title}" for one in found) or "nothing"  # pyright: ignore
+
+    print_facts(
+        [
+            ("session", summary.session),
+            ("done", short(summary.done)),
+            ("open", short(summary.open)),
+            ("changed files", ", ".join(summary.files) or "none"),
+            ("next", short(summary.next)),
+        ]
+    )
+
+
+def checkpoint(name: str, /, *, options: Options = DEFAULTS) -> None:
+    """Name the state of the project, to come back to it later.
+
+    Parameters
+    ----------
+    name
+        The name. A name that is used again means the newest one.
+    """
+    with open_writing(options) as store:
+        made = store.project(".").scope.checkpoint(name)
+    if options.json:
+        print_json(checkpoint_document(made))
+    else:
+        print_line(f'{clean(made.stream)} is at revision {made.revision}, named "{clean(name)}"')
+
+
+def alias(name: str, /, *, to: Path | None = None, json: Flag = False) -> None:
+    """Write a short command for the verbs of projects: NAME chat, NAME "task".
+
+    Parameters
+    ----------
+    name
+        The name of the command, such as ralph.
+    to
+        The directory that it is written to; without it ~/.local/bin.
+    json
+        Print a JSON document.
+    """
+    if os.sep in check_name(name, "the name of a command") or name.startswith((".", "-")):
+        raise UsageError(f"the name of a command is a word, found {name!r}")
+    folder = to or Path.home() / ".local" / "bin"
+    path = folder / name
+    text = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m holdfast project - "$@"\n'
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.path.lexists(path) and (path.is_symlink() or path.read_text("utf-8") != text):
+            raise ExistsError(f'"{path}" is there already, and is another command')
+        path.write_text(text, "utf-8")
+        path.chmod(0o755)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnavailableError(f'"{path}" cannot be written: {error}') from error
+    if json:
+        print_json(alias_document(name, str(path)))
+    else:
+        print_line(f"{clean(str(path))} is written: {name} chat, {name} 'a task'")

@@ -1,0 +1,379 @@
+"""What a scope and the scopes above it have on record, as parts of a context.
+
+Nothing is kept for it: orders and decisions are those of `scope.recall()`, facts, tasks and notes
+are the scope's own. Goals and learnings are lists in the state, as the files of a project show
+them: `{"goals": {"g1": {"title": "ship it", "status": "open"}}}`. Vocabulary, the map of files and
+the roles are under the key `boot` of the state. Scopes above count too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.context.parts import PromptPart, item
+from holdfast.core import codec
+from holdfast.core.event import from_datetime
+from holdfast.core.tree import List, Map
+from holdfast.errors import NotFoundError, UsageError, show_value
+from holdfast.record.context import RecordContext
+from holdfast.record.decisions import (
+    INDEX_OPEN,
+    INDEX_STANDING,
+    Decision,
+    Decisions,
+    policy_of,
+)
+from holdfast.record.facts import Fact
+from holdfast.record.messages import name_pattern
+from holdfast.record.task_events import CLOSED_STATUSES, INDEX_TASK, Task
+from holdfast.scope import Scope
+
+GOALS = "goals"
+LEARNINGS = "learnings"
+"""Keys of the state with lists of things that people keep."""
+KEY = "boot"
+"""The key of the state that has `vocabulary`, `files` and `roles`."""
+ROLE = "role"
+"""The kind of link that says for which role an order is."""
+VALUE_CHARACTERS_MAX = 400
+MARKS_MAX = 10_000
+HOW = (
+    ("holdfast boot SCOPE", "this text for another scope"),
+    ("holdfast show {scope}", "the state; `holdfast log {scope}` its history"),
+    ("holdfast task list {scope}", "what is to be done; `holdfast task claim` takes one"),
+    ("holdfast decide {scope} TEXT --because WHY", "before you act; `holdfast outcome` after it"),
+    ("holdfast messages {scope}", "what was said; `holdfast say` adds to it"),
+    ("holdfast query --text WORDS", "find anything that was recorded"),
+)
+"""Commands, and what each is for."""
+PERMANENT = (
+    "Write each decision down before you act on it (`scope.decide`, `holdfast decide`), and its "
+    "outcome after it. What stands only in a conversation is lost with it."
+)
+"""The order that every role has, whatever else is ordered."""
+PERMANENT_ID = "policy:decide-first"
+
+
+class Gathered:
+    """Reads one scope, and those above it, for one context."""
+
+    def __init__(self, context: RecordContext, scope: Scope, role: str | None) -> None:
+        self._context = context
+        self._scope = scope
+        self._scopes = list(scope._upwards())
+        self._role = role
+
+    # --- never left out --------------------------------------------------------------------------
+
+    def orders(self, *, permanent: bool) -> Iterator[PromptPart]:
+        """Yields the standing orders, those of the widest scope first, then by age.
+
+        The order to decide first is among them if it is asked for, and under a policy in any case.
+        """
+        if permanent or policy_of(self._context) != "off":
+            yield PromptPart(
+                kind="order", id=PERMANENT_ID, text=item(PERMANENT), required=True, scope="policy"
+            )
+        decisions = Decisions(self._context)
+        for at, scope in enumerate(reversed(self._scopes), 1):
+            for order in decisions.standing([scope.name]):
+                roles = [link.to for link in order.links if link.kind == ROLE]
+                if self._role is not None and roles and self._role not in roles:
+                    continue
+                said = _with_reason(order)
+                shown = f"({', '.join(roles)}) {said}" if roles and self._role is None else said
+                yield _decision_part("order", order, shown, at, required=True)
+
+    def goals(self) -> Iterator[PromptPart]:
+        """Yields the goals that are not reached, those of the widest scope first."""
+        for at, scope in enumerate(reversed(self._scopes)):
+            for number, (id, text) in enumerate(_listed(scope, GOALS)):
+                yield PromptPart(
+                    kind="goal",
+                    id=f"goal:{id}@{scope.name}",
+                    text=item(text),
+                    order=(at, number),
+                    required=True,
+                    scope=scope.name,
+                )
+
+    def task(self, task: Task | str) -> PromptPart:
+        """Returns the task in hand: one of the scope's by its id, or whatever else was said."""
+        if isinstance(task, Task):
+            return replace(_task_part("task", task, required=True), text=_whole_task(task))
+        for scope in self._scopes:
+            try:
+                found = scope.tasks.get(task)
+            except (NotFoundError, UsageError):
+                continue  # no id of a task: then it is what the task says
+            return replace(_task_part("task", found, required=True), text=_whole_task(found))
+        return PromptPart(kind="task", id="task", text=item(task), required=True)
+
+    # --- by their importance ---------------------------------------------------------------------
+
+    def decisions(self) -> Iterator[PromptPart]:
+        """Yields the open decisions, most urgent first: what they decide may be half done."""
+        decisions = Decisions(self._context)
+        for at, scope in enumerate(self._scopes):
+            for entry in decisions.open_in(scope.name):
+                said = f"{_with_reason(entry)} ({entry.id})"
+                if entry.planned_action:
+                    said += f"\nplanned: {entry.planned_action}"
+                if entry.error:
+                    said += f"\nfailed so far: {entry.error}"
+                yield _decision_part("decision", entry, said, -at)
+
+    def decided(self, limit: int) -> Iterator[PromptPart]:
+        """Yields the newest decisions that were closed, newest first."""
+        decisions = Decisions(self._context)
+        for at, scope in enumerate(self._scopes):
+            for entry in decisions.recent(scope, limit):
+                if entry.status == "closed":
+                    said = f"{_with_reason(entry)}\noutcome: {entry.outcome}"
+                    yield _decision_part("decided", entry, said, -at)
+
+    def in_progress(self, but: str | None) -> Iterator[PromptPart]:
+        """Yields the tasks that somebody works on, without the one in hand."""
+        for scope in reversed(self._scopes):
+            for task in scope.tasks.list(status="in_progress", limit=None):
+                if task.id != but:
+                    yield _task_part("progress", task)
+
+    def facts(self) -> list[Fact]:
+        """Returns the facts that count here; the nearest scope's of a name."""
+        found: dict[str, Fact] = {}
+        for scope in self._scopes:
+            for fact in scope.facts.list():
+                found.setdefault(fact.name, fact)
+        return sorted(found.values(), key=lambda fact: fact.name)
+
+    def notes(self) -> Iterator[PromptPart]:
+        """Yields what was learned, the nearest scope first, and the notes of working memory."""
+        for at, scope in enumerate(self._scopes):
+            for number, (id, text) in enumerate(_listed(scope, LEARNINGS)):
+                yield PromptPart(
+                    kind="note",
+                    id=f"learning:{id}@{scope.name}",
+                    text=item(text),
+                    order=(-at, number),
+                    scope=scope.name,
+                )
+        for note in reversed(self._scope.memory.notes.list()):
+            name = f"{note.name}: " if not _is_made(note.name) else ""
+            yield PromptPart(
+                kind="note",
+                id=f"note:{note.name}",
+                text=item(name + shown(note.value)),
+                order=(1, from_datetime(note.updated_at)),
+                scope=note.scope,
+            )
+
+    def files(self) -> Iterator[PromptPart]:
+        """Yields the files at hand: their names and how large what is kept of them is."""
+        for file in reversed(self._scope.memory.files.list()):
+            size = 0 if file.value is None else len(shown(file.value, whole=True))
+            kept = f" ({size} characters are kept in working memory)" if size else ""
+            yield PromptPart(
+                kind="file",
+                id=f"file:{file.name}",
+                text=item(f"{file.name}{kept}"),
+                order=(file.name,),
+                scope=file.scope,
+            )
+
+    # --- for a boot ------------------------------------------------------------------------------
+
+    def role(self) -> Iterator[PromptPart]:
+        """Yields what the role is, if one is asked for."""
+        if self._role is None:
+            return
+        said = self._scope.lookup((KEY, "roles", self._role))
+        text = f"You are the {self._role}." if said is None else f"{self._role}: {shown(said)}"
+        yield PromptPart(kind="role", id=f"role:{self._role}", text=item(text), required=True)
+
+    def vocabulary(self) -> Iterator[PromptPart]:
+        """Yields the words of the project, by name."""
+        yield from self._named("vocabulary", "word")
+
+    def places(self) -> Iterator[PromptPart]:
+        """Yields the map of files: what is where."""
+        yield from self._named("files", "place")
+
+    def how(self) -> Iterator[PromptPart]:
+        """Yields the commands by which an agent that has only this text goes on."""
+        name = self._scope.name
+        for number, (command, means) in enumerate(HOW):
+            text = item(f"`{command}`: {means}".replace("{scope}", name))
+            yield PromptPart(kind="how", id=f"how:{number}", text=text, order=(number,))
+
+    def elsewhere(self) -> Iterator[PromptPart]:
+        """Yields the other scopes that have orders, open decisions or tasks: how many, no more.
+
+        Marks tell that without reading a scope, so it costs little in a store of any size.
+        """
+        here = {scope.name for scope in self._scopes}
+        counts: dict[str, list[int]] = {}
+        indexes = (INDEX_STANDING, INDEX_OPEN, INDEX_TASK)
+        for at, index in enumerate(indexes):
+            for mark in self._context.log.find_marks(index, limit=MARKS_MAX):
+                if mark.group not in here:
+                    counts.setdefault(mark.group, [0, 0, 0])[at] += 1
+        nouns = (("order", "orders"), ("open decision", "open decisions"), ("task", "tasks"))
+        busiest = sorted(counts, key=lambda name: (-sum(counts[name]), name))
+        for number, name in enumerate(busiest):
+            found = [
+                f"{count} {noun[count != 1]}"
+                for count, noun in zip(counts[name], nouns, strict=True)
+                if count
+            ]
+            yield PromptPart(
+                kind="elsewhere",
+                id=name,
+                text=item(f"{name}: {', '.join(found)}"),
+                order=(number,),
+                scope=name,
+            )
+
+    def _named(self, key: str, kind: Any) -> Iterator[PromptPart]:
+        found: dict[str, str] = {}
+        for scope in self._scopes:
+            kept = scope.get((KEY, key), None)
+            if kept is None:
+                continue
+            if not isinstance(kept, Map):
+                raise UsageError(
+                    f'"{KEY}.{key}" of "{scope.name}" is a mapping from a name to what it means, '
+                    f"found {show_value(kept)}"
+                )
+            for name in kept:
+                found.setdefault(name, shown(kept[name]))
+        for name in sorted(found):
+            text = item(f"{name}: {found[name]}")
+            yield PromptPart(kind=kind, id=f"{kind}:{name}", text=text, order=(name,))
+
+
+# --- stale facts ----------------------------------------------------------------------------------
+
+
+def warnings_of(facts: Iterable[Fact]) -> dict[str, tuple[PromptPart, re.Pattern[str]]]:
+    """Returns a warning for each stale fact by its id, and what finds a mention of the fact."""
+    found: dict[str, tuple[PromptPart, re.Pattern[str]]] = {}
+    for fact in facts:
+        if fact.stale:
+            text = f"{fact.name}: {shown(fact.value)} ({fact.reason})"
+            id = f"fact:{fact.name}"
+            part = PromptPart(
+                kind="warning", id=id, text=item(text), order=(fact.name,), scope=fact.scope
+            )
+            found[id] = part, name_pattern((fact.name,))
+    return found
+
+
+def with_needs(
+    part: PromptPart, stale: dict[str, tuple[PromptPart, re.Pattern[str]]]
+) -> PromptPart:
+    """Returns a part that names the warnings which must stand before it: those it mentions."""
+    needs = tuple(id for id, (_, mentions) in stale.items() if mentions.search(part.text))
+    return replace(part, needs=needs) if needs else part
+
+
+def fact_parts(facts: Iterable[Fact], about: tuple[str, ...]) -> Iterator[PromptPart]:
+    """Yields the facts that count, those about the names first."""
+    has = name_pattern(about) if about else None
+    near: list[PromptPart] = []
+    others: list[PromptPart] = []
+    for fact in facts:
+        if not fact.stale:
+            part = PromptPart(
+                kind="fact",
+                id=f"fact:{fact.name}",
+                text=item(f"{fact.name}: {shown(fact.value)}"),
+                order=(fact.name,),
+                scope=fact.scope,
+            )
+            is_near = has is not None and bool(has.search(f"{fact.name} {fact.about or ''}"))
+            (near if is_near else others).append(part)
+    yield from near
+    yield from others
+
+
+# --- as text --------------------------------------------------------------------------------------
+
+
+def shown(value: Any, *, whole: bool = False) -> str:
+    """Returns a value as text, the same in every process; a long one is cut."""
+    text = value if isinstance(value, str) else codec.encode_sorted(value).decode()
+    if whole or len(text) <= VALUE_CHARACTERS_MAX:
+        return text
+    return f"{text[:VALUE_CHARACTERS_MAX]}… ({len(text) - VALUE_CHARACTERS_MAX} more characters)"
+
+
+def _listed(scope: Scope, name: str) -> Iterator[tuple[str, str]]:
+    """Yields what a list in the state has that is not done: id and text.
+
+    It is the user's state, so it may have any shape: a mapping of things or of texts, or a list.
+    """
+    kept = scope.get(name, None)
+    things: Iterable[tuple[str, Any]] = ()
+    if isinstance(kept, Map):
+        things = kept.items()
+    elif isinstance(kept, List):
+        things = ((str(number), thing) for number, thing in enumerate(kept, 1))
+    elif isinstance(kept, str):
+        things = ((name, kept),)
+    for id, thing in things:
+        if not isinstance(thing, Map):
+            yield id, shown(thing)
+        elif thing.get("status") not in CLOSED_STATUSES:
+            yield id, shown(thing.get("title", thing)) + (f" ({id})" if "title" in thing else "")
+
+
+def _is_made(name: str) -> bool:
+    """Says whether a note was given no name, and has an id in its place."""
+    return re.fullmatch(r"[0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{26}", name) is not None
+
+
+def _with_reason(entry: Decision) -> str:
+    return f"{entry.decision}: {entry.rationale}" if entry.rationale else entry.decision
+
+
+def _decision_part(
+    kind: Any, entry: Decision, text: str, at: int, *, required: bool = False
+) -> PromptPart:
+    return PromptPart(
+        kind=kind,
+        id=f"decision:{entry.id}",
+        text=item(text),
+        order=(at, from_datetime(entry.timestamp), entry.revision),
+        required=required,
+        scope=entry.scope,
+    )
+
+
+def _task_part(kind: Any, task: Task, *, required: bool = False) -> PromptPart:
+    said = f"{task.title} ({task.id}{f', {task.owner}' if task.owner else ''})"
+    return PromptPart(
+        kind=kind,
+        id=f"task:{task.id}@{task.scope}",
+        text=item(said),
+        order=(-task.priority, from_datetime(task.created_at), task.order),
+        required=required,
+        scope=task.scope,
+    )
+
+
+def _whole_task(task: Task) -> str:
+    """Returns a task with everything that its worker must know."""
+    lines = [f"{task.title} ({task.id})"]
+    for name, value in (("note", task.note), ("why", task.why), ("epic", task.epic)):
+        if value:
+            lines.append(f"{name}: {value}")
+    if task.tags:
+        lines.append(f"tags: {', '.join(task.tags)}")
+    if task.waits_for:
+        lines.append(f"waits for: {', '.join(task.waits_for)}")
+    return item("\n".join(lines))

@@ -1,0 +1,36 @@
+"""Git: the command, run so that a foreign repository runs nothing, and what is built on it.
+
+command      runs git without anything that a repository's configuration could name
+repository   a repository: branch, commits, files of a commit; objects and refs of our own
+work_tree    the files on the disk: what they hold, and putting one back without losing an edit
+exchange     two names of a folder, exchanged in one step
+files        one file: what it held at a commit, what differs, which commits changed it
+commits      commits and events, each linked to the other
+rewinds      points to go back to, of scopes and files, and the way back and forth
+"""
+
+from holdfast.git.commits import EventPlace, events_named, record_commit
+from holdfast.git.files import FileDifference, ProjectFile
+from holdfast.git.repository import Commit, Entry, Repository
+from holdfast.git.rewinds import FileStep, Preview, RewindPoint, Rewinds, Rewound, What
+from holdfast.git.work_tree import FileStatus, Look, WorkTree
+
+__all__ = [
+    "Commit",
+    "Entry",
+    "EventPlace",
+    "FileDifference",
+    "FileStatus",
+    "FileStep",
+    "Look",
+    "Preview",
+    "ProjectFile",
+    "Repository",
+    "RewindPoint",
+    "Rewinds",
+    "Rewound",
+    "What",
+    "WorkTree",
+    "events_named",
+    "record_commit",
+]

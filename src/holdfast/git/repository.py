@@ -1,0 +1,403 @@
+"""A git repository and its work tree: facts about it, and objects and refs of our own in it.
+
+Only the private namespace `refs/holdfast/` is written. The user's branch, index, stash and reflog
+are never moved.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+
+from msgspec import Struct
+
+from holdfast.clock import SystemClock
+from holdfast.errors import (
+    GitError,
+    NotFoundError,
+    UnavailableError,
+    UntrustedError,
+    UsageError,
+    show_value,
+)
+from holdfast.git.command import OUTPUT_BYTES_MAX, run_git
+
+NAMESPACE = "refs/holdfast/"
+"""Every ref that Holdfast writes begins so. No command of git's moves or sends them by itself."""
+GITLINK = "160000"
+SYMLINK = "120000"
+TREE = "40000"
+
+_ID = re.compile(rb"[0-9a-f]{40}(?:[0-9a-f]{24})?\Z")
+_PERSON = re.compile(rb"(?P<name>.*?) ?<(?P<mail>[^>]*)> (?P<time>-?\d{1,15}) (?P<zone>[+-]\d{4})")
+_POINTER_BYTES_MAX = 1 << 12
+
+
+class Commit(Struct, frozen=True):
+    """A commit of git: who made it when, and what it says."""
+
+    id: str
+    tree: str
+    parents: tuple[str, ...]
+    author: str
+    mail: str
+    time: datetime
+    message: str
+
+    @property
+    def summary(self) -> str:
+        """The first line of its message."""
+        return self.message.partition("\n")[0]
+
+    @property
+    def trailers(self) -> list[tuple[str, str]]:
+        """The lines `Name: value` of the last paragraph of its message, in order."""
+        last = self.message.strip().rpartition("\n\n")[2]
+        found = [_TRAILER.match(line) for line in last.splitlines()]
+        return [(one[1], one[2].strip()) for one in found if one is not None]
+
+
+_TRAILER = re.compile(r"([A-Za-z][A-Za-z0-9-]*): (.*)\Z")
+
+
+class Entry(Struct, frozen=True):
+    """A file of a tree or of the index: its mode, in octal digits, and the id of what it holds."""
+
+    mode: str
+    id: str
+
+
+class Repository:
+    """One repository with a work tree, found by `Repository.find`.
+
+    `root` is the work tree's folder, `git_dir` that of the repository; a linked work tree has one
+    of its own, and shares `common_dir` with the others.
+    """
+
+    def __init__(self, root: str, git_dir: str, common_dir: str) -> None:
+        self.root = root
+        self.git_dir = git_dir
+        self.common_dir = common_dir
+
+    def __repr__(self) -> str:
+        return f"<Repository {self.root}>"
+
+    @classmethod
+    def find(cls, path: str | os.PathLike[str] = ".") -> Repository:
+        """Returns the repository whose work tree a folder is in.
+
+        Raises NotFoundError if there is none, UntrustedError if it belongs to another user, and
+        UnavailableError if it cannot be read, or git cannot.
+        """
+        if not isinstance(path, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"a work tree is found by a path, found {show_value(path)}")
+        start = folder = os.path.realpath(path)
+        while True:
+            pointer = os.path.join(folder, ".git")
+            if os.path.lexists(pointer):
+                break
+            above = os.path.dirname(folder)
+            if above == folder:
+                raise NotFoundError(f'"{start}" is in no git repository', hint="git init makes one")
+            folder = above
+        git_dir = _git_dir(pointer)
+        common_dir = _common_dir(git_dir)
+        for each in dict.fromkeys((folder, pointer, git_dir, common_dir)):
+            _check_owner(each)
+        found = cls(folder, git_dir, common_dir)
+        found.object_format  # noqa: B018  # raises if git cannot read it
+        return found
+
+    # --- running git -----------------------------------------------------------------------------
+
+    def run(
+        self,
+        *words: str,
+        data: bytes | None = None,
+        environment: Mapping[str, str] | None = None,
+        most: int = OUTPUT_BYTES_MAX,
+        codes: tuple[int, ...] = (0,),
+    ) -> tuple[int, bytes]:
+        """Runs one git command on this repository; see `run_git`."""
+        return run_git(
+            list(words),
+            git_dir=self.git_dir,
+            work_tree=self.root,
+            data=data,
+            environment=environment,
+            most=most,
+            codes=codes,
+        )
+
+    # --- facts -----------------------------------------------------------------------------------
+
+    @cached_property
+    def object_format(self) -> str:
+        """The digest that names objects: sha1 or sha256."""
+        return self.run("rev-parse", "--show-object-format")[1].decode().strip()
+
+    @property
+    def branch(self) -> str | None:
+        """The branch that is checked out; None if a commit is, and no branch."""
+        code, printed = self.run("symbolic-ref", "-q", "HEAD", codes=(0, 1))
+        name = printed.decode("utf-8", "surrogateescape").strip()
+        return name.removeprefix("refs/heads/") if code == 0 else None
+
+    @property
+    def head(self) -> str | None:
+        """The commit that is checked out; None before the first one."""
+        return self.commit_id("HEAD")
+
+    def commit_id(self, name: str) -> str | None:
+        """Returns the id of the commit that a branch, tag, ref or id means; None if nothing."""
+        if not name or name.startswith("-") or any(each in name for each in "\0\n"):
+            raise UsageError(f"a commit is named by an id, a branch or a tag, found {name!r:.80}")
+        code, printed = self.run(
+            "rev-parse",
+            "-q",
+            "--verify",
+            "--end-of-options",
+            f"{name}^{{commit}}",
+            codes=(0, 1, 128),
+        )
+        return printed.decode().strip() if code == 0 and _ID.match(printed.strip()) else None
+
+    def find_commit(self, name: str) -> Commit:
+        """Returns the commit that a branch, tag, ref or id means, or raises NotFoundError."""
+        id = self.commit_id(name)
+        if id is None:
+            raise NotFoundError(f'"{self.root}" has no commit {show_value(name)}')
+        [commit] = self.commits([id])
+        return commit
+
+    def last_commits(
+        self, count: int = 10, *, of: str = "HEAD", path: str | None = None
+    ) -> list[Commit]:
+        """Returns the newest commits of a branch, newest first; those that changed a path only.
+
+        None before the first commit.
+        """
+        if self.commit_id(of) is None:
+            return []
+        words = ["rev-list", f"--max-count={count}", "--end-of-options", of]
+        ids = self.run(*words, "--", *([path] if path is not None else []))[1].decode().split()
+        return self.commits(ids)
+
+    def commits(self, ids: Iterable[str]) -> list[Commit]:
+        """Returns commits by their ids."""
+        wanted = list(ids)
+        found = self.read_objects(wanted)
+        return [_parse_commit(id, found[id]) for id in wanted]
+
+    def refs(self, prefix: str = NAMESPACE) -> dict[str, str]:
+        """Returns refs whose name begins so, with the object that each leads to."""
+        form = "--format=%(objectname) %(refname)"
+        printed = self.run("for-each-ref", form, prefix.rstrip("/"))[1]
+        lines = printed.decode("utf-8", "surrogateescape").splitlines()
+        return {name: id for id, _, name in (line.partition(" ") for line in lines)}
+
+    # --- objects ---------------------------------------------------------------------------------
+
+    def read_objects(self, ids: Iterable[str]) -> dict[str, bytes]:
+        """Returns what objects hold, by id, or raises GitError if one is not there."""
+        wanted = list(dict.fromkeys(ids))
+        if not wanted:
+            return {}
+        printed = self.run(
+            "cat-file", "--batch", data="".join(f"{id}\n" for id in wanted).encode()
+        )[1]
+        found: dict[str, bytes] = {}
+        at = 0
+        for id in wanted:
+            end = printed.index(b"\n", at)
+            words = printed[at:end].split()
+            if len(words) != 3:
+                raise GitError(
+                    f'object {id} is not in the repository "{self.root}"',
+                    hint="git fsck looks whether the repository is whole",
+                )
+            size = int(words[2])
+            found[id] = printed[end + 1 : end + 1 + size]
+            at = end + 2 + size
+        return found
+
+    def missing(self, ids: Iterable[str]) -> set[str]:
+        """Returns those of some objects that the repository has not."""
+        wanted = list(dict.fromkeys(ids))
+        if not wanted:
+            return set()
+        data = "".join(f"{id}\n" for id in wanted).encode()
+        lines = self.run("cat-file", "--batch-check", data=data)[1].decode().splitlines()
+        return {id for id, line in zip(wanted, lines, strict=True) if line.endswith(" missing")}
+
+    def files_of(self, tree: str, *, under: str | None = None) -> dict[str, Entry]:
+        """Returns every file of a tree or of a commit, by path; those of one path if given."""
+        words = ["ls-tree", "-r", "-z", "--full-tree", tree]
+        printed = self.run(*words, *(["--", under] if under is not None else []))[1]
+        found: dict[str, Entry] = {}
+        for item in printed.split(b"\0"):
+            if item:
+                about, _, path = item.partition(b"\t")
+                mode, _, id = about.decode().split(" ")
+                found[os.fsdecode(path)] = Entry(mode.lstrip("0"), id)
+        return found
+
+    def write_tree(self, files: Mapping[str, Entry]) -> str:
+        """Writes a tree of files, through an index of its own, and returns its id."""
+        import tempfile
+
+        lines = [
+            f"{one.mode} {one.id}\t".encode() + os.fsencode(path) for path, one in files.items()
+        ]
+        with tempfile.TemporaryDirectory(prefix="index-", dir=self.private_dir()) as folder:
+            environment = {"GIT_INDEX_FILE": os.path.join(folder, "index")}
+            data = b"".join(line + b"\0" for line in lines)
+            self.run("update-index", "-z", "--index-info", data=data, environment=environment)
+            return self.run("write-tree", environment=environment)[1].decode().strip()
+
+    def write_commit(
+        self,
+        tree: str,
+        message: str,
+        *,
+        parents: Iterable[str] = (),
+        author: str = "holdfast",
+        mail: str = "holdfast@localhost",
+        time: datetime | None = None,
+    ) -> str:
+        """Writes a commit object, on no branch, and returns its id."""
+        now_us = SystemClock().now_us()
+        seconds = int((time - _EPOCH) / timedelta(seconds=1)) if time else now_us // 1_000_000
+        stamp = f"{seconds} +0000"
+        environment = {
+            "GIT_AUTHOR_NAME": _plain(author) or "unknown",
+            "GIT_AUTHOR_EMAIL": _plain(mail),
+            "GIT_AUTHOR_DATE": stamp,
+            "GIT_COMMITTER_NAME": "holdfast",
+            "GIT_COMMITTER_EMAIL": "holdfast@localhost",
+            "GIT_COMMITTER_DATE": stamp,
+        }
+        words = [word for parent in parents for word in ("-p", parent)]
+        data = message.encode("utf-8", "replace").replace(b"\0", b"?")
+        printed = self.run("commit-tree", *words, tree, data=data, environment=environment)[1]
+        return printed.decode().strip()
+
+    def point_ref(self, ref: str, commit: str | None, *, expected: str | None = None) -> None:
+        """Lets a ref of ours lead to a commit, or removes it; `expected` is what it must be now."""
+        if not ref.startswith(NAMESPACE):
+            raise UsageError(
+                f'a ref of holdfast begins with "{NAMESPACE}", found {show_value(ref)}'
+            )
+        words = ["-d", ref] if commit is None else [ref, commit]
+        self.run("update-ref", "--no-deref", *words, *([expected] if expected is not None else []))
+
+    def private_dir(self) -> str:
+        """Returns our folder beside what the repository keeps of this work tree; made if needed."""
+        folder = os.path.join(self.git_dir, "holdfast")
+        try:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            if os.path.islink(folder):
+                raise UntrustedError(f'"{folder}" is a link: expected a folder', hint="remove it")
+        except OSError as error:
+            raise UnavailableError(f'"{folder}" cannot be made: {error.strerror}') from error
+        return folder
+
+    def relative(self, path: str | os.PathLike[str]) -> str:
+        """Returns a path as git names it: from the root of the work tree, with slashes.
+
+        What it leads to is not followed if it is a link itself; the folders before it are.
+        """
+        whole = os.path.abspath(path)
+        inside = os.path.relpath(
+            os.path.join(os.path.realpath(os.path.dirname(whole)), os.path.basename(whole)),
+            self.root,
+        )
+        if inside == os.pardir or inside.startswith(os.pardir + os.sep) or inside == os.curdir:
+            raise UsageError(f'"{os.fspath(path)}" is no file in the work tree "{self.root}"')
+        return inside
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _plain(text: str) -> str:
+    """Returns a name as git takes it: on one line, without what ends it there."""
+    cleaned = "".join(each for each in text if each.isprintable() and each not in "<>")
+    return cleaned.encode("utf-8", "replace").decode().strip(" .,:;\"'")
+
+
+def _git_dir(pointer: str) -> str:
+    """Returns the folder of the repository that `.git` is or names."""
+    try:
+        if stat.S_ISDIR(os.stat(pointer).st_mode):
+            return os.path.realpath(pointer)
+        named = _read_pointer(pointer)
+    except OSError as error:
+        raise UnavailableError(f'"{pointer}" cannot be read: {error.strerror}') from error
+    if not named.startswith("gitdir: "):
+        raise UnavailableError(f'"{pointer}" names no repository', hint="git init repairs it")
+    git_dir = os.path.realpath(
+        os.path.join(os.path.dirname(pointer), named.removeprefix("gitdir: "))
+    )
+    if not os.path.isdir(git_dir):
+        raise UnavailableError(
+            f'"{pointer}" names the repository "{git_dir}", which is not there',
+            hint="git worktree repair",
+        )
+    return git_dir
+
+
+def _common_dir(git_dir: str) -> str:
+    try:
+        named = _read_pointer(os.path.join(git_dir, "commondir"))
+    except FileNotFoundError:
+        return git_dir
+    except OSError as error:
+        raise UnavailableError(f'"{git_dir}" cannot be read: {error.strerror}') from error
+    return os.path.realpath(os.path.join(git_dir, named))
+
+
+def _read_pointer(path: str) -> str:
+    with open(path, "rb") as file:
+        return os.fsdecode(file.read(_POINTER_BYTES_MAX)).rstrip("\n")
+
+
+def _check_owner(path: str) -> None:
+    """Raises UntrustedError if a part of the repository belongs to somebody else."""
+    try:
+        owner = os.stat(path).st_uid
+    except OSError as error:
+        raise UnavailableError(f'"{path}" cannot be read: {error.strerror}') from error
+    if owner not in (os.geteuid(), 0):
+        raise UntrustedError(
+            f'"{path}" belongs to another user ({owner}): nothing is done in such a repository',
+            hint="clone it, or change its owner",
+        )
+
+
+def _parse_commit(id: str, data: bytes) -> Commit:
+    header, _, message = data.partition(b"\n\n")
+    fields: dict[bytes, list[bytes]] = {}
+    for line in header.split(b"\n"):
+        name, _, value = line.partition(b" ")
+        fields.setdefault(name, []).append(value)
+    author = _PERSON.match(fields.get(b"author", [b""])[0])
+    if author is None or b"tree" not in fields:
+        raise GitError(f"commit {id} cannot be read", hint="git fsck looks at every object")
+    try:
+        time = _EPOCH + timedelta(seconds=int(author["time"]))
+    except OverflowError:
+        time = _EPOCH
+    return Commit(
+        id,
+        fields[b"tree"][0].decode(),
+        tuple(parent.decode() for parent in fields.get(b"parent", ())),
+        author["name"].decode("utf-8", "replace"),
+        author["mail"].decode("utf-8", "replace"),
+        time,
+        message.decode("utf-8", "replace"),
+    )

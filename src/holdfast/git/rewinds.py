@@ -1,0 +1,553 @@
+"""Points to go back to: revisions of scopes, and the files of a work tree as a commit of git.
+
+A point is made in this order: the files become a commit on a ref of ours, then one event in the
+log names the revisions and that commit. A process that is killed in between leaves a ref that
+nobody names, and no point.
+
+A rewind makes a point of what is there first, so that it can be undone. Then it brings scopes back,
+then files, each as a whole or not at all, and says in the log what it did. One that is killed has
+its first point in the log and no last word: done again it finishes, undone it goes back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.core import codec
+from holdfast.core.arguments import check_flag
+from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
+from holdfast.core.event import Event, to_datetime
+from holdfast.core.layers import Layer, register_layer
+from holdfast.errors import ConflictError, GitError, NotFoundError, UsageError, show_value
+from holdfast.git.repository import GITLINK, NAMESPACE, Entry, Repository
+from holdfast.git.work_tree import Look, WorkTree, is_safe
+from holdfast.names import GLOBAL, check_name, short_id
+from holdfast.record.context import RecordContext
+from holdfast.record.difference import Difference
+from holdfast.scope import Scope
+
+What = Literal["conversation", "state", "files", "all"]
+WHATS: tuple[What, ...] = ("conversation", "state", "files", "all")
+
+STREAM = "rewind/points"
+MARKED = "rewind.marked"
+DONE = "rewind.done"
+REFS = f"{NAMESPACE}points/"
+_BLOBS_AT_ONCE = 64 << 20
+
+register_layer(Layer(name="rewinds", prefixes=("rewind",), kept_with={"rewind": GLOBAL}))
+
+
+class RewindPoint(Struct, frozen=True, kw_only=True):
+    """A point to go back to. `scopes` has the revision of each scope that goes back with it.
+
+    `commit` has the files of the work tree, None if they are not covered; `branch` and `head` are
+    what was checked out. `rewinds` is the id of the point that a rewind went to, if this one was
+    made before it, so that it can be undone.
+    """
+
+    id: str
+    name: str
+    time: datetime
+    actor: str
+    scopes: dict[str, int]
+    commit: str | None = None
+    tree: str | None = None
+    branch: str | None = None
+    head: str | None = None
+    left_out: dict[str, str] = {}
+    rewinds: str | None = None
+    what: What = "all"
+
+
+class FileStep(Struct, frozen=True):
+    """A file that a rewind changes: it is written, made or removed."""
+
+    path: str
+    act: Literal["write", "make", "remove"]
+
+
+class Rewound(Struct, frozen=True, kw_only=True):
+    """What a rewind did. `before` is the point that undoes it.
+
+    `skipped` are files that stay as they are, each with the reason. `stays` says what cannot be
+    taken back.
+    """
+
+    point: RewindPoint
+    before: RewindPoint
+    what: What
+    scopes: dict[str, int]
+    files: list[FileStep]
+    skipped: dict[str, str]
+    stays: list[str]
+
+
+class Rewinds:
+    """The points of a store, and ways back to them. `root` is a folder of the work tree."""
+
+    def __init__(
+        self,
+        context: RecordContext,
+        scope_of: Callable[[str], Scope],
+        root: str | os.PathLike[str] = ".",
+        *,
+        exclude: Iterable[str] = (),
+    ) -> None:
+        self._context = context
+        self._log = context.log
+        self._scope_of = scope_of
+        self._root = root
+        self._exclude = tuple(exclude)
+
+    def __repr__(self) -> str:
+        return f"<Rewinds of {os.fspath(self._root)}>"
+
+    def work_tree(self) -> WorkTree:
+        """Returns the work tree, or raises NotFoundError if there is none."""
+        return WorkTree(Repository.find(self._root), exclude=self._exclude)
+
+    # --- points ----------------------------------------------------------------------------------
+
+    def mark(
+        self, name: str, scopes: Iterable[Scope | str] = (), *, files: bool | None = None
+    ) -> RewindPoint:
+        """Makes a point of what is there now, and returns it; durable when it returns.
+
+        `scopes` go back with it. `files` says whether the files of the work tree do; None: if it is
+        in a git repository. Untracked files are covered, ignored ones are not.
+        """
+        check_name(name, "the name of a point")
+        named = {(one if isinstance(one, Scope) else self._scope_of(one)).name: 0 for one in scopes}
+        tree = None
+        if files is not False and (files is None or check_flag(files, "files")):
+            try:
+                tree = self.work_tree()
+            except NotFoundError:
+                if files:
+                    raise
+        if tree is None and not named:
+            raise UsageError(
+                "a point needs scopes, or files in a git repository: found neither",
+                hint="name a scope, or git init",
+            )
+        return self._mark(name, named, tree)
+
+    def _mark(
+        self,
+        name: str,
+        named: Mapping[str, int],
+        tree: WorkTree | None,
+        *,
+        rewinds: str | None = None,
+        what: What = "all",
+        look: Look | None = None,
+    ) -> RewindPoint:
+        id = short_id(self._log.clock)
+        about: dict[str, Any] = {"id": id, "name": name}
+        if tree is not None:
+            about |= _commit_files(tree, id, name, look)
+        # The revisions are read after the files: a change that the files do not have yet is left
+        # out of both, or is in the scopes, which can tell it.
+        heads = zip(named, self._log.heads(list(named)), strict=True)
+        about["scopes"] = {stream: head.revision if head else 0 for stream, head in heads}
+        if rewinds is not None:
+            about |= {"rewinds": rewinds, "what": what}
+        event = self._write(MARKED, about)
+        return _point(event)
+
+    def _write(self, type: str, data: dict[str, Any]) -> Event:
+        """Writes an event of the points, and returns it."""
+        new_event = NewEvent(type, codec.encode_plain(data))
+        write = StreamWrite(STREAM, (new_event,))
+        result = self._log.commit(ProposedCommit((write,)))
+        return self._log.event(self._log.record(STREAM, result.revision))
+
+    def list(self) -> list[RewindPoint]:
+        """Returns the points, newest first; those that rewinds made before they began too."""
+        return [_point(event) for event in reversed(self._events()) if event.type == MARKED]
+
+    def find(self, point: RewindPoint | str) -> RewindPoint:
+        """Returns a point by its id or its name, which means the newest of that name."""
+        if isinstance(point, RewindPoint):
+            return point
+        if not isinstance(point, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"a point is found by its id or name, found {show_value(point)}")
+        points = self.list()
+        for one in points:
+            if one.id == point:
+                return one
+        for one in points:
+            if one.name == point:
+                return one
+        raise NotFoundError(
+            f"there is no point {show_value(point)} to go back to", hint="holdfast rewind list"
+        )
+
+    def interrupted(self) -> RewindPoint | None:
+        """Returns the point before a rewind that was killed and neither finished nor undone."""
+        events = self._events()
+        done = {event.data["before"] for event in events if event.type == DONE}
+        newest = next((event for event in reversed(events) if event.type == MARKED), None)
+        if newest is None or "rewinds" not in newest.data or newest.data["id"] in done:
+            return None
+        return _point(newest)
+
+    def _events(self) -> list[Event]:
+        head = self._log.head(STREAM)
+        records = self._log.records(STREAM, until=head.revision) if head else []
+        return [self._log.event(record) for record in records]
+
+    # --- going back ------------------------------------------------------------------------------
+
+    def preview(
+        self, point: RewindPoint | str, *, what: What = "all", overwrite: bool = False
+    ) -> Preview:
+        """Returns what a rewind to a point would do; its `apply` does that, and no more.
+
+        `what` goes back: the messages of the scopes, their state and tasks, the files, or all.
+        A file that somebody changed after a message of these scopes did stays as it is, unless
+        `overwrite` says otherwise.
+        """
+        found = self.find(point)
+        check_flag(overwrite, "overwrite")
+        return self._preview(found, what, overwrite=overwrite, base=None)
+
+    def preview_file(self, path: str | os.PathLike[str], commit: str = "HEAD") -> Preview:
+        """Returns what would bring one file back as a commit of git has it; `undo` takes it back.
+
+        What the file holds now and no commit has is named in `stays`: it is lost from the file,
+        and kept with the point that is made before.
+        """
+        tree = self.work_tree()
+        repository = tree.repository
+        inside, found = repository.relative(path), repository.find_commit(commit)
+        if not repository.files_of(found.id, under=inside):
+            raise NotFoundError(f'commit {found.id[:12]} has no file "{inside}"')
+        point = RewindPoint(
+            id=f"commit:{found.id}",
+            name=f"{inside} of {found.id[:12]}",
+            time=found.time,
+            actor=found.author,
+            scopes={},
+            commit=found.id,
+            branch=repository.branch,
+            head=repository.head,
+        )
+        preview = Preview(self, point, "files")
+        preview.look_at_files(tree, None, overwrite=True, only=inside)
+        return preview
+
+    def apply(self, preview: Preview) -> Rewound:
+        """Does what a preview showed."""
+        return preview.apply()
+
+    def rewind(
+        self, point: RewindPoint | str, *, what: What = "all", overwrite: bool = False
+    ) -> Rewound:
+        """Goes back to a point; see `preview`. `undo` takes it back."""
+        return self.preview(point, what=what, overwrite=overwrite).apply()
+
+    def preview_undo(self) -> Preview:
+        """Returns what `undo` would do."""
+        events = self._events()
+        done = {event.data["before"]: event.data for event in events if event.type == DONE}
+        to_undo: list[RewindPoint] = []
+        for before in (_point(event) for event in events if event.type == MARKED):
+            ids = [one.id for one in to_undo]
+            if before.rewinds in ids:
+                del to_undo[ids.index(before.rewinds) :]  # it was an undo of that one itself
+            elif before.rewinds is not None:
+                to_undo.append(before)
+        if not to_undo:
+            raise NotFoundError("there is no rewind to undo", hint="holdfast rewind list")
+        before = to_undo[-1]
+        after = done.get(before.id, {}).get("tree")
+        return self._preview(before, before.what, overwrite=True, base=after)
+
+    def undo(self) -> Rewound:
+        """Takes the newest rewind back that was not taken back yet.
+
+        A file that was changed since that rewind stays as it is.
+        """
+        return self.preview_undo().apply()
+
+    def _preview(
+        self, point: RewindPoint, what: object, *, overwrite: bool, base: str | None
+    ) -> Preview:
+        if what not in WHATS:
+            raise UsageError(
+                f"what goes back is one of {', '.join(WHATS)}, found {show_value(what)}"
+            )
+        chosen = what
+        has_files = chosen == "files" or (chosen == "all" and point.commit is not None)
+        if has_files and point.commit is None:
+            raise NotFoundError(
+                f'the point "{point.name}" has no files', hint="--what state or conversation"
+            )
+        if chosen in ("conversation", "state") and not point.scopes:
+            raise NotFoundError(f'the point "{point.name}" has no scopes', hint="--what files")
+        preview = Preview(self, point, chosen)
+        if chosen != "files":
+            preview.look_at_scopes(self._scope_of)
+        if has_files:
+            preview.look_at_files(self.work_tree(), base, overwrite=overwrite)
+        return preview
+
+
+class Preview:
+    """What a rewind would do, and what it leaves as it is. Nothing is done before `apply`."""
+
+    def __init__(self, rewinds: Rewinds, point: RewindPoint, what: What) -> None:
+        self._rewinds = rewinds
+        self.point = point
+        self.what: What = what
+        self.scopes: dict[str, Difference] = {}
+        """What the rewind changes in each scope: state, messages and tasks."""
+        self.files: list[FileStep] = []
+        self.skipped: dict[str, str] = {}
+        self.stays: list[str] = []
+        self._tree: WorkTree | None = None
+        self._now: dict[str, Entry] = {}
+        self._then: dict[str, Entry] = {}
+
+    # --- what it would do ------------------------------------------------------------------------
+
+    def look_at_scopes(self, scope_of: Callable[[str], Scope]) -> None:
+        """Finds what changes in the scopes, and what was recorded since and stays."""
+        for name, revision in self.point.scopes.items():
+            scope = scope_of(name)
+            now = scope.revision
+            self.scopes[name] = scope.diff(now, revision)
+            since = scope.diff(revision, now) if revision < now else None
+            for decision in since.decisions if since else ():
+                self.stays.append(f"decision {decision.id}: {decision.decision}")
+            for fact in since.facts if since else ():
+                self.stays.append(f"fact {fact.name}@{name}")
+
+    def look_at_files(
+        self, tree: WorkTree, base: str | None, *, overwrite: bool, only: str | None = None
+    ) -> None:
+        """Finds which files change, or whether one does; `base` is the tree from which a file must
+        not have changed.
+        """
+        repository = tree.repository
+        assert self.point.commit is not None, "BUG: the point has files"
+        self._tree = tree
+        look = tree.look()
+        self._now = look.files
+        try:
+            self._then = repository.files_of(self.point.commit)
+        except GitError as error:
+            raise NotFoundError(
+                f'the files of the point "{self.point.name}" are not in the repository '
+                f'"{repository.root}" any more: {error.message}',
+            ) from error
+        expected = self._now if base is None else repository.files_of(base)
+        theirs = {} if overwrite else self._changed_after_messages()
+        for path in sorted({*self._then, *self._now} if only is None else {only}):
+            now, then = self._now.get(path), self._then.get(path)
+            if now == then:
+                continue
+            if reason := self._reason_to_skip(path, look, expected, theirs):
+                self.skipped[path] = reason
+            else:
+                act = "make" if now is None else "remove" if then is None else "write"
+                self.files.append(FileStep(path, act))
+        if only is None:
+            self._name_what_stays(repository, look)
+
+    def _reason_to_skip(
+        self, path: str, look: Look, expected: Mapping[str, Entry], theirs: Mapping[str, str]
+    ) -> str | None:
+        now, then = self._now.get(path), self._then.get(path)
+        if path in look.left_out or path in self.point.left_out:
+            return look.left_out.get(path) or self.point.left_out[path]
+        if not is_safe(path):
+            return "its name leads out of the work tree, or into the repository"
+        if GITLINK in (now and now.mode, then and then.mode):
+            return "a submodule"
+        if expected.get(path) != now:
+            return "changed since"
+        assert self._tree is not None, "BUG: files are looked at with a tree"
+        if now is None and self._tree.entry(path) is not None:
+            return "ignored by git now: what it holds could not be brought back"
+        return theirs.get(path)
+
+    def _changed_after_messages(self) -> dict[str, str]:
+        """Returns files that hold something else than the messages since the point left in them."""
+        newest: dict[str, tuple[str, str | None]] = {}
+        for name, revision in self.point.scopes.items():
+            for message in reversed(self._rewinds._scope_of(name).messages):
+                if message.revision <= revision:
+                    break
+                for change in reversed(message.files):
+                    newest.setdefault(change.path, (message.id, change.after))
+        assert self._tree is not None, "BUG: files are looked at with a tree"
+        found: dict[str, str] = {}
+        for path, (message, after) in newest.items():
+            if path in self._now and _sha256(self._tree, path) != after:
+                found[path] = f"changed since message {message} did"
+        return found
+
+    def _name_what_stays(self, repository: Repository, look: Look) -> None:
+        head, branch = repository.head, repository.branch
+        if head != self.point.head:
+            self.stays.append(
+                f"commits: {branch or 'HEAD'} is at {_short(head)}, it was at "
+                f"{_short(self.point.head)}"
+            )
+        elif branch != self.point.branch:
+            self.stays.append(f"the branch: it is {branch}, was {self.point.branch}")
+        for path, reason in sorted({**self.point.left_out, **look.left_out}.items()):
+            self.stays.append(f"file {path}: {reason}")
+
+    # --- doing it --------------------------------------------------------------------------------
+
+    def apply(self) -> Rewound:
+        """Does it, after a point of what is there now. Raises ConflictError if a scope changed
+        since the preview; a file that did is skipped.
+        """
+        rewinds = self._rewinds
+        for name, difference in self.scopes.items():
+            newest = rewinds._scope_of(name).revision
+            if newest != difference.since:
+                raise ConflictError(
+                    f'scope "{name}" changed since the preview: it was at revision '
+                    f"{difference.since} and is at {newest}; nothing was done",
+                    stream=name,
+                    expected=difference.since,
+                    actual=newest,
+                    hint="look at a new preview",
+                )
+        look = self._tree.look(keep=True) if self._tree is not None else None
+        if self._tree is not None and look is not None:
+            for path, reason in self._tree.remove_leftovers(look).items():
+                self.skipped[path] = reason
+        named = self.point.scopes if self.scopes else {}
+        before = rewinds._mark(
+            f"before rewind to {self.point.name}"[:200],
+            named,
+            self._tree,
+            rewinds=self.point.id,
+            what=self.what,
+            look=look,
+        )
+        revisions = {name: self._bring_back(name) for name in self.scopes}
+        written = self._put_files(look) if look is not None else []
+        self._say_done(before, written, revisions)
+        return Rewound(
+            point=self.point,
+            before=before,
+            what=self.what,
+            scopes=revisions,
+            files=written,
+            skipped=self.skipped,
+            stays=self.stays,
+        )
+
+    def _bring_back(self, name: str) -> int:
+        """Brings one scope back, and returns its new revision."""
+        scope, to = self._rewinds._scope_of(name), self.point.scopes[name]
+        expected = self.scopes[name].since
+        if to == expected:
+            return expected
+        if self.what == "conversation":
+            scope.messages.rewind(to)
+            return scope.revision
+        return int(scope.restore(to, expected=expected, messages=self.what == "all"))
+
+    def _put_files(self, look: Look) -> list[FileStep]:
+        """Puts the files back that have not changed since the preview; returns those."""
+        tree = self._tree
+        assert tree is not None, "BUG: files are put back into a tree"
+        wanted = [
+            step for step in self.files if look.files.get(step.path) == self._now.get(step.path)
+        ]
+        for step in self.files:
+            if step not in wanted:
+                self.skipped[step.path] = "changed since"
+        done: list[FileStep] = []
+        # Removals first: a file may stand where a folder is to be.
+        wanted.sort(key=lambda step: step.act != "remove")
+        for step in wanted:
+            then = self._then.get(step.path)
+            data = tree.repository.read_objects([then.id])[then.id] if then is not None else b""
+            reason = tree.put(step.path, then, self._now.get(step.path), data)
+            if reason is None:
+                done.append(step)
+            else:
+                self.skipped[step.path] = reason
+            if step.act == "remove":
+                tree.remove_empty_folders([step.path])
+        return done
+
+    def _say_done(
+        self, before: RewindPoint, written: list[FileStep], revisions: dict[str, int]
+    ) -> None:
+        about: dict[str, Any] = {
+            "point": self.point.id,
+            "before": before.id,
+            "what": self.what,
+            "scopes": revisions,
+            "files": len(written),
+            "skipped": {_shown(path): reason for path, reason in self.skipped.items()},
+        }
+        if self._tree is not None:
+            # What the files hold now: an undo leaves alone what is changed after this.
+            about["tree"] = self._tree.repository.write_tree(self._tree.look(keep=True).files)
+            ref = f"{REFS}{before.id}-after"
+            repository = self._tree.repository
+            commit = repository.write_commit(
+                about["tree"], f"After the rewind to {self.point.name}\n", parents=[]
+            )
+            repository.point_ref(ref, commit)
+        self._rewinds._write(DONE, about)
+
+
+def _commit_files(tree: WorkTree, id: str, name: str, look: Look | None) -> dict[str, Any]:
+    """Writes the files of a work tree as a commit on a ref of ours, and returns what it is."""
+    repository = tree.repository
+    look = look or tree.look(keep=True)
+    written = repository.write_tree(look.files)
+    head, branch = repository.head, repository.branch
+    commit = repository.write_commit(
+        written,
+        f"Point: {name}\n\nHoldfast-Point: {id}\n",
+        parents=[head] if head else [],
+    )
+    repository.point_ref(f"{REFS}{id}", commit)
+    left_out = {_shown(path): reason for path, reason in look.left_out.items()}
+    found = {"commit": commit, "tree": written, "branch": branch, "head": head}
+    return {**found, **({"left_out": left_out} if left_out else {})}
+
+
+def _point(event: Event) -> RewindPoint:
+    data = event.data
+    return msgspec.convert(
+        {**data, "time": to_datetime(event.record.time), "actor": event.actor}, RewindPoint
+    )
+
+
+def _shown(path: str) -> str:
+    """Returns a path as the log can keep it: a byte that is no text is written out."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def _short(id: str | None) -> str:
+    return "no commit" if id is None else id[:12]
+
+
+def _sha256(tree: WorkTree, path: str) -> str | None:
+    try:
+        with open(os.path.join(tree.repository.root, path), "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None

@@ -1,0 +1,35 @@
+"""Projects: a person and a coordinator share one working directory.
+
+settings      `[project]` of holdfast.toml
+survey        what a directory shows of a project
+project       the project itself: its scope, its tasks, who coordinates it
+coordinator   the one that works, under the project's lease; its children
+work          work on a task as a run, a turn as a block of it
+inbox         messages of a person, taken in the commit that uses them
+outcome       what came of a task, and of a session
+sessions      conversations of the project, and who is in them
+"""
+
+from holdfast.projects.coordinator import Child, Coordinator, Holder, Result
+from holdfast.projects.inbox import WaitingMessage
+from holdfast.projects.outcome import Outcome, Summary
+from holdfast.projects.project import Project, ProjectStatus
+from holdfast.projects.sessions import ProjectSession
+from holdfast.projects.settings import Settings
+from holdfast.projects.survey import Finding, Survey
+
+__all__ = [
+    "Child",
+    "Coordinator",
+    "Finding",
+    "Holder",
+    "Outcome",
+    "Project",
+    "ProjectSession",
+    "ProjectStatus",
+    "Result",
+    "Settings",
+    "Summary",
+    "Survey",
+    "WaitingMessage",
+]

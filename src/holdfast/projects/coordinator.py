@@ -1,0 +1,583 @@
+"""The coordinator: the one that works in a project, under the lease `project/<id>`.
+
+    with project.coordinate() as main:
+        main.do("write the changelog")
+
+What it commits is fenced by that lease. A second start is told where the first is, and may take its
+place. Whoever coordinates next goes on with the runs that were left: the coordinator's own work and
+its children. While a run is at work, the coordinator looks into its inbox ten times a second: a
+person's stop is taken, and durable, before anything else is begun.
+
+The state of the scope says what cannot be seen elsewhere:
+
+    root      {"host", "path"}                             where the project is
+    mode      "conversation" or "autonomous"
+    work      {"task", "run"}                              what is being worked on
+    children  run -> {"task", "agent", "epoch", "depth", "parent"}
+    session   the id of the newest session
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from threading import Lock
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from holdfast.backends.protocol import Lease
+from holdfast.core.event import to_datetime
+from holdfast.core.inbox import Inbox, take_in
+from holdfast.core.leases import HeldLease, Worker
+from holdfast.core.page import NO_LIMIT
+from holdfast.core.transaction import PendingCommit
+from holdfast.errors import (
+    LeaseLostError,
+    NeedsAttentionError,
+    NotFoundError,
+    RunCancelledError,
+    RunFailedError,
+    StillRunningError,
+    UsageError,
+    show_us,
+)
+from holdfast.names import new_id
+from holdfast.projects import work
+from holdfast.projects.inbox import WaitingMessage, waiting
+from holdfast.projects.work import Assignment
+from holdfast.record.memory import KEY as MEMORY
+from holdfast.record.task_events import Task
+from holdfast.record.tasks import Tasks
+from holdfast.runs.engine import Run
+from holdfast.runs.execution import INDEX
+
+if TYPE_CHECKING:
+    from holdfast.projects.project import Project
+    from holdfast.record.memory import Memory
+
+LOOK_S = 0.1
+"""How often the inbox is looked into while a run is at work."""
+_logger = logging.getLogger("holdfast.projects")
+
+Mode = Literal["conversation", "autonomous"]
+WorkStatus = Literal["done", "blocked", "failed", "stopped"]
+_OPEN = ("open", "in_progress")
+
+
+class Holder(Struct, frozen=True):
+    """Who coordinates a project."""
+
+    worker: str
+    epoch: int
+    host: str | None
+    pid: int | None
+    age_s: float
+    """How long it has had the lease."""
+
+    def __str__(self) -> str:
+        where = f"process {self.pid} on {self.host}" if self.pid else f'worker "{self.worker}"'
+        return f"{where}, for {show_us(round(self.age_s * 1e6))}"
+
+
+class Result(Struct, frozen=True):
+    """What came of work on a task. `stopped`: a person stopped it, and it can be resumed."""
+
+    task: str
+    status: WorkStatus
+    answer: str = ""
+    reason: str = ""
+    run: str = ""
+    usage: dict[str, int] = {}
+
+
+class Child:
+    """A child agent at work on a task."""
+
+    def __init__(self, main: Coordinator, run: Run[Any], task: str, depth: int) -> None:
+        self.run = run
+        self.task = task
+        self.depth = depth
+        self._main = main
+
+    def result(self) -> Result:
+        """Waits for the end of its work; messages to the coordinator are heeded meanwhile."""
+        return self._main._result(self.task, self.run)
+
+    def __repr__(self) -> str:
+        return f"<Child {self.run.id} on {self.task}>"
+
+
+class Coordinator:
+    """The block of `with project.coordinate() as main:`; for the thread that entered it."""
+
+    def __init__(self, project: Project, *, take_over: bool, wait_s: float) -> None:
+        self.project = project
+        self.store = project.store
+        self.scope = project.scope
+        self.is_replaced = False
+        """Whether another coordinator has taken the lease: nothing more is written here."""
+        self._engine = self.store._engine
+        self._box = Inbox(self.store._log, self.scope.name)
+        self._looking = Lock()
+        self._take_over = take_over
+        self._wait_s = wait_s
+        self._lease: HeldLease | None = None
+        self.session: str | None = None
+        """The session that answers to messages are added to."""
+
+    # --- the lease -------------------------------------------------------------------------------
+
+    @property
+    def lease(self) -> Lease:
+        """The lease that everything it commits is fenced by."""
+        if self._lease is None:
+            raise UsageError("the project is not coordinated here", hint="use it in a with block")
+        return self._lease
+
+    def __enter__(self) -> Coordinator:
+        self.project._check_place()
+        self._lease = self._acquire()
+        try:
+            self._lease.keep()
+            self._lease.fence()
+            work.enter(self)
+            self._begin()
+        except BaseException:
+            self._leave()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._leave()
+
+    def _acquire(self) -> HeldLease:
+        name = self.scope.name
+        if self._take_over and (held := self.project.coordinator()) is not None:
+            _logger.warning('project "%s" is taken over from %s', self.project.id, held)
+            self._break(name)
+        try:
+            return self.store.lease(name, wait_s=self._wait_s)
+        except LeaseLostError as error:
+            held = self.project.coordinator()
+            if held is None:
+                raise
+            raise LeaseLostError(
+                f'project "{self.project.id}" has a coordinator: {held}',
+                lease=name,
+                epoch=held.epoch,
+                hint="send it a message (--attach), or take its place (--take-over)",
+            ) from error
+
+    def _break(self, name: str) -> None:
+        """Ends somebody's lease: what is committed under it from now on is refused."""
+        held = self.store._log.leases.holder(name)
+        if held is not None and held.owner != self.store.worker:
+            self.store._log.leases.release(held)
+
+    def _begin(self) -> None:
+        """Says where the project is, and takes the children that an earlier coordinator left."""
+        here = {"host": socket.gethostname(), "path": str(self.project.root)}
+        if self.scope.get("root") != here:
+            self.scope.set("root", here)
+        for run, child in dict(self.scope.get("children", {})).items():
+            if self._holder_of(run) is not None and not self._has_ended(run):
+                # Its process lives: it goes on there, and answers to this coordinator from now on.
+                self.scope.set(("children", run), {**child, "epoch": self.lease.epoch})
+        current = self._current()
+        if current is not None and self._take_over:
+            self._break(f"run/{current['run']}")
+
+    def _leave(self) -> None:
+        """Pauses what is at work here, and gives the lease back; it can be gone on with."""
+        for run in self._at_work():
+            self._engine.suspend(run, "the coordinator has left")
+        for run in self._at_work():
+            self._await_pass(run)
+        work.leave(self)
+        if self._lease is not None:
+            if self._lease.entered:
+                self._lease.unfence()
+            self._lease.give_back()
+            self._lease = None
+
+    # --- what it has -----------------------------------------------------------------------------
+
+    @property
+    def tasks(self) -> Tasks:
+        """The tasks of the project."""
+        return self.scope.tasks
+
+    @property
+    def memory(self) -> Memory:
+        """The working memory of the project."""
+        return self.scope.memory
+
+    @property
+    def mode(self) -> Mode:
+        """Whether it works by itself, or talks with a person."""
+        return self.scope.get("mode", "conversation")
+
+    def waiting(self) -> list[WaitingMessage]:
+        """Returns the messages that were not taken yet, most urgent first."""
+        with self._looking:  # a turn looks too, in the thread of its run
+            return waiting(self._box, self.scope.name, self.lease)
+
+    def inbox(self) -> Iterator[WaitingMessage]:
+        """Yields each message that waits, most urgent first. `message.done(tx)` takes it.
+
+        What came meanwhile is yielded too. A message that no commit took is yielded by the next
+        call again.
+        """
+        seen: set[int] = set()
+        while left := [one for one in self.waiting() if one.revision not in seen]:
+            seen.add(left[0].revision)
+            yield left[0]
+
+    def take(self, tx: PendingCommit, revision: int) -> None:
+        """Takes a message in a commit; see `WaitingMessage.done`."""
+        take_in(tx, self.scope.name, revision, self.lease)
+
+    # --- working ---------------------------------------------------------------------------------
+
+    def do(self, text: str, *, priority: int | str = 0, key: str | None = None) -> Result:
+        """Adds a task and works on it until it is done, blocked or stopped."""
+        return self.work(self.tasks.add(text, priority=priority, key=key))
+
+    def work(self, task: Task | str) -> Result:
+        """Works on a task as a run; messages are heeded meanwhile."""
+        known = self.tasks.get(task.id if isinstance(task, Task) else task)
+        if known.is_closed:
+            raise UsageError(f'task "{known.id}" is {known.status}', hint="reopen it first")
+        id = self._free_run(known.id)
+        self._assign(known, {"task": known.id, "run": id})
+        return self._result(known.id, self._start(known, id))
+
+    def resume(self) -> list[Result]:
+        """Goes on with what was being worked on: the run itself, after a stop or a crash.
+
+        Children that were paused go on too. Returns what came of the coordinator's own work.
+        """
+        for id in self.unfinished():
+            self._await_pass(id)
+        children = dict(self.scope.get("children", {}))
+        for id in children:
+            if id in self.unfinished() and self._holder_of(id) is None:
+                self._reclaim(children[id]["task"], children[id].get("agent"))
+                self.store.resume(id)
+            elif self._has_ended(id):
+                self._settle(children[id]["task"], id)
+        found: list[Result] = []
+        current = self._current()
+        own = [id for id in self.unfinished() if id not in children]
+        if current is not None and current["run"] not in own:
+            own.insert(0, current["run"])
+        for id in own:
+            task = self._task_of(id, current)
+            if task is None:
+                continue
+            if not task.is_closed:
+                self._assign(task, {"task": task.id, "run": id})
+            found.append(self._result(task.id, self._start(task, id)))
+        return found
+
+    def go_on(self) -> Iterator[Result]:
+        """Works by itself: what was left, then follow-ups and tasks by priority, until a stop."""
+        results = self.resume()
+        yield from results
+        while not results or results[-1].status != "stopped":
+            self.take_follow_ups()
+            task = self._next()
+            if task is None:
+                return
+            results = [self.work(task)]
+            yield results[0]
+
+    def take_follow_ups(self) -> list[Task]:
+        """Makes a task of each follow-up, in the commit that takes it."""
+        added: list[Task] = []
+        for one in self.inbox():
+            if one.kind == "follow-up":
+                with self.store.commit() as tx:
+                    key, priority = f"inbox-{one.revision}", one.value.get("priority", 0)
+                    tasks = tx.scope(self.scope).tasks
+                    task = tasks.add(one.text, key=key, priority=priority)
+                    one.done(tx)
+                added.append(task)
+        return added
+
+    def _next(self) -> Task | None:
+        """Returns the task of highest priority that nothing stands in the way of."""
+        for task in self.tasks.list(status=_OPEN, limit=None):
+            if not task.waits_for and (task.status == "open" or task.suspect):
+                return task
+        return None
+
+    def _assign(self, task: Task, current: dict[str, str]) -> None:
+        """Claims a task for this worker and says that it is being worked on, in one commit."""
+        with self.store.commit() as tx:
+            scope = tx.scope(self.scope)
+            if task.status == "blocked":
+                scope.tasks.unblock(task.id)
+            if not self._is_mine(task):
+                scope.tasks.claim(task.id)
+            scope.set("mode", "autonomous")
+            scope.set("work", current)
+
+    def _reclaim(self, id: str, owner: str | None) -> None:
+        task = self.tasks.get(id)
+        if task.status in _OPEN and not self._is_mine(task):
+            self.tasks.claim(id, owner=owner)
+
+    def _is_mine(self, task: Task) -> bool:
+        is_held = task.status == "in_progress" and not task.suspect
+        return is_held and task.worker == self.store.worker
+
+    def _start(self, task: Task, id: str) -> Run[Any]:
+        limits = self.project.settings.limits
+        asked = Assignment(
+            self.project.id, task.id, task.title, limits.turns, epoch=self.lease.epoch
+        )
+        return self.store.start(work.work, asdict(asked), id=id, if_exists="attach")
+
+    def _result(self, task: str, run: Run[Any]) -> Result:
+        """Waits for a run, heeding messages; returns what came of it."""
+        while True:
+            if self._heed(run.id) == "stopped":
+                return Result(task, "stopped", run=run.id, reason="a person stopped it")
+            try:
+                found = run.result(timeout=LOOK_S)
+            except StillRunningError:
+                continue
+            except (RunFailedError, RunCancelledError, NeedsAttentionError) as error:
+                return self._settle(task, run.id, error)
+            return Result(
+                task, found["status"], found["answer"], found["reason"], run.id, found["usage"]
+            )
+
+    def _settle(self, task: str, run: str, error: Exception | None = None) -> Result:
+        """Blocks a task whose run ended without an answer, for a person to look at."""
+        reason = "its run ended without an answer" if error is None else str(error)
+        known = self.tasks.get(task)
+        with self.store.commit() as tx:
+            scope = tx.scope(self.scope)
+            if known.status == "open" or self._is_mine(known) or known.suspect:
+                scope.tasks.block(task, why=reason[:1000], owner=known.owner)
+            scope.delete(("children", run), missing_ok=True)
+            if (self._current() or {"run": ""})["run"] == run:
+                scope.set("mode", "conversation")
+                scope.delete("work", missing_ok=True)
+        return Result(task, "failed", reason=reason, run=run)
+
+    # --- talking ---------------------------------------------------------------------------------
+
+    def talk(self, text: str, *, revision: int = 0, id: str | None = None) -> str | None:
+        """One exchange of the session's conversation; returns what the agent answered.
+
+        With `revision` it is a message of the inbox, and is taken in the commit that adds it. A
+        stop ends the wait: then it returns None, and the answer is asked for again when the run of
+        that id is resumed.
+        """
+        session = self.session or self.project.inbox_session
+        id = id or f"{self.project.id}.{session}.{revision or new_id(self.store._log.clock)}"
+        run = self.store.start(
+            work.talk, self.project.id, session, text, revision, id=id, if_exists="attach"
+        )
+        while True:
+            stop = next((one for one in self.waiting() if one.kind == "stop"), None)
+            if stop is not None:
+                self.stop(stop)
+                return None
+            with contextlib.suppress(StillRunningError):
+                return run.result(timeout=LOOK_S)["answer"]
+
+    def attend(self) -> list[Result]:
+        """Does what messages ask for while there is no work; returns what came of follow-ups.
+
+        For a program that waits for a person: called a few times a second, it answers at once.
+        """
+        for one in self.inbox():
+            if one.kind == "stop":
+                self.stop(one)
+            elif one.kind == "interrupt":
+                self.talk(one.text, revision=one.revision)
+            elif one.kind == "note":
+                self._note(one)
+        return [self.work(task) for task in self.take_follow_ups()]
+
+    # --- messages while it works -----------------------------------------------------------------
+
+    def _heed(self, run: str) -> str | None:
+        """Does what urgent messages ask for; "stopped" if the work is to stop."""
+        for one in self.inbox():
+            if one.kind == "stop":
+                self.stop(one)
+                return "stopped"
+            if one.kind == "interrupt":
+                if not self._interrupt(one, run):
+                    return "stopped"
+            elif one.kind == "note":
+                self._note(one)
+        return None
+
+    def stop(self, message: WaitingMessage | None = None, *, let_children: bool = False) -> None:
+        """Pauses the work and turns to conversation; `resume` goes on with the same task.
+
+        What the runs recorded is durable before the mode is switched, and the message is taken in
+        that commit. Processes of agents get TERM, then KILL.
+        """
+        leave = let_children or bool(message and message.value.get("let_children"))
+        children = self.scope.get("children", {})
+        for id in self._at_work():
+            if not (leave and id in children):
+                self._engine.suspend(id, "a person stopped it")
+        with self.store.commit() as tx:
+            tx.scope(self.scope).set("mode", "conversation")
+            if message is not None:
+                message.done(tx)
+
+    def _interrupt(self, message: WaitingMessage, run: str) -> bool:
+        """Pauses the work, answers a message, and goes on; False if it was stopped meanwhile."""
+        self._engine.suspend(run, "a person interrupted it")
+        before = self.mode
+        self.scope.set("mode", "conversation")
+        if self.talk(message.text, revision=message.revision) is None:
+            return False
+        self._await_pass(run)
+        self.scope.set("mode", before)
+        if not self._has_ended(run):
+            self.store.resume(run)
+        return True
+
+    def _note(self, message: WaitingMessage) -> None:
+        name = f"inbox-{message.revision}"
+        at = to_datetime(self.store._log.clock.now_us())
+        entry = {"value": message.text, "lifetime": "project", "at": at}
+        with self.store.commit() as tx:
+            tx.scope(self.scope).set((MEMORY, "notes", name), entry)
+            message.done(tx)
+
+    # --- children --------------------------------------------------------------------------------
+
+    def spawn(
+        self, task: Task | str, agent: str | None = None, *, parent: Child | None = None
+    ) -> Child:
+        """Starts a child agent on a task: a run of its own, which ends with its task."""
+        known = self.tasks.get(task.id if isinstance(task, Task) else task)
+        children = dict(self.scope.get("children", {}))
+        depth = 1 if parent is None else parent.depth + 1
+        self._check_limits(children, depth, None if parent is None else parent.run.id)
+        id = self._free_run(known.id)
+        asked = Assignment(
+            self.project.id, known.id, known.title, self.project.settings.limits.turns,
+            agent=agent, epoch=self.lease.epoch, depth=depth,
+        )  # fmt: skip
+        entry = {"task": known.id, "agent": agent, "epoch": self.lease.epoch, "depth": depth}
+        with self.store.commit() as tx:
+            scope = tx.scope(self.scope)
+            scope.tasks.claim(known.id, owner=agent)
+            scope.set(("children", id), {**entry, "parent": parent and parent.run.id})
+        run = self.store.start(work.work, asdict(asked), id=id, if_exists="attach")
+        return Child(self, run, known.id, depth)
+
+    def children(self) -> list[Child]:
+        """Returns the children that have not ended."""
+        return [
+            Child(self, self.store.run(id), child["task"], child["depth"])
+            for id, child in self.scope.get("children", {}).items()
+            if self._exists(id) and not self._has_ended(id)
+        ]
+
+    def _check_limits(self, children: dict[str, Any], depth: int, parent: str | None) -> None:
+        limits = self.project.settings.limits
+        siblings = sum(child.get("parent") == parent for child in children.values())
+        for what, count, most in (
+            ("agents", len(children) + 2, limits.agents),
+            ("depth", depth, limits.depth),
+            ("children", siblings + 1, limits.children),
+        ):
+            if count > most:
+                raise UsageError(
+                    f"a child more would make {count} of project.limits.{what}: at most {most}",
+                    hint=f"wait for one to end, or set {what} in [project.limits]",
+                )
+
+    # --- runs of the project ---------------------------------------------------------------------
+
+    def unfinished(self) -> list[str]:
+        """Returns the runs of the project that have not ended: its own work and its children's."""
+        marks = self.store._log.marks.list(INDEX, limit=NO_LIMIT)
+        return [mark.key for mark in marks if self._is_ours(mark.key, work.work.name)]
+
+    def _is_ours(self, run: str, *names: str) -> bool:
+        """Says whether a run is one of this project, and of one of these functions."""
+        if not run.startswith(f"{self.project.id}.") or not self._exists(run):
+            return False
+        created = self._engine.created_of(run)
+        if created.name not in names:
+            return False
+        return work.project_of(created.name, self._engine.load(created.inputs)) == self.project.id
+
+    def _current(self) -> dict[str, str] | None:
+        """Returns task and run that are being worked on, as the state says."""
+        found: Any = self.scope.get("work")
+        return None if found is None else dict(found)
+
+    def _task_of(self, run: str, current: dict[str, str] | None) -> Task | None:
+        id = current["task"] if current and current["run"] == run else None
+        if id is None:
+            created = self._engine.created_of(run)
+            id = self._engine.load(created.inputs)["assignment"]["task"]
+        try:
+            return self.tasks.get(id)
+        except NotFoundError:
+            return None
+
+    def _free_run(self, task: str) -> str:
+        number = 1
+        while self._exists(id := f"{self.project.id}.{task}.{number}"):
+            number += 1
+        return id
+
+    def _exists(self, run: str) -> bool:
+        return self._engine.free_after(run) is None
+
+    def _has_ended(self, run: str) -> bool:
+        return self._exists(run) and self._engine.ended(run) is not None
+
+    def _holder_of(self, run: str) -> Lease | None:
+        held = self.store._log.leases.holder(f"run/{run}")
+        return None if held is None or held.owner == self.store.worker else held
+
+    def _at_work(self) -> list[str]:
+        names = (work.work.name, work.talk.name)
+        return [id for id in list(self._engine.active) if self._is_ours(id, *names)]
+
+    def _await_pass(self, run: str) -> None:
+        """Waits until a run that is being paused here has let go of everything."""
+        while (active := self._engine.active.get(run)) is not None and active.leaving is not None:
+            active.over.wait(LOOK_S)
+
+
+def holder_of(project: Project) -> Holder | None:
+    """Returns who coordinates a project now; None if nobody does."""
+    store, name = project.store, project.scope.name
+    held = store._log.leases.holder(name)
+    if held is None:
+        return None
+    since_us = store._log.clock.now_us()
+    head = store._log.head(f"lease/{name}")
+    age_s = 0.0 if head is None else max(0, since_us - head.time) / 1e6
+    workers: list[Worker] = store.lease_keeper.workers()
+    worker = next((one for one in workers if one.id == held.owner), None)
+    host, pid = (None, None) if worker is None else (worker.host, worker.pid)
+    if held.owner == store.worker:
+        host, pid = socket.gethostname(), os.getpid()
+    return Holder(held.owner, held.epoch, host, pid, age_s)

@@ -1,0 +1,86 @@
+"""What is sent to a project's coordinator, and how it is taken: in the commit that uses it.
+
+The inbox is `core/inbox.py`, of the owner `project/<id>`. A person's word for the five kinds:
+
+    stop        the work pauses, and the coordinator turns to conversation
+    interrupt   the work pauses, this is answered, and the work goes on
+    steer       heeded in the next turn of the work
+    follow-up   becomes a task, done after what is being done
+    note        kept in working memory; nobody is disturbed (`ambient` in the inbox)
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from holdfast.backends.protocol import Lease
+from holdfast.core import inbox as core_inbox
+from holdfast.core.arguments import check_text
+from holdfast.core.inbox import Inbox, InboxMessage
+from holdfast.core.transaction import PendingCommit
+from holdfast.errors import UsageError, show_value
+
+if TYPE_CHECKING:
+    from holdfast.store import Store
+
+MessageKind = Literal["stop", "interrupt", "steer", "follow-up", "note"]
+KINDS: tuple[MessageKind, ...] = ("stop", "interrupt", "steer", "follow-up", "note")
+"""The kinds, most urgent first."""
+_STORED: dict[str, str] = {"note": "ambient"}
+_SHOWN: dict[str, MessageKind] = {"ambient": "note"}
+
+
+class WaitingMessage:
+    """A message to the coordinator. It waits until a commit takes it: `message.done(tx)`."""
+
+    def __init__(self, message: InboxMessage, owner: str, lease: Lease | None) -> None:
+        self.revision = message.revision
+        """Its place in the inbox, and its identity."""
+        self.kind: MessageKind = _SHOWN.get(message.kind, cast("MessageKind", message.kind))
+        value: Any = message.value
+        self.value: dict[str, Any] = value if isinstance(value, dict) else {"text": str(value)}
+        self.text = str(self.value.get("text") or "")
+        self.sender = message.sender
+        self.time: datetime = message.time
+        self._owner = owner
+        self._lease = lease
+
+    def done(self, tx: PendingCommit) -> None:
+        """Takes the message in a commit that does what it asks for, fenced by the lease.
+
+        If that commit is not made, the message waits on. One that was taken before makes the commit
+        a ConflictError, and nothing of it is written.
+        """
+        if self._lease is None:
+            raise UsageError(
+                "only the coordinator takes a message", hint="with project.coordinate() as main:"
+            )
+        core_inbox.take_in(tx, self._owner, self.revision, self._lease)
+
+    def __repr__(self) -> str:
+        return f"<WaitingMessage {self.revision} {self.kind} from {self.sender}>"
+
+
+def send(
+    store: Store, owner: str, kind: str, text: str, *, id: str | None = None, **more: Any
+) -> int:
+    """Puts a message into the inbox, and returns its revision there; durable when it returns."""
+    if kind not in KINDS:
+        raise UsageError(f"a message is one of {', '.join(KINDS)}, found {show_value(kind)}")
+    if text or kind != "stop":
+        check_text(text, "a message")
+    value = {"text": text, **{name: one for name, one in more.items() if one}}
+    return core_inbox.send(store._log, owner, _STORED.get(kind, kind), value, id=id)
+
+
+def waiting(box: Inbox, owner: str, lease: Lease | None) -> list[WaitingMessage]:
+    """Returns what waits in an inbox now, most urgent first, then oldest."""
+    box.look()
+    return [WaitingMessage(message, owner, lease) for message in box.waiting()]
+
+
+def is_taken(box: Inbox, revision: int) -> bool:
+    """Says whether a message was taken."""
+    box.look()
+    return revision in box.taken

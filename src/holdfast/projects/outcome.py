@@ -1,0 +1,191 @@
+"""What came of a task that was asked for, and of a session: for scripts, and for a person.
+
+A task that is asked for while somebody coordinates becomes a follow-up there, and its answer is
+waited for. If that coordinator leaves without taking it, it is done here.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from holdfast.backends.deadline import monotonic
+from holdfast.core.event import to_datetime
+from holdfast.errors import (
+    LeaseLostError,
+    RunCancelledError,
+    RunFailedError,
+    StillRunningError,
+    UnavailableError,
+)
+from holdfast.projects.coordinator import LOOK_S, Result
+from holdfast.projects.inbox import is_taken
+from holdfast.record.task_events import Task
+
+if TYPE_CHECKING:
+    from holdfast.projects.coordinator import Coordinator
+    from holdfast.projects.project import Project
+
+NEXT_MAX = 5
+ANSWERS_LOOKED_AT = 20
+
+
+class Outcome(Struct, frozen=True):
+    """What came of a task, as `holdfast project do` prints it."""
+
+    task: str
+    status: str
+    answer: str
+    files: tuple[str, ...]
+    decisions: tuple[str, ...]
+    tasks: tuple[str, ...]
+    usage: dict[str, int]
+
+
+class Summary(Struct, frozen=True):
+    """What a session leaves: tasks that were done in it, what is open, and what comes next."""
+
+    session: str
+    done: tuple[Task, ...]
+    open: tuple[Task, ...]
+    files: tuple[str, ...]
+    next: tuple[Task, ...]
+
+
+def do(
+    project: Project, text: str, *, priority: int | str, take_over: bool, timeout_s: float | None
+) -> Outcome:
+    """Has a task done, here or by who coordinates the project, and returns what came of it."""
+    began = to_datetime(project.store._log.clock.now_us())
+    if not take_over and project.coordinator() is not None:
+        return _outcome(project, _asked(project, text, priority, timeout_s), began)
+    try:
+        with project.coordinate(take_over=take_over) as main:
+            result = main.do(text, priority=priority)
+            if result.status != "stopped":
+                _do_follow_ups(main)
+    except LeaseLostError:
+        # Somebody was faster: it is theirs.
+        if project.coordinator() is None:
+            raise
+        result = _asked(project, text, priority, timeout_s)
+    return _outcome(project, result, began)
+
+
+def _do_follow_ups(main: Coordinator) -> None:
+    """Does what was sent meanwhile: whoever sent it waits for it."""
+    while added := main.take_follow_ups():
+        for task in added:
+            if main.work(task).status == "stopped":
+                return
+
+
+def _asked(project: Project, text: str, priority: int | str, timeout_s: float | None) -> Result:
+    """Sends a task to the coordinator, and waits for what comes of it."""
+    revision = project.send("follow-up", text, priority=priority)
+    ends = None if timeout_s is None else monotonic() + timeout_s
+    while True:
+        position = project.store.position
+        task = _task_of(project, revision)
+        result = None if task is None else _result_of(project, task)
+        if result is not None:
+            return result
+        if project.coordinator() is None:
+            return _done_here(project, revision)
+        if ends is not None and monotonic() >= ends:
+            raise StillRunningError(f"{project.id}.{task.id}" if task else project.id, "waiting")
+        project.store._log.wait_after(position, LOOK_S * 5)
+
+
+def _done_here(project: Project, revision: int) -> Result:
+    """Goes on in place of a coordinator that has left before the task was done."""
+    with project.coordinate(wait_s=LOOK_S * 10) as main:
+        main.resume()
+        main.take_follow_ups()
+        task = _task_of(project, revision)
+        if task is None:
+            raise UnavailableError(
+                f'message {revision} to project "{project.id}" was taken, and became no task',
+                hint="look: holdfast project tasks",
+            )
+        if not task.is_closed:
+            result = main.work(task)
+            _do_follow_ups(main)
+            return result
+        result = _result_of(project, task)
+    return result or Result(task.id, "done", task.outcome or "")
+
+
+def ask(project: Project, text: str, *, timeout_s: float | None) -> str:
+    """Interrupts who coordinates the project, and returns what the agent answered."""
+    revision = project.send("interrupt", text)
+    ends = None if timeout_s is None else monotonic() + timeout_s
+    while True:
+        position = project.store.position
+        for session in {project.inbox_session, project.scope.get("session", project.inbox_session)}:
+            for said in project.conversation(session).messages.last(ANSWERS_LOOKED_AT):
+                if (said.metadata or {}).get("answers") == revision:
+                    return said.text
+        if project.coordinator() is None:
+            raise UnavailableError(
+                f'nobody coordinates project "{project.id}" any more: message {revision} waits',
+                hint="holdfast project chat",
+            )
+        if ends is not None and monotonic() >= ends:
+            raise StillRunningError(project.id, "waiting")
+        project.store._log.wait_after(position, LOOK_S * 5)
+
+
+def _task_of(project: Project, revision: int) -> Task | None:
+    """Returns the task that a follow-up became."""
+    if not is_taken(project._box, revision):
+        return None
+    found = project.tasks.list(limit=None)
+    return next((task for task in found if task.key == f"inbox-{revision}"), None)
+
+
+def _result_of(project: Project, task: Task) -> Result | None:
+    """Returns what came of a task, from the newest run of it; None while it is worked on."""
+    engine, number = project.store._engine, 1
+    if not task.is_closed and task.status != "blocked":
+        return None
+    while engine.free_after(f"{project.id}.{task.id}.{number + 1}") is None:
+        number += 1
+    run = f"{project.id}.{task.id}.{number}"
+    if engine.free_after(run) is not None:  # a person closed it before it was begun
+        return Result(task.id, "done" if task.is_closed else "blocked", task.outcome or "")
+    if engine.ended(run) is None:
+        return None
+    try:
+        found = project.store.run(run).result()
+    except (RunFailedError, RunCancelledError) as error:
+        return Result(task.id, "failed", reason=str(error), run=run)
+    return Result(task.id, found["status"], found["answer"], found["reason"], run, found["usage"])
+
+
+def _outcome(project: Project, result: Result, began: datetime) -> Outcome:
+    changed = [one.id for one in project.tasks.list(limit=None) if one.updated_at >= began]
+    decided = project.store.decisions(scope=project.scope)
+    return Outcome(
+        result.task,
+        result.status,
+        result.answer or result.reason,
+        project.changed_files(),
+        tuple(one.id for one in decided if one.updated_at >= began),
+        tuple(changed),
+        result.usage,
+    )
+
+
+def summary(project: Project, session: str, since: datetime) -> Summary:
+    """Returns what a session leaves: it began at `since`."""
+    tasks = list(project.tasks.list(limit=None))
+    return Summary(
+        session,
+        tuple(one for one in tasks if one.is_closed and one.updated_at >= since),
+        tuple(one for one in tasks if not one.is_closed),
+        project.changed_files(),
+        tuple(project.ready(NEXT_MAX)),
+    )

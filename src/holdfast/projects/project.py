@@ -1,0 +1,228 @@
+"""A project: a directory with a store in it, that one coordinator works in and people look at."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from holdfast.backends.deadline import monotonic
+from holdfast.core.arguments import Duration, check_flag, check_seconds, check_text
+from holdfast.core.inbox import Inbox
+from holdfast.errors import UsageError
+from holdfast.names import GLOBAL
+from holdfast.projects import inbox, outcome, sessions
+from holdfast.projects.coordinator import Coordinator, Holder, Mode, holder_of
+from holdfast.projects.inbox import WaitingMessage
+from holdfast.projects.outcome import Outcome, Summary
+from holdfast.projects.sessions import ProjectSession
+from holdfast.projects.settings import Settings, load_settings, project_id, project_root
+from holdfast.projects.survey import Survey, survey
+from holdfast.record.task_events import Task
+from holdfast.record.tasks import Tasks
+from holdfast.scope import Scope
+
+if TYPE_CHECKING:
+    from holdfast.store import Store
+
+LEVEL = "project"
+"""The level of projects' scopes, below the global one."""
+INBOX_SESSION = "inbox"
+"""The session that messages are answered in when nobody is in another."""
+
+
+class ProjectStatus(Struct, frozen=True):
+    """Where a project stands."""
+
+    id: str
+    root: str
+    mode: Mode
+    coordinator: Holder | None
+    work: dict[str, Any] | None
+    children: dict[str, Any]
+    waiting: list[WaitingMessage]
+    tasks: dict[str, int]
+    session: str | None
+
+
+class Project:
+    """A project of a store. Making one writes nothing."""
+
+    def __init__(self, store: Store, directory: str | os.PathLike[str] = ".") -> None:
+        self.store = store
+        self.root = project_root(directory)
+        self.settings: Settings = load_settings(self.root)
+        self.id = project_id(self.root, self.settings)
+        if not any(level.name == LEVEL for level in store._levels.registered()):
+            store.register_level(LEVEL, below=GLOBAL)
+        self.scope: Scope = store.scope(LEVEL, self.id)
+        self._box = Inbox(store._log, self.scope.name)
+
+    def __repr__(self) -> str:
+        return f"<Project {self.id} in {self.root}>"
+
+    def _check_place(self) -> None:
+        """Raises UsageError if another directory of this host is the project of this id."""
+        place = self.scope.get("root")
+        if place is None or place["host"] != socket.gethostname():
+            return
+        if place["path"] != str(self.root) and os.path.isdir(place["path"]):
+            raise UsageError(
+                f'the id "{self.id}" is used twice: by "{place["path"]}" and by "{self.root}"',
+                hint='give one of them another id: [project] id = "…" in its holdfast.toml',
+            )
+
+    # --- looking ---------------------------------------------------------------------------------
+
+    def survey(self) -> Survey:
+        """Looks at the directory: git, type, configuration, tree, and the state that is there."""
+        return survey(self.root, self.settings, self.scope.revision)
+
+    def survey_git(self) -> str | None:
+        """Returns the branch that is checked out, if there is one."""
+        found = self.survey().git
+        return found.value["branch"] if found.is_found else None
+
+    @property
+    def tasks(self) -> Tasks:
+        """The tasks of the project; anybody may add one."""
+        return self.scope.tasks
+
+    def coordinator(self) -> Holder | None:
+        """Returns who coordinates the project now; None if nobody does."""
+        return holder_of(self)
+
+    def status(self) -> ProjectStatus:
+        """Returns where the project stands."""
+        counts: dict[str, int] = {}
+        for task in self.tasks.list(limit=None):
+            counts[task.status] = counts.get(task.status, 0) + 1
+        state = self.scope.to_dict()
+        return ProjectStatus(
+            self.id,
+            str(self.root),
+            state.get("mode", "conversation"),
+            self.coordinator(),
+            state.get("work"),
+            state.get("children", {}),
+            self.waiting(),
+            counts,
+            state.get("session"),
+        )
+
+    def ready(self, limit: int | None = None) -> list[Task]:
+        """Returns the tasks that can be begun, highest priority first."""
+        found = self.tasks.list(status="open", limit=None)
+        return [task for task in found if not task.waits_for][:limit]
+
+    # --- working ---------------------------------------------------------------------------------
+
+    def coordinate(self, *, take_over: bool = False, wait_s: Duration = 0.0) -> Coordinator:
+        """Returns the block of the coordinator. LeaseLostError names who coordinates already.
+
+        With `take_over` that one is replaced: what it commits from then on is refused.
+        """
+        wait = check_seconds(wait_s, "wait_s", above=-1e-9)
+        return Coordinator(self, take_over=check_flag(take_over, "take_over"), wait_s=wait)
+
+    def do(
+        self,
+        text: str,
+        *,
+        priority: int | str = 0,
+        take_over: bool = False,
+        timeout_s: Duration | None = None,
+    ) -> Outcome:
+        """Has one task done, and returns what came of it; it leaves no session.
+
+        While somebody coordinates the project it is sent there as a follow-up, and waited for, at
+        most `timeout_s`: then it raises StillRunningError, and the task is done all the same.
+        """
+        check_text(text, "a task")
+        wait = None if timeout_s is None else check_seconds(timeout_s, "timeout_s", above=-1e-9)
+        is_ours = check_flag(take_over, "take_over")
+        return outcome.do(self, text, priority=priority, take_over=is_ours, timeout_s=wait)
+
+    def ask(self, text: str, *, timeout_s: Duration | None = None) -> str:
+        """Interrupts whoever coordinates the project, and returns what the agent answered."""
+        check_text(text, "a message")
+        wait = None if timeout_s is None else check_seconds(timeout_s, "timeout_s", above=-1e-9)
+        return outcome.ask(self, text, timeout_s=wait)
+
+    def summary(self, session: str, since: datetime) -> Summary:
+        """Returns what a session that began at that time leaves."""
+        return outcome.summary(self, session, since)
+
+    def changed_files(self) -> tuple[str, ...]:
+        """Returns the files of the project that differ from the last commit of git, by path."""
+        return ()
+
+    # --- messages to the coordinator -------------------------------------------------------------
+
+    def send(
+        self,
+        kind: str,
+        text: str = "",
+        *,
+        id: str | None = None,
+        priority: int | str = 0,
+        let_children: bool = False,
+    ) -> int:
+        """Sends a message to whoever coordinates the project, now or next; durable at once.
+
+        The kinds are stop, interrupt, steer, follow-up and note. `priority` is of the task that a
+        follow-up becomes; `let_children` lets the children go on after a stop. One with a known
+        `id` is sent once. Returns its place in the inbox.
+        """
+        more = {"priority": priority, "let_children": check_flag(let_children, "let_children")}
+        return inbox.send(self.store, self.scope.name, kind, text, id=id, **more)
+
+    def waiting(self) -> list[WaitingMessage]:
+        """Returns the messages that nobody took yet, most urgent first."""
+        return inbox.waiting(self._box, self.scope.name, None)
+
+    def await_taken(self, revision: int, *, timeout_s: Duration = 60.0) -> bool:
+        """Waits until a message was taken; False if it was not in time."""
+        ends = monotonic() + check_seconds(timeout_s, "timeout_s", above=-1e-9)
+        while True:
+            position = self.store.position
+            if inbox.is_taken(self._box, revision):
+                return True
+            left_s = ends - monotonic()
+            if left_s <= 0:
+                return False
+            self.store._log.wait_after(position, min(left_s, 1.0))
+
+    # --- sessions --------------------------------------------------------------------------------
+
+    inbox_session = INBOX_SESSION
+
+    def conversation(self, session: str) -> Scope:
+        """Returns the conversation of a session."""
+        return sessions.conversation(self, session)
+
+    def begin_session(self, session: str | None = None, *, title: str = "") -> str:
+        """Begins a session, or goes on with the given one; returns its id."""
+        return sessions.begin(self, session, title=title)
+
+    @contextmanager
+    def enter_session(self, session: str) -> Generator[Scope]:
+        """The block of being in a session: others see it as active, and as crashed after a death.
+
+        LeaseLostError if somebody else is in it.
+        """
+        with sessions.entered(self, session) as scope:
+            yield scope
+
+    def sessions(self, *, limit: int | None = 100) -> list[ProjectSession]:
+        """Returns the sessions, crashed ones first, then active ones, then the newest."""
+        return sessions.listed(self, limit=limit)
+
+    def tell(self, session: str, text: str, *, sender: str | None = None) -> None:
+        """Puts a message into a session's conversation; both are linked if it has a `sender`."""
+        sessions.tell(self, session, text, sender=sender)

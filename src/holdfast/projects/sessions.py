@@ -1,0 +1,149 @@
+"""Sessions of a project: a conversation each, and a lease that says who is in it.
+
+The conversation of a session is `conversation/<project>/<session>`, below the project's scope.
+While somebody is in a session, they hold the lease of the same name. So a session is active while
+that lease is held, crashed if it lapsed and nobody gave it back, and ended otherwise. Parallel
+sessions have conversations of their own; a message of one to another (`tell`) links both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+
+from holdfast.core.arguments import check_text
+from holdfast.core.page import NO_LIMIT
+from holdfast.errors import NotFoundError, UsageError, show_value
+from holdfast.joint import JointCommit
+from holdfast.names import CONVERSATION, new_id
+from holdfast.scope import Scope
+
+if TYPE_CHECKING:
+    from holdfast.projects.project import Project
+
+SessionState = Literal["crashed", "active", "ended"]
+TITLE_CHARACTERS_MAX = 60
+_ORDER = ("crashed", "active", "ended")
+
+
+class ProjectSession(Struct, frozen=True):
+    """A session as a picker shows it."""
+
+    id: str
+    title: str
+    status: SessionState
+    first: str
+    last: str
+    begun_at: datetime | None
+    updated_at: datetime | None
+    branch: str | None
+    linked: tuple[str, ...] = ()
+    """The sessions that messages went to, or came from."""
+
+
+def begin(project: Project, session: str | None = None, *, title: str = "") -> str:
+    """Begins a session, or goes on with one; returns its id."""
+    if session is not None:
+        if not conversation(project, session).revision:
+            raise NotFoundError(
+                f'project "{project.id}" has no session "{session}"',
+                hint="holdfast project sessions",
+            )
+        if project.scope.get("session") != session:
+            project.scope.set("session", session)
+        return session
+    session = new_id(project.store._log.clock)
+    git = project.survey_git()
+    with project.store.commit() as tx:
+        scope = tx.scope(conversation(project, session))
+        scope.update({"title": title, "branch": git})
+        tx.scope(project.scope).set("session", session)
+    return session
+
+
+@contextmanager
+def entered(project: Project, session: str) -> Generator[Scope]:
+    """The block of being in a session: its lease is held, and given back at the end."""
+    scope = conversation(project, session)
+    lease = project.store.lease(scope.name, keep=True)
+    try:
+        yield scope
+    finally:
+        lease.give_back()
+
+
+def conversation(project: Project, session: str) -> Scope:
+    """Returns the conversation of a session."""
+    if not isinstance(session, str) or not session:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"a session is named by its id, found {show_value(session)}")
+    return project.store.conversation(f"{project.id}/{session}", parent=project.scope)
+
+
+def listed(project: Project, *, limit: int | None = None) -> list[ProjectSession]:
+    """Returns the sessions: crashed ones first, then those that somebody is in, then by age."""
+    prefix = f"{project.id}/"
+    names = [
+        (scope.id or "").removeprefix(prefix)
+        for scope in project.store.scopes(CONVERSATION, prefix=prefix, limit=None)
+    ]
+    held = project.store._log.leases.list(
+        prefix=f"{CONVERSATION}/{prefix}", after="", limit=NO_LIMIT
+    )
+    states: dict[str, SessionState] = {
+        one.name.removeprefix(f"{CONVERSATION}/{prefix}"): "active" if one.is_held else "crashed"
+        for one in held
+    }
+    # Ids begin with their time: those that are shown are chosen before any conversation is read.
+    chosen = sorted(sorted(names, reverse=True), key=lambda one: _rank(states.get(one, "ended")))
+    return [shown(project, one, states.get(one, "ended")) for one in chosen[:limit]]
+
+
+def _rank(state: SessionState) -> int:
+    return _ORDER.index(state)
+
+
+def shown(project: Project, session: str, status: SessionState) -> ProjectSession:
+    """Returns one session as a picker shows it; two messages of it are read."""
+    scope = conversation(project, session)
+    last = scope.messages.last(1)
+    first = scope.messages[:1] if last else []
+    title = scope.get("title") or (first[0].text if first else "")
+    return ProjectSession(
+        session,
+        title[:TITLE_CHARACTERS_MAX],
+        status,
+        first[0].text if first else "",
+        last[0].text if last else "",
+        first[0].time if first else None,
+        scope.updated_at,
+        scope.get("branch"),
+        tuple(scope.get("linked", ())),
+    )
+
+
+def tell(project: Project, session: str, text: str, *, sender: str | None = None) -> None:
+    """Puts a message into another session's conversation, linked to the one it comes from."""
+    check_text(text, "a message")
+    there = conversation(project, session)
+    if not there.revision:
+        raise NotFoundError(
+            f'project "{project.id}" has no session "{session}"', hint="holdfast project sessions"
+        )
+
+    def add(tx: JointCommit) -> None:
+        links = None
+        if sender is not None:
+            here = conversation(project, sender)
+            links = [f"scope:{here.name}"]
+            for one, other in ((here, session), (there, sender)):
+                known = list(one.get("linked", ()))
+                if other not in known:
+                    tx.scope(one).set("linked", [*known, other])
+        metadata = {"from": sender or project.store._log.actor}
+        tx.scope(there).messages.add("user", text, metadata=metadata, links=links)
+
+    project.store.commit(add)

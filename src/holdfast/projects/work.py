@@ -1,0 +1,291 @@
+"""Work on a task as a run, and a turn as a block of it: after a crash the run goes on where it was.
+
+    work   turns until the agent says that the task is done, or that it cannot go on
+    talk   one exchange of a conversation
+
+Every step that writes to the project makes one joint commit with the step's own key, fenced by the
+coordinator's lease. So a commit that a crash cut off from its record in the journal is not made
+twice, and a coordinator that was replaced writes nothing. A run that finds no coordinator in its
+process is left as it is: whoever coordinates next goes on with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, convert
+
+from holdfast.agents.protocol import Answer
+from holdfast.core.inbox import stream_of
+from holdfast.errors import LeaseLostError, UnavailableError, UsageError
+from holdfast.joint import JointCommit
+from holdfast.runs import values
+from holdfast.runs.define import run, step
+from holdfast.runs.operation import Control
+from holdfast.scope import Scope
+
+if TYPE_CHECKING:
+    from holdfast.projects.coordinator import Coordinator
+
+SYSTEM = (
+    "You work on one task of a project. Do it, then answer what you did. If more turns are needed, "
+    "end your answer with the line `status: continue`. If you cannot go on without a person, end "
+    "it with `status: blocked`, a colon and the reason."
+)
+RECENT_MESSAGES = 20
+TASKS_SHOWN = 20
+OUTCOME_CHARACTERS_MAX = 200
+_STATUS = re.compile(r"^\s*status:\s*(done|continue|blocked)\b[:\s]*(.*)$", re.I)
+
+
+class Assignment(Struct, frozen=True, omit_defaults=True):
+    """What a run of the project is asked for."""
+
+    project: str
+    task: str
+    text: str
+    turns: int
+    session: str | None = None
+    agent: str | None = None
+    epoch: int = 0
+    """The epoch of the coordinator that gave it."""
+    depth: int = 0
+    """0: the coordinator's own work; else how deep the child is."""
+    directory: str | None = None
+
+
+class TurnReport(Struct, frozen=True):
+    """What an answer says of its task: done, continue or blocked, and why."""
+
+    status: str
+    reason: str = ""
+
+
+# --- who coordinates here -------------------------------------------------------------------------
+
+_coordinators: dict[tuple[int, str], Coordinator] = {}
+
+
+def enter(main: Coordinator) -> None:
+    """Makes a coordinator known to the runs of its store in this process."""
+    _coordinators[id(main.store._log), main.project.id] = main
+
+
+def leave(main: Coordinator) -> None:
+    """Ends what `enter` began."""
+    if _coordinators.get((id(main.store._log), main.project.id)) is main:
+        del _coordinators[id(main.store._log), main.project.id]
+
+
+def _coordinator(ctx: Any, project: str) -> Coordinator:
+    """Returns who coordinates the project here; leaves the run if nobody does."""
+    main = _coordinators.get((id(ctx._execution.log), project))
+    if main is None or main.is_replaced:
+        raise _left(ctx, project)
+    return main
+
+
+def project_of(run: str, inputs: Any) -> str | None:
+    """Returns the project that a run is of, from its name and what it was started with."""
+    if run == work.name:
+        return inputs["assignment"]["project"]
+    return inputs["project"] if run == talk.name else None
+
+
+def _left(ctx: Any, project: str) -> Control:
+    return ctx._execution.lost(
+        UsageError(
+            f'run "{ctx._execution.id}" is work of the project "{project}", which nobody '
+            "coordinates in this process",
+            hint="coordinate it: holdfast project chat",
+        )
+    )
+
+
+def _committed(
+    ctx: Any, main: Coordinator, stream: str, body: Callable[[JointCommit], None]
+) -> None:
+    """Makes a commit of a step, once: after a crash its key is found in a stream that it wrote."""
+    key = values.commit_key(ctx.key)
+    try:
+        if not main.store._log.find(stream, key=key):
+            main.store.commit(body, key=key, lease=main.lease)
+    except LeaseLostError as error:
+        main.is_replaced = True
+        raise _left(ctx, main.project.id) from error
+    except UnavailableError as error:
+        # A full disk is no outcome of the work: the run is left, and goes on when there is room.
+        raise ctx._execution.lost(error) from error
+
+
+# --- work on a task -------------------------------------------------------------------------------
+
+
+@run(name="holdfast.projects:work")
+def work(ctx: Any, assignment: dict[str, Any]) -> dict[str, Any]:
+    """Works on a task, turn by turn, and closes or blocks it."""
+    asked = convert(assignment, Assignment)
+    _coordinator(ctx, asked.project)
+    answer, report = Answer(""), TurnReport("blocked", f"not done after {asked.turns} turns")
+    used = [0, 0]
+    said = None
+    for turn in ctx.loop(asked.turns, name="turn"):
+        told = ctx.step(_prepare, assignment, turn, said)
+        if told["heard"]:
+            ctx.step(_heed, assignment, told["heard"])
+        answer = ctx.session(
+            told["prompt"], system=SYSTEM, context=told["context"], agent=asked.agent
+        )
+        if answer.usage is not None:
+            used = [used[0] + (answer.usage.input or 0), used[1] + (answer.usage.output or 0)]
+        said, found = answer.text, report_of(answer.text)
+        if found.status != "continue":
+            report = found
+            break
+    ctx.step(_finish, assignment, answer.text, report.status, report.reason)
+    usage = {"input": used[0], "output": used[1]}
+    return {"status": report.status, "answer": answer.text, "reason": report.reason, "usage": usage}
+
+
+def report_of(answer: str) -> TurnReport:
+    """Returns what the last line of an answer says; without such a line the task is done."""
+    lines = answer.strip().splitlines()
+    found = _STATUS.match(lines[-1]) if lines else None
+    if found is None:
+        return TurnReport("done")
+    return TurnReport(found.group(1).lower(), found.group(2).strip())
+
+
+@step(effect="read", name="prepare")
+def _prepare(ctx: Any, assignment: dict[str, Any], turn: int, said: str | None) -> dict[str, Any]:
+    """Returns prompt and context of a turn, and the messages that it is to heed."""
+    asked = convert(assignment, Assignment)
+    main = _coordinator(ctx, asked.project)
+    waiting = [] if asked.depth else [one for one in main.waiting() if one.kind == "steer"]
+    says = "".join(f"\n\n{one.sender} says: {one.text}" for one in waiting)
+    prompt = f"Task: {asked.text}" if turn == 0 else f"Go on with the task: {asked.text}"
+    context = context_of(main, asked.session)
+    if said:
+        context.append(["your last answer", said])
+    return {
+        "heard": [[one.revision, one.text, one.sender] for one in waiting],
+        "prompt": prompt + says,
+        "context": context,
+    }
+
+
+@step(effect="idempotent", name="heed")
+def _heed(ctx: Any, assignment: dict[str, Any], heard: list[Any]) -> None:
+    """Takes the messages that the turn is told, in the commit that adds them to the session."""
+    asked = convert(assignment, Assignment)
+    main = _coordinator(ctx, asked.project)
+
+    def take(tx: JointCommit) -> None:
+        for revision, text, sender in heard:
+            main.take(tx, revision)
+            if asked.session is not None:
+                messages = tx.scope(main.project.conversation(asked.session)).messages
+                messages.add("user", text, metadata={"from": sender, "inbox": revision})
+
+    _committed(ctx, main, stream_of(main.scope.name), take)
+
+
+@step(effect="idempotent", name="finish")
+def _finish(ctx: Any, assignment: dict[str, Any], answer: str, status: str, reason: str) -> None:
+    """Closes or blocks the task, in one commit with all that follows from it."""
+    asked = convert(assignment, Assignment)
+    main = _coordinator(ctx, asked.project)
+    outcome = (answer.strip().splitlines() or ["done"])[0][:OUTCOME_CHARACTERS_MAX] or "done"
+
+    def close(tx: JointCommit) -> None:
+        scope = tx.scope(main.scope)
+        task = scope.tasks.get(asked.task)
+        if not task.is_closed and status == "done":
+            scope.tasks.close(asked.task, outcome, owner=task.owner)
+        elif task.status in ("open", "in_progress") and status != "done":
+            scope.tasks.block(asked.task, why=reason or "it cannot go on", owner=task.owner)
+        if asked.depth:
+            scope.delete(("children", ctx.run), missing_ok=True)
+        else:
+            scope.set("mode", "conversation")
+            scope.delete("work", missing_ok=True)
+        if asked.session is not None:
+            conversation = tx.scope(main.project.conversation(asked.session))
+            conversation.messages.add("assistant", answer, metadata={"task": asked.task})
+
+    _committed(ctx, main, main.scope.name, close)
+
+
+# --- a turn of a conversation ---------------------------------------------------------------------
+
+
+@run(name="holdfast.projects:talk")
+def talk(ctx: Any, project: str, session: str, text: str, revision: int = 0) -> dict[str, Any]:
+    """One exchange: what a person said, and what the agent answers. `revision` is of the inbox."""
+    _coordinator(ctx, project)
+    ctx.step(_hear, project, session, text, revision)
+    context = ctx.step(_recall, project, session)
+    answer = ctx.session(text, context=context)
+    usage = {} if answer.usage is None else {
+        "input": answer.usage.input or 0, "output": answer.usage.output or 0
+    }  # fmt: skip
+    ctx.step(_reply, project, session, answer.text, usage, revision)
+    return {"answer": answer.text, "usage": usage}
+
+
+@step(effect="idempotent", name="hear")
+def _hear(ctx: Any, project: str, session: str, text: str, revision: int) -> None:
+    main = _coordinator(ctx, project)
+    conversation = main.project.conversation(session)
+
+    def hear(tx: JointCommit) -> None:
+        metadata = {"inbox": revision} if revision else None
+        tx.scope(conversation).messages.add("user", text, metadata=metadata)
+        if revision:
+            main.take(tx, revision)
+
+    _committed(ctx, main, conversation.name, hear)
+
+
+@step(effect="read", name="recall")
+def _recall(ctx: Any, project: str, session: str) -> list[list[str]]:
+    return context_of(_coordinator(ctx, project), session)
+
+
+@step(effect="idempotent", name="reply")
+def _reply(
+    ctx: Any, project: str, session: str, answer: str, usage: dict[str, int], revision: int
+) -> None:
+    main = _coordinator(ctx, project)
+    conversation = main.project.conversation(session)
+    metadata = {"answers": revision} if revision else None
+
+    def reply(tx: JointCommit) -> None:
+        messages = tx.scope(conversation).messages
+        messages.add("assistant", answer, usage=usage or None, metadata=metadata)
+
+    _committed(ctx, main, conversation.name, reply)
+
+
+# --- what a turn is told --------------------------------------------------------------------------
+
+
+def context_of(main: Coordinator, session: str | None) -> list[list[str]]:
+    """Returns names and texts that an agent is given with a turn of the project."""
+    found: list[list[str]] = []
+    tasks = main.tasks.list(status=("open", "in_progress", "blocked"), limit=TASKS_SHOWN)
+    if tasks:
+        found.append(["open tasks", "\n".join(f"{one.id} {one.title}" for one in tasks)])
+    notes = main.memory.notes.list()[-TASKS_SHOWN:]
+    if notes:
+        found.append(["notes", "\n".join(str(one.value) for one in notes)])
+    if session is not None:
+        found += _conversation(main.project.conversation(session))
+    return found
+
+
+def _conversation(scope: Scope) -> list[list[str]]:
+    said = scope.messages.last(RECENT_MESSAGES)
+    return [["conversation", "\n".join(f"{one.role}: {one.text}" for one in said)]] if said else []

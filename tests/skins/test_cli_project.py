@@ -1,0 +1,146 @@
+"""The verbs of projects: one directory, one coordinator, a person at the terminal."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.cli.app import name_task
+
+SCRIPT = {
+    "sessions": [
+        {"match": "stuck", "answer": "no\nstatus: blocked: no key"},
+        {"match": "fails", "answer": {"fail": "no agent"}},
+    ]
+}
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any) -> Path:
+    root = tmp_path / "shop"
+    root.mkdir()
+    monkeypatch.chdir(root)
+    monkeypatch.delenv("HOLDFAST_STORE", raising=False)
+    cli("init")
+    (root / "script.json").write_text(json.dumps(SCRIPT))
+    return root
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    files: list[Any] = []
+
+    def type_lines(*lines: str) -> None:
+        path = tmp_path / f"typed-{len(files)}"
+        path.write_text("".join(f"{line}\n" for line in lines))
+        files.append(path.open(encoding="utf-8"))
+        monkeypatch.setattr(sys, "stdin", files[-1])
+
+    yield type_lines
+    for file in files:
+        file.close()
+
+
+def test_do_prints_the_answer_and_ends_with_what_came_of_it(shop: Path, cli: Any):
+    """RALPH-1, RALPH-4: the project is that of the current directory; exit codes say the rest."""
+    assert cli("project", "do", "write it", "--script", "script.json").out == "ok: Task: write it\n"
+    blocked = cli("project", "do", "stuck", "--script", "script.json", "--json", code=13).document
+    assert (blocked["task"], blocked["status"]) == ("t2", "blocked")
+    failed = cli("project", "do", "fails", "--script", "script.json", "--json", code=12).document
+    assert "no agent" in failed["answer"]
+    assert "nobody answers" in cli("project", "do", "more", code=2).err
+    assert "nobody coordinates" in cli("project", "do", "more", "--attach", code=8).err
+
+
+def test_a_chat_talks_works_and_sums_up(shop: Path, cli: Any, typed: Any):
+    """RALPH-1, RALPH-2, RALPH-3, RALPH-35: talk, work, talk; the session can be gone on with."""
+    typed("hello", "/task paint it", "/go", "", "/tasks", "/status", "/nonsense", "/quit", "never")
+    first = cli("project", "chat", "--script", "script.json", "--title", "paint").out.splitlines()
+    assert first[:4] == [
+        "ok: hello",
+        "task t1 was added",
+        "t1 done: ok: Task: paint it",
+        "no tasks",
+    ]
+    assert any(line.startswith("done\tt1 paint it") for line in first)
+    typed("again")
+    cli("project", "chat", "--script", "script.json", "--last")
+    [session] = cli("project", "sessions", "--json").document["sessions"]
+    assert (session["title"], session["first"], session["last"]) == ("paint", "hello", "ok: again")
+    typed("third")
+    cli("project", "chat", "--script", "script.json", "--resume", session["id"])
+    messages = cli("messages", f"conversation/shop/{session['id']}", "--json").document["messages"]
+    assert [one["text"] for one in messages][-2:] == ["third", "ok: third"]
+    typed("x")
+    assert "both say" in cli("project", "chat", "--last", "--resume", "a", code=2).err
+    assert (
+        "no session"
+        in cli("project", "chat", "--resume", "a", "--script", "script.json", code=3).err
+    )
+
+
+def test_a_second_coordinator_is_refused_and_may_attach(shop: Path, cli: Any, typed: Any):
+    """RALPH-23: chat and do name the first one."""
+    with holdfast.open(".holdfast") as hf, hf.project(".").coordinate():
+        typed("x")
+        refused = cli("project", "chat", "--script", "script.json", code=7).err
+        assert "has a coordinator: process" in refused
+        assert "--take-over" in refused
+        cli("project", "do", "more", "--attach", "--timeout", "0", code=15)
+        assert cli("project", "status", "--json").document["coordinator"]["pid"]
+    typed("hello")
+    assert cli("project", "tasks").out == ""
+    taken = cli("project", "chat", "--script", "script.json", "--take-over").out
+    assert taken.startswith("ok: hello")
+
+
+def test_messages_wait_until_somebody_coordinates(shop: Path, cli: Any, typed: Any):
+    assert "nobody coordinates: it waits" in cli("project", "note", "below the mat").out
+    cli("project", "steer", "in green")
+    cli("project", "follow-up", "then tea", "--priority", "high")
+    waits = cli("project", "stop", "--wait", "0", "--json", code=15).document
+    assert waits == {"kind": "stop", "revision": 4, "taken": False}
+    typed("/go", "/go")  # the stop pauses what the first has begun
+    cli("project", "chat", "--script", "script.json")
+    assert cli("project", "status", "--json").document["waiting"] == []
+    assert cli("project", "tasks", "--all").out.split("\t")[4] == "then tea\n"
+    assert "inbox\t0 messages wait" in cli("project", "status").out
+
+
+def test_a_short_command_takes_verbs_and_tasks(shop: Path, cli: Any, tmp_path: Path):
+    cli("project", "alias", "ralph", "--to", str(tmp_path / "bin"))
+    cli("project", "alias", "ralph", "--to", str(tmp_path / "bin"))
+    script = tmp_path / "bin/ralph"
+    assert len(script.read_text().splitlines()) == 2
+    done = subprocess.run(
+        [script, "paint it", "--script", "script.json"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "ok: Task: paint it\n"
+    assert name_task(["project", "-", "chat"]) == ["project", "chat"]
+    assert name_task(["project", "-", "do", "status"]) == ["project", "do", "status"]
+    assert name_task(["project", "-", "stand up"]) == ["project", "do", "stand up"]
+    assert name_task(["project", "-"]) == ["project"]
+    assert name_task(["set", "-"]) == ["set", "-"]
+    script.write_text("#!/bin/sh\nmine\n")
+    assert (
+        "is another command"
+        in cli("project", "alias", "ralph", "--to", str(tmp_path / "bin"), code=4).err
+    )
+    assert "is a word" in cli("project", "alias", "a/b", code=2).err
+
+
+def test_a_survey_is_shown(shop: Path, cli: Any):
+    shown = cli("project", "survey").out
+    assert f"root\t{shop}\n" in shown
+    assert "git\tabsent: no directory" in shown
+    cli("project", "checkpoint", "before")
+    assert (
+        cli("checkpoints", "project/shop", "--json").document["checkpoints"][0]["name"] == "before"
+    )
