@@ -160,6 +160,8 @@ from holdfast.scope import (
 )
 from holdfast.scratch import Scratches, ScratchScope
 from holdfast.undo import Undoing, Undone
+from holdfast.views.directory import Views
+from holdfast.views.item_view import ItemView
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -1170,6 +1172,23 @@ class Store:
         hits = self.query(kind="log", type=catches.TYPES, limit=limit, after=after)
         found = [catches.read_catch(self._log.record(hit.scope, hit.revision)) for hit in hits]
         return Page(found, more=hits.more, cursor=hits.cursor)
+
+    # --- files -----------------------------------------------------------------------------------
+
+    def views(
+        self,
+        directory: str | os.PathLike[str],
+        views: Sequence[ItemView],
+        *,
+        person: str | None = None,
+    ) -> Views:
+        """Returns a directory in which files show what is here, and may be edited.
+
+        `sync()` of it imports what somebody edited, in their name, and writes what has changed;
+        `holdfast.views` has the kinds of files that there are. `person` is in whose name edits are
+        imported; without it, in that of the user who owns the file.
+        """
+        return Views(self, directory, views, person=person)
 
     # --- questions -------------------------------------------------------------------------------
 

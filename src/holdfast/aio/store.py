@@ -32,6 +32,7 @@ from holdfast.aio.record import AsyncGroup, AsyncJointScope, AsyncOpenDecision, 
 from holdfast.aio.rewinds import AsyncRewinds
 from holdfast.aio.runs import AsyncRun, AsyncRuns
 from holdfast.aio.scope import AsyncScope
+from holdfast.aio.views import AsyncViews
 from holdfast.backends.protocol import START, Lease, Mark, Position, Record
 from holdfast.core import tree
 from holdfast.core.arguments import (
@@ -71,6 +72,7 @@ from holdfast.record.retention_policies import RetentionPolicy
 from holdfast.runs import Run, RunFunction
 from holdfast.scratch import ScratchScope
 from holdfast.store import S, Store
+from holdfast.views.item_view import ItemView
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -739,6 +741,15 @@ class AsyncStore:
 
     def rewinds(self, work_tree: str | os.PathLike[str] = ".") -> AsyncRewinds:
         return AsyncRewinds(self._loop, self._store.rewinds(work_tree))
+
+    def views(
+        self,
+        directory: str | os.PathLike[str],
+        views: Sequence[ItemView],
+        *,
+        person: str | None = None,
+    ) -> AsyncViews:
+        return AsyncViews(self._loop, self._store.views(directory, views, person=person))
 
     def policy(self, mode: PolicyMode) -> AsyncPolicy:
         return AsyncPolicy(self._loop, mode)
