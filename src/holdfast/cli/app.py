@@ -135,6 +135,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("recover", decisions.recover, _CARE),
     ("trust", trust.trust, _CARE),
     ("retain", retain.retain, _CARE),
+    ("unretain", retain.unretain, _CARE),
     ("hold", retain.hold, _CARE),
     ("unhold", retain.unhold, _CARE),
     ("subject list", subjects.list_subjects, _LOOK),
