@@ -1323,15 +1323,17 @@ class Store:
         task: Task | str | None = None,
         *,
         role: str | None = None,
+        compact: bool = False,
         tokenizer: object = None,
     ) -> PromptContext:
         """Returns what an agent that knows nothing begins with: its context, and how to go on.
 
         It has the order to decide first, what the role is, the goals, the vocabulary and the map
         of files (`boot` of the state), the newest decisions, the other scopes that have something
-        to do, and of the messages only the newest: it asks no index.
+        to do, and of the messages only the newest: it asks no index. `compact` gives orders, goals,
+        open tasks and decisions, and facts in few tokens instead, one line for each, all of them.
         """
-        from holdfast.context.build import BOOT_WINDOW, build, check_wanted
+        from holdfast.context.build import BOOT_WINDOW, build, build_compact, check_wanted
 
         wanted = check_wanted(
             budget=budget,
@@ -1343,6 +1345,8 @@ class Store:
             is_boot=True,
         )
         found = scope if isinstance(scope, Scope) else self.scope(name_of(scope))
+        if check_flag(compact, "compact"):
+            return build_compact(self._context, found, wanted)
         return build(self._context, found, self.query, wanted)
 
     def resolve(self, link: str, *, scope: Scope | str = GLOBAL) -> Hit | None:
