@@ -14,7 +14,9 @@ from holdfast.core.dispatcher import Subscriber
 from holdfast.core.draft import Draft
 from holdfast.core.event import Change, Checkpoint, Event
 from holdfast.core.intent import Done, NotDone, Recovered, Recovery, Unknown, act, verifier
+from holdfast.core.keystore import CommandKeys, FolderKeys, KeyStore, SubjectKey
 from holdfast.core.leases import HeldLease, Worker
+from holdfast.core.limits import DiskWatch, Quota
 from holdfast.core.meta import Meta
 from holdfast.core.migrate import Migration, Outdated
 from holdfast.core.observe import Observed, Observer
@@ -22,23 +24,28 @@ from holdfast.core.own_event import OwnEvent, event
 from holdfast.core.page import Page
 from holdfast.core.past import StateAt
 from holdfast.core.provenance import provenance
-from holdfast.core.retention import Hold, LetGo, Retained, Retention
+from holdfast.core.retention import Binned, Hold, LetGo, Retained, Retention
 from holdfast.core.schema import downgrade, schema, upgrade
 from holdfast.core.shape import Misfit
 from holdfast.core.transaction import PendingCommit, PendingScope, View
 from holdfast.core.tree import MISSING, List, Map
+from holdfast.erasure import ErasedScope, ErasureReceipt, Subject
 from holdfast.errors import (
     ClosedError,
     ConflictError,
     CorruptError,
+    ErasedError,
     ExistsError,
     ExpiredError,
     FilesTakenError,
     FormatError,
     GitError,
+    HeldError,
     HoldfastError,
+    KeyMissingError,
     LeaseLostError,
     LetGoError,
+    LimitError,
     LostCommitsError,
     NeedsAttentionError,
     NewerSchemaError,
@@ -93,6 +100,7 @@ from holdfast.record.memory import Memory, MemoryItem, MemorySection
 from holdfast.record.message_events import FileChange, Message
 from holdfast.record.messages import Messages
 from holdfast.record.repair import repair
+from holdfast.record.retention_policies import RetentionPolicy
 from holdfast.record.sessions import OpenTurn, Session
 from holdfast.record.task_events import Task
 from holdfast.record.tasks import Tasks
@@ -145,11 +153,13 @@ __all__ = [
     "AsyncState",
     "Audit",
     "AuditItem",
+    "Binned",
     "Catch",
     "Cause",
     "Change",
     "Checkpoint",
     "ClosedError",
+    "CommandKeys",
     "CommitResult",
     "Comparison",
     "Conflict",
@@ -165,9 +175,13 @@ __all__ = [
     "Delivery",
     "Dependent",
     "Difference",
+    "DiskWatch",
     "Done",
     "Draft",
     "Edit",
+    "ErasedError",
+    "ErasedScope",
+    "ErasureReceipt",
     "Event",
     "ExistsError",
     "ExpiredError",
@@ -175,6 +189,7 @@ __all__ = [
     "Facts",
     "FileChange",
     "FilesTakenError",
+    "FolderKeys",
     "FormatError",
     "GitError",
     "GlobalScope",
@@ -183,6 +198,7 @@ __all__ = [
     "Group",
     "GroupStatus",
     "Held",
+    "HeldError",
     "HeldLease",
     "Hit",
     "Hits",
@@ -192,11 +208,14 @@ __all__ = [
     "IndexStatus",
     "JointCommit",
     "JointScope",
+    "KeyMissingError",
+    "KeyStore",
     "Lease",
     "LeaseLostError",
     "LeftOut",
     "LetGo",
     "LetGoError",
+    "LimitError",
     "Link",
     "List",
     "LostCommitsError",
@@ -243,6 +262,7 @@ __all__ = [
     "ProjectionError",
     "PromptContext",
     "PromptPart",
+    "Quota",
     "Recalled",
     "Recovered",
     "Recovery",
@@ -251,6 +271,7 @@ __all__ = [
     "Restored",
     "Retained",
     "Retention",
+    "RetentionPolicy",
     "Retry",
     "Rows",
     "Run",
@@ -270,6 +291,8 @@ __all__ = [
     "StillRunningError",
     "Store",
     "StoredNode",
+    "Subject",
+    "SubjectKey",
     "Subscriber",
     "TakenBack",
     "Task",
