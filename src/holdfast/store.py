@@ -163,6 +163,7 @@ from holdfast.scope import (
 )
 from holdfast.scratch import Scratches, ScratchScope
 from holdfast.undo import Undoing, Undone
+from holdfast.views.config import state_views
 from holdfast.views.directory import FileView, Views
 
 P = ParamSpec("P")
@@ -183,6 +184,13 @@ class _DefaultPlace(str):
 
 
 DEFAULT_PLACE = _DefaultPlace(".holdfast")
+
+
+class _StateFiles(str):
+    """The path of a files store whose folder shows every state as a file (0051)."""
+
+    directory: str
+    suffix: str
 
 
 class Store:
@@ -221,6 +229,7 @@ class Store:
         self._erasure = Erasure(self._context, self._retainer, self._levels)
         self._projections = Projections(log)
         self._scratches = Scratches(log.clock, log.actor, self.global_())
+        self._closing: list[Callable[[], object]] = []  # views that end before the log does
         self._async_stores: list[Any] = []  # one for each event loop that uses this store
 
     # --- scopes ----------------------------------------------------------------------------------
@@ -1217,7 +1226,9 @@ class Store:
                     f'scope "{view.scope.name}" is a subject\'s: a file would be a copy in clear',
                     hint="hf.subject(…) and `holdfast subject export` show what is held of it",
                 )
-        return Views(self, directory, views, person=person)
+        made = Views(self, directory, views, person=person)
+        self._closing.append(made.close)
+        return made
 
     # --- questions -------------------------------------------------------------------------------
 
@@ -1562,6 +1573,8 @@ class Store:
 
     def close(self) -> None:
         """Closes the store. What was acknowledged is safe without it."""
+        while self._closing:
+            self._closing.pop()()
         self._scratches.close()
         self._engine.close()
         self._projections.close()
@@ -1606,8 +1619,8 @@ def open_store(
     """Opens a store, making it if it is not there.
 
     `url` is a folder's path (plain files, the default `./.holdfast`), "sqlite:state.db",
-    "postgresql://…", "redis://…" or "memory:"; or a mapping from level to URL, with "*" for the
-    rest, or a TOML file that holds one.
+    "postgresql://…", "redis://…" or "memory:"; a mapping from level to URL, with "*" for the rest,
+    or a TOML file that holds one; or "yaml:FOLDER", plain files with every state as a YAML file.
     `levels` registers levels of scopes, each with the one above it. `actor` is written into every
     event; by default it is this worker's id. `source` and `trust` say of all that is written where
     it came from; a block of `holdfast.provenance` says otherwise. A worker that others must know of
@@ -1635,10 +1648,24 @@ def open_store(
     log.use_schemas(typed)
     log.use_limits(care.quotas, care.disk)
     log.dispatcher = shared_dispatcher(backend or _place_of(shown) or opened)
-    return Store(
+    return _with_state_files(Store(
         log, url=shown, worker=worker, levels=known, heartbeat_s=heartbeat_s, read_only=read_only,
         clear_ids=check_flag(clear_ids, "clear_ids"), retention=care.retention, indexes=declared,
-    )  # fmt: skip
+    ), url, read_only=read_only)  # fmt: skip
+
+
+def _with_state_files(store: Store, url: object, *, read_only: bool) -> Store:
+    """Returns the store, its states kept as files beside it if its URL says so."""
+    if isinstance(url, _StateFiles) and not read_only:
+        files = Views(store, url.directory, [], more=partial(state_views, store, url.suffix))
+        store._closing.append(files.close)
+        try:
+            files.sync()
+            files.keep_fresh()
+        except BaseException:
+            store.close()
+            raise
+    return store
 
 
 def _keys_apart(given: object, shown: str) -> KeyStore:
@@ -1756,6 +1783,11 @@ def _take_backend(backend: object, url: object, options: dict[str, Any]) -> tupl
 
 def _read_mix(url: object) -> tuple[object, dict[str, str], Care | None]:
     """Returns what a TOML file says of a store: URLs, levels, and the care that is taken of it."""
+    if isinstance(url, str) and url.startswith(("yaml:", "json:")):
+        suffix, _, directory = url.partition(":")
+        place = _StateFiles(os.path.join(directory or ".", DEFAULT_PLACE))
+        place.directory, place.suffix = directory or ".", suffix
+        return place, {}, None
     is_path = isinstance(url, str | os.PathLike)
     path: object = os.fspath(cast("str", url)) if is_path else None
     # Also of one that is not there: a folder in its place would be another, empty store.

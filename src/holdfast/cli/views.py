@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from holdfast.cli.options import DEFAULTS, Flag, Options, Seconds, open_writing
+from holdfast.cli.options import DEFAULTS, Flag, Options, Seconds, open_source, open_writing
 from holdfast.cli.printing import print_json, print_json_line, print_line, print_note, print_table
 from holdfast.errors import NotFoundError
 from holdfast.render.text import clean, show_time
@@ -18,7 +18,7 @@ from holdfast.views.config import FILE, configured_views, state_views
 from holdfast.views.directory import Views
 from holdfast.views.item import Finding
 
-Directory = Annotated[str, Parameter(name="DIR")]
+Directory = Annotated[str, Parameter(name="DIRECTORY")]
 ViewFile = Annotated[str, Parameter(name="FILE")]
 
 
@@ -32,10 +32,8 @@ def _opened(store: Store, directory: str) -> Views:
             found = configured_views(store, place)
         except NotFoundError:
             continue
-        if (
-            place.parent == Path(directory)
-            or found.directory.resolve() == Path(directory).resolve()
-        ):
+        is_there = found.directory.resolve() == Path(directory).resolve()
+        if is_there or place.parent == Path(directory):
             return found
     return Views(store, directory, [], more=lambda: state_views(store, "json"))
 
@@ -104,7 +102,7 @@ def status(
     diff
         Show how an edited file differs from what was written last.
     """
-    with open_writing(options) as store, _opened(store, directory) as views:
+    with open_source(options.place) as store, _opened(store, directory) as views:
         found = views.status()
     if options.json:
         print_json(view_statuses_document(found))
@@ -122,7 +120,8 @@ def status(
         print_table(("file", "status", "scope", "saved", ""), rows)
         for one in found if diff else ():
             if one.diff and one.status != "fresh":
-                print_line(clean(one.diff))
+                for line in one.diff.splitlines():
+                    print_line(clean(line))
     return int(any(one.status in ("pending", "broken") for one in found))
 
 

@@ -207,7 +207,7 @@ class YamlMapping(Struct, frozen=True):
                 continue
             block = lines[begin:end]
             if key in items and not same(document.value(key), items[key]["value"]):
-                old = load_yaml("".join(block))
+                old = load_yaml("".join(block).replace("\r\n", "\n"))
                 merge_into(cast("dict[str, Any]", old), key, items[key]["value"])
                 block = dump_block(old, ending)
             made += block

@@ -288,14 +288,16 @@ class RowView:
     ) -> bytes:
         """Returns the text with the rows that it lacks.
 
-        Rows that the log does not have make the last text be the one to go on from.
+        If it has rows that the log does not have, or lacks some that the last text had, that one
+        is what it goes on from.
         """
         rows = self.source.rows()
         wanted = Counter(signature(row) for row in rows)
+        had = Counter(signature(item.fields) for item in self.document(base).items)
         for text in (b"" if data is None else data, base, b""):
             document = self.document(text)
             there = Counter(signature(item.fields) for item in document.items)
-            if not there - wanted:
+            if not there - wanted and not (had & wanted) - there:
                 break
         missing = [rows[at] for at in _lacking([signature(row) for row in rows], there)]
         if not missing and document.text:

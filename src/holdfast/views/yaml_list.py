@@ -188,7 +188,8 @@ def _changed(
     block: list[str], id: str, wanted: Fields, item: Item, ending: str, dash: int
 ) -> list[str]:
     """Returns the lines of an item with other values: comments and the order of keys stay."""
-    [old] = load_yaml("".join(line[dash:] if line.strip() else line for line in block))
+    text = "".join(line[dash:] if line.strip() else line for line in block)
+    [old] = load_yaml(text.replace("\r\n", "\n"))
     if not isinstance(old, dict):
         return dump_block([{"id": id, **_stored(wanted, is_new=True)}], ending, dash)
     loaded = cast("dict[str, Any]", old)

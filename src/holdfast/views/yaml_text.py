@@ -19,6 +19,7 @@ _LINE = re.compile(r"[^\n]*(?:\n|$)")
 _MARKERS = re.compile(r"^<<<<<<<.*^=======.*^>>>>>>>", re.MULTILINE | re.DOTALL)
 _VALUES_MAX = 1_000_000
 _BYTES_MAX = 32 << 20
+_LITERAL = re.compile(r"[|>][-+]?\d?[-+]?[ \t]*(?:#.*)?[\r\n]*$")
 
 
 def split_lines(text: str) -> list[str]:
@@ -89,7 +90,12 @@ def _plain_mapping(value: Mapping[Any, Any], left: list[int]) -> dict[str, Any]:
 
 
 def block_end(lines: list[str], start: int, end: int) -> int:
-    """Returns where a block ends: comments and empty lines before the next one are not its own."""
+    """Returns where a block ends: comments and empty lines before the next one are not its own.
+
+    Those after a text in block style may be part of that.
+    """
+    if _LITERAL.search(lines[start]):
+        return end
     while end > start + 1 and (not lines[end - 1].strip() or lines[end - 1].startswith("#")):
         end -= 1
     return end
