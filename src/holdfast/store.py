@@ -126,6 +126,7 @@ from holdfast.query.form import TIMEOUT_S, Hit, Hits, Kind, Rows, Where, check_w
 from holdfast.query.links import DanglingLink
 from holdfast.query.paths import StateIndex, check_indexes
 from holdfast.query.questions import IndexStatus, Questions
+from holdfast.query.vectors import Embedder, Similar, check_embedder
 from holdfast.record import catches, sessions
 from holdfast.record.audit import Audit
 from holdfast.record.catches import Catch
@@ -187,6 +188,7 @@ class Store:
         heartbeat_s: float = HEARTBEAT_S,
         read_only: bool = False,
         indexes: Sequence[StateIndex] = (),
+        embedder: Embedder | None = None,
     ) -> None:
         self._log = log
         self.lease_keeper = LeaseKeeper(log, worker, heartbeat_s=heartbeat_s)
@@ -200,7 +202,9 @@ class Store:
         self._context = RecordContext(log, self.lease_keeper)
         self._engine = Engine(self)
         self._nodes = Nodes(self)
-        self._questions = Questions(self._context, read_only=read_only, indexes=indexes)
+        self._questions = Questions(
+            self._context, read_only=read_only, indexes=indexes, embedder=embedder
+        )
         self._context.find_decisions = self._questions.find_decisions
         self._retainer = Retainer(log, self.lease_keeper, self._questions.let_go)
         self._projections = Projections(log)
@@ -1304,6 +1308,17 @@ class Store:
         found = scope if isinstance(scope, Scope) else self.scope(name_of(scope))
         return build(self._context, found, self.query, wanted)
 
+    def similar(
+        self, to: str, *, limit: int = 10, embedder: Embedder | None = None, **question: Any
+    ) -> list[Similar]:
+        """Returns what is nearest to a text in meaning, the nearest first, each with its score.
+
+        By the `embedder`, or the one that the store was opened with. What it has not seen yet it is
+        given first. Messages, decisions, tasks, facts and events of your own are compared. The
+        other arguments are those of `query`, and leave out what does not fit.
+        """
+        return self._questions.similar(to, limit, check_embedder(embedder), **question)
+
     def resolve(self, link: str, *, scope: Scope | str = GLOBAL) -> Hit | None:
         """Returns what a link such as "decision:d7@team/red" leads to; None if it leads nowhere.
 
@@ -1475,6 +1490,7 @@ def open_store(
     schemas: Sequence[type[Any]] = (),
     unchecked: bool = False,
     indexes: Sequence[StateIndex] = (),
+    embedder: Embedder | None = None,
     **options: Any,
 ) -> Store:
     """Opens a store, making it if it is not there.
@@ -1489,7 +1505,7 @@ def open_store(
     `backend` is an open backend to use in place of a URL. The store closes it.
     `schemas` are the classes that `@holdfast.schema` made schemas of scopes. A scope that has one
     which is not among them is not written to, unless `unchecked` says so. `indexes` are what
-    `holdfast.index` declared on paths of the state.
+    `holdfast.index` declared on paths of the state, and `embedder` is what `similar` compares by.
     """
     _check_options(durability, create, read_only, heartbeat_s, clock)
     said = check_provenance(source, actor, trust)
@@ -1516,6 +1532,7 @@ def open_store(
         heartbeat_s=heartbeat_s,
         read_only=read_only,
         indexes=declared,
+        embedder=check_embedder(embedder),
     )
 
 
