@@ -286,6 +286,8 @@ COMMANDS = {
     "git status": ["git", "status"],
     "git log": ["git", "log"],
     "git record": ["git", "record", SCOPE],
+    "git lost": ["git", "lost"],
+    "git merge-driver": ["git", "merge-driver"],
     "fork": ["fork", SCOPE, "b"],
     "session list": ["session", "list"],
     "session export": ["session", "export", SCOPE, "--to", "session.json"],

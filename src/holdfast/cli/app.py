@@ -112,6 +112,8 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("git status", git.git_status, _LOOK),
     ("git log", git.git_log, _LOOK),
     ("git record", git.git_record, _CHANGE),
+    ("git lost", git.git_lost, _LOOK),
+    ("git merge-driver", git.merge_driver, _CARE),
     ("rewind undo", rewinds.undo, _CHANGE),
     ("remove", history.remove, _CHANGE),
     ("fork", history.fork, _CHANGE),
