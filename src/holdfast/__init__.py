@@ -21,6 +21,7 @@ from holdfast.core.observe import Observed, Observer
 from holdfast.core.own_event import OwnEvent, event
 from holdfast.core.page import Page
 from holdfast.core.past import StateAt
+from holdfast.core.provenance import provenance
 from holdfast.core.retention import Hold, LetGo, Retained, Retention
 from holdfast.core.schema import downgrade, schema, upgrade
 from holdfast.core.shape import Misfit
@@ -80,8 +81,10 @@ from holdfast.nodes import (
 from holdfast.projections import Projected, Projection, projection
 from holdfast.query.form import Hit, Hits, Rows, Where
 from holdfast.query.links import DanglingLink
+from holdfast.query.paths import StateIndex, index
 from holdfast.query.questions import IndexStatus
 from holdfast.record.audit import Audit, AuditItem, Comparison
+from holdfast.record.catches import Catch
 from holdfast.record.context import Stale
 from holdfast.record.decisions import Decision, Link, OpenDecision, Policy, UndecidedWarning
 from holdfast.record.difference import Difference, MessageChange, Restored, TaskChange
@@ -128,6 +131,7 @@ from holdfast.scratch import ScratchScope
 from holdfast.store import Store
 from holdfast.store import open_store as open
 from holdfast.thumbprint import register_thumb, thumb
+from holdfast.undo import Dependent, NotTakenBack, TakenBack, Undone
 
 __version__ = "0.1.0"
 
@@ -141,6 +145,7 @@ __all__ = [
     "AsyncState",
     "Audit",
     "AuditItem",
+    "Catch",
     "Cause",
     "Change",
     "Checkpoint",
@@ -158,6 +163,7 @@ __all__ = [
     "DanglingLink",
     "Decision",
     "Delivery",
+    "Dependent",
     "Difference",
     "Done",
     "Draft",
@@ -213,6 +219,7 @@ __all__ = [
     "NodeState",
     "NotDone",
     "NotFoundError",
+    "NotTakenBack",
     "Observed",
     "Observer",
     "OpenDecision",
@@ -257,12 +264,14 @@ __all__ = [
     "Stale",
     "State",
     "StateAt",
+    "StateIndex",
     "StepContext",
     "StepError",
     "StillRunningError",
     "Store",
     "StoredNode",
     "Subscriber",
+    "TakenBack",
     "Task",
     "TaskChange",
     "Tasks",
@@ -271,6 +280,7 @@ __all__ = [
     "UnavailableError",
     "UndecidedError",
     "UndecidedWarning",
+    "Undone",
     "Unknown",
     "UntrustedError",
     "UpgradeError",
@@ -287,6 +297,7 @@ __all__ = [
     "current",
     "downgrade",
     "event",
+    "index",
     "job",
     "json_default",
     "load_verifiers",
@@ -294,6 +305,7 @@ __all__ = [
     "open",
     "path",
     "projection",
+    "provenance",
     "register_thumb",
     "repair",
     "rule",

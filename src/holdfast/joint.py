@@ -21,6 +21,7 @@ from holdfast.core.commit import CommitResult, ProposedCommit, ReadGuard, Stream
 from holdfast.core.event import StreamState
 from holdfast.core.gathering import GatheringLog
 from holdfast.core.meta import Meta
+from holdfast.core.provenance import both
 from holdfast.core.transaction import PendingCommit, PendingScope, WritableScope, of_memory
 from holdfast.errors import UsageError, show_value
 from holdfast.record.context import RecordContext
@@ -177,10 +178,12 @@ class JointCommit(PendingCommit):
         if result.repeated:
             records = self._log.records(write.stream, after=last - count, until=last)
         else:
+            actor, said = self._log.provenance
+            meta = both(said, self._meta)
             records = [
                 Record(
-                    write.stream, number, after.time, one.type, self._log.actor, one.payload, b"",
-                    one.key, position=result.position,
+                    write.stream, number, after.time, one.type, actor, one.payload, b"",
+                    one.key, position=result.position, meta=meta,
                 )
                 for number, one in enumerate(write.new_events, last - count + 1)
             ]  # fmt: skip

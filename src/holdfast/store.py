@@ -31,6 +31,7 @@ from holdfast.core.arguments import (
     check_call,
     check_flag,
     check_seconds,
+    check_since,
     check_text,
     check_timeout,
     check_whole,
@@ -54,7 +55,7 @@ from holdfast.core.dispatcher import (
     Subscription,
     shared_dispatcher,
 )
-from holdfast.core.event import Change, Event
+from holdfast.core.event import Change, Event, to_datetime
 from holdfast.core.intent import Recovery, Verdict
 from holdfast.core.layers import kept_with, reserved_prefixes
 from holdfast.core.leases import (
@@ -89,6 +90,7 @@ from holdfast.core.page import (
     write_cursor,
 )
 from holdfast.core.paging import event_page
+from holdfast.core.provenance import Source, check_provenance
 from holdfast.core.retention import GRACE_S, Hold, LetGo, Retainer, Retention
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
@@ -121,11 +123,13 @@ from holdfast.nodes.run import process_as_run
 from holdfast.nodes.walk import Nodes
 from holdfast.projections import Projected, Projection, Projections
 from holdfast.projects.project import Project
-from holdfast.query.form import TIMEOUT_S, Hit, Hits, Kind, Rows, Where
+from holdfast.query.form import TIMEOUT_S, Hit, Hits, Kind, Rows, Where, check_where
 from holdfast.query.links import DanglingLink
+from holdfast.query.paths import StateIndex, check_indexes
 from holdfast.query.questions import IndexStatus, Questions
-from holdfast.record import sessions
+from holdfast.record import catches, sessions
 from holdfast.record.audit import Audit
+from holdfast.record.catches import Catch
 from holdfast.record.context import RecordContext, Stale
 from holdfast.record.decisions import Decision, Decisions, Policy, PolicyMode, set_policy
 from holdfast.record.recovery import recover, stale
@@ -147,6 +151,9 @@ from holdfast.scope import (
     scope_class,
 )
 from holdfast.scratch import Scratches, ScratchScope
+from holdfast.undo import Undoing, Undone
+from holdfast.views.directory import Views
+from holdfast.views.item_view import ItemView
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -180,6 +187,7 @@ class Store:
         levels: Levels | None = None,
         heartbeat_s: float = HEARTBEAT_S,
         read_only: bool = False,
+        indexes: Sequence[StateIndex] = (),
     ) -> None:
         self._log = log
         self.lease_keeper = LeaseKeeper(log, worker, heartbeat_s=heartbeat_s)
@@ -193,7 +201,7 @@ class Store:
         self._context = RecordContext(log, self.lease_keeper)
         self._engine = Engine(self)
         self._nodes = Nodes(self)
-        self._questions = Questions(self._context, read_only=read_only)
+        self._questions = Questions(self._context, read_only=read_only, indexes=indexes)
         self._context.find_decisions = self._questions.find_decisions
         self._retainer = Retainer(log, self.lease_keeper, self._questions.let_go)
         self._projections = Projections(log)
@@ -301,6 +309,7 @@ class Store:
         level: str | None = None,
         *,
         prefix: str = "",
+        where: Mapping[str, Any] | Where | Sequence[Where] | None = None,
         after: str | None = None,
         limit: int | None = PAGE_SIZE,
     ) -> Page[Scope]:
@@ -309,8 +318,12 @@ class Store:
         Of one level if given, then `prefix` is what their ids begin with; else what their names do.
         The cursor of a page, given as `after`, leads to the next one. It costs what it returns,
         however many scopes there are. Levels that another process registered are known too.
+
+        With `where` only those whose state has something at a path, as in `query`: found by an
+        index on the path if there is one (`holdfast.index`).
         """
         limit = check_limit(limit)
+        conditions = check_where(where)
         if not isinstance(prefix, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"prefix is text, found {show_value(prefix)}")
         if after is not None and not isinstance(after, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -324,7 +337,10 @@ class Store:
             levels = [check_level(level)]
         most = None if limit is None else limit + 1
         wanted = stored_prefix(level, prefix)
-        names = scope_names(self._log, levels, prefix=wanted, after=after or "", limit=most)
+        fitting = partial(self._questions.fitting, conditions) if conditions else None
+        names = scope_names(
+            self._log, levels, prefix=wanted, after=after or "", limit=most, pages=fitting
+        )
         found = names[:limit]
         scopes = self._named(found)
         return Page(scopes, more=len(found) < len(names), cursor=found[-1] if found else after)
@@ -527,6 +543,8 @@ class Store:
         scope: Scope | str | None = None,
         type: str | type[Any] | None = None,
         actor: str | None = None,
+        source: str | None = None,
+        trust: str | None = None,
         since: datetime | timedelta | str | float | None = None,
         until: datetime | timedelta | str | float | None = None,
         newest_first: bool = False,
@@ -537,9 +555,9 @@ class Store:
         returns the next page. `page.start` is where it begins, for what lies on the other side. A
         position that an event has, or a revision of the scope, can be given too. A page holds whole
         commits, so it may hold a few events more than `limit`. `since` and `until` are times, or
-        lengths of time before now ("7d"); what happened at `until` is left out. Without a scope,
-        `type`, `actor` and times look through all events until the page is full; `query` has an
-        index for them.
+        lengths of time before now ("7d"); what happened at `until` is left out. `source` and
+        `trust` are what the writer said (`holdfast.provenance`). Without a scope, these, `type`,
+        `actor` and times look through all events until the page is full; `query` has an index.
         """
         return event_page(
             self._log,
@@ -549,6 +567,8 @@ class Store:
             scope=scope,
             type=type,
             actor=actor,
+            source=source,
+            trust=trust,
             newest_first=newest_first,
             since=since,
             until=until,
@@ -1135,6 +1155,32 @@ class Store:
         """
         return Policy(self._context, mode)
 
+    def catches(self, *, after: str | None = None, limit: int | None = PAGE_SIZE) -> Page[Catch]:
+        """Returns what was caught in all scopes, newest first; `scope.catches()` has one scope's.
+
+        The cursor of a page, given as `after`, leads to the next one.
+        """
+        hits = self.query(kind="log", type=catches.TYPES, limit=limit, after=after)
+        found = [catches.read_catch(self._log.record(hit.scope, hit.revision)) for hit in hits]
+        return Page(found, more=hits.more, cursor=hits.cursor)
+
+    # --- files -----------------------------------------------------------------------------------
+
+    def views(
+        self,
+        directory: str | os.PathLike[str],
+        views: Sequence[ItemView],
+        *,
+        person: str | None = None,
+    ) -> Views:
+        """Returns a directory in which files show what is here, and may be edited.
+
+        `sync()` of it imports what somebody edited, in their name, and writes what has changed;
+        `holdfast.views` has the kinds of files that there are. `person` is in whose name edits are
+        imported; without it, in that of the user who owns the file.
+        """
+        return Views(self, directory, views, person=person)
+
     # --- questions -------------------------------------------------------------------------------
 
     def query(
@@ -1143,6 +1189,8 @@ class Store:
         kind: Kind | Sequence[Kind] | None = None,
         type: str | Sequence[str] | None = None,
         actor: str | None = None,
+        source: str | None = None,
+        trust: str | None = None,
         scope: Scope | str | None = None,
         since: datetime | timedelta | str | float | None = None,
         until: datetime | timedelta | str | float | None = None,
@@ -1160,7 +1208,9 @@ class Store:
         """Returns what was recorded and fits, newest first: of every kind, over all scopes.
 
         Kinds are message, decision, task, fact, state, run, event (of your own) and, if named, log:
-        every event that was ever written. `scope` is a name, or a pattern in which * is any
+        every event that was ever written. `actor`, `source` and `trust` are what its writer said
+        of it (`holdfast.provenance`); of a state, what the writer of its newest change said.
+        `scope` is a name, or a pattern in which * is any
         characters. `since` and `until` are times, or lengths of time before now ("7d"); what
         happened at `until` is left out. `text` is words that all must occur, "a phrase" in quotes,
         or a beginning (`manag*`). `where` compares what the state has at paths: ("customer.id",
@@ -1174,6 +1224,8 @@ class Store:
             kind=kind,
             type=type,
             actor=actor,
+            source=source,
+            trust=trust,
             scope=scope,
             since=since,
             until=until,
@@ -1286,6 +1338,39 @@ class Store:
         """Makes the index for questions again from the log; nothing else depends on it."""
         self._questions.rebuild()
 
+    def undo(
+        self,
+        *,
+        source: str | None = None,
+        actor: str | None = None,
+        trust: str | None = None,
+        since: datetime | timedelta | str | float | None = None,
+        scope: Scope | str | None = None,
+        dry_run: bool = False,
+    ) -> Undone:
+        """Takes back what somebody wrote to the states of all scopes, or of those that are named.
+
+        By what the writer said of itself (`holdfast.provenance`): everything that is given must
+        fit. A path whose newest writer it is goes back to what it was before, by one new event in
+        each scope. What somebody else has written over since stays, and so do messages, decisions,
+        facts, tasks and runs: those are listed, and so is what depends on what was taken back.
+        `dry_run` only looks. `scope` is a name, or a pattern in which * is any characters.
+        """
+        now_us = self._log.clock.now_us()
+        began = None if since is None else to_datetime(check_since(since, "since", now_us))
+        undoing = Undoing(self._log, self.scope, self.query, self._nodes_stored)
+        return undoing.undo(
+            source=source,
+            actor=actor,
+            trust=trust,
+            since=began,
+            scope=None if scope is None else scope if isinstance(scope, str) else scope.name,
+            dry_run=dry_run,
+        )
+
+    def _nodes_stored(self) -> Iterator[StoredNode]:
+        return iter(self.nodes(limit=None))
+
     # --- looking after it ------------------------------------------------------------------------
 
     def check(self, *, read_all: bool = True, expect: str | None = None) -> Report:
@@ -1386,6 +1471,8 @@ def open_store(
     *,
     durability: Durability = "full",
     actor: str | None = None,
+    source: Source | None = None,
+    trust: str | None = None,
     create: bool = True,
     read_only: bool = False,
     clock: Clock | None = None,
@@ -1394,6 +1481,7 @@ def open_store(
     backend: Backend | None = None,
     schemas: Sequence[type[Any]] = (),
     unchecked: bool = False,
+    indexes: Sequence[StateIndex] = (),
     **options: Any,
 ) -> Store:
     """Opens a store, making it if it is not there.
@@ -1402,16 +1490,18 @@ def open_store(
     "postgresql://…", "redis://…" or "memory:"; or a mapping from level to URL, with "*" for the
     rest, or a TOML file that holds one.
     `levels` registers levels of scopes, each with the one above it. `actor` is written into every
-    event; by default it is this worker's id. A worker that others must know of says every
-    `heartbeat_s` that it lives; silent for three times that, it is a suspect.
+    event; by default it is this worker's id. `source` and `trust` say of all that is written where
+    it came from; a block of `holdfast.provenance` says otherwise. A worker that others must know of
+    says every `heartbeat_s` that it lives; silent for three times that, it is a suspect.
     `backend` is an open backend to use in place of a URL. The store closes it.
     `schemas` are the classes that `@holdfast.schema` made schemas of scopes. A scope that has one
-    which is not among them is not written to, unless `unchecked` says so.
+    which is not among them is not written to, unless `unchecked` says so. `indexes` are what
+    `holdfast.index` declared on paths of the state.
     """
     _check_options(durability, create, read_only, heartbeat_s, clock)
-    if actor is not None:
-        actor = check_name(actor, "actor")
+    said = check_provenance(source, actor, trust)
     typed = _check_schemas(schemas, unchecked)
+    declared = check_indexes(indexes)
     clock = clock or SystemClock()
     worker = worker_id(clock, actor)
     url, named = _read_mix(url)
@@ -1426,7 +1516,8 @@ def open_store(
         backend, shown = open_backend(
             url, levels=known.names(), kept_with=kept_with(), clock=clock, **options
         )
-    log = Log(backend, clock=clock, actor=actor or worker)
+    log = Log(backend, clock=clock, actor=said.actor or worker)
+    log.said = said if said.meta is not None else None
     log.use_schemas(typed)
     log.dispatcher = shared_dispatcher(backend if is_given else _place_of(shown) or backend)
     return Store(
@@ -1436,6 +1527,7 @@ def open_store(
         levels=known,
         heartbeat_s=heartbeat_s,
         read_only=read_only,
+        indexes=declared,
     )
 
 

@@ -27,6 +27,7 @@ MODULES = (
     "holdfast.copy",
     "holdfast.advise",
     "holdfast.prose",
+    "holdfast.views",
     "holdfast.compat",
 )
 

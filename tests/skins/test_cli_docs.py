@@ -241,6 +241,7 @@ COMMANDS = {
     "sql": ["sql", "select id, status from decisions"],
     "stale": ["stale"],
     "audit": ["audit", SCOPE],
+    "architecture": ["architecture"],
     "task list": ["task", "list"],
     "task add": ["task", "add", SCOPE, "review", "--tag", "ui"],
     "task claim": ["task", "claim", SCOPE],
@@ -267,6 +268,9 @@ COMMANDS = {
     "decide": ["decide", SCOPE, "refund", "--because", "broken"],
     "outcome": ["outcome", f"left@{SCOPE}", "looked"],
     "fact": ["fact", SCOPE, "branch", "main"],
+    "catch": ["catch", SCOPE, "the refund was not decided"],
+    "catch list": ["catch", "list"],
+    "catch scan": ["catch", "scan", SCOPE],
     "recover": ["recover"],
     "schema list": ["schema", "list"],
     "schema show": ["schema", "show", "desk_schema.py"],
@@ -386,6 +390,10 @@ def test_every_document_has_the_documented_fields(
     if verb in ("event list", "project"):
         cli(*COMMANDS["event record"])
         Path("opened_tickets.py").write_text(TICKETS)
+    if verb == "catch list":
+        cli(*COMMANDS["catch"])
+    if verb == "catch scan":
+        cli("say", SCOPE, "We decided to refund the whole order.")
     if verb == "unhold":
         cli(*COMMANDS["hold"])
     code = int(verb == "migrate")  # --check has found one

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.names import new_id, short_id
+from holdfast.names import fits_pattern, is_pattern, new_id, short_id
 from holdfast.testing import FakeClock
 
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -56,3 +56,14 @@ def test_every_character_is_as_likely_as_any_other() -> None:
     assert {character: chance.count(character) for character in ALPHABET} == dict.fromkeys(
         ALPHABET, 8
     )
+
+
+def test_one_meaning_of_patterns() -> None:
+    assert fits_pattern("conversation/support-*", "conversation/support-7")
+    assert fits_pattern("*/s-*", "team/s-")
+    assert not fits_pattern("conversation/support-?", "conversation/support-7")
+    assert fits_pattern("conversation/[a]*", "conversation/[a]b")
+    assert fits_pattern("conversation", "conversation/x")
+    assert not fits_pattern("conversation", "conversations/x")
+    assert is_pattern("team")
+    assert not is_pattern("global")

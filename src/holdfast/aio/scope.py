@@ -155,9 +155,20 @@ class AsyncScope(Generic[S_co]):
         after: int = 0,
         until: int | None = None,
         type: str | type[Any] | None = None,
+        actor: str | None = None,
+        source: str | None = None,
+        trust: str | None = None,
         removed: bool = False,
     ) -> AsyncIterator[Event]:
-        events = self.sync.history(after=after, until=until, type=type, removed=removed)
+        events = self.sync.history(
+            after=after,
+            until=until,
+            type=type,
+            actor=actor,
+            source=source,
+            trust=trust,
+            removed=removed,
+        )
         async for event in self._loop.steps(events):
             yield event
 
@@ -366,6 +377,9 @@ class AsyncScope(Generic[S_co]):
 
     decide = deciding(Scope.decide)
     recall = mirror(Scope.recall)
+    catch = mirror(Scope.catch)
+    catches = mirror(Scope.catches)
+    catch_decisions = mirror(Scope.catch_decisions)
 
     @asynccontextmanager
     async def effect(self, name: str) -> AsyncGenerator[None]:

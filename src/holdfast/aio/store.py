@@ -14,6 +14,8 @@ from collections.abc import (
     Coroutine,
     Generator,
     Iterable,
+    Mapping,
+    Sequence,
 )
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -30,6 +32,7 @@ from holdfast.aio.record import AsyncGroup, AsyncJointScope, AsyncOpenDecision, 
 from holdfast.aio.rewinds import AsyncRewinds
 from holdfast.aio.runs import AsyncRun, AsyncRuns
 from holdfast.aio.scope import AsyncScope
+from holdfast.aio.views import AsyncViews
 from holdfast.backends.protocol import START, Lease, Mark, Position, Record
 from holdfast.core import tree
 from holdfast.core.arguments import (
@@ -62,11 +65,13 @@ from holdfast.joint import JointCommit
 from holdfast.nodes.define import Graph
 from holdfast.nodes.walk import call_plainly
 from holdfast.projections import Projection
+from holdfast.query.form import Where
 from holdfast.record.audit import Audit, Comparison, StatePath, TrialOutcome, TrialRun
 from holdfast.record.decisions import Decision, PolicyMode
 from holdfast.runs import Run, RunFunction
 from holdfast.scratch import ScratchScope
 from holdfast.store import S, Store
+from holdfast.views.item_view import ItemView
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -354,11 +359,12 @@ class AsyncStore:
         level: str | None = None,
         *,
         prefix: str = "",
+        where: Mapping[str, Any] | Where | Sequence[Where] | None = None,
         after: str | None = None,
         limit: int | None = PAGE_SIZE,
     ) -> Page[AsyncScope]:
         page = await self._loop.hop(
-            self._store.scopes, level, prefix=prefix, after=after, limit=limit
+            self._store.scopes, level, prefix=prefix, where=where, after=after, limit=limit
         )
         scopes = [AsyncScope(self._loop, scope) for scope in page]
         return Page(scopes, more=page.more, cursor=page.cursor)
@@ -471,6 +477,8 @@ class AsyncStore:
         scope: AsyncScope | str | None = None,
         type: str | type[Any] | None = None,
         actor: str | None = None,
+        source: str | None = None,
+        trust: str | None = None,
         since: datetime | timedelta | str | float | None = None,
         until: datetime | timedelta | str | float | None = None,
         newest_first: bool = False,
@@ -483,6 +491,8 @@ class AsyncStore:
             scope=scope.sync if isinstance(scope, AsyncScope) else scope,
             type=type,
             actor=actor,
+            source=source,
+            trust=trust,
             since=since,
             until=until,
             newest_first=newest_first,
@@ -636,6 +646,7 @@ class AsyncStore:
     stale = mirror(Store.stale, of="_store")
     tasks = mirror(Store.tasks, of="_store")
     sessions = mirror(Store.sessions, of="_store")
+    catches = mirror(Store.catches, of="_store")
 
     query = mirror(Store.query, of="_store")
     context = mirror(Store.context, of="_store")
@@ -646,6 +657,7 @@ class AsyncStore:
     refresh_tables = mirror(Store.refresh_tables, of="_store")
     index_status = mirror(Store.index_status, of="_store")
     rebuild_index = mirror(Store.rebuild_index, of="_store")
+    undo = mirror(Store.undo, of="_store")
 
     if TYPE_CHECKING:  # a decorator loses the parameters of the run's function
 
@@ -728,6 +740,15 @@ class AsyncStore:
 
     def rewinds(self, work_tree: str | os.PathLike[str] = ".") -> AsyncRewinds:
         return AsyncRewinds(self._loop, self._store.rewinds(work_tree))
+
+    def views(
+        self,
+        directory: str | os.PathLike[str],
+        views: Sequence[ItemView],
+        *,
+        person: str | None = None,
+    ) -> AsyncViews:
+        return AsyncViews(self._loop, self._store.views(directory, views, person=person))
 
     def policy(self, mode: PolicyMode) -> AsyncPolicy:
         return AsyncPolicy(self._loop, mode)

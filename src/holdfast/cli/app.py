@@ -15,8 +15,10 @@ from cyclopts.exceptions import CycloptsError, UnusedCliTokensError
 
 import holdfast
 from holdfast.cli import (
+    architecture,
     backup,
     boot,
+    catches,
     completion,
     decisions,
     demo,
@@ -41,6 +43,7 @@ from holdfast.cli import (
     store,
     tasks,
     trust,
+    undo,
 )
 from holdfast.cli.advise import advise_backend
 from holdfast.cli.options import command
@@ -87,6 +90,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("sql", query.sql, _LOOK),
     ("stale", facts.stale, _LOOK),
     ("audit", state.audit, _LOOK),
+    ("architecture", architecture.architecture, _LOOK),
     ("messages", messages.messages, _LOOK),
     ("task list", tasks.list_tasks, _LOOK),
     ("schema list", schemas.list_schemas, _LOOK),
@@ -104,7 +108,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("delete", state.delete, _CHANGE),
     ("checkpoint", history.checkpoint, _CHANGE),
     ("restore", history.restore, _CHANGE),
-    ("undo", history.undo, _CHANGE),
+    ("undo", undo.undo, _CHANGE),
     ("rewind", rewinds.rewind, _CHANGE),
     ("rewind mark", rewinds.mark, _CHANGE),
     ("rewind list", rewinds.list_points, _LOOK),
@@ -126,6 +130,9 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("decide", decisions.decide, _CHANGE),
     ("outcome", decisions.outcome, _CHANGE),
     ("fact", facts.fact, _CHANGE),
+    ("catch", catches.catch, _CHANGE),
+    ("catch list", catches.list_catches, _LOOK),
+    ("catch scan", catches.scan, _CHANGE),
     ("recover", decisions.recover, _CARE),
     ("trust", trust.trust, _CARE),
     ("retain", retain.retain, _CARE),
@@ -193,6 +200,7 @@ ALIASES = {
 
 _FAMILIES = {
     "backup": "Make a backup: backup DEST; list its points, restore one, try whether it can be.",
+    "catch": "Log what a control has caught: catch SCOPE TEXT; list it, find unrecorded decisions.",
     "decision": "Open, close and list decisions; the short forms: decide, outcome, decisions.",
     "event": "Record and list events of your own.",
     "git": "The git repository here: its state, and commits linked to events.",

@@ -13,7 +13,9 @@ from holdfast.cli.parsing import find_scope, parse_limit, parse_place, parse_val
 from holdfast.cli.printing import print_json, print_line, print_note, print_table
 from holdfast.cli.state import read_input
 from holdfast.cli.user_code import load_module, load_projection
+from holdfast.core.event import Event
 from holdfast.core.own_event import OwnEvent
+from holdfast.core.page import Page
 from holdfast.errors import UsageError
 from holdfast.render.record import own_event_document, own_events_document, projected_document
 from holdfast.render.text import clean, indent, preview, show_time
@@ -76,6 +78,8 @@ def list_events(
     *,
     type: str | None = None,
     actor: str | None = None,
+    source: str | None = None,
+    trust: str | None = None,
     limit: int = 20,
     before: str | None = None,
     after: str | None = None,
@@ -91,6 +95,10 @@ def list_events(
         Only events of this type, such as ticket_opened.
     actor
         Only events of this actor.
+    source
+        Only events from this source: human, model, tool, import or file.
+    trust
+        Only events whose source is trusted so far, in your own word.
     limit
         How many events at most.
     before
@@ -107,6 +115,8 @@ def list_events(
             scope=scope,
             type=OwnEvent if type is None else type,
             actor=actor,
+            source=source,
+            trust=trust,
             newest_first=True,
         )
         if options.json:
@@ -118,6 +128,12 @@ def list_events(
     else:
         print_note("no events")
     given = {"--after": after, "--type": type, "--actor": actor}
+    _print_more(page, scope, given | {"--source": source, "--trust": trust}, options)
+
+
+def _print_more(
+    page: Page[Event], scope: str | None, given: dict[str, str | None], options: Options
+) -> None:
     words = [word for pair in given.items() if pair[1] is not None for word in pair]
     print_more(
         page, ["event", "list", *([scope] if scope else []), *map(str, words)], options, "--before"

@@ -1,6 +1,6 @@
 """Verbs for what happened to a scope, and for earlier moments of it.
 
-log, diff, checkpoints, follow; checkpoint, restore, undo, remove, fork
+log, diff, checkpoints, follow; checkpoint, restore, remove, fork
 """
 
 from __future__ import annotations
@@ -70,6 +70,8 @@ def log(
     after: str | None = None,
     type: str | None = None,
     actor: str | None = None,
+    source: str | None = None,
+    trust: str | None = None,
     options: Options = DEFAULTS,
 ) -> None:
     """List events, newest first: of a scope, or of the whole store.
@@ -88,6 +90,10 @@ def log(
         Only events of this type, such as changed.
     actor
         Only events of this actor.
+    source
+        Only events from this source: human, model, tool, import or file.
+    trust
+        Only events whose source is trusted so far, in your own word.
     """
     place = {"before": parse_place(before), "after": parse_place(after)}
     with open_reading(options) as store:
@@ -98,6 +104,8 @@ def log(
             scope=scope,
             type=type,
             actor=actor,
+            source=source,
+            trust=trust,
             newest_first=True,
         )
         if options.json:
@@ -110,6 +118,7 @@ def log(
     else:
         print_note("no events")
     given = {"--after": after, "--type": type, "--actor": actor}
+    given |= {"--source": source, "--trust": trust}
     words = [word for pair in given.items() if pair[1] is not None for word in pair]
     print_more(page, ["log", *([scope] if scope else []), *map(str, words)], options, "--before")
 
@@ -279,19 +288,6 @@ def restore(
         found = find_scope(store, scope)
         target = find_revision(found, moment)
         print_restored(found, found.restore(target, expected=expected), options)
-
-
-def undo(scope: ScopeName, /, *, options: Options = DEFAULTS) -> None:
-    """Undo the newest change; a second undo brings it back.
-
-    Parameters
-    ----------
-    scope
-        The scope, such as team/support or global.
-    """
-    with open_writing(options) as store:
-        found = find_scope(store, scope, even_removed=True)
-        print_restored(found, found.undo(), options)
 
 
 def remove(

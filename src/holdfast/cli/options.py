@@ -8,7 +8,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from cyclopts import Parameter, Token
 
@@ -29,6 +29,9 @@ from holdfast.store import DEFAULT_PLACE, Store
 
 STORE_VARIABLE = "HOLDFAST_STORE"
 ACTOR_VARIABLE = "HOLDFAST_ACTOR"
+SOURCE_VARIABLE = "HOLDFAST_SOURCE"
+TRUST_VARIABLE = "HOLDFAST_TRUST"
+"""What is written comes from there, and is trusted so far. --source is for looking."""
 
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 Words = Annotated[list[str] | None, Parameter(negative=())]
@@ -113,8 +116,14 @@ def open_writing(
     options: Options, *, schemas: Sequence[type[Any]] = (), unchecked: bool = False
 ) -> Store:
     """Opens the store to write; it must exist, so that a misspelt name creates no other store."""
-    place, writer = options.place, options.writer
-    return open_place(place, actor=writer, schemas=schemas, unchecked=unchecked)
+    return open_place(
+        options.place,
+        actor=options.writer,
+        schemas=schemas,
+        unchecked=unchecked,
+        source=os.environ.get(SOURCE_VARIABLE) or None,
+        trust=os.environ.get(TRUST_VARIABLE) or None,
+    )
 
 
 def open_source(place: str, *, schemas: Sequence[type[Any]] = ()) -> Store:
@@ -145,6 +154,8 @@ def open_place(
     read_only: bool = False,
     schemas: Sequence[type[Any]] = (),
     unchecked: bool = False,
+    source: str | None = None,
+    trust: str | None = None,
 ) -> Store:
     """Opens a store that must exist; the error says how to create it."""
     refuse_memory(place)
@@ -156,6 +167,8 @@ def open_place(
             read_only=read_only,
             schemas=schemas,
             unchecked=unchecked,
+            source=cast("Any", source),
+            trust=trust,
         )
     except NotFoundError as absent:
         raise NotFoundError(

@@ -159,6 +159,7 @@ class ProposedCommit(Struct, frozen=True):
     guards: tuple[ReadGuard, ...] = ()
     meta: str | None = None  # of every event of it; what an event says of itself counts before it
     time: int | None = None  # of an import: when its events happened; None: now
+    actor: str | None = None  # who writes it; None: whoever the store was opened for
 
 
 class CommitResult(Struct, frozen=True):

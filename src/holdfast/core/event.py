@@ -43,7 +43,7 @@ from msgspec.structs import replace
 from holdfast.backends.protocol import GONE, LinkedRow, Mark, Position, Record, linked_row
 from holdfast.core import codec
 from holdfast.core.codec import encode_plain
-from holdfast.core.meta import Meta, decode_meta
+from holdfast.core.meta import Meta, decode_meta, source_and_trust
 from holdfast.core.tree import (
     Lazy,
     Map,
@@ -205,6 +205,16 @@ class Event:
     def actor(self) -> str:
         """Who wrote it."""
         return self.record.actor
+
+    @property
+    def source(self) -> str | None:
+        """Where it came from: human, model, tool, import or file; None if nobody said."""
+        return source_and_trust(self.record.meta)[0]
+
+    @property
+    def trust(self) -> str | None:
+        """How far its source is trusted, in a word of the program's own; None if nobody said."""
+        return source_and_trust(self.record.meta)[1]
 
     @property
     def checkpoint(self) -> str | None:

@@ -211,7 +211,7 @@ class GatheringLog(Log):
         self._key = key
         super().__init__(cast("Backend", overlay), clock=log.clock, actor=log.actor)
         self.blobs, self.expiry, self.show = log.blobs, log.expiry, log.show
-        self.typed = log.typed
+        self.typed, self.said = log.typed, log.said
         self._gathered: dict[str, list[StreamWrite]] = {}
         self._at_base: set[str] = set()
         self.gathered_marks: dict[tuple[str, str], Mark | Cleared] = {}

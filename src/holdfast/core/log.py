@@ -104,6 +104,7 @@ from holdfast.core.layers import Layer, lasting_prefixes, register_layer
 from holdfast.core.meta import Meta, encode_meta, imported_meta, is_imported, joined
 from holdfast.core.observe import Observer, Observers, Tracer
 from holdfast.core.own_event import event_of
+from holdfast.core.provenance import SAID, Said, both
 from holdfast.core.schema import Schema
 from holdfast.core.snapshot import EVENT_OVERHEAD_BYTES, Snapshots
 from holdfast.core.tree import Map, encode_ops, missing_ops
@@ -317,7 +318,9 @@ class Log:
         """Tells subscribers; handles of this process on the same store share one."""
         self._subscribed: list[Callable[[], None]] = []
         self.clock = clock
-        self.actor = actor
+        self._actor = actor
+        self.said: Said | None = None
+        """What is said of all that is written here, unless a block says otherwise (0047)."""
         self.observers: Observers | None = None
         self.reports: list[str] = []
         self._server_us: tuple[int, int] | None = None  # its time, and the boot time of then
@@ -327,6 +330,7 @@ class Log:
         """The marks of levels that the first scope of each sets, if this process begins it."""
         self.routes = Routes(backend)
         self._is_split = self.routes.is_split
+        self._keeps_meta = not self._is_split and keeps_meta(backend)
         self.record_keys = takes_record_keys(backend)
         self.blobs = Blobs(
             backend.objects, self.routes.objects_of, self.expiry.keep_until, self._collected_us
@@ -446,6 +450,8 @@ class Log:
         writer = WRITER.get()
         if writer is not None:
             proposed = writer.prepare(proposed)
+        if SAID.get(self.said) is not None:
+            proposed = self._attributed(proposed)
         if self.observers is not None:
             proposed = self.observers.traced(proposed)
         if self._is_split:
@@ -465,6 +471,8 @@ class Log:
         writer = WRITER.get()
         if writer is not None:
             proposed = writer.prepare(proposed)
+        if SAID.get(self.said) is not None:
+            proposed = self._attributed(proposed)
         if self.observers is not None:
             proposed = self.observers.traced(proposed)
         if self._is_split:
@@ -478,6 +486,8 @@ class Log:
         writer = WRITER.get()
         if writer is not None:
             proposed = [writer.prepare(one) for one in proposed]
+        if SAID.get(self.said) is not None:
+            proposed = [self._attributed(one) for one in proposed]
         if self.observers is not None:
             proposed = [self.observers.traced(one) for one in proposed]
         for one in proposed:
@@ -485,6 +495,33 @@ class Log:
         requests = [Request(one) for one in proposed]
         self._queue.submit(*requests)
         return requests
+
+    def _attributed(self, proposed: ProposedCommit) -> ProposedCommit:
+        """Returns a commit that says who makes it and where it came from (0047).
+
+        Asked of the caller, in whose context that is known: the leader that prepares the commit may
+        be another thread. What the commit says itself counts before it.
+        """
+        actor, meta = self.provenance
+        if meta is not None and proposed.meta is not None:
+            meta = joined(meta, proposed.meta)
+        return msgspec.structs.replace(
+            proposed, actor=proposed.actor or actor, meta=meta or proposed.meta
+        )
+
+    @property
+    def provenance(self) -> tuple[str, str | None]:
+        """What is written here and now says of itself: who writes, and the text of its meta."""
+        here, common = SAID.get(), None if self.said is None else self.said.meta
+        if here is None:
+            return self._actor, common
+        return here.actor or self._actor, both(common, here.meta)
+
+    @property
+    def actor(self) -> str:
+        """Who writes here and now: whoever the block says, else whoever opened the store."""
+        here = SAID.get()
+        return self._actor if here is None or here.actor is None else here.actor
 
     def wait(self, request: Request) -> CommitResult:
         return self._queue.wait(request)
@@ -684,7 +721,7 @@ class Log:
         time = self.clock.now_us()
         if self._server_us is not None:
             time = min(time, self._server_us[0] + self.clock.boot_us() - self._server_us[1])
-        meta = proposed.meta
+        actor, meta = proposed.actor or self._actor, proposed.meta
         if proposed.time is not None:
             meta = self._check_import(proposed, before, time)
             time = proposed.time
@@ -697,7 +734,7 @@ class Log:
         after: list[StreamState] = []
         marks = proposed.marks
         for write, base in zip(writes, before, strict=True):
-            append, state = self._prepare_write(write, base, time, meta)
+            append, state = self._prepare_write(write, base, time, actor, meta)
             for validate in self._validators:
                 validate(write, base, state)
             if append.expected == 0:
@@ -713,9 +750,7 @@ class Log:
             after.append(state)
         if len(appends) > 1:
             check_expire_together(appends)
-        commit = Commit(
-            time, self.actor, tuple(appends), reads, proposed.fence, marks, proposed.watch
-        )
+        commit = Commit(time, actor, tuple(appends), reads, proposed.fence, marks, proposed.watch)
         if proposed.time is not None:
             self._imported = {a.stream: s.link for a, s in zip(appends, after, strict=True)}
         return PreparedCommit(request, commit, tuple(before), tuple(after))
@@ -745,11 +780,11 @@ class Log:
         return imported_meta(proposed.meta, to_datetime(now_us))
 
     def _prepare_write(
-        self, write: StreamWrite, base: StreamState, time: int, common: str | None
+        self, write: StreamWrite, base: StreamState, time: int, actor: str, common: str | None
     ) -> tuple[Append, StreamState]:
         """Returns the events of a write, each with revision, time and link, and the state after."""
         new_events = write.new_events
-        stream, key, actor, blobs = write.stream, write.key, self.actor, self.blobs.read
+        stream, key, blobs = write.stream, write.key, self.blobs.read
         expires_us = base.expires_us
         if write.follows and not 0 <= base.removed_at < write.follows:
             self._check_life(write)
@@ -781,7 +816,7 @@ class Log:
             if (schema is not None or meta is not None or base.version) and type in OF_STATE:
                 meta, version = self._versioned(stream, state, meta, one, schema)
             if meta is not None:
-                if not self.routes.keeps_meta(stream):
+                if not (self._keeps_meta or self.routes.keeps_meta(stream)):
                     raise meta_not_kept(stream)
                 envelope.append(meta)
             link = event.next_link(state.link, payload, envelope)

@@ -8,6 +8,7 @@ text, in copies and in what the command line shows.
 from __future__ import annotations
 
 from datetime import datetime
+from functools import lru_cache
 from typing import Annotated, Any
 
 import msgspec
@@ -17,6 +18,8 @@ from holdfast.errors import CorruptError, UsageError, show_value
 
 BYTES_MAX = 4096
 """The longest text: an envelope is small, and is read with every event."""
+KNOWN_MAX = 1024
+"""How many texts are kept with what they say: nearly all events of a writer have the same one."""
 
 _Word = Annotated[str, msgspec.Meta(min_length=1)]
 
@@ -69,8 +72,12 @@ def encode_meta(meta: object) -> str | None:
 
 
 def imported_meta(common: str | None, now: datetime) -> str:
-    """Returns the meta of an import: what its caller says, and when it was stored."""
-    return joined(common, codec.encode_plain(Meta(imported_at=now)).decode())
+    """Returns the meta of an import: what its caller says, when it was stored, and that it is one.
+
+    Where the caller says another source, that counts.
+    """
+    source = "import" if source_and_trust(common)[0] is None else None
+    return joined(common, codec.encode_plain(Meta(source=source, imported_at=now)).decode())
 
 
 def is_imported(text: str | None) -> bool:
@@ -78,6 +85,7 @@ def is_imported(text: str | None) -> bool:
     return text is not None and decode_meta(text).imported_at is not None
 
 
+@lru_cache(KNOWN_MAX)
 def decode_meta(text: str) -> Meta:
     """Returns what a stored text says, without the keys that this version does not know."""
     try:
@@ -86,6 +94,15 @@ def decode_meta(text: str) -> Meta:
         raise CorruptError(f"the meta of an event cannot be read: {exc}") from exc
 
 
+def source_and_trust(text: str | None) -> tuple[str | None, str | None]:
+    """Returns where an event came from and how far that is trusted, as far as it says so."""
+    if text is None:
+        return None, None
+    said = decode_meta(text)
+    return said.source, said.trust
+
+
+@lru_cache(KNOWN_MAX)
 def joined(below: str | None, above: str) -> str:
     """Returns both texts as one; where both say something, `above` counts."""
     if below is None:

@@ -15,6 +15,7 @@ from holdfast.backends.protocol import START, Position, Record
 from holdfast.core.arguments import check_flag, check_since, check_whole, name_of
 from holdfast.core.event import Event
 from holdfast.core.log import Log
+from holdfast.core.meta import source_and_trust
 from holdfast.core.own_event import is_of_type, stored_type
 from holdfast.core.page import Page, check_limit, read_cursor, write_cursor
 from holdfast.errors import UsageError, show_value
@@ -31,12 +32,18 @@ class EventFilter(NamedTuple):
     actor: str | None = None
     since: int | None = None
     until: int | None = None
+    source: str | None = None
+    trust: str | None = None
 
     def matches(self, record: Record) -> bool:
         if self.since is not None and record.time < self.since:
             return False
         if self.until is not None and record.time >= self.until:
             return False
+        if self.source is not None or self.trust is not None:
+            source, trust = source_and_trust(record.meta)
+            if self.source not in (None, source) or self.trust not in (None, trust):
+                return False
         return (self.type is None or is_of_type(record.type, self.type)) and (
             self.actor in (None, record.actor)
         )
@@ -44,6 +51,23 @@ class EventFilter(NamedTuple):
     def chunk(self, limit: int | None) -> int:
         """Returns how many events to ask for at once, to find so many."""
         return _CHUNK if limit is None or self != EventFilter() else min(limit + 1, _CHUNK)
+
+
+def event_filter(
+    type: object,
+    actor: str | None,
+    source: str | None,
+    trust: str | None,
+    *,
+    since: int | None = None,
+    until: int | None = None,
+) -> EventFilter:
+    """Returns which events a caller wants, or raises UsageError."""
+    for what, given in (("actor", actor), ("source", source), ("trust", trust)):
+        if given is not None and not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"{what} is text, found {show_value(given)}")
+    name = None if type is None else stored_type(type)
+    return EventFilter(name, actor, since, until, source, trust)
 
 
 def event_page(
@@ -58,17 +82,19 @@ def event_page(
     newest_first: bool,
     since: object = None,
     until: object = None,
+    source: str | None = None,
+    trust: str | None = None,
 ) -> Page[Event]:
     """Returns the events between two places, the oldest or the newest of them."""
     limit = check_limit(limit)
-    if actor is not None and not isinstance(actor, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"actor is text, found {show_value(actor)}")
     now_us = log.clock.now_us()
-    wanted = EventFilter(
-        None if type is None else stored_type(type),
+    wanted = event_filter(
+        type,
         actor,
-        None if since is None else check_since(since, "since", now_us),
-        None if until is None else check_since(until, "until", now_us),
+        source,
+        trust,
+        since=None if since is None else check_since(since, "since", now_us),
+        until=None if until is None else check_since(until, "until", now_us),
     )
     place: _Whole | _Stream = _Whole(log) if scope is None else _Stream(log, name_of(scope))
     low = place.start() if after is None else place.after(after)

@@ -31,6 +31,11 @@ class StateAt:
         self._folded = folded
 
     @property
+    def stored(self) -> StreamState:
+        """The fold at this revision, as it is stored: transforms and schemas have not seen it."""
+        return self._folded
+
+    @property
     def state(self) -> Map:
         """The state, as `at` returns it; ClosedError if it was dropped at this revision."""
         return self._log.show(self._folded, self._stream)

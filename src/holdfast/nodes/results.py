@@ -216,6 +216,11 @@ class NodeState(Struct, frozen=True, dict=True):
     _blobs: BlobReader
 
     @property
+    def reads(self) -> tuple[Read, ...]:
+        """What it looked at while it was computed."""
+        return () if self._computed is None else self._computed.reads
+
+    @property
     def value(self) -> Any:
         """What the node returned; a copy of your own each time."""
         return None if self._computed is None else decode(self._computed.value, self._blobs)

@@ -18,6 +18,7 @@ from holdfast.backends.protocol import Record
 from holdfast.core import event
 from holdfast.core.event import Event, StreamState, from_datetime
 from holdfast.core.layers import reserved_prefixes
+from holdfast.core.meta import source_and_trust
 from holdfast.core.own_event import OWN, OwnEvent
 from holdfast.query.words import texts_in
 from holdfast.record import facts, task_events
@@ -48,6 +49,8 @@ class Document(Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
+    source: str = ""
+    trust: str = ""
 
     @property
     def shown(self) -> str:
@@ -69,6 +72,7 @@ def log_document(record: Record) -> Document:
         actor=record.actor,
         type=record.type.removeprefix(OWN),
         revision=record.revision,
+        **_said(*source_and_trust(record.meta)),
     )
 
 
@@ -88,7 +92,15 @@ def event_document(context: RecordContext, stream: str, record: Record) -> Docum
         tags=_tags(said),
         links=_names(own.refs),
         texts=tuple(texts_in(data)),
+        **_said(own.source, own.trust),
     )
+
+
+def _said(source: str | None, trust: str | None) -> dict[str, Any]:
+    """Returns what the writer said of where something came from, as a document has it."""
+    if source is None and trust is None:
+        return {}
+    return {"source": plain(source or ""), "trust": plain(trust or "")}
 
 
 def _names(value: Any) -> tuple[str, ...]:
@@ -122,6 +134,7 @@ def message_document(stream: str, message: Message) -> Document:
         tags=_tags(message.metadata),
         links=_names([*message.links, *files]),
         texts=(message.text,) if message.text else (),
+        **_said(message.source, message.trust),
     )
 
 
@@ -141,6 +154,7 @@ def decision_document(stream: str, decision: Decision) -> Document:
         revision=decision.revision,
         links=tuple(dict.fromkeys(links)),
         texts=tuple(text for text in (*said, *decision.alternatives) if text),
+        **_said(decision.source, decision.trust),
     )
 
 
@@ -157,6 +171,7 @@ def task_document(stream: str, task: Task) -> Document:
         tags=_names(task.tags),
         links=tuple(f"task:{one}" for one in task.dependencies),
         texts=tuple(text for text in said if text),
+        **_said(task.source, task.trust),
     )
 
 
@@ -174,6 +189,7 @@ def fact_document(context: RecordContext, stream: str, name: str) -> Document | 
         actor=records[0].actor,
         status="contradicted" if fact.contradicted_at is not None else "stated",
         texts=(name, *((fact.about,) if fact.about else ()), *texts_in(fact.value)),
+        **_said(*source_and_trust(records[0].meta)),
     )
 
 
@@ -190,6 +206,7 @@ def state_document(state: StreamState, stream: str, changed: Record) -> Document
         status="closed" if state.closed_at else "open",
         revision=changed.revision,
         texts=tuple(texts_in(state.root)),
+        **_said(*source_and_trust(changed.meta)),
     )
 
 
@@ -212,6 +229,7 @@ def run_document(context: RecordContext, stream: str) -> Document | None:
         type=journal.created.name,
         status=journal.status,
         texts=(journal.created.name,),
+        **_said(*source_and_trust(first.meta)),
     )
 
 

@@ -47,6 +47,7 @@ from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite, changed
 from holdfast.core.event import Event, from_datetime, to_datetime
 from holdfast.core.intent import acts, verifiers
 from holdfast.core.layers import reserved_prefixes
+from holdfast.core.meta import source_and_trust
 from holdfast.core.page import (
     NO_LIMIT,
     Key,
@@ -153,6 +154,9 @@ class Decision(Struct, frozen=True, kw_only=True):
     events: int = 1
     more: dict[str, Any] = {}
     """What an older program wrote beside it, under names that have no place here."""
+    source: str | None = None
+    """Where it came from, as whoever opened it said."""
+    trust: str | None = None
 
     @property
     def is_open(self) -> bool:
@@ -264,11 +268,14 @@ class Envelope(Protocol):
     def time(self) -> int: ...
     @property
     def actor(self) -> str: ...
+    @property
+    def meta(self) -> str | None: ...
 
 
 def opened(envelope: Envelope, data: dict[str, Any]) -> Decision:
     """Returns the decision that an event opened."""
     key, time = data["key"], to_datetime(envelope.time)
+    source, trust = source_and_trust(envelope.meta)
     return Decision(
         id=make_id(key, envelope.stream),
         key=key,
@@ -293,6 +300,8 @@ def opened(envelope: Envelope, data: dict[str, Any]) -> Decision:
         updated_at=time,
         revision=envelope.revision,
         more=data.get("more", {}),
+        source=source,
+        trust=trust,
     )
 
 
@@ -576,7 +585,7 @@ class Decisions:
         write = scope._event_write(NewEvent(OPENED, codec.encode(data)), key=item.key(1))
         result = keyed_item.append(self.log, item, 1, write, marks=tuple(marks))
         after = result.after[0]
-        envelope = _Envelope(scope.name, after.revision, after.time, self.log.actor)
+        envelope = _Envelope(scope.name, after.revision, after.time, *self.log.provenance)
         entry = self._with_liveness(opened(envelope, data))
         if entry.is_open and not entry.is_personal:
             self.context.open_decisions[entry.id] = entry.scope
@@ -1090,6 +1099,7 @@ class _Envelope(Struct, frozen=True):
     revision: int
     time: int
     actor: str
+    meta: str | None
 
 
 def _keyed_item(entry: Decision) -> KeyedItem:

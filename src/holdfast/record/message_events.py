@@ -37,6 +37,7 @@ from holdfast.core import codec
 from holdfast.core.blobs import BLOB_BYTES_MIN
 from holdfast.core.event import from_datetime, to_datetime
 from holdfast.core.log import WRITER
+from holdfast.core.meta import source_and_trust
 from holdfast.errors import CorruptError, LetGoError, UsageError, show_value
 from holdfast.names import NAME_BYTES_MAX, check_name, new_id
 
@@ -225,6 +226,16 @@ class Message:
     def actor(self) -> str:
         """Who wrote it."""
         return self._record.actor
+
+    @property
+    def source(self) -> str | None:
+        """Where it came from, as its writer said; None if nobody did."""
+        return source_and_trust(self._record.meta)[0]
+
+    @property
+    def trust(self) -> str | None:
+        """How far its source is trusted, as its writer said; None if nobody did."""
+        return source_and_trust(self._record.meta)[1]
 
     @property
     def is_edited(self) -> bool:

@@ -760,11 +760,13 @@ class Messages(History):
                 self._log.when_placed(self.name, before, prepared.turn._mark_begun)
             else:
                 prepared.turn._mark_begun()
+        actor, meta = self._log.provenance
         found = [
             Message(
-                Record(self.name, before + at, after.time, message_events.ADDED, self._log.actor,
+                Record(self.name, before + at, after.time, message_events.ADDED, actor,
                        write.new_events[at].payload, b"",
-                       write.new_events[at].key or (write.key if at == 0 else None)),
+                       write.new_events[at].key or (write.key if at == 0 else None),
+                       meta=meta),
                 self._log.blobs.read,
             )
             for at in range(prepared.first, prepared.first + prepared.count)

@@ -46,9 +46,10 @@ def recorded(log: Log, write: StreamWrite, result: CommitResult) -> OwnEvent:
     if result.repeated and not log.is_gathering:
         return OwnEvent(log.record(write.stream, after.revision), log.blobs.read)
     [new_event] = write.new_events
+    actor, meta = log.provenance
     record = Record(
-        write.stream, after.revision, after.time, new_event.type, log.actor, new_event.payload,
-        after.link, write.key, write.checkpoint, None, result.position,
+        write.stream, after.revision, after.time, new_event.type, actor, new_event.payload,
+        after.link, write.key, write.checkpoint, None, result.position, meta=meta,
     )  # fmt: skip
     found = OwnEvent(record, log.blobs.read)
     if log.is_gathering and not result.repeated:

@@ -1,7 +1,7 @@
 """Tasks as they are read: the events of a scope's tasks folded into a table.
 
     task.added      {"id", "title", "priority"?, "epic"?, "tags"?, "dependencies"?, "key"?}
-    task.changed    {"id", …}                 title, priority, epic, tags, dependencies or note
+    task.changed    {"id", …}                 title, priority, epic, tags, dependencies, note, owner
     task.claimed    {"id", "owner", "worker", "epoch"}, or with "until" in place of these two
     task.held       {"id", "until"}           a claim by name goes on until then
     task.released   {"id", "why"?}
@@ -36,6 +36,7 @@ from holdfast.core.arguments import check_flag, check_text
 from holdfast.core.commit import NewEvent
 from holdfast.core.event import FORKED, Event, to_datetime
 from holdfast.core.log import Log
+from holdfast.core.meta import source_and_trust
 from holdfast.errors import CorruptError, HoldfastError, UsageError, show_value
 from holdfast.names import is_of_actor
 from holdfast.record import keyed_item
@@ -115,6 +116,9 @@ class Task(Struct, frozen=True, kw_only=True):
     """The number of the event that claimed it. It only grows, and fences late owners."""
     order: int = 0
     held_at: datetime | None = None
+    source: str | None = None
+    """Where it came from, as whoever added it said."""
+    trust: str | None = None
     # Known only when the task is read:
     scope: str = ""
     suspect: bool = False
@@ -143,6 +147,7 @@ class TaskEvent(Struct, frozen=True):
     time: int
     number: int
     actor: str = ""
+    meta: str | None = None
 
 
 # --- checking arguments --------------------------------------------------------------------------
@@ -176,7 +181,8 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "epic": lambda value: None if value is None else check_item_name(value, "an epic"),
     "tags": _check_names("tags"),
     "dependencies": _check_names("dependencies"),
-    "note": lambda value: check_text(value, "a note"),
+    "note": lambda value: check_text(value, "a note", optional=True),
+    "owner": lambda value: None if value is None else check_item_name(value, "an owner"),
 }
 
 
@@ -273,7 +279,7 @@ def advance(tasks: dict[str, Task], event: TaskEvent) -> dict[str, Task | None]:
 
 
 def _added(event: TaskEvent, at: datetime, by: str) -> Task:
-    data = event.data
+    data, said = event.data, source_and_trust(event.meta)
     return Task(
         id=data["id"],
         title=data["title"],
@@ -287,6 +293,8 @@ def _added(event: TaskEvent, at: datetime, by: str) -> Task:
         history=(StatusChange("open", at, by),),
         key=data.get("key"),
         order=event.number,
+        source=said[0],
+        trust=said[1],
     )
 
 
@@ -363,7 +371,8 @@ def project(events: Iterable[Event]) -> dict[str, Task]:
 
 
 def _task_event(event: Event, number: int) -> TaskEvent:
-    return TaskEvent(event.type, event.data, event.record.time, number, event.actor)
+    record = event.record
+    return TaskEvent(event.type, event.data, record.time, number, record.actor, record.meta)
 
 
 def apply_changes(tasks: dict[str, Task], changed: dict[str, Task | None]) -> None:
@@ -544,7 +553,7 @@ class TaskTable:
         )
         after = result.after[0]
         self.answered(number)
-        self.apply(TaskEvent(type, data, after.time, number, self._log.actor), after.revision)
+        self.apply(TaskEvent(type, data, after.time, number, *self._log.provenance), after.revision)
 
     def answered(self, number: int) -> None:
         """Notes that what the event of that number wrote is told to its caller.
@@ -570,7 +579,8 @@ class TaskTable:
 
     def _fold(self, record: Record) -> None:
         data = codec.decode(record.payload)
-        event = TaskEvent(record.type, data, record.time, self.number + 1, record.actor)
+        number = self.number + 1
+        event = TaskEvent(record.type, data, record.time, number, record.actor, record.meta)
         self.apply(event, record.revision)
 
     def _begin(self, until: int | None) -> None:

@@ -22,6 +22,8 @@ def hit_document(hit: Hit) -> dict[str, Any]:
         "scope": hit.scope,
         "time": time_text(hit.time),
         "actor": hit.actor,
+        "source": hit.source,
+        "trust": hit.trust,
         "type": hit.type,
         "status": hit.status,
         "revision": hit.revision,

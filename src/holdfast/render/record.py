@@ -11,6 +11,7 @@ from holdfast.core.event import Event
 from holdfast.core.intent import Recovery
 from holdfast.core.own_event import OwnEvent
 from holdfast.core.page import Page
+from holdfast.record.catches import Catch
 from holdfast.record.context import Stale
 from holdfast.record.decisions import Decision
 from holdfast.record.facts import Fact
@@ -74,6 +75,8 @@ def message_document(message: Message) -> dict[str, Any]:
         "revision": message.revision,
         "time": time_text(message.time),
         "actor": message.actor,
+        "source": message.source,
+        "trust": message.trust,
         "role": message.role,
         "text": encode_value(message.text),
         "edited": message.is_edited,
@@ -174,3 +177,14 @@ def _write_times(document: dict[str, Any], names: Sequence[str]) -> None:
     """Replaces each time that is set by its text."""
     for name in names:
         document[name] = None if document[name] is None else time_text(document[name])
+
+
+def catch_document(one: Catch) -> dict[str, Any]:
+    """Returns what a control has caught."""
+    return {**asdict(one), "time": time_text(one.time)}
+
+
+def catches_document(found: Sequence[Catch], page: Page[Catch] | None) -> dict[str, Any]:
+    """Returns what was caught; the cursor of a page, if it is one, leads to the next."""
+    documents = [catch_document(one) for one in found]
+    return {"catches": documents, **({} if page is None else page_document(page))}

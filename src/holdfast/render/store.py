@@ -20,6 +20,7 @@ from holdfast.render.text import page_document, time_text
 if TYPE_CHECKING:
     # Layers above this one make these reports; only their types are needed here.
     from holdfast.contrib.advise import Advice
+    from holdfast.contrib.architecture import StateKind
     from holdfast.contrib.demo.story import Story
     from holdfast.selftest import SelftestReport
 
@@ -175,3 +176,8 @@ def error_document(error: HoldfastError) -> dict[str, Any]:
             **ids,
         }
     }
+
+
+def architecture_document(kinds: Sequence[StateKind]) -> dict[str, Any]:
+    """Returns every kind of state with what it is for."""
+    return {"kinds": [to_builtins(kind) for kind in kinds]}

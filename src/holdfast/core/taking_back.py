@@ -1,0 +1,157 @@
+"""What a state would be without what some writers wrote to it, path by path.
+
+A path is one that leads to a value that is no mapping; a list is one value. It is taken back if
+the newest event that changed it is one of those, and goes back to what it was before the last
+stretch of such events. A path that somebody else has written to since stays as it is: what they
+wrote may be right, and may be made of what is taken back. That is for people to judge, and listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from msgspec import Struct
+
+from holdfast.backends.protocol import Record
+from holdfast.core import past, tree
+from holdfast.core.codec import Path
+from holdfast.core.event import StreamState, state_of
+from holdfast.core.log import Log
+from holdfast.core.tree import MISSING, Lazy, Map
+from holdfast.core.tree.ops import Op, delete_op, locate, raw_op
+
+Chooses = Callable[[Record], bool]
+"""Says whether an event is one of those that are to be taken back."""
+
+
+class Overwritten(Struct, frozen=True):
+    """A path that was written by those, and is not taken back."""
+
+    path: Path
+    revision: int
+    """The event of theirs that wrote it last."""
+    since: int
+    """The event of somebody else that wrote it since; 0: what is around it changed."""
+
+
+class WayBack(Struct, frozen=True):
+    """What leads from a state to the one without what some wrote."""
+
+    before: StreamState
+    after: Map
+    ops: tuple[Op, ...]
+    kept: tuple[Overwritten, ...]
+
+
+class _Touched(Struct):
+    """Who wrote a path last."""
+
+    revision: int
+    root: Map | None = None  # of the state before the stretch of theirs; None: it is not theirs
+    theirs: int = 0
+
+
+def way_back(log: Log, stream: str, first: int, chooses: Chooses) -> WayBack:
+    """Returns what is to change in a stream's state; `first` is the first event of theirs.
+
+    It reads the events from there on. Raises LetGoError if what was before was let go of.
+    """
+    head = log.head(stream)
+    end = 0 if head is None else head.revision
+    before = log.at(stream, first - 1)
+    state_of(before, stream)
+    touched: dict[Path, _Touched] = {}
+    root = before.root
+    for one in past.states(log, stream, after=first - 1, until=end, newest_first=False):
+        now = state_of(one.stored, stream)
+        _note(touched, root, now, one.event.record, chooses(one.event.record))
+        root = now
+    now = log.at(stream, end)
+    return _way(log, now, touched)
+
+
+def _note(
+    touched: dict[Path, _Touched], old: Map, new: Map, record: Record, is_theirs: bool
+) -> None:
+    """Notes who wrote the paths that an event changed."""
+    for change in tree.diff(old, new, is_same_stream=True):
+        steps = [place for place, step in enumerate(change.path) if type(step) is int]
+        path = change.path[: steps[0]] if steps else change.path
+        leaves = {*_leaves(locate(old, path), path), *_leaves(locate(new, path), path)}
+        for leaf in leaves:
+            known = touched.get(leaf)
+            if not is_theirs:
+                theirs = 0 if known is None else known.theirs
+                touched[leaf] = _Touched(record.revision, None, theirs)
+            elif known is None or known.root is None:
+                touched[leaf] = _Touched(record.revision, old, record.revision)
+            else:
+                known.revision = known.theirs = record.revision
+
+
+def _leaves(kept: object, path: Path) -> Iterator[Path]:
+    """Yields the paths below one that lead to values that are no mapping, or to empty ones."""
+    if kept is MISSING:
+        return
+    value = kept.force() if type(kept) is Lazy else kept
+    if isinstance(value, Map) and value:
+        for key in value:
+            yield from _leaves(locate(value, (key,)), (*path, key))
+    else:
+        yield path
+
+
+def _way(log: Log, now: StreamState, touched: dict[Path, _Touched]) -> WayBack:
+    """Returns the way from a state to what it was without theirs: shorter paths first."""
+    blobs, root = log.blobs.read, now.root
+    kept = [
+        Overwritten(path, one.theirs, one.revision)
+        for path, one in touched.items()
+        if one.root is None and one.theirs
+    ]
+
+    def put(op: Op) -> None:
+        nonlocal root
+        root = tree.apply(root, [op], revision=None, blobs=blobs)
+
+    theirs = {path: one for path, one in touched.items() if one.root is not None}
+    for path in sorted(theirs, key=len):
+        one = theirs[path]
+        assert one.root is not None, "BUG: not theirs"
+        wanted, there = locate(one.root, path), locate(root, path)
+        if wanted is MISSING:
+            _take_away(put, lambda at: locate(root, at), one.root, path)
+            continue
+        others = [leaf for leaf in _leaves(there, path) if leaf != path and leaf not in theirs]
+        around = [path[:length] for length in range(1, len(path))]
+        blocked = [at for at in around if not isinstance(tree.get(root, at, Map()), Map)]
+        if blocked or others:
+            kept.append(Overwritten(path, one.theirs, 0))
+        elif not (isinstance(tree.get(one.root, path), Map) and isinstance(there, Map)):
+            value = tree.get(one.root, path)
+            # The paths below follow one by one: somebody else may have written some of them since.
+            is_map = isinstance(value, Map) and len(value) > 0
+            put(tree.set_op(path, {}) if is_map else raw_op("set", path, wanted))
+    ops = tuple(tree.diff_ops(now.root, root, is_same_stream=True))
+    return WayBack(now, root, ops, tuple(sorted(kept, key=lambda one: str(one.path))))
+
+
+def _take_away(
+    put: Callable[[Op], None], there: Callable[[Path], object], before: Map, path: Path
+) -> None:
+    """Takes a value away, and with it the mappings that are empty then and were not there."""
+    if there(path) is MISSING:
+        return
+    value = there(path)
+    value = value.force() if type(value) is Lazy else value
+    if isinstance(value, Map) and value:
+        return  # it is a mapping by now: what is below it has paths of its own
+    put(delete_op(path))
+    above = path[:-1]
+    while above and locate(before, above) is MISSING:
+        value = there(above)
+        value = value.force() if type(value) is Lazy else value
+        if not isinstance(value, Map) or value:
+            return
+        put(delete_op(above))
+        above = above[:-1]

@@ -1,0 +1,224 @@
+"""Taking back what a source wrote, over all scopes: what goes, what stays and why, what depends.
+
+The index of questions names their events. Each scope's state is then looked at from the first of
+them on (`core/taking_back.py`), and changed by one event that is guarded by the revision it was
+made from. Scopes are changed one after the other: what was done before a kill stays done, and a
+second call finds the rest. What was said, decided, stated or done cannot be unwritten: it is
+listed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from functools import partial
+
+from msgspec import Struct
+
+from holdfast.backends.protocol import Record
+from holdfast.core import event, tree
+from holdfast.core.arguments import check_flag
+from holdfast.core.codec import Path
+from holdfast.core.commit import ProposedCommit
+from holdfast.core.event import OF_STATE, Change, origin_of
+from holdfast.core.log import Log
+from holdfast.core.paging import event_filter
+from holdfast.core.taking_back import Overwritten, WayBack, way_back
+from holdfast.errors import (
+    ConflictError,
+    ExpiredError,
+    HoldfastError,
+    UsageError,
+)
+from holdfast.nodes.explain import StoredNode
+from holdfast.query.documents import is_of_scope
+from holdfast.query.form import Hit, Hits
+from holdfast.scope import Scope
+
+_logger = logging.getLogger("holdfast.undo")
+RETRIES = 8
+_LINKED = ("decision", "task", "message", "fact", "event", "run")
+
+
+class TakenBack(Struct, frozen=True):
+    """A scope whose state is without what was taken back; `old` of a change is what was there."""
+
+    scope: str
+    changes: tuple[Change, ...]
+    revision: int | None = None
+    """The revision that this made; None of a preview."""
+
+
+class NotTakenBack(Struct, frozen=True):
+    """An event, or a path that it wrote, which stays as it is."""
+
+    scope: str
+    revision: int
+    type: str
+    why: str
+    path: Path = ()
+
+
+class Dependent(Struct, frozen=True):
+    """Something else that was made from what was written: it is to be looked at."""
+
+    kind: str
+    scope: str
+    id: str
+    of: str
+    """What it depends on: a link, or a path of a scope."""
+
+
+class Undone(Struct, frozen=True):
+    """What was taken back, or would be."""
+
+    taken_back: tuple[TakenBack, ...]
+    not_taken_back: tuple[NotTakenBack, ...]
+    dependents: tuple[Dependent, ...]
+    is_preview: bool
+
+
+class Undoing(Struct, frozen=True):
+    """What taking back needs of a store."""
+
+    log: Log
+    scope: Callable[[str], Scope]
+    ask: Callable[..., Hits]
+    nodes: Callable[[], Iterator[StoredNode]]
+
+    def undo(
+        self,
+        *,
+        source: str | None,
+        actor: str | None,
+        trust: str | None,
+        since: datetime | None,
+        scope: str | None,
+        dry_run: bool,
+    ) -> Undone:
+        """Takes back what some wrote, or says what that would be."""
+        if source is None and actor is None and trust is None:
+            raise UsageError(
+                "undo takes back what somebody wrote: give a source, an actor or a trust",
+                hint='hf.undo(source="tool", since="1d"); a scope\'s own undo takes back its '
+                "newest change",
+            )
+        is_preview = check_flag(dry_run, "dry_run")
+        said = {"source": source, "actor": actor, "trust": trust}
+        wanted = event_filter(None, actor, source, trust)
+        asked = {**said, "since": since, "scope": scope, "limit": None}
+        events = self.ask(kind="log", **asked)
+        begins = None if since is None else event.from_datetime(since)
+        chosen = partial(_is_chosen, wanted.matches, begins)
+        first: dict[str, int] = {}
+        lives = {hit.scope: self.log.life(hit.scope) for hit in events}
+        events = [hit for hit in events if hit.revision > lives[hit.scope]]
+        for hit in events:
+            first[hit.scope] = min(hit.revision, first.get(hit.scope, hit.revision))
+        taken: list[TakenBack] = []
+        stays = [_stays(hit) for hit in events if hit.type not in OF_STATE]
+        paths: dict[str, set[str]] = {}
+        for stream in sorted(first):
+            if not is_of_scope(stream):
+                continue
+            one, kept = self._take_back(stream, first[stream], chosen, is_preview=is_preview)
+            stays += kept
+            if one is not None:
+                taken.append(one)
+            changes = () if one is None else one.changes
+            paths[stream] = {str(change.path[0]) for change in changes if change.path}
+        stays.sort(key=lambda one: (one.scope, one.revision, one.path and str(one.path)))
+        items = self.ask(**asked)
+        found = (*self._linking(items), *self._forks(first), *self._nodes_of(paths))
+        return Undone(tuple(taken), tuple(stays), tuple(dict.fromkeys(found)), is_preview)
+
+    # --- one scope -------------------------------------------------------------------------------
+
+    def _take_back(
+        self, stream: str, first: int, chosen: Callable[[Record], bool], *, is_preview: bool
+    ) -> tuple[TakenBack | None, list[NotTakenBack]]:
+        """Changes one scope; returns what went and what stays of its state."""
+        for _ in range(RETRIES):
+            try:
+                if self.log.newest(stream).is_absent:
+                    return None, []
+                way = way_back(self.log, stream, first, chosen)
+                kept = [self._overwritten(stream, one) for one in way.kept]
+                if not way.ops:
+                    return None, kept
+                revision = None if is_preview else self._write(stream, way)
+            except ConflictError as error:
+                _logger.debug("what is to be taken back is looked for again: %s", error)
+                continue
+            except ExpiredError:
+                return None, []
+            except HoldfastError as error:
+                return None, [NotTakenBack(stream, first, event.CHANGED, error.message)]
+            made = revision or way.before.revision
+            changes = tree.diff(way.before.root, way.after, is_same_stream=True)
+            told = [Change(stream, made, one.path, one.old, one.new) for one in changes]
+            return TakenBack(stream, tuple(told), revision), kept
+        why = f"other writers were faster {RETRIES} times"
+        return None, [NotTakenBack(stream, first, event.CHANGED, why)]
+
+    def _write(self, stream: str, way: WayBack) -> int:
+        """Writes the state as it is without what is taken back."""
+        write = self.scope(stream)._change_write(way.ops, way.before.revision, None, None)  # pyright: ignore[reportPrivateUsage]
+        return self.log.commit(ProposedCommit((write,))).revision
+
+    def _overwritten(self, stream: str, one: Overwritten) -> NotTakenBack:
+        path, revision, since = one.path, one.revision, one.since
+        why = "what is around it was changed since"
+        if since:
+            [later] = self.log.records(stream, after=since - 1, until=since)
+            why = f"{later.actor} wrote it at revision {since}"
+        return NotTakenBack(stream, revision, event.CHANGED, why, path)
+
+    # --- what depends on it ----------------------------------------------------------------------
+
+    def _linking(self, items: Sequence[Hit]) -> Iterator[Dependent]:
+        """Yields what links to something of theirs."""
+        links = [link for hit in items if hit.kind in _LINKED for link in _links_to(hit)]
+        for at in range(0, len(links), 100):
+            some = links[at : at + 100]
+            for hit in self.ask(links=some, limit=None):
+                for link in hit.links:
+                    if link in some:
+                        yield Dependent(hit.kind, hit.scope, hit.id, link)
+
+    def _forks(self, first: dict[str, int]) -> Iterator[Dependent]:
+        """Yields the scopes that were forked after something of theirs was written."""
+        for hit in self.ask(kind="log", type=event.FORKED, limit=None):
+            [record] = self.log.read(hit.scope, after=hit.revision - 1, until=hit.revision)
+            origin, at = origin_of(record)
+            if at >= first.get(origin, at + 1):
+                yield Dependent("fork", hit.scope, hit.scope, f"{origin}@{at}")
+
+    def _nodes_of(self, paths: dict[str, set[str]]) -> Iterator[Dependent]:
+        """Yields the nodes whose results were made from a path that is taken back."""
+        for node in self.nodes():
+            for read in node.state.reads:
+                keys = paths.get(read.name, set())
+                key = str(read.path[0]) if read.path else None
+                if read.kind == "state" and keys and (key is None or key in keys):
+                    of = f"{read.name}: {key or 'all of it'}"
+                    yield Dependent("node", node.scope, f"{node.graph}/{node.state.node}", of)
+
+
+def _is_chosen(matches: Callable[[Record], bool], since: int | None, record: Record) -> bool:
+    return (since is None or record.time >= since) and matches(record)
+
+
+def _stays(hit: Hit) -> NotTakenBack:
+    why = "what was recorded stays" if is_of_scope(hit.scope) else "it is not a scope's"
+    return NotTakenBack(hit.scope, hit.revision, hit.type, why)
+
+
+def _links_to(hit: Hit) -> list[str]:
+    """Returns the links that may lead to something, with its scope and without."""
+    if hit.kind == "decision":
+        return [f"decision:{hit.id}", f"decision:{hit.id.partition('@')[0]}"]
+    if hit.kind in ("event", "run"):
+        return [f"{hit.kind}:{hit.id}"]
+    return [f"{hit.kind}:{hit.id}", f"{hit.kind}:{hit.id}@{hit.scope}"]
