@@ -15,7 +15,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -174,7 +174,7 @@ def _beyond(
         versions = [one for one in versions if one.log not in witness.accepted]
     wanted = _greatest(repository, versions, os.path.join(path, "log"))
 
-    def opened() -> Iterator[tuple[str, Log]]:
+    def opened() -> Generator[tuple[str, Log]]:
         for version in wanted:
             with tempfile.TemporaryDirectory(prefix="holdfast-version-") as folder:
                 inner = os.path.join(folder, "store")
@@ -184,7 +184,8 @@ def _beyond(
                     if theirs._log.describe()["store"] == log.describe()["store"]:
                         yield version.commit, theirs._log
 
-    yield opened()
+    with closing(opened()) as found:  # also when an error ends the block in the middle
+        yield found
 
 
 def _greatest(
@@ -437,18 +438,14 @@ class _Merge:
     def add(self, record: Record) -> None:
         """Adds one event, or lists why it does not fit."""
         why, payload = self._check(record)
-        actor = self._log.actor
         if why is None:
             try:
-                # It keeps its actor: this handle of the store is ours alone.
-                self._log.actor = record.actor
-                result = self._log.commit(ProposedCommit((self._write(record, payload),)))
+                write = self._write(record, payload)
+                result = self._log.commit(ProposedCommit((write,), actor=record.actor))
                 self._places[record.revision] = result.after[0].revision
                 self.applied += 1
             except HoldfastError as error:
                 why = error.message
-            finally:
-                self._log.actor = actor
         if why is not None:
             link = record.link.hex()
             entry = NotApplied(self._stream, record.revision, record.type, why, link)
