@@ -1510,12 +1510,7 @@ def open_store(
         known.register(name, below=below)
     options = {"durability": durability, "create": create, "read_only": read_only, **options}
     is_given = backend is not None
-    if backend is not None:
-        backend, shown = _take_backend(backend, url, options)
-    else:
-        backend, shown = open_backend(
-            url, levels=known.names(), kept_with=kept_with(), clock=clock, **options
-        )
+    backend, shown = _open_or_take(backend, url, known, clock, options)
     log = Log(backend, clock=clock, actor=said.actor or worker)
     log.said = said if said.meta is not None else None
     log.use_schemas(typed)
@@ -1529,6 +1524,15 @@ def open_store(
         read_only=read_only,
         indexes=declared,
     )
+
+
+def _open_or_take(
+    backend: Backend | None, url: Any, known: Levels, clock: Clock, options: dict[str, Any]
+) -> tuple[Backend, str]:
+    """Returns the backend that was given, or else the one of a URL, and how it is shown."""
+    if backend is not None:
+        return _take_backend(backend, url, options)
+    return open_backend(url, levels=known.names(), kept_with=kept_with(), clock=clock, **options)
 
 
 def _check_options(

@@ -155,6 +155,7 @@ def project_left(filled: None, cli: Any, monkeypatch: pytest.MonkeyPatch) -> Ite
     Path("script.json").write_text("{}")
     Path("typed").write_text("hello\n")
     cli("project", "do", "begin", "--script", "script.json")
+    cli("project", "checkpoint", "marked")
     with open("typed", encoding="utf-8") as typed:
         monkeypatch.setattr(sys, "stdin", typed)
         cli("project", "chat", "--script", "script.json")
@@ -264,6 +265,7 @@ COMMANDS = {
     "project follow-up": ["project", "follow-up", "then tea"],
     "project note": ["project", "note", "below the mat"],
     "project checkpoint": ["project", "checkpoint", "before"],
+    "project rewind": ["project", "rewind", "marked"],
     "project alias": ["project", "alias", "ralph", "--to", "bin"],
     "decide": ["decide", SCOPE, "refund", "--because", "broken"],
     "outcome": ["outcome", f"left@{SCOPE}", "looked"],

@@ -177,6 +177,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("project follow-up", project.follow_up, _CHANGE),
     ("project note", project.note, _CHANGE),
     ("project checkpoint", project.checkpoint, _CHANGE),
+    ("project rewind", project.rewind, _CHANGE),
     ("project alias", project.alias, _START),
     ("nodes list", nodes.list_nodes, _LOOK),
     ("nodes show", nodes.show, _LOOK),

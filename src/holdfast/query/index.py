@@ -35,7 +35,7 @@ from holdfast.record.context import RecordContext
 
 T = TypeVar("T")
 _logger = logging.getLogger("holdfast.query")
-FORMAT = "3"
+FORMAT = "4"
 BATCH_EVENTS = 2_000
 GLANCE_S = 0.005
 _KEYS_AT_ONCE = 300
