@@ -37,6 +37,7 @@ from holdfast.render.git import (
     file_document,
     git_status_document,
     lost_document,
+    merge_driver_document,
     path_text,
 )
 from holdfast.render.record import own_event_document
@@ -331,6 +332,6 @@ def merge_driver(
     program = f"{shlex.quote(sys.executable)} -m holdfast"
     lines = install_merge_driver(repository, inside, f"{program} git merge-driver %P %A %B")
     if options.json:
-        print_json({"work_tree": repository.root, "attributes": lines})
+        print_json(merge_driver_document(repository.root, lines))
         return
     print_line(f"git merges {clean(inside)} with holdfast now")

@@ -184,6 +184,11 @@ def brought_back_document(done: BroughtBack) -> dict[str, Any]:
     }
 
 
+def merge_driver_document(root: str, attributes: Sequence[str]) -> dict[str, Any]:
+    """Returns where the merge driver was installed, and the attributes that name it."""
+    return {"work_tree": path_text(root), "attributes": list(attributes)}
+
+
 def _lost(one: LostRevisions) -> dict[str, Any]:
     return {
         "scope": one.stream,
