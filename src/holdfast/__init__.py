@@ -14,7 +14,9 @@ from holdfast.core.dispatcher import Subscriber
 from holdfast.core.draft import Draft
 from holdfast.core.event import Change, Checkpoint, Event
 from holdfast.core.intent import Done, NotDone, Recovered, Recovery, Unknown, act, verifier
+from holdfast.core.keystore import CommandKeys, FolderKeys, KeyStore, SubjectKey
 from holdfast.core.leases import HeldLease, Worker
+from holdfast.core.limits import DiskWatch, Quota
 from holdfast.core.meta import Meta
 from holdfast.core.migrate import Migration, Outdated
 from holdfast.core.observe import Observed, Observer
@@ -22,23 +24,28 @@ from holdfast.core.own_event import OwnEvent, event
 from holdfast.core.page import Page
 from holdfast.core.past import StateAt
 from holdfast.core.provenance import provenance
-from holdfast.core.retention import Hold, LetGo, Retained, Retention
+from holdfast.core.retention import Binned, Hold, LetGo, Retained, Retention
 from holdfast.core.schema import downgrade, schema, upgrade
 from holdfast.core.shape import Misfit
 from holdfast.core.transaction import PendingCommit, PendingScope, View
 from holdfast.core.tree import MISSING, List, Map
+from holdfast.erasure import ErasedScope, ErasureReceipt, Subject
 from holdfast.errors import (
     ClosedError,
     ConflictError,
     CorruptError,
+    ErasedError,
     ExistsError,
     ExpiredError,
     FilesTakenError,
     FormatError,
     GitError,
+    HeldError,
     HoldfastError,
+    KeyMissingError,
     LeaseLostError,
     LetGoError,
+    LimitError,
     LostCommitsError,
     NeedsAttentionError,
     NewerSchemaError,
@@ -94,6 +101,7 @@ from holdfast.record.memory import Memory, MemoryItem, MemorySection
 from holdfast.record.message_events import FileChange, Message
 from holdfast.record.messages import Messages
 from holdfast.record.repair import repair
+from holdfast.record.retention_policies import RetentionPolicy
 from holdfast.record.sessions import OpenTurn, Session
 from holdfast.record.task_events import Task
 from holdfast.record.tasks import Tasks
@@ -146,11 +154,13 @@ __all__ = [
     "AsyncState",
     "Audit",
     "AuditItem",
+    "Binned",
     "Catch",
     "Cause",
     "Change",
     "Checkpoint",
     "ClosedError",
+    "CommandKeys",
     "CommitResult",
     "Comparison",
     "Conflict",
@@ -166,10 +176,14 @@ __all__ = [
     "Delivery",
     "Dependent",
     "Difference",
+    "DiskWatch",
     "Done",
     "Draft",
     "Edit",
     "Embedder",
+    "ErasedError",
+    "ErasedScope",
+    "ErasureReceipt",
     "Event",
     "ExistsError",
     "ExpiredError",
@@ -177,6 +191,7 @@ __all__ = [
     "Facts",
     "FileChange",
     "FilesTakenError",
+    "FolderKeys",
     "FormatError",
     "GitError",
     "GlobalScope",
@@ -185,6 +200,7 @@ __all__ = [
     "Group",
     "GroupStatus",
     "Held",
+    "HeldError",
     "HeldLease",
     "Hit",
     "Hits",
@@ -194,11 +210,14 @@ __all__ = [
     "IndexStatus",
     "JointCommit",
     "JointScope",
+    "KeyMissingError",
+    "KeyStore",
     "Lease",
     "LeaseLostError",
     "LeftOut",
     "LetGo",
     "LetGoError",
+    "LimitError",
     "Link",
     "List",
     "LostCommitsError",
@@ -245,6 +264,7 @@ __all__ = [
     "ProjectionError",
     "PromptContext",
     "PromptPart",
+    "Quota",
     "Recalled",
     "Recovered",
     "Recovery",
@@ -253,6 +273,7 @@ __all__ = [
     "Restored",
     "Retained",
     "Retention",
+    "RetentionPolicy",
     "Retry",
     "Rows",
     "Run",
@@ -273,6 +294,8 @@ __all__ = [
     "StillRunningError",
     "Store",
     "StoredNode",
+    "Subject",
+    "SubjectKey",
     "Subscriber",
     "TakenBack",
     "Task",

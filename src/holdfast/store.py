@@ -57,6 +57,7 @@ from holdfast.core.dispatcher import (
 )
 from holdfast.core.event import Change, Event, to_datetime
 from holdfast.core.intent import Recovery, Verdict
+from holdfast.core.keystore import FolderKeys, KeyStore, is_pseudonym, to_keys
 from holdfast.core.layers import kept_with, reserved_prefixes
 from holdfast.core.leases import (
     HEARTBEAT_S,
@@ -67,6 +68,7 @@ from holdfast.core.leases import (
     acquire_within,
     renew,
 )
+from holdfast.core.limits import DiskWatch, Quota
 from holdfast.core.listing import (
     adopt_levels,
     first_words,
@@ -91,12 +93,15 @@ from holdfast.core.page import (
 )
 from holdfast.core.paging import event_page
 from holdfast.core.provenance import Source, check_provenance
-from holdfast.core.retention import GRACE_S, Hold, LetGo, Retainer, Retention
+from holdfast.core.retention import GRACE_S, Binned, Hold, LetGo, Retainer, Retention
+from holdfast.core.sealing import Sealing
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
 from holdfast.core.typed import Typed
+from holdfast.erasure import Erasure, ErasureReceipt, Subject
 from holdfast.errors import CorruptError, ExpiredError, UsageError, show_value
 from holdfast.git.rewinds import Rewinds
+from holdfast.git.witness import loss_reports, remember
 from holdfast.joint import JointCommit
 from holdfast.names import (
     CONVERSATION,
@@ -133,6 +138,14 @@ from holdfast.record.catches import Catch
 from holdfast.record.context import RecordContext, Stale
 from holdfast.record.decisions import Decision, Decisions, Policy, PolicyMode, set_policy
 from holdfast.record.recovery import recover, stale
+from holdfast.record.retention_policies import (
+    AppliedPolicies,
+    Care,
+    RetentionPolicy,
+    in_bin,
+    read_care,
+    unretain,
+)
 from holdfast.record.sessions import Session
 from holdfast.record.task_events import Task
 from holdfast.record.tasks import open_tasks
@@ -187,10 +200,14 @@ class Store:
         levels: Levels | None = None,
         heartbeat_s: float = HEARTBEAT_S,
         read_only: bool = False,
+        clear_ids: bool = False,
+        retention: Sequence[RetentionPolicy] = (),
         indexes: Sequence[StateIndex] = (),
         embedder: Embedder | None = None,
     ) -> None:
         self._log = log
+        self._clear_ids = clear_ids
+        self._retention = retention
         self.lease_keeper = LeaseKeeper(log, worker, heartbeat_s=heartbeat_s)
         self._groups = Groups(log, self.lease_keeper)
         self.url = url
@@ -207,8 +224,10 @@ class Store:
         )
         self._context.find_decisions = self._questions.find_decisions
         self._retainer = Retainer(log, self.lease_keeper, self._questions.let_go)
+        self._erasure = Erasure(self._context, self._retainer, self._levels)
         self._projections = Projections(log)
         self._scratches = Scratches(log.clock, log.actor, self.global_())
+        self._read_only = read_only
         self._async_stores: list[Any] = []  # one for each event loop that uses this store
 
     # --- scopes ----------------------------------------------------------------------------------
@@ -224,9 +243,13 @@ class Store:
         *,
         parent: Scope | None = None,
         ttl_s: Duration | None = None,
+        subject: str | None = None,
     ) -> TeamScope[S]:
         """Returns a team's scope."""
-        return cast("TeamScope[S]", self.scope(TEAM, id, schema, parent=parent, ttl_s=ttl_s))
+        return cast(
+            "TeamScope[S]",
+            self.scope(TEAM, id, schema, parent=parent, ttl_s=ttl_s, subject=subject),
+        )
 
     def workflow(
         self,
@@ -235,10 +258,12 @@ class Store:
         *,
         parent: Scope | None = None,
         ttl_s: Duration | None = None,
+        subject: str | None = None,
     ) -> WorkflowScope[S]:
         """Returns a workflow's scope."""
         return cast(
-            "WorkflowScope[S]", self.scope(WORKFLOW, id, schema, parent=parent, ttl_s=ttl_s)
+            "WorkflowScope[S]",
+            self.scope(WORKFLOW, id, schema, parent=parent, ttl_s=ttl_s, subject=subject),
         )
 
     def conversation(
@@ -248,10 +273,12 @@ class Store:
         *,
         parent: Scope | None = None,
         ttl_s: Duration | None = None,
+        subject: str | None = None,
     ) -> ConversationScope[S]:
         """Returns a conversation's scope."""
         return cast(
-            "ConversationScope[S]", self.scope(CONVERSATION, id, schema, parent=parent, ttl_s=ttl_s)
+            "ConversationScope[S]",
+            self.scope(CONVERSATION, id, schema, parent=parent, ttl_s=ttl_s, subject=subject),
         )
 
     def scope(
@@ -262,6 +289,7 @@ class Store:
         *,
         parent: Scope | None = None,
         ttl_s: Duration | None = None,
+        subject: str | None = None,
     ) -> Scope[S]:
         """Returns a scope by level and id, or by its whole name such as `team/red`.
 
@@ -271,6 +299,8 @@ class Store:
         opened with for this scope.
         With `ttl_s` the scope, if this process begins it, ends by itself so many seconds after its
         first event, by the backend's clock: then it is gone, and ExpiredError says so.
+        With `subject`, the name of a person or of anybody else, the scope is that subject's from
+        its first event on: all it holds is sealed by the subject's key, until `erase(subject)`.
         """
         if id is None and isinstance(level, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             level, id = split_name(level)
@@ -283,6 +313,12 @@ class Store:
             with contextlib.suppress(CorruptError):
                 adopt_levels(self._log, self._levels)
         level, stored = self._levels.check_scope(level, id, is_stored=is_stored)
+        if subject is not None and not self._clear_ids and not is_pseudonym(id or ""):
+            raise UsageError(
+                f"scope id {show_value(id)} may tell who the subject is, and ids are stored in "
+                "clear: expected a pseudonym, a UUID or a random id",
+                hint="hf.pseudonym(…) makes one from any text; open(clear_ids=True) allows any id",
+            )
         if schema is not None:
             name = level if stored is None else f"{level}/{stored}"
             self._log.typed.check_schema(name, schema)
@@ -294,6 +330,7 @@ class Store:
             parent=parent,
             ttl_s=ttl_s,
             given=None if is_stored else id,
+            subject=subject,
         )
 
     def scratch(self, id: str | None = None, *, parent: Scope | None = None) -> ScratchScope:
@@ -1181,6 +1218,12 @@ class Store:
         `holdfast.views` has the kinds of files that there are. `person` is in whose name edits are
         imported; without it, in that of the user who owns the file.
         """
+        for view in views:
+            if view.scope.subject is not None:
+                raise UsageError(
+                    f'scope "{view.scope.name}" is a subject\'s: a file would be a copy in clear',
+                    hint="hf.subject(…) and `holdfast subject export` show what is held of it",
+                )
         return Views(self, directory, views, person=person)
 
     # --- questions -------------------------------------------------------------------------------
@@ -1286,15 +1329,17 @@ class Store:
         task: Task | str | None = None,
         *,
         role: str | None = None,
+        compact: bool = False,
         tokenizer: object = None,
     ) -> PromptContext:
         """Returns what an agent that knows nothing begins with: its context, and how to go on.
 
         It has the order to decide first, what the role is, the goals, the vocabulary and the map
         of files (`boot` of the state), the newest decisions, the other scopes that have something
-        to do, and of the messages only the newest: it asks no index.
+        to do, and of the messages only the newest: it asks no index. `compact` gives orders, goals,
+        open tasks and decisions, and facts in few tokens instead, one line for each, all of them.
         """
-        from holdfast.context.build import BOOT_WINDOW, build, check_wanted
+        from holdfast.context.build import BOOT_WINDOW, build, build_compact, check_wanted
 
         wanted = check_wanted(
             budget=budget,
@@ -1306,6 +1351,8 @@ class Store:
             is_boot=True,
         )
         found = scope if isinstance(scope, Scope) else self.scope(name_of(scope))
+        if check_flag(compact, "compact"):
+            return build_compact(self._context, found, wanted)
         return build(self._context, found, self.query, wanted)
 
     def similar(
@@ -1397,20 +1444,51 @@ class Store:
         whole: bool = False,
         dry_run: bool = False,
         wait_s: float = 0.0,
+        policies: Sequence[RetentionPolicy] | None = None,
     ) -> Retention:
         """Lets go of what nobody can ask for any more, and says what went and what is left.
 
         That is what removed scopes held, those closed without their state, and those whose
-        lifetime is over, each for `grace_s` at least. Held scopes keep everything. `dry_run` says
-        what would go and changes no byte; `whole` takes its time to make the store smaller, and
-        looks for blobs that nobody names. While another retain is at work it waits `wait_s`, then
-        raises LeaseLostError.
+        lifetime is over, each for `grace_s` at least. Held scopes keep everything. `policies`, or
+        those that the store was opened with, first remove the scopes that they are for, and say
+        which own events go. `dry_run` says what would go and changes no byte; `whole` takes its
+        time to make the store smaller, and looks for blobs that nobody names. While another retain
+        is at work it waits `wait_s`, then raises LeaseLostError.
         """
         check_seconds(grace_s, "grace_s", above=-1e-9)
         check_seconds(wait_s, "wait_s", above=-1e-9)
+        rules = self._retention if policies is None else _check_policies(policies)
+        applied = AppliedPolicies(
+            self._log,
+            self._retainer,
+            rules,
+            names=self._scope_names,
+            scope_of=self.scope,
+            grace_s=grace_s,
+        )
         if dry_run:
-            return self._retainer.plan(grace_s=grace_s)
-        return self._retainer.run(grace_s=grace_s, whole=whole, wait_s=wait_s)
+            return self._retainer.plan(grace_s=grace_s, policies=applied if rules else None)
+        return self._retainer.run(
+            grace_s=grace_s, whole=whole, wait_s=wait_s, policies=applied if rules else None
+        )
+
+    def _scope_names(self) -> list[str]:
+        adopt_levels(self._log, self._levels)
+        names = self._levels.names()
+        return scope_names(self._log, names, prefix="", after="", limit=None)
+
+    def binned(self) -> list[Binned]:
+        """Returns the scopes that policies have removed and `unretain` can bring back, by name."""
+        return in_bin(self._log, self._retainer)
+
+    def unretain(self, scope: Scope | str) -> int:
+        """Brings a scope back that a policy has removed, whole; returns its new revision.
+
+        It counts as written to now, so the policy finds it again when it is that old again; `hold`
+        keeps it for longer. Raises NotFoundError if it is not in the bin.
+        """
+        found = scope if isinstance(scope, Scope) else self.scope(scope)
+        return unretain(self._log, self._retainer, found)
 
     def hold(self, scope: Scope | str, reason: str | None = None) -> None:
         """Keeps everything of a scope from `retain`, also when it is removed, until `unhold`."""
@@ -1440,6 +1518,52 @@ class Store:
         exclude = [str(own)] if own else []
         return Rewinds(self._context, self.scope, work_tree, exclude=exclude)
 
+    # --- subjects --------------------------------------------------------------------------------
+
+    def pseudonym(self, text: str) -> str:
+        """Returns an id for a scope from any text: a digest that needs the key store to be made.
+
+        The same text gives the same pseudonym wherever the same keys are used.
+        """
+        return self._log.sealing.keys.pseudonym(check_text(text, "what a pseudonym is made from"))
+
+    def subjects(self) -> list[Subject]:
+        """Returns the subjects that have data here and were not erased, by name."""
+        return self._erasure.subjects()
+
+    def subject(self, name: str) -> Subject:
+        """Returns one subject: its random id, its scopes, and whether it is held."""
+        return self._erasure.subject(check_name(name, "subject"))
+
+    def hold_subject(self, name: str, reason: str | None = None) -> None:
+        """Keeps a subject from being erased until `unhold_subject`: a legal hold."""
+        text = check_text(reason, "reason", optional=True)
+        self._erasure.hold(check_name(name, "subject"), text or "")
+
+    def unhold_subject(self, name: str) -> None:
+        """Ends a legal hold of a subject."""
+        self._erasure.release(check_name(name, "subject"))
+
+    def erase(self, subject: str, *, wait_s: float = 60.0) -> ErasureReceipt:
+        """Erases a subject: destroys its key, removes its scopes and their bytes, says what went.
+
+        From then on nothing of it can be read, here or in any copy, backup or export that was made
+        before. It cannot be undone. Raises HeldError if the subject, or one of its scopes, is held,
+        and NotFoundError if there is no such subject. A call that was killed is made again, or
+        `finish_erasures` does the rest. While a `retain` is at work it waits `wait_s`.
+        """
+        check_seconds(wait_s, "wait_s", above=-1e-9)
+        return self._erasure.erase(check_name(subject, "subject"), wait_s=wait_s)
+
+    def finish_erasures(self, *, wait_s: float = 60.0) -> list[ErasureReceipt]:
+        """Finishes the erasures that were begun and are not done, because a process was killed."""
+        check_seconds(wait_s, "wait_s", above=-1e-9)
+        return self._erasure.finish(wait_s=wait_s)
+
+    def erasures(self) -> list[dict[str, Any]]:
+        """Returns the receipts of all erasures, by the id of the subject."""
+        return self._erasure.receipts()
+
     def status(self) -> dict[str, Any]:
         """Returns plain facts about the store: kind, place, format, durability, size, reports,
         how many scopes and events there are, and the digest that `check` compares.
@@ -1451,7 +1575,10 @@ class Store:
         with contextlib.suppress(CorruptError):
             content = content_of(self._log)
             counts = {"scopes": content.streams, "events": content.events, "digest": content.digest}
-        reports = [*facts["reports"], *copy_reports(facts), *self._log.reports]
+        taken: list[str] = []
+        with contextlib.suppress(CorruptError):
+            taken = loss_reports(self._log)
+        reports = [*facts["reports"], *copy_reports(facts), *taken, *self._log.reports]
         return {**facts, **counts, "worker": self.worker, "reports": reports}
 
     def close(self) -> None:
@@ -1462,6 +1589,8 @@ class Store:
         self._groups.close()
         self.lease_keeper.close()
         self._questions.close()
+        if not self._read_only:
+            remember(self._log)
         self._log.close()
 
     def __enter__(self) -> Store:
@@ -1489,8 +1618,13 @@ def open_store(
     backend: Backend | None = None,
     schemas: Sequence[type[Any]] = (),
     unchecked: bool = False,
+    retention: Sequence[RetentionPolicy] = (),
+    quotas: Sequence[Quota] = (),
+    disk_watch: DiskWatch | None = None,
     indexes: Sequence[StateIndex] = (),
     embedder: Embedder | None = None,
+    keys: str | os.PathLike[str] | KeyStore | None = None,
+    clear_ids: bool = False,
     **options: Any,
 ) -> Store:
     """Opens a store, making it if it is not there.
@@ -1502,47 +1636,104 @@ def open_store(
     event; by default it is this worker's id. `source` and `trust` say of all that is written where
     it came from; a block of `holdfast.provenance` says otherwise. A worker that others must know of
     says every `heartbeat_s` that it lives; silent for three times that, it is a suspect.
-    `backend` is an open backend to use in place of a URL. The store closes it.
-    `schemas` are the classes that `@holdfast.schema` made schemas of scopes. A scope that has one
-    which is not among them is not written to, unless `unchecked` says so. `indexes` are what
-    `holdfast.index` declared on paths of the state, and `embedder` is what `similar` compares by.
+    `backend` is an open backend in place of a URL. The store closes it. `schemas` are the classes
+    that `@holdfast.schema` made schemas of scopes. A scope that has one which is not among them is
+    not written to, unless `unchecked` says so. `indexes` are those of `holdfast.index`, `embedder`
+    is what `similar` compares by.
+    `retention`, `quotas` and `disk_watch` say what goes, and what is refused for want of room.
+    `keys` is where the keys of subjects are: a folder, by default that of HOLDFAST_KEYS or one of
+    the user's, "command:…" or a KeyStore. `clear_ids` allows ids of theirs that are no pseudonyms.
     """
     _check_options(durability, create, read_only, heartbeat_s, clock)
     said = check_provenance(source, actor, trust)
-    typed = _check_schemas(schemas, unchecked)
-    declared = check_indexes(indexes)
-    clock = clock or SystemClock()
+    typed, declared = _check_schemas(schemas, unchecked), check_indexes(indexes)
+    embedder, clock = check_embedder(embedder), clock or SystemClock()
     worker = worker_id(clock, actor)
-    url, named = _read_mix(url)
-    known = Levels(reserved=reserved_prefixes())
-    for name, below in {**named, **_check_levels(levels)}.items():
-        known.register(name, below=below)
+    url, named, stored = _read_mix(url)
+    care = _with_care(stored, retention, quotas, disk_watch)
+    known = _known_levels(named, levels)
     options = {"durability": durability, "create": create, "read_only": read_only, **options}
-    is_given = backend is not None
-    backend, shown = _open_or_take(backend, url, known, clock, options)
-    log = Log(backend, clock=clock, actor=said.actor or worker)
+    opened, shown = _open_or_take(backend, url, known, clock, options)
+    sealing = Sealing(partial(_keys_apart, keys, shown))
+    log = Log(opened, clock=clock, actor=said.actor or worker, sealing=sealing)
+    _equip(log, said, typed, care)
+    log.dispatcher = shared_dispatcher(backend or _place_of(shown) or opened)
+    return Store(
+        log, url=shown, worker=worker, levels=known, heartbeat_s=heartbeat_s, read_only=read_only,
+        clear_ids=check_flag(clear_ids, "clear_ids"), retention=care.retention, indexes=declared,
+        embedder=embedder,
+    )  # fmt: skip
+
+
+def _equip(log: Log, said: Said, typed: Typed, care: Care) -> None:
+    """Tells a log what is said of all that is written, which schemas there are, and what room."""
     log.said = said if said.meta is not None else None
     log.use_schemas(typed)
-    log.dispatcher = shared_dispatcher(backend if is_given else _place_of(shown) or backend)
-    return Store(
-        log,
-        url=shown,
-        worker=worker,
-        levels=known,
-        heartbeat_s=heartbeat_s,
-        read_only=read_only,
-        indexes=declared,
-        embedder=check_embedder(embedder),
-    )
+    log.use_limits(care.quotas, care.disk)
+
+
+def _keys_apart(given: object, shown: str) -> KeyStore:
+    """Returns where keys are, or raises UsageError if that is inside the store.
+
+    Whoever copies or backs up the store would have the keys too, and erasing would do nothing.
+    """
+    keys = to_keys(given)
+    place = _place_of(shown)
+    if isinstance(keys, FolderKeys) and place is not None and "://" not in place:
+        store = os.path.realpath(place.partition(":")[2])
+        folder = os.path.realpath(keys.path)
+        if os.path.commonpath([store, folder]) == store:
+            raise UsageError(
+                f'the keys in "{folder}" are inside the store "{store}": a backup of it would have '
+                "them too",
+                hint="keep keys in a folder of their own: keys=… or HOLDFAST_KEYS",
+            )
+    return keys
 
 
 def _open_or_take(
-    backend: Backend | None, url: Any, known: Levels, clock: Clock, options: dict[str, Any]
+    given: object, url: object, known: Levels, clock: Clock, options: dict[str, Any]
 ) -> tuple[Backend, str]:
-    """Returns the backend that was given, or else the one of a URL, and how it is shown."""
-    if backend is not None:
-        return _take_backend(backend, url, options)
+    """Returns the backend of a store, and where it is, as it should be shown."""
+    if given is not None:
+        return _take_backend(given, url, options)
     return open_backend(url, levels=known.names(), kept_with=kept_with(), clock=clock, **options)
+
+
+def _known_levels(named: Mapping[str, str], levels: object) -> Levels:
+    """Returns the levels of a store: the built-in ones, those of its file, and those given."""
+    known = Levels(reserved=reserved_prefixes())
+    for name, below in {**named, **_check_levels(levels)}.items():
+        known.register(name, below=below)
+    return known
+
+
+def _check_policies(policies: object) -> tuple[RetentionPolicy, ...]:
+    if not isinstance(policies, Sequence) or isinstance(policies, str):
+        raise UsageError(f"retention policies are a list, found {show_value(policies)}")
+    for one in cast("Sequence[object]", policies):
+        if not isinstance(one, RetentionPolicy):
+            raise UsageError(f"expected a RetentionPolicy, found {show_value(one)}")
+    return tuple(cast("Sequence[RetentionPolicy]", policies))
+
+
+def _with_care(stored: Care | None, retention: object, quotas: object, disk: object) -> Care:
+    """Returns the care that is taken of a store: what its file says, and what was given."""
+    stored = stored or Care()
+    limits, watch = _check_limits(quotas, disk)
+    policies = (*stored.retention, *_check_policies(retention))
+    return Care(policies, (*stored.quotas, *limits), watch or stored.disk)
+
+
+def _check_limits(quotas: object, disk: object) -> tuple[Sequence[Quota], DiskWatch | None]:
+    if not isinstance(quotas, Sequence) or isinstance(quotas, str):
+        raise UsageError(f"quotas are a list, found {show_value(quotas)}")
+    for one in cast("Sequence[object]", quotas):
+        if not isinstance(one, Quota):
+            raise UsageError(f"expected a Quota, found {show_value(one)}")
+    if disk is not None and not isinstance(disk, DiskWatch):
+        raise UsageError(f"disk_watch is a DiskWatch, found {show_value(disk)}")
+    return cast("Sequence[Quota]", quotas), disk
 
 
 def _check_options(
@@ -1594,16 +1785,17 @@ def _take_backend(backend: object, url: object, options: dict[str, Any]) -> tupl
     return backend, without_secrets(str(backend.inspect.describe()["place"]))
 
 
-def _read_mix(url: object) -> tuple[object, dict[str, str]]:
-    """Returns what a TOML file says of a store, the URLs and the levels; else what was given."""
+def _read_mix(url: object) -> tuple[object, dict[str, str], Care | None]:
+    """Returns what a TOML file says of a store: URLs, levels, and the care that is taken of it."""
     is_path = isinstance(url, str | os.PathLike)
     path: object = os.fspath(cast("str", url)) if is_path else None
     # Also of one that is not there: a folder in its place would be another, empty store.
     if isinstance(path, str) and path.endswith(".toml") and not os.path.isdir(path):
         from holdfast.backends.mixed import read_mix
 
-        return read_mix(path)
-    return url, {}
+        urls, levels, tables = read_mix(path)
+        return urls, levels, read_care(path, tables)
+    return url, {}, None
 
 
 def _check_schemas(schemas: object, unchecked: object) -> Typed:
