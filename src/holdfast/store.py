@@ -92,7 +92,7 @@ from holdfast.core.page import (
     write_cursor,
 )
 from holdfast.core.paging import event_page
-from holdfast.core.provenance import Source, check_provenance
+from holdfast.core.provenance import Said, Source, check_provenance
 from holdfast.core.retention import GRACE_S, Binned, Hold, LetGo, Retainer, Retention
 from holdfast.core.sealing import Sealing
 from holdfast.core.transaction import View
