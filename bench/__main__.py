@@ -7,6 +7,7 @@ import os
 import time
 
 from bench import (
+    contexts,
     conversation,
     following,
     harness,
@@ -52,6 +53,7 @@ BENCHMARKS = {
     "tasks": tasks.tasks,
     "projections": projecting.projections,
     "views": viewing.views,
+    "context": contexts.context,
 }
 QUIET = 0.5
 """The load average up to which a machine counts as quiet."""

@@ -15,6 +15,7 @@ from holdfast.core.draft import Draft
 from holdfast.core.event import Change, Checkpoint, Event
 from holdfast.core.intent import Done, NotDone, Recovered, Recovery, Unknown, act, verifier
 from holdfast.core.leases import HeldLease, Worker
+from holdfast.core.limits import DiskWatch, Quota
 from holdfast.core.meta import Meta
 from holdfast.core.migrate import Migration, Outdated
 from holdfast.core.observe import Observed, Observer
@@ -22,7 +23,7 @@ from holdfast.core.own_event import OwnEvent, event
 from holdfast.core.page import Page
 from holdfast.core.past import StateAt
 from holdfast.core.provenance import provenance
-from holdfast.core.retention import Hold, LetGo, Retained, Retention
+from holdfast.core.retention import Binned, Hold, LetGo, Retained, Retention
 from holdfast.core.schema import downgrade, schema, upgrade
 from holdfast.core.shape import Misfit
 from holdfast.core.transaction import PendingCommit, PendingScope, View
@@ -39,6 +40,7 @@ from holdfast.errors import (
     HoldfastError,
     LeaseLostError,
     LetGoError,
+    LimitError,
     LostCommitsError,
     NeedsAttentionError,
     NewerSchemaError,
@@ -93,6 +95,7 @@ from holdfast.record.memory import Memory, MemoryItem, MemorySection
 from holdfast.record.message_events import FileChange, Message
 from holdfast.record.messages import Messages
 from holdfast.record.repair import repair
+from holdfast.record.retention_policies import RetentionPolicy
 from holdfast.record.sessions import OpenTurn, Session
 from holdfast.record.task_events import Task
 from holdfast.record.tasks import Tasks
@@ -145,6 +148,7 @@ __all__ = [
     "AsyncState",
     "Audit",
     "AuditItem",
+    "Binned",
     "Catch",
     "Cause",
     "Change",
@@ -165,6 +169,7 @@ __all__ = [
     "Delivery",
     "Dependent",
     "Difference",
+    "DiskWatch",
     "Done",
     "Draft",
     "Edit",
@@ -197,6 +202,7 @@ __all__ = [
     "LeftOut",
     "LetGo",
     "LetGoError",
+    "LimitError",
     "Link",
     "List",
     "LostCommitsError",
@@ -243,6 +249,7 @@ __all__ = [
     "ProjectionError",
     "PromptContext",
     "PromptPart",
+    "Quota",
     "Recalled",
     "Recovered",
     "Recovery",
@@ -251,6 +258,7 @@ __all__ = [
     "Restored",
     "Retained",
     "Retention",
+    "RetentionPolicy",
     "Retry",
     "Rows",
     "Run",

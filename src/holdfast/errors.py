@@ -202,6 +202,19 @@ class ClosedError(HoldfastError):
         self.stream = stream
 
 
+class LimitError(HoldfastError):
+    """A quota, or a disk that is nearly full, refuses a write: let go of something, then retry.
+
+    Nothing was written. `stream` is the scope, None for a large value alone.
+    """
+
+    exit_code = 21
+
+    def __init__(self, message: str, *, stream: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.stream = stream
+
+
 class LeaseLostError(HoldfastError):
     """Another worker has the lease: stop, write nothing more under it."""
 

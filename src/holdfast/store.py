@@ -67,6 +67,7 @@ from holdfast.core.leases import (
     acquire_within,
     renew,
 )
+from holdfast.core.limits import DiskWatch, Quota
 from holdfast.core.listing import (
     adopt_levels,
     first_words,
@@ -91,7 +92,7 @@ from holdfast.core.page import (
 )
 from holdfast.core.paging import event_page
 from holdfast.core.provenance import Source, check_provenance
-from holdfast.core.retention import GRACE_S, Hold, LetGo, Retainer, Retention
+from holdfast.core.retention import GRACE_S, Binned, Hold, LetGo, Retainer, Retention
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
 from holdfast.core.typed import Typed
@@ -132,6 +133,14 @@ from holdfast.record.catches import Catch
 from holdfast.record.context import RecordContext, Stale
 from holdfast.record.decisions import Decision, Decisions, Policy, PolicyMode, set_policy
 from holdfast.record.recovery import recover, stale
+from holdfast.record.retention_policies import (
+    AppliedPolicies,
+    Care,
+    RetentionPolicy,
+    in_bin,
+    read_care,
+    unretain,
+)
 from holdfast.record.sessions import Session
 from holdfast.record.task_events import Task
 from holdfast.record.tasks import open_tasks
@@ -186,9 +195,11 @@ class Store:
         levels: Levels | None = None,
         heartbeat_s: float = HEARTBEAT_S,
         read_only: bool = False,
+        retention: Sequence[RetentionPolicy] = (),
         indexes: Sequence[StateIndex] = (),
     ) -> None:
         self._log = log
+        self._retention = retention
         self.lease_keeper = LeaseKeeper(log, worker, heartbeat_s=heartbeat_s)
         self._groups = Groups(log, self.lease_keeper)
         self.url = url
@@ -1382,20 +1393,51 @@ class Store:
         whole: bool = False,
         dry_run: bool = False,
         wait_s: float = 0.0,
+        policies: Sequence[RetentionPolicy] | None = None,
     ) -> Retention:
         """Lets go of what nobody can ask for any more, and says what went and what is left.
 
         That is what removed scopes held, those closed without their state, and those whose
-        lifetime is over, each for `grace_s` at least. Held scopes keep everything. `dry_run` says
-        what would go and changes no byte; `whole` takes its time to make the store smaller, and
-        looks for blobs that nobody names. While another retain is at work it waits `wait_s`, then
-        raises LeaseLostError.
+        lifetime is over, each for `grace_s` at least. Held scopes keep everything. `policies`, or
+        those that the store was opened with, first remove the scopes that they are for, and say
+        which own events go. `dry_run` says what would go and changes no byte; `whole` takes its
+        time to make the store smaller, and looks for blobs that nobody names. While another retain
+        is at work it waits `wait_s`, then raises LeaseLostError.
         """
         check_seconds(grace_s, "grace_s", above=-1e-9)
         check_seconds(wait_s, "wait_s", above=-1e-9)
+        rules = self._retention if policies is None else _check_policies(policies)
+        applied = AppliedPolicies(
+            self._log,
+            self._retainer,
+            rules,
+            names=self._scope_names,
+            scope_of=self.scope,
+            grace_s=grace_s,
+        )
         if dry_run:
-            return self._retainer.plan(grace_s=grace_s)
-        return self._retainer.run(grace_s=grace_s, whole=whole, wait_s=wait_s)
+            return self._retainer.plan(grace_s=grace_s, policies=applied if rules else None)
+        return self._retainer.run(
+            grace_s=grace_s, whole=whole, wait_s=wait_s, policies=applied if rules else None
+        )
+
+    def _scope_names(self) -> list[str]:
+        adopt_levels(self._log, self._levels)
+        names = self._levels.names()
+        return scope_names(self._log, names, prefix="", after="", limit=None)
+
+    def binned(self) -> list[Binned]:
+        """Returns the scopes that policies have removed and `unretain` can bring back, by name."""
+        return in_bin(self._log, self._retainer)
+
+    def unretain(self, scope: Scope | str) -> int:
+        """Brings a scope back that a policy has removed, whole; returns its new revision.
+
+        It counts as written to now, so the policy finds it again when it is that old again; `hold`
+        keeps it for longer. Raises NotFoundError if it is not in the bin.
+        """
+        found = scope if isinstance(scope, Scope) else self.scope(scope)
+        return unretain(self._log, self._retainer, found)
 
     def hold(self, scope: Scope | str, reason: str | None = None) -> None:
         """Keeps everything of a scope from `retain`, also when it is removed, until `unhold`."""
@@ -1474,6 +1516,9 @@ def open_store(
     backend: Backend | None = None,
     schemas: Sequence[type[Any]] = (),
     unchecked: bool = False,
+    retention: Sequence[RetentionPolicy] = (),
+    quotas: Sequence[Quota] = (),
+    disk_watch: DiskWatch | None = None,
     indexes: Sequence[StateIndex] = (),
     **options: Any,
 ) -> Store:
@@ -1486,28 +1531,26 @@ def open_store(
     event; by default it is this worker's id. `source` and `trust` say of all that is written where
     it came from; a block of `holdfast.provenance` says otherwise. A worker that others must know of
     says every `heartbeat_s` that it lives; silent for three times that, it is a suspect.
-    `backend` is an open backend to use in place of a URL. The store closes it.
-    `schemas` are the classes that `@holdfast.schema` made schemas of scopes. A scope that has one
-    which is not among them is not written to, unless `unchecked` says so. `indexes` are what
-    `holdfast.index` declared on paths of the state.
+    `backend` is an open backend in place of a URL. The store closes it. `schemas` are the classes
+    that `@holdfast.schema` made schemas of scopes. A scope that has one which is not among them is
+    not written to, unless `unchecked` says so. `indexes` are what `holdfast.index` declared.
+    `retention`, `quotas` and `disk_watch` say what goes, and what is refused for want of room.
     """
     _check_options(durability, create, read_only, heartbeat_s, clock)
     said = check_provenance(source, actor, trust)
-    typed = _check_schemas(schemas, unchecked)
-    declared = check_indexes(indexes)
+    typed, declared = _check_schemas(schemas, unchecked), check_indexes(indexes)
     clock = clock or SystemClock()
     worker = worker_id(clock, actor)
-    url, named = _read_mix(url)
-    known = Levels(reserved=reserved_prefixes())
-    for name, below in {**named, **_check_levels(levels)}.items():
-        known.register(name, below=below)
+    url, named, stored = _read_mix(url)
+    care = _with_care(stored, retention, quotas, disk_watch)
+    known = _known_levels(named, levels)
     options = {"durability": durability, "create": create, "read_only": read_only, **options}
-    is_given = backend is not None
-    backend, shown = _open_or_take(backend, url, known, clock, options)
-    log = Log(backend, clock=clock, actor=said.actor or worker)
+    opened, shown = _open_or_take(backend, url, known, clock, options)
+    log = Log(opened, clock=clock, actor=said.actor or worker)
     log.said = said if said.meta is not None else None
     log.use_schemas(typed)
-    log.dispatcher = shared_dispatcher(backend if is_given else _place_of(shown) or backend)
+    log.use_limits(care.quotas, care.disk)
+    log.dispatcher = shared_dispatcher(backend or _place_of(shown) or opened)
     return Store(
         log,
         url=shown,
@@ -1515,17 +1558,54 @@ def open_store(
         levels=known,
         heartbeat_s=heartbeat_s,
         read_only=read_only,
+        retention=care.retention,
         indexes=declared,
     )
 
 
 def _open_or_take(
-    backend: Backend | None, url: Any, known: Levels, clock: Clock, options: dict[str, Any]
+    given: object, url: object, known: Levels, clock: Clock, options: dict[str, Any]
 ) -> tuple[Backend, str]:
-    """Returns the backend that was given, or else the one of a URL, and how it is shown."""
-    if backend is not None:
-        return _take_backend(backend, url, options)
+    """Returns the backend of a store, and where it is, as it should be shown."""
+    if given is not None:
+        return _take_backend(given, url, options)
     return open_backend(url, levels=known.names(), kept_with=kept_with(), clock=clock, **options)
+
+
+def _known_levels(named: Mapping[str, str], levels: object) -> Levels:
+    """Returns the levels of a store: the built-in ones, those of its file, and those given."""
+    known = Levels(reserved=reserved_prefixes())
+    for name, below in {**named, **_check_levels(levels)}.items():
+        known.register(name, below=below)
+    return known
+
+
+def _check_policies(policies: object) -> tuple[RetentionPolicy, ...]:
+    if not isinstance(policies, Sequence) or isinstance(policies, str):
+        raise UsageError(f"retention policies are a list, found {show_value(policies)}")
+    for one in cast("Sequence[object]", policies):
+        if not isinstance(one, RetentionPolicy):
+            raise UsageError(f"expected a RetentionPolicy, found {show_value(one)}")
+    return tuple(cast("Sequence[RetentionPolicy]", policies))
+
+
+def _with_care(stored: Care | None, retention: object, quotas: object, disk: object) -> Care:
+    """Returns the care that is taken of a store: what its file says, and what was given."""
+    stored = stored or Care()
+    limits, watch = _check_limits(quotas, disk)
+    policies = (*stored.retention, *_check_policies(retention))
+    return Care(policies, (*stored.quotas, *limits), watch or stored.disk)
+
+
+def _check_limits(quotas: object, disk: object) -> tuple[Sequence[Quota], DiskWatch | None]:
+    if not isinstance(quotas, Sequence) or isinstance(quotas, str):
+        raise UsageError(f"quotas are a list, found {show_value(quotas)}")
+    for one in cast("Sequence[object]", quotas):
+        if not isinstance(one, Quota):
+            raise UsageError(f"expected a Quota, found {show_value(one)}")
+    if disk is not None and not isinstance(disk, DiskWatch):
+        raise UsageError(f"disk_watch is a DiskWatch, found {show_value(disk)}")
+    return cast("Sequence[Quota]", quotas), disk
 
 
 def _check_options(
@@ -1577,16 +1657,17 @@ def _take_backend(backend: object, url: object, options: dict[str, Any]) -> tupl
     return backend, without_secrets(str(backend.inspect.describe()["place"]))
 
 
-def _read_mix(url: object) -> tuple[object, dict[str, str]]:
-    """Returns what a TOML file says of a store, the URLs and the levels; else what was given."""
+def _read_mix(url: object) -> tuple[object, dict[str, str], Care | None]:
+    """Returns what a TOML file says of a store: URLs, levels, and the care that is taken of it."""
     is_path = isinstance(url, str | os.PathLike)
     path: object = os.fspath(cast("str", url)) if is_path else None
     # Also of one that is not there: a folder in its place would be another, empty store.
     if isinstance(path, str) and path.endswith(".toml") and not os.path.isdir(path):
         from holdfast.backends.mixed import read_mix
 
-        return read_mix(path)
-    return url, {}
+        urls, levels, tables = read_mix(path)
+        return urls, levels, read_care(path, tables)
+    return url, {}, None
 
 
 def _check_schemas(schemas: object, unchecked: object) -> Typed:

@@ -297,6 +297,7 @@ COMMANDS = {
     "session list": ["session", "list"],
     "session export": ["session", "export", SCOPE, "--to", "session.json"],
     "retain": ["retain", "--dry-run"],
+    "unretain": ["unretain"],
     "hold": ["hold", SCOPE],
     "unhold": ["unhold", SCOPE],
     "trust": ["trust", "commands.toml", "--yes"],

@@ -57,7 +57,7 @@ from holdfast.core.meta import Meta
 from holdfast.core.migrate import Migration
 from holdfast.core.observe import Observer, Tracer
 from holdfast.core.page import PAGE_SIZE, Page
-from holdfast.core.retention import GRACE_S, Hold, LetGo, Retention
+from holdfast.core.retention import GRACE_S, Binned, Hold, LetGo, Retention
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
 from holdfast.errors import LeaseLostError, UsageError
@@ -68,6 +68,7 @@ from holdfast.projections import Projection
 from holdfast.query.form import Where
 from holdfast.record.audit import Audit, Comparison, StatePath, TrialOutcome, TrialRun
 from holdfast.record.decisions import Decision, PolicyMode
+from holdfast.record.retention_policies import RetentionPolicy
 from holdfast.runs import Run, RunFunction
 from holdfast.scratch import ScratchScope
 from holdfast.store import S, Store
@@ -778,10 +779,22 @@ class AsyncStore:
         whole: bool = False,
         dry_run: bool = False,
         wait_s: float = 0.0,
+        policies: Sequence[RetentionPolicy] | None = None,
     ) -> Retention:
         return await self._loop.hop(
-            self._store.retain, grace_s=grace_s, whole=whole, dry_run=dry_run, wait_s=wait_s
+            self._store.retain,
+            grace_s=grace_s,
+            whole=whole,
+            dry_run=dry_run,
+            wait_s=wait_s,
+            policies=policies,
         )
+
+    async def binned(self) -> list[Binned]:
+        return await self._loop.hop(self._store.binned)
+
+    async def unretain(self, scope: AsyncScope | str) -> int:
+        return await self._loop.hop_shielded(self._store.unretain, name_of(scope))
 
     async def hold(self, scope: AsyncScope | str, reason: str | None = None) -> None:
         await self._loop.hop(self._store.hold, name_of(scope), reason)

@@ -134,6 +134,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("recover", decisions.recover, _CARE),
     ("trust", trust.trust, _CARE),
     ("retain", retain.retain, _CARE),
+    ("unretain", retain.unretain, _CARE),
     ("hold", retain.hold, _CARE),
     ("unhold", retain.unhold, _CARE),
     ("check", store.check, _CARE),

@@ -289,7 +289,10 @@ class _Builder:
         name, chosen = self._scope.name, self._budget.chosen
         for kind, where in _where(name):
             parts = [one for one in self._refused.get(kind, ()) if key_of(one) not in chosen]
-            unique = {one.id: one for one in parts}
+            unique = {one.id: None for one in parts}
+            if kind == "older":
+                found = (f"message:{name}@{revision}" for revision in sorted(self._said.unread))
+                unique |= {id: None for id in found if f"message {id}" not in chosen}
             is_uncounted = kind == "message" and self._said.has_older
             if is_uncounted or (kind == "older" and self._is_index_late):
                 yield LeftOut(kind, None, where, tuple(unique))
