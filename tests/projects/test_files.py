@@ -75,6 +75,27 @@ def test_the_files_show_the_project_and_take_edits(root: Path, place: str):
         assert (root / "RALPH_TASKS.md").read_text().endswith("\nMy own words.\n")
 
 
+def test_a_commit_while_the_files_are_written_is_shown_too(root: Path, place: str):
+    """The scope may change between the writing of a file and the end of a sync."""
+    with holdfast.open(place) as hf:
+        project = hf.project(root)
+        with project.coordinate() as main:
+            views = main._views
+            assert views is not None
+
+            class Racing:
+                def sync(self) -> Any:
+                    found = views.sync()
+                    if not main.tasks.list():
+                        main.tasks.add("meanwhile")
+                    return found
+
+            main._views = Racing()  # type: ignore[assignment]
+            main.sync()
+            main._keep_shown()
+        assert "meanwhile" in (root / "RALPH_TASKS.md").read_text()
+
+
 def test_an_edit_while_it_works_takes_effect(root: Path, place: str):
     """RALPH-21, RALPH-36: the files are kept up while a task is at work."""
     seen: list[str] = []

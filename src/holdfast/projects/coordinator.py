@@ -216,12 +216,14 @@ class Coordinator:
         call: the log has everything that they would show.
         """
         found: list[Finding] = []
+        # Asked before: a run may commit while the files are written, which is shown next time.
+        revision = self.scope.revision
         if self._views is not None:
             try:
                 found = self._views.sync()
             except (UnavailableError, OSError) as error:
                 _logger.warning('the files of project "%s" are behind: %s', self.project.id, error)
-        self._shown = self.scope.revision, monotonic()
+        self._shown = revision, monotonic()
         return found
 
     def _keep_shown(self) -> None:
