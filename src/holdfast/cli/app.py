@@ -186,6 +186,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("project steer", project.steer, _CHANGE),
     ("project follow-up", project.follow_up, _CHANGE),
     ("project note", project.note, _CHANGE),
+    ("project recover", project.recover, _CARE),
     ("project checkpoint", project.checkpoint, _CHANGE),
     ("project rewind", project.rewind, _CHANGE),
     ("project alias", project.alias, _START),
