@@ -301,6 +301,9 @@ COMMANDS = {
     "git status": ["git", "status"],
     "git log": ["git", "log"],
     "git record": ["git", "record", SCOPE],
+    "git commit": ["git", "commit", "a.txt", "--scope", SCOPE],
+    "git hook": ["git", "hook", SCOPE],
+    "rebuild": ["rebuild", "--from-git"],
     "git lost": ["git", "lost"],
     "git merge-driver": ["git", "merge-driver"],
     "fork": ["fork", SCOPE, "b"],
@@ -399,7 +402,7 @@ def test_every_document_has_the_documented_fields(
         request.getfixturevalue("programs_left")
     if verb.startswith("rewind"):
         cli("rewind", "mark", "marked", "--scope", SCOPE)
-    if verb == "file" or verb.startswith("git"):
+    if verb in ("file", "rebuild") or verb.startswith("git"):
         make_repository()
         cli("git", "record", SCOPE)
     if verb == "rewind undo":
