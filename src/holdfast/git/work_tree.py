@@ -285,6 +285,15 @@ class WorkTree:
             for path, id in zip(regular, printed.decode().split(), strict=True):
                 files[path] = Entry(files[path].mode, id)  # it may have changed since the look
 
+    def keep(self, path: str) -> Entry | None:
+        """Writes what one file holds into the repository; None if there is no such file."""
+        entry = self.entry(path)
+        if entry is None:
+            return None
+        files = {path: entry}
+        self._keep(files)
+        return files[path]
+
     # --- putting back ----------------------------------------------------------------------------
 
     def put(
