@@ -9,6 +9,7 @@ import time
 from bench import (
     conversation,
     following,
+    guarding,
     harness,
     inside,
     instructions,
@@ -51,6 +52,7 @@ BENCHMARKS = {
     "runs": running.runs,
     "tasks": tasks.tasks,
     "projections": projecting.projections,
+    "guarding": guarding.guarding,
     "views": viewing.views,
 }
 QUIET = 0.5

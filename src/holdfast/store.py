@@ -90,12 +90,13 @@ from holdfast.core.page import (
     write_cursor,
 )
 from holdfast.core.paging import event_page
-from holdfast.core.provenance import Source, check_provenance
+from holdfast.core.provenance import Said, Source, check_provenance
+from holdfast.core.redaction import Mode, Redactor, check_rules, stricter
 from holdfast.core.retention import GRACE_S, Hold, LetGo, Retainer, Retention
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
 from holdfast.core.typed import Typed
-from holdfast.errors import CorruptError, ExpiredError, UsageError, show_value
+from holdfast.errors import CorruptError, ExpiredError, HoldfastError, UsageError, show_value
 from holdfast.git.rewinds import Rewinds
 from holdfast.joint import JointCommit
 from holdfast.names import (
@@ -129,7 +130,14 @@ from holdfast.record import catches, sessions
 from holdfast.record.audit import Audit
 from holdfast.record.catches import Catch
 from holdfast.record.context import RecordContext, Stale
-from holdfast.record.decisions import Decision, Decisions, Policy, PolicyMode, set_policy
+from holdfast.record.decisions import (
+    Decision,
+    Decisions,
+    Policy,
+    PolicyMode,
+    secret_rules,
+    set_policy,
+)
 from holdfast.record.recovery import recover, stale
 from holdfast.record.sessions import Session
 from holdfast.record.task_events import Task
@@ -201,6 +209,7 @@ class Store:
         self._retainer = Retainer(log, self.lease_keeper, self._questions.let_go)
         self._projections = Projections(log)
         self._scratches = Scratches(log.clock, log.actor, self.global_())
+        self._secrets_given: dict[str, Mode] = {}
         self._async_stores: list[Any] = []  # one for each event loop that uses this store
 
     # --- scopes ----------------------------------------------------------------------------------
@@ -1150,6 +1159,37 @@ class Store:
         found = [catches.read_catch(self._log.record(hit.scope, hit.revision)) for hit in hits]
         return Page(found, more=hits.more, cursor=hits.cursor)
 
+    def guard_secrets(self, mode: Mode, *, scope: Scope | str = "*") -> None:
+        """Says what is done about secrets in what is written to scopes: off, warn, redact, refuse.
+
+        `scope` is a name, or a pattern in which * is any characters; runs are `run/*`. Of several
+        that fit the longest counts. It is stored: this handle heeds it at once, and every one that
+        is opened from now on. What `open(secrets=…)` says counts too where it is stricter.
+        """
+        pattern = scope if isinstance(scope, str) else scope.name
+        set_policy(self._context, ("secrets", pattern), check_rules({pattern: mode})[pattern])
+        self._use_secrets()
+
+    @property
+    def secrets(self) -> dict[str, Mode]:
+        """What is done about secrets here, by pattern of scopes; where none fits, nothing."""
+        return {} if self._log.redactor is None else dict(self._log.redactor.rules)
+
+    def _use_secrets(self, given: Mapping[str, Mode] | None = None) -> None:
+        """Has the log heed what the store and the opener of this handle say about secrets."""
+        if given is not None:
+            self._secrets_given = dict(given)
+        stored: dict[str, Mode] = {}
+        try:
+            stored = secret_rules(self._context)
+        except HoldfastError as error:
+            # A store that is too damaged to tell is still read; what is written is guarded by what
+            # the opener says.
+            self._log.report(f"what the store says about secrets cannot be read: {error.message}")
+        rules = stricter(stored, self._secrets_given)
+        is_on = any(mode != "off" for mode in rules.values())
+        self._log.use_redactor(Redactor(rules) if is_on else None)
+
     # --- questions -------------------------------------------------------------------------------
 
     def query(
@@ -1443,6 +1483,7 @@ def open_store(
     heartbeat_s: float = HEARTBEAT_S,
     levels: Mapping[str, str] | None = None,
     backend: Backend | None = None,
+    secrets: Mode | Mapping[str, Mode] = "off",
     schemas: Sequence[type[Any]] = (),
     unchecked: bool = False,
     **options: Any,
@@ -1457,12 +1498,15 @@ def open_store(
     it came from; a block of `holdfast.provenance` says otherwise. A worker that others must know of
     says every `heartbeat_s` that it lives; silent for three times that, it is a suspect.
     `backend` is an open backend to use in place of a URL. The store closes it.
+    `secrets` says what is done about secrets in what this handle writes: off, warn, redact or
+    refuse, or a mapping from patterns of scopes to these; what the store says counts too.
     `schemas` are the classes that `@holdfast.schema` made schemas of scopes. A scope that has one
     which is not among them is not written to, unless `unchecked` says so.
     """
     _check_options(durability, create, read_only, heartbeat_s, clock)
     said = check_provenance(source, actor, trust)
     typed = _check_schemas(schemas, unchecked)
+    rules = check_rules(secrets)
     clock = clock or SystemClock()
     worker = worker_id(clock, actor)
     url, named = _read_mix(url)
@@ -1477,18 +1521,20 @@ def open_store(
         backend, shown = open_backend(
             url, levels=known.names(), kept_with=kept_with(), clock=clock, **options
         )
+    log = _make_log(backend, clock, worker, said, typed)
+    log.dispatcher = shared_dispatcher(backend if is_given else _place_of(shown) or backend)
+    store = Store(
+        log, url=shown, worker=worker, levels=known, heartbeat_s=heartbeat_s, read_only=read_only
+    )
+    store._use_secrets(rules)  # pyright: ignore[reportPrivateUsage]
+    return store
+
+
+def _make_log(backend: Backend, clock: Clock, worker: str, said: Said, typed: Typed) -> Log:
     log = Log(backend, clock=clock, actor=said.actor or worker)
     log.said = said if said.meta is not None else None
     log.use_schemas(typed)
-    log.dispatcher = shared_dispatcher(backend if is_given else _place_of(shown) or backend)
-    return Store(
-        log,
-        url=shown,
-        worker=worker,
-        levels=known,
-        heartbeat_s=heartbeat_s,
-        read_only=read_only,
-    )
+    return log
 
 
 def _check_options(

@@ -296,6 +296,7 @@ COMMANDS = {
     "hold": ["hold", SCOPE],
     "unhold": ["unhold", SCOPE],
     "trust": ["trust", "commands.toml", "--yes"],
+    "secrets": ["secrets", "redact"],
     "check": ["check"],
     "doctor": ["doctor"],
     "copy": ["copy", "store", "other"],

@@ -105,6 +105,7 @@ from holdfast.core.meta import Meta, encode_meta, imported_meta, is_imported, jo
 from holdfast.core.observe import Observer, Observers, Tracer
 from holdfast.core.own_event import event_of
 from holdfast.core.provenance import SAID, Said, both
+from holdfast.core.redaction import Redactor
 from holdfast.core.schema import Schema
 from holdfast.core.snapshot import EVENT_OVERHEAD_BYTES, Snapshots
 from holdfast.core.tree import Map, encode_ops, missing_ops
@@ -321,6 +322,8 @@ class Log:
         self._actor = actor
         self.said: Said | None = None
         """What is said of all that is written here, unless a block says otherwise (0047)."""
+        self.redactor: Redactor | None = None
+        """What keeps secrets out, if anything does: `use_redactor` sets it."""
         self.observers: Observers | None = None
         self.reports: list[str] = []
         self._server_us: tuple[int, int] | None = None  # its time, and the boot time of then
@@ -394,6 +397,11 @@ class Log:
             is_plain = not typed.all and not self._transforms
             self.show = state_of if is_plain else self._show_transformed
 
+    def use_redactor(self, redactor: Redactor | None) -> None:
+        """Has every commit, and every large value before it, looked through for secrets."""
+        self.redactor = redactor
+        self.blobs.clean = None if redactor is None else redactor.clean_value
+
     def add_validator(self, validator: Validator) -> Callable[[], None]:
         """Adds a check that every write passes before anything of its commit is written.
 
@@ -452,6 +460,8 @@ class Log:
             proposed = writer.prepare(proposed)
         if SAID.get(self.said) is not None:
             proposed = self._attributed(proposed)
+        if self.redactor is not None:
+            proposed = self.redactor.cleaned(proposed)
         if self.observers is not None:
             proposed = self.observers.traced(proposed)
         if self._is_split:
@@ -473,6 +483,8 @@ class Log:
             proposed = writer.prepare(proposed)
         if SAID.get(self.said) is not None:
             proposed = self._attributed(proposed)
+        if self.redactor is not None:
+            proposed = self.redactor.cleaned(proposed)
         if self.observers is not None:
             proposed = self.observers.traced(proposed)
         if self._is_split:
@@ -488,6 +500,8 @@ class Log:
             proposed = [writer.prepare(one) for one in proposed]
         if SAID.get(self.said) is not None:
             proposed = [self._attributed(one) for one in proposed]
+        if self.redactor is not None:
+            proposed = [self.redactor.cleaned(one) for one in proposed]
         if self.observers is not None:
             proposed = [self.observers.traced(one) for one in proposed]
         for one in proposed:
@@ -1062,6 +1076,8 @@ class Log:
                     self.unrecorded.pop(mark.key, None)
         request = one.request
         request.result = CommitResult(receipt.position, one.before, one.after, receipt.news)
+        if request.work.is_redacted:
+            request.result = msgspec.structs.replace(request.result, redacted=request.work.writes)
         request.answered = True
         if self.dispatcher.listening:
             self.dispatcher.put(one, receipt.position)

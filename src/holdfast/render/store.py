@@ -175,3 +175,8 @@ def error_document(error: HoldfastError) -> dict[str, Any]:
             **ids,
         }
     }
+
+
+def secrets_document(rules: Mapping[str, str]) -> dict[str, Any]:
+    """Returns what is done about secrets, by pattern of scopes."""
+    return {"secrets": dict(sorted(rules.items()))}
