@@ -7,6 +7,7 @@ import os
 import time
 
 from bench import (
+    contexts,
     conversation,
     following,
     guarding,
@@ -54,6 +55,7 @@ BENCHMARKS = {
     "projections": projecting.projections,
     "guarding": guarding.guarding,
     "views": viewing.views,
+    "context": contexts.context,
 }
 QUIET = 0.5
 """The load average up to which a machine counts as quiet."""

@@ -32,6 +32,7 @@ MACHINE = re.compile(
 REGISTRY = re.compile("|".join(["py" + r"pi\.org", "python" + r"hosted\.org", "npm" + r"js\.org"]))
 ENTRANCES = ["holdfast", "holdfast.aio", "holdfast.__main__", "holdfast.cli", "holdfast.testing"]
 ENTRANCES += ["holdfast.advise", "holdfast.compat", "holdfast.copy", "holdfast.prose"]
+ENTRANCES += ["holdfast.views"]
 """What users import or start; every other module must be reached from one of these."""
 ALONE = {
     "holdfast.aio.record.AsyncHistory": "messages as they were, which cannot be changed",

@@ -51,6 +51,7 @@ NEIGHBOURS = {
     "src/holdfast/context": ["tests/context"],
     "src/holdfast/runs": ["tests/runs"],
     "src/holdfast/prose": ["tests/prose"],
+    "src/holdfast/views": ["tests/views"],
     "src/holdfast/aio": ["tests/acceptance/test_aio.py"],
     "src/holdfast/cli": ["tests/skins"],
     "src/holdfast/selftest": ["tests/skins/test_selftest.py"],

@@ -15,6 +15,7 @@ from holdfast.core.draft import Draft
 from holdfast.core.event import Change, Checkpoint, Event
 from holdfast.core.intent import Done, NotDone, Recovered, Recovery, Unknown, act, verifier
 from holdfast.core.leases import HeldLease, Worker
+from holdfast.core.limits import DiskWatch, Quota
 from holdfast.core.meta import Meta
 from holdfast.core.migrate import Migration, Outdated
 from holdfast.core.observe import Observed, Observer
@@ -23,7 +24,7 @@ from holdfast.core.page import Page
 from holdfast.core.past import StateAt
 from holdfast.core.provenance import provenance
 from holdfast.core.redaction import SecretWarning
-from holdfast.core.retention import Hold, LetGo, Retained, Retention
+from holdfast.core.retention import Binned, Hold, LetGo, Retained, Retention
 from holdfast.core.schema import downgrade, schema, upgrade
 from holdfast.core.shape import Misfit
 from holdfast.core.transaction import PendingCommit, PendingScope, View
@@ -40,6 +41,7 @@ from holdfast.errors import (
     HoldfastError,
     LeaseLostError,
     LetGoError,
+    LimitError,
     LostCommitsError,
     NeedsAttentionError,
     NewerSchemaError,
@@ -83,6 +85,7 @@ from holdfast.nodes import (
 from holdfast.projections import Projected, Projection, projection
 from holdfast.query.form import Hit, Hits, Rows, Where
 from holdfast.query.links import DanglingLink
+from holdfast.query.paths import StateIndex, index
 from holdfast.query.questions import IndexStatus
 from holdfast.record.audit import Audit, AuditItem, Comparison
 from holdfast.record.catches import Catch
@@ -94,6 +97,7 @@ from holdfast.record.memory import Memory, MemoryItem, MemorySection
 from holdfast.record.message_events import FileChange, Message
 from holdfast.record.messages import Messages
 from holdfast.record.repair import repair
+from holdfast.record.retention_policies import RetentionPolicy
 from holdfast.record.sessions import OpenTurn, Session
 from holdfast.record.task_events import Task
 from holdfast.record.tasks import Tasks
@@ -146,6 +150,7 @@ __all__ = [
     "AsyncState",
     "Audit",
     "AuditItem",
+    "Binned",
     "Catch",
     "Cause",
     "Change",
@@ -166,6 +171,7 @@ __all__ = [
     "Delivery",
     "Dependent",
     "Difference",
+    "DiskWatch",
     "Done",
     "Draft",
     "Edit",
@@ -198,6 +204,7 @@ __all__ = [
     "LeftOut",
     "LetGo",
     "LetGoError",
+    "LimitError",
     "Link",
     "List",
     "LostCommitsError",
@@ -244,6 +251,7 @@ __all__ = [
     "ProjectionError",
     "PromptContext",
     "PromptPart",
+    "Quota",
     "Recalled",
     "Recovered",
     "Recovery",
@@ -252,6 +260,7 @@ __all__ = [
     "Restored",
     "Retained",
     "Retention",
+    "RetentionPolicy",
     "Retry",
     "Rows",
     "Run",
@@ -267,6 +276,7 @@ __all__ = [
     "Stale",
     "State",
     "StateAt",
+    "StateIndex",
     "StepContext",
     "StepError",
     "StillRunningError",
@@ -299,6 +309,7 @@ __all__ = [
     "current",
     "downgrade",
     "event",
+    "index",
     "job",
     "json_default",
     "load_verifiers",

@@ -7,6 +7,7 @@ Ids are attributes too, never only in the text. `hint` is the next thing to type
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -49,15 +50,35 @@ NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 CLOSE_SOME = "close some files or connections, or raise the limit (ulimit -n)"
 
 
+_STORED = re.compile("\x10(?:([0-9a-f]{4})|#[0-9a-f]{64})")
+
+
+def show_stored(text: str) -> str:
+    """Returns a text in which the stored names of scopes are as people read them.
+
+    A character that names cannot hold is shown as in a Python string, and the digest of a long id
+    as an ellipsis (decision 0034 has the escapes).
+    """
+    if "\x10" not in text:
+        return text
+
+    def shown(found: re.Match[str]) -> str:
+        digits = found.group(1)
+        return "…" if digits is None else repr(chr(int(digits, 16)))[1:-1]
+
+    return _STORED.sub(shown, text)
+
+
 class HoldfastError(Exception):
     """The base of every error that holdfast raises on purpose."""
 
     exit_code = 1
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
+        message = show_stored(message)
         super().__init__(message)
         self.message = message
-        self.hint = hint
+        self.hint = hint if hint is None else show_stored(hint)
 
     def __str__(self) -> str:
         return f"{self.message}; {self.hint}" if self.hint else self.message
@@ -188,6 +209,19 @@ class ClosedError(HoldfastError):
     exit_code = 6
 
     def __init__(self, message: str, *, stream: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.stream = stream
+
+
+class LimitError(HoldfastError):
+    """A quota, or a disk that is nearly full, refuses a write: let go of something, then retry.
+
+    Nothing was written. `stream` is the scope, None for a large value alone.
+    """
+
+    exit_code = 21
+
+    def __init__(self, message: str, *, stream: str | None = None, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.stream = stream
 

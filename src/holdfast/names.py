@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import sha256
 from urllib.parse import SplitResult, unquote
 
@@ -172,6 +173,27 @@ def check_scope_name(name: object, what: str = "scope") -> str:
     if not slash:
         return check_name(level, what)
     return f"{check_name(level, what)}/{_check_stored(id) if ESCAPE in id else stored_id(id)}"
+
+
+def fits_pattern(pattern: str, name: str) -> bool:
+    """Says whether a scope's name fits a pattern, in which `*` is any characters, none included.
+
+    Nothing else has a meaning: ids are any text, with `?` and `[` in them too. A pattern that is
+    one word is a level, and fits all its scopes.
+    """
+    if "/" not in pattern and "*" not in pattern:
+        return name.partition("/")[0] == pattern
+    return _compiled(pattern).fullmatch(name) is not None
+
+
+def is_pattern(text: str) -> bool:
+    """Says whether a text is a pattern of names, or a level, and not the name of one scope."""
+    return "*" in text or ("/" not in text and text != GLOBAL)
+
+
+@lru_cache(maxsize=256)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
 
 
 def check_lease_name(name: object) -> str:

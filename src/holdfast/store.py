@@ -67,6 +67,7 @@ from holdfast.core.leases import (
     acquire_within,
     renew,
 )
+from holdfast.core.limits import DiskWatch, Quota
 from holdfast.core.listing import (
     adopt_levels,
     first_words,
@@ -92,7 +93,7 @@ from holdfast.core.page import (
 from holdfast.core.paging import event_page
 from holdfast.core.provenance import Said, Source, check_provenance
 from holdfast.core.redaction import Mode, Redactor, check_rules, stricter
-from holdfast.core.retention import GRACE_S, Hold, LetGo, Retainer, Retention
+from holdfast.core.retention import GRACE_S, Binned, Hold, LetGo, Retainer, Retention
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
 from holdfast.core.typed import Typed
@@ -123,8 +124,9 @@ from holdfast.nodes.run import process_as_run
 from holdfast.nodes.walk import Nodes
 from holdfast.projections import Projected, Projection, Projections
 from holdfast.projects.project import Project
-from holdfast.query.form import TIMEOUT_S, Hit, Hits, Kind, Rows, Where
+from holdfast.query.form import TIMEOUT_S, Hit, Hits, Kind, Rows, Where, check_where
 from holdfast.query.links import DanglingLink
+from holdfast.query.paths import StateIndex, check_indexes
 from holdfast.query.questions import IndexStatus, Questions
 from holdfast.record import catches, sessions
 from holdfast.record.audit import Audit
@@ -139,6 +141,14 @@ from holdfast.record.decisions import (
     set_policy,
 )
 from holdfast.record.recovery import recover, stale
+from holdfast.record.retention_policies import (
+    AppliedPolicies,
+    Care,
+    RetentionPolicy,
+    in_bin,
+    read_care,
+    unretain,
+)
 from holdfast.record.sessions import Session
 from holdfast.record.task_events import Task
 from holdfast.record.tasks import open_tasks
@@ -158,6 +168,8 @@ from holdfast.scope import (
 )
 from holdfast.scratch import Scratches, ScratchScope
 from holdfast.undo import Undoing, Undone
+from holdfast.views.directory import Views
+from holdfast.views.item_view import ItemView
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -191,8 +203,11 @@ class Store:
         levels: Levels | None = None,
         heartbeat_s: float = HEARTBEAT_S,
         read_only: bool = False,
+        retention: Sequence[RetentionPolicy] = (),
+        indexes: Sequence[StateIndex] = (),
     ) -> None:
         self._log = log
+        self._retention = retention
         self.lease_keeper = LeaseKeeper(log, worker, heartbeat_s=heartbeat_s)
         self._groups = Groups(log, self.lease_keeper)
         self.url = url
@@ -204,7 +219,7 @@ class Store:
         self._context = RecordContext(log, self.lease_keeper)
         self._engine = Engine(self)
         self._nodes = Nodes(self)
-        self._questions = Questions(self._context, read_only=read_only)
+        self._questions = Questions(self._context, read_only=read_only, indexes=indexes)
         self._context.find_decisions = self._questions.find_decisions
         self._retainer = Retainer(log, self.lease_keeper, self._questions.let_go)
         self._projections = Projections(log)
@@ -312,6 +327,7 @@ class Store:
         level: str | None = None,
         *,
         prefix: str = "",
+        where: Mapping[str, Any] | Where | Sequence[Where] | None = None,
         after: str | None = None,
         limit: int | None = PAGE_SIZE,
     ) -> Page[Scope]:
@@ -320,8 +336,12 @@ class Store:
         Of one level if given, then `prefix` is what their ids begin with; else what their names do.
         The cursor of a page, given as `after`, leads to the next one. It costs what it returns,
         however many scopes there are. Levels that another process registered are known too.
+
+        With `where` only those whose state has something at a path, as in `query`: found by an
+        index on the path if there is one (`holdfast.index`).
         """
         limit = check_limit(limit)
+        conditions = check_where(where)
         if not isinstance(prefix, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"prefix is text, found {show_value(prefix)}")
         if after is not None and not isinstance(after, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -335,7 +355,10 @@ class Store:
             levels = [check_level(level)]
         most = None if limit is None else limit + 1
         wanted = stored_prefix(level, prefix)
-        names = scope_names(self._log, levels, prefix=wanted, after=after or "", limit=most)
+        fitting = partial(self._questions.fitting, conditions) if conditions else None
+        names = scope_names(
+            self._log, levels, prefix=wanted, after=after or "", limit=most, pages=fitting
+        )
         found = names[:limit]
         scopes = self._named(found)
         return Page(scopes, more=len(found) < len(names), cursor=found[-1] if found else after)
@@ -1190,6 +1213,23 @@ class Store:
         is_on = any(mode != "off" for mode in rules.values())
         self._log.use_redactor(Redactor(rules) if is_on else None)
 
+    # --- files -----------------------------------------------------------------------------------
+
+    def views(
+        self,
+        directory: str | os.PathLike[str],
+        views: Sequence[ItemView],
+        *,
+        person: str | None = None,
+    ) -> Views:
+        """Returns a directory in which files show what is here, and may be edited.
+
+        `sync()` of it imports what somebody edited, in their name, and writes what has changed;
+        `holdfast.views` has the kinds of files that there are. `person` is in whose name edits are
+        imported; without it, in that of the user who owns the file.
+        """
+        return Views(self, directory, views, person=person)
+
     # --- questions -------------------------------------------------------------------------------
 
     def query(
@@ -1293,15 +1333,17 @@ class Store:
         task: Task | str | None = None,
         *,
         role: str | None = None,
+        compact: bool = False,
         tokenizer: object = None,
     ) -> PromptContext:
         """Returns what an agent that knows nothing begins with: its context, and how to go on.
 
         It has the order to decide first, what the role is, the goals, the vocabulary and the map
         of files (`boot` of the state), the newest decisions, the other scopes that have something
-        to do, and of the messages only the newest: it asks no index.
+        to do, and of the messages only the newest: it asks no index. `compact` gives orders, goals,
+        open tasks and decisions, and facts in few tokens instead, one line for each, all of them.
         """
-        from holdfast.context.build import BOOT_WINDOW, build, check_wanted
+        from holdfast.context.build import BOOT_WINDOW, build, build_compact, check_wanted
 
         wanted = check_wanted(
             budget=budget,
@@ -1313,6 +1355,8 @@ class Store:
             is_boot=True,
         )
         found = scope if isinstance(scope, Scope) else self.scope(name_of(scope))
+        if check_flag(compact, "compact"):
+            return build_compact(self._context, found, wanted)
         return build(self._context, found, self.query, wanted)
 
     def resolve(self, link: str, *, scope: Scope | str = GLOBAL) -> Hit | None:
@@ -1393,20 +1437,51 @@ class Store:
         whole: bool = False,
         dry_run: bool = False,
         wait_s: float = 0.0,
+        policies: Sequence[RetentionPolicy] | None = None,
     ) -> Retention:
         """Lets go of what nobody can ask for any more, and says what went and what is left.
 
         That is what removed scopes held, those closed without their state, and those whose
-        lifetime is over, each for `grace_s` at least. Held scopes keep everything. `dry_run` says
-        what would go and changes no byte; `whole` takes its time to make the store smaller, and
-        looks for blobs that nobody names. While another retain is at work it waits `wait_s`, then
-        raises LeaseLostError.
+        lifetime is over, each for `grace_s` at least. Held scopes keep everything. `policies`, or
+        those that the store was opened with, first remove the scopes that they are for, and say
+        which own events go. `dry_run` says what would go and changes no byte; `whole` takes its
+        time to make the store smaller, and looks for blobs that nobody names. While another retain
+        is at work it waits `wait_s`, then raises LeaseLostError.
         """
         check_seconds(grace_s, "grace_s", above=-1e-9)
         check_seconds(wait_s, "wait_s", above=-1e-9)
+        rules = self._retention if policies is None else _check_policies(policies)
+        applied = AppliedPolicies(
+            self._log,
+            self._retainer,
+            rules,
+            names=self._scope_names,
+            scope_of=self.scope,
+            grace_s=grace_s,
+        )
         if dry_run:
-            return self._retainer.plan(grace_s=grace_s)
-        return self._retainer.run(grace_s=grace_s, whole=whole, wait_s=wait_s)
+            return self._retainer.plan(grace_s=grace_s, policies=applied if rules else None)
+        return self._retainer.run(
+            grace_s=grace_s, whole=whole, wait_s=wait_s, policies=applied if rules else None
+        )
+
+    def _scope_names(self) -> list[str]:
+        adopt_levels(self._log, self._levels)
+        names = self._levels.names()
+        return scope_names(self._log, names, prefix="", after="", limit=None)
+
+    def binned(self) -> list[Binned]:
+        """Returns the scopes that policies have removed and `unretain` can bring back, by name."""
+        return in_bin(self._log, self._retainer)
+
+    def unretain(self, scope: Scope | str) -> int:
+        """Brings a scope back that a policy has removed, whole; returns its new revision.
+
+        It counts as written to now, so the policy finds it again when it is that old again; `hold`
+        keeps it for longer. Raises NotFoundError if it is not in the bin.
+        """
+        found = scope if isinstance(scope, Scope) else self.scope(scope)
+        return unretain(self._log, self._retainer, found)
 
     def hold(self, scope: Scope | str, reason: str | None = None) -> None:
         """Keeps everything of a scope from `retain`, also when it is removed, until `unhold`."""
@@ -1486,6 +1561,10 @@ def open_store(
     secrets: Mode | Mapping[str, Mode] = "off",
     schemas: Sequence[type[Any]] = (),
     unchecked: bool = False,
+    retention: Sequence[RetentionPolicy] = (),
+    quotas: Sequence[Quota] = (),
+    disk_watch: DiskWatch | None = None,
+    indexes: Sequence[StateIndex] = (),
     **options: Any,
 ) -> Store:
     """Opens a store, making it if it is not there.
@@ -1497,35 +1576,31 @@ def open_store(
     event; by default it is this worker's id. `source` and `trust` say of all that is written where
     it came from; a block of `holdfast.provenance` says otherwise. A worker that others must know of
     says every `heartbeat_s` that it lives; silent for three times that, it is a suspect.
-    `backend` is an open backend to use in place of a URL. The store closes it.
+    `backend` is an open backend in place of a URL. The store closes it. `schemas` are the classes
+    that `@holdfast.schema` made schemas of scopes. A scope that has one which is not among them is
+    not written to, unless `unchecked` says so. `indexes` are what `holdfast.index` declared.
+    `retention`, `quotas` and `disk_watch` say what goes, and what is refused for want of room.
     `secrets` says what is done about secrets in what this handle writes: off, warn, redact or
     refuse, or a mapping from patterns of scopes to these; what the store says counts too.
-    `schemas` are the classes that `@holdfast.schema` made schemas of scopes. A scope that has one
-    which is not among them is not written to, unless `unchecked` says so.
     """
     _check_options(durability, create, read_only, heartbeat_s, clock)
     said = check_provenance(source, actor, trust)
-    typed = _check_schemas(schemas, unchecked)
     rules = check_rules(secrets)
+    typed, declared = _check_schemas(schemas, unchecked), check_indexes(indexes)
     clock = clock or SystemClock()
     worker = worker_id(clock, actor)
-    url, named = _read_mix(url)
-    known = Levels(reserved=reserved_prefixes())
-    for name, below in {**named, **_check_levels(levels)}.items():
-        known.register(name, below=below)
+    url, named, stored = _read_mix(url)
+    care = _with_care(stored, retention, quotas, disk_watch)
+    known = _known_levels(named, levels)
     options = {"durability": durability, "create": create, "read_only": read_only, **options}
-    is_given = backend is not None
-    if backend is not None:
-        backend, shown = _take_backend(backend, url, options)
-    else:
-        backend, shown = open_backend(
-            url, levels=known.names(), kept_with=kept_with(), clock=clock, **options
-        )
-    log = _make_log(backend, clock, worker, said, typed)
-    log.dispatcher = shared_dispatcher(backend if is_given else _place_of(shown) or backend)
+    opened, shown = _open_or_take(backend, url, known, clock, options)
+    log = _make_log(opened, clock, worker, said, typed)
+    log.use_limits(care.quotas, care.disk)
+    log.dispatcher = shared_dispatcher(backend or _place_of(shown) or opened)
     store = Store(
-        log, url=shown, worker=worker, levels=known, heartbeat_s=heartbeat_s, read_only=read_only
-    )
+        log, url=shown, worker=worker, levels=known, heartbeat_s=heartbeat_s, read_only=read_only,
+        retention=care.retention, indexes=declared,
+    )  # fmt: skip
     store._use_secrets(rules)  # pyright: ignore[reportPrivateUsage]
     return store
 
@@ -1535,6 +1610,51 @@ def _make_log(backend: Backend, clock: Clock, worker: str, said: Said, typed: Ty
     log.said = said if said.meta is not None else None
     log.use_schemas(typed)
     return log
+
+
+def _open_or_take(
+    given: object, url: object, known: Levels, clock: Clock, options: dict[str, Any]
+) -> tuple[Backend, str]:
+    """Returns the backend of a store, and where it is, as it should be shown."""
+    if given is not None:
+        return _take_backend(given, url, options)
+    return open_backend(url, levels=known.names(), kept_with=kept_with(), clock=clock, **options)
+
+
+def _known_levels(named: Mapping[str, str], levels: object) -> Levels:
+    """Returns the levels of a store: the built-in ones, those of its file, and those given."""
+    known = Levels(reserved=reserved_prefixes())
+    for name, below in {**named, **_check_levels(levels)}.items():
+        known.register(name, below=below)
+    return known
+
+
+def _check_policies(policies: object) -> tuple[RetentionPolicy, ...]:
+    if not isinstance(policies, Sequence) or isinstance(policies, str):
+        raise UsageError(f"retention policies are a list, found {show_value(policies)}")
+    for one in cast("Sequence[object]", policies):
+        if not isinstance(one, RetentionPolicy):
+            raise UsageError(f"expected a RetentionPolicy, found {show_value(one)}")
+    return tuple(cast("Sequence[RetentionPolicy]", policies))
+
+
+def _with_care(stored: Care | None, retention: object, quotas: object, disk: object) -> Care:
+    """Returns the care that is taken of a store: what its file says, and what was given."""
+    stored = stored or Care()
+    limits, watch = _check_limits(quotas, disk)
+    policies = (*stored.retention, *_check_policies(retention))
+    return Care(policies, (*stored.quotas, *limits), watch or stored.disk)
+
+
+def _check_limits(quotas: object, disk: object) -> tuple[Sequence[Quota], DiskWatch | None]:
+    if not isinstance(quotas, Sequence) or isinstance(quotas, str):
+        raise UsageError(f"quotas are a list, found {show_value(quotas)}")
+    for one in cast("Sequence[object]", quotas):
+        if not isinstance(one, Quota):
+            raise UsageError(f"expected a Quota, found {show_value(one)}")
+    if disk is not None and not isinstance(disk, DiskWatch):
+        raise UsageError(f"disk_watch is a DiskWatch, found {show_value(disk)}")
+    return cast("Sequence[Quota]", quotas), disk
 
 
 def _check_options(
@@ -1586,16 +1706,17 @@ def _take_backend(backend: object, url: object, options: dict[str, Any]) -> tupl
     return backend, without_secrets(str(backend.inspect.describe()["place"]))
 
 
-def _read_mix(url: object) -> tuple[object, dict[str, str]]:
-    """Returns what a TOML file says of a store, the URLs and the levels; else what was given."""
+def _read_mix(url: object) -> tuple[object, dict[str, str], Care | None]:
+    """Returns what a TOML file says of a store: URLs, levels, and the care that is taken of it."""
     is_path = isinstance(url, str | os.PathLike)
     path: object = os.fspath(cast("str", url)) if is_path else None
     # Also of one that is not there: a folder in its place would be another, empty store.
     if isinstance(path, str) and path.endswith(".toml") and not os.path.isdir(path):
         from holdfast.backends.mixed import read_mix
 
-        return read_mix(path)
-    return url, {}
+        urls, levels, tables = read_mix(path)
+        return urls, levels, read_care(path, tables)
+    return url, {}, None
 
 
 def _check_schemas(schemas: object, unchecked: object) -> Typed:

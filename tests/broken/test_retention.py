@@ -32,7 +32,7 @@ def _blob_known_for_ever(put: Put) -> None:
 
 
 def _forks_forgotten(put: Put) -> None:
-    put(retention, "_kept_for_forks", lambda _: {})
+    put(retention, "kept_for_forks", lambda _: {})
 
 
 def _copy_takes_links_for_bytes(put: Put) -> None:

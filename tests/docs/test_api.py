@@ -26,6 +26,7 @@ MODULES = (
     "holdfast.copy",
     "holdfast.advise",
     "holdfast.prose",
+    "holdfast.views",
     "holdfast.compat",
 )
 

@@ -104,7 +104,10 @@ def test_over_a_scope_a_pattern_and_the_store(hf: Store) -> None:
     Names = names()
     assert hf.project(Names).state == ["a", "b", "c", "d", "e", "f"]
     assert hf.project(Names, "conversation/*").state == ["a", "c", "d", "e", "f"]
-    assert hf.project(Names, "conversation/[ot]*").state == ["a", "c", "d", "f"]
+    assert hf.project(Names, "conversation/*o*").state == ["a", "c", "d", "e", "f"]
+    assert hf.project(Names, "*/t*").state == ["c"]
+    assert hf.project(Names, "conversation/[ot]*").state == []
+    assert hf.project(Names, "conversation").state == ["a", "c", "d", "e", "f"]
     assert hf.project(Names, one).state == ["a", "d", "f"]
     assert hf.project(Names, "conversation/fork").state == ["a", "d", "e"], "a fork has its past"
     assert hf.project(Names, "team/none").state == []

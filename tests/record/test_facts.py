@@ -229,6 +229,24 @@ def test_a_fact_that_holds_again_is_no_longer_stale(hf: Store, tmp_path: Path) -
     assert facts.get("model").verified_at is not None
 
 
+def test_a_fork_lists_a_fact_that_its_origin_withdrew(hf: Store) -> None:
+    """What was withdrawn after the fork counts in the fork, in `list` as in `get`."""
+    chat = hf.conversation("c")
+    chat.facts.state("tests", "green")
+    before = chat.revision
+    fork = chat.fork("f")
+    chat.facts.withdraw("tests")
+    assert [fact.name for fact in fork.facts.list()] == ["tests"] == [fork.facts.get("tests").name]
+    assert chat.facts.list() == []
+    assert [fact.name for fact in chat.fork("g", at=before).facts.list()] == ["tests"]
+    assert chat.fork("h").facts.list() == []
+    fork.facts.withdraw("tests")
+    assert fork.facts.list() == []
+    chat.facts.state("tests", "red")
+    assert [fact.value for fact in chat.facts.list()] == ["red"]
+    assert [fact.name for fact in hf.stale()] == []
+
+
 def test_a_fork_reads_what_it_inherited(hf: Store) -> None:
     chat = hf.conversation("c")
     chat.facts.state("a", 1)

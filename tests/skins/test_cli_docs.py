@@ -155,6 +155,7 @@ def project_left(filled: None, cli: Any, monkeypatch: pytest.MonkeyPatch) -> Ite
     Path("script.json").write_text("{}")
     Path("typed").write_text("hello\n")
     cli("project", "do", "begin", "--script", "script.json")
+    cli("project", "checkpoint", "marked")
     with open("typed", encoding="utf-8") as typed:
         monkeypatch.setattr(sys, "stdin", typed)
         cli("project", "chat", "--script", "script.json")
@@ -241,6 +242,7 @@ COMMANDS = {
     "sql": ["sql", "select id, status from decisions"],
     "stale": ["stale"],
     "audit": ["audit", SCOPE],
+    "architecture": ["architecture"],
     "task list": ["task", "list"],
     "task add": ["task", "add", SCOPE, "review", "--tag", "ui"],
     "task claim": ["task", "claim", SCOPE],
@@ -263,6 +265,7 @@ COMMANDS = {
     "project follow-up": ["project", "follow-up", "then tea"],
     "project note": ["project", "note", "below the mat"],
     "project checkpoint": ["project", "checkpoint", "before"],
+    "project rewind": ["project", "rewind", "marked"],
     "project alias": ["project", "alias", "ralph", "--to", "bin"],
     "decide": ["decide", SCOPE, "refund", "--because", "broken"],
     "outcome": ["outcome", f"left@{SCOPE}", "looked"],
@@ -293,6 +296,7 @@ COMMANDS = {
     "session list": ["session", "list"],
     "session export": ["session", "export", SCOPE, "--to", "session.json"],
     "retain": ["retain", "--dry-run"],
+    "unretain": ["unretain"],
     "hold": ["hold", SCOPE],
     "unhold": ["unhold", SCOPE],
     "trust": ["trust", "commands.toml", "--yes"],

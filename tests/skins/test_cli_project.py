@@ -140,7 +140,13 @@ def test_a_survey_is_shown(shop: Path, cli: Any):
     shown = cli("project", "survey").out
     assert f"root\t{shop}\n" in shown
     assert "git\tabsent: no directory" in shown
-    cli("project", "checkpoint", "before")
-    assert (
-        cli("checkpoints", "project/shop", "--json").document["checkpoints"][0]["name"] == "before"
-    )
+
+
+def test_a_rewind_goes_back_to_a_point(shop: Path, cli: Any):
+    cli("project", "do", "begin", "--script", "script.json")
+    cli("task", "add", "project/shop", "one")
+    assert "no files" in cli("project", "checkpoint", "before").out
+    cli("task", "add", "project/shop", "two")
+    assert "back at before: project/shop@" in cli("project", "rewind", "before").out
+    assert cli("project", "tasks").out.count("\n") == 1
+    cli("project", "rewind", "nowhere", code=3)

@@ -44,6 +44,7 @@ from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.backends.sqlite.batch import SqliteBatch
 from holdfast.backends.sqlite.leases import SqliteMarks
 from holdfast.core.codec import Thawable
+from holdfast.core.commit import ReadGuard
 from holdfast.core.event import Change
 from holdfast.errors import HoldfastError
 from holdfast.store import Store
@@ -107,6 +108,7 @@ class LockStep(RuleBasedStateMachine):
         self.home = Path(tempfile.mkdtemp(dir=self.place))
         self.clock = FakeClock()
         self.opened = 0
+        self.written = 0
         self.homes = {kind: self.home / kind for kind in KINDS}
         self.leases: list[dict[str, Lease]] = []
         for home in self.homes.values():
@@ -177,6 +179,48 @@ class LockStep(RuleBasedStateMachine):
             return [store.scope(scope).revision for scope in scopes]
 
         self.all(do)
+
+    @rule(scope=SCOPES, mine=st.sampled_from(["n", "s"]), theirs=st.sampled_from(["n", "s"]))
+    def guarded(self, scope: str, mine: str, theirs: str) -> None:
+        """What a commit has read is guarded, by its path: another path may change meanwhile."""
+        self.written += 1
+        fresh = f"fresh {self.written}"
+
+        def do(store: Store) -> Any:
+            store.scope(scope).update({"n": 0, "s": 0})  # an absent key guards its container
+            with store.commit() as tx:
+                tx.scope(store.scope(scope)).get(mine)
+                store.scope(scope).set(theirs, fresh)
+                tx.scope(store.scope(scope)).set("out", fresh)
+            return "done"
+
+        answer = self.all(do)
+        if answer in ("done", "ConflictError"):
+            expected = "ConflictError" if mine == theirs else "done"
+            assert answer == expected, f"read {mine}, {theirs} was set meanwhile: {answer}"
+
+    @rule(ids=st.lists(st.sampled_from(["f1", "f2", "f3"]), min_size=1, max_size=3, unique=True))
+    def add_many(self, ids: list[str]) -> None:
+        """Messages under a key each: those that are there already are left out, not the others."""
+        items = [{"role": "user", "content": id, "id": f"m-{id}", "foreign_id": id} for id in ids]
+
+        def do(store: Store) -> Any:
+            chat = store.conversation("c")
+            added = [one.content for one in chat.messages.add_many(items)]
+            return added, [one.content for one in chat.messages]
+
+        answer = self.all(do)
+        if not isinstance(answer, str):
+            added, there = answer
+            assert added == ids
+            assert sorted(set(there)) == sorted(there), f"a message is there twice: {there}"
+
+    @rule(scope=SCOPES)
+    def remove(self, scope: str) -> None:
+        """The name begins again: nothing of the life before is read or known by its key."""
+        answer = self.all(lambda store: store.scope(scope).remove())
+        if not isinstance(answer, str):
+            self.all(lambda store: store.scope(scope).state.to_dict())
 
     @rule(scope=SCOPES, name=st.sampled_from(["p", "q"]))
     def checkpoint(self, scope: str, name: str) -> None:
@@ -413,7 +457,31 @@ def fenced_by_owner() -> AbstractContextManager[None]:
     return replaced((FileLeases, "fence_holds", holds))
 
 
+def guards_ignored() -> AbstractContextManager[None]:
+    """What a commit has read may change before it is written."""
+
+    def nothing(guard: Any, state: Any) -> tuple[Any, ...]:
+        return ()
+
+    return replaced((ReadGuard, "changed_paths", nothing))
+
+
+def key_of_the_first_only() -> AbstractContextManager[None]:
+    """SQLite keeps the key of the first record of an append, and forgets those of the others."""
+    key_of, find = SqliteBatch._key_of, SqliteBackend.find
+
+    def forgetful(batch: Any, name: str, key: str) -> int | None:
+        return None if key.endswith("f2") else key_of(batch, name, key)
+
+    def blind(backend: Any, stream: str, **given: Any) -> Any:
+        return [] if (given.get("key") or "").endswith("f2") else find(backend, stream, **given)
+
+    return replaced((SqliteBatch, "_key_of", forgetful), (SqliteBackend, "find", blind))
+
+
 PLANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    "guards-ignored": guards_ignored,
+    "key-of-the-first-only": key_of_the_first_only,
     "key-forgotten": key_forgotten,
     "name-too-early": name_too_early,
     "mark-kept": mark_kept,

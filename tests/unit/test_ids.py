@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.names import new_id, short_id
+import pytest
+
+import holdfast
+from holdfast.names import fits_pattern, is_pattern, new_id, short_id
 from holdfast.testing import FakeClock
 
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -56,3 +59,30 @@ def test_every_character_is_as_likely_as_any_other() -> None:
     assert {character: chance.count(character) for character in ALPHABET} == dict.fromkeys(
         ALPHABET, 8
     )
+
+
+def test_one_meaning_of_patterns() -> None:
+    assert fits_pattern("conversation/support-*", "conversation/support-7")
+    assert fits_pattern("*/s-*", "team/s-")
+    assert not fits_pattern("conversation/support-?", "conversation/support-7")
+    assert fits_pattern("conversation/[a]*", "conversation/[a]b")
+    assert fits_pattern("conversation", "conversation/x")
+    assert not fits_pattern("conversation", "conversations/x")
+    assert is_pattern("team")
+    assert not is_pattern("global")
+
+
+def test_an_error_shows_an_id_as_it_was_given():
+    """Not by the escapes that its stored name has."""
+    with holdfast.open("memory:") as hf:
+        chat = hf.conversation("a\nb")
+        for call in (chat.remove, chat.undo, lambda: chat.facts.get("x"), lambda: chat.at(7)):
+            with pytest.raises(holdfast.NotFoundError) as raised:
+                call()
+            assert '"conversation/a\\nb"' in str(raised.value)
+            assert raised.value.message.isprintable()
+        long = hf.conversation("x" * 600)
+        with pytest.raises(holdfast.NotFoundError) as raised:
+            long.remove()
+        assert str(raised.value).startswith('scope "conversation/' + "x" * 440)
+        assert raised.value.message.isprintable()

@@ -254,6 +254,42 @@ def test_an_alias_leads_from_a_former_name_to_a_field():
             Schema(Struct, "conversation", version=1, aliases=wrong)
 
 
+class Person(msgspec.Struct):
+    email: str = ""
+
+
+class Order(msgspec.Struct):
+    customer: Person
+    notes: dict[str, Any] = {}
+
+
+def test_aliases_of_fields_within_others():
+    """VIC-30: a field that was renamed inside another one, and one inside a field that was."""
+    aliases = {"customer.mail": "customer.email", "client": "customer", "notes.a": "notes.b"}
+    aliases["notes.x.a"] = "notes.x.b"
+    one = Schema(Order, "conversation", version=1, aliases=aliases)
+    old = {"client": {"mail": "x", "phone": 7}, "notes": {"a": 1, "c": 2}}
+    assert one.upgraded(old, 1, "it") == {
+        "customer": {"email": "x", "phone": 7}, "notes": {"b": 1, "c": 2}
+    }  # fmt: skip
+    assert old == {"client": {"mail": "x", "phone": 7}, "notes": {"a": 1, "c": 2}}
+    for data, renamed, doubled in (
+        ({"customer": {"mail": "x"}}, ["customer.mail"], []),
+        ({"customer": {"mail": "x", "email": "y"}}, [], ["customer.mail"]),
+        ({"customer": {"email": "y"}, "notes": 7}, [], []),
+        ({"client": {}, "notes": {"a": 1}}, ["client", "notes.a"], []),
+    ):
+        assert one.renamed_in(data) == renamed
+        assert one.doubled_in(data) == doubled
+        assert one.is_current(data, 1) == (not renamed)
+    assert one.renames(("customer", "email", 0))
+    assert one.renames(("client",))
+    assert not one.renames(("notes", "c"))
+    for wrong in ({"mail": "customer.email"}, {"customer.mail": "customer.none"}, {"x.a": "x.b"}):
+        with pytest.raises(holdfast.UsageError, match="expected a former name"):
+            Schema(Order, "conversation", version=1, aliases=wrong)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_class_stays_itself_and_gets_the_decorators(kind: type[Any]):
     made: Any = TypedDict("made", {"stage": str})

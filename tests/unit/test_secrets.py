@@ -86,6 +86,7 @@ def test_two_that_overlap_are_one() -> None:
     found = find_secrets(stored)
     assert token.encode() not in redacted(stored, found)
     assert all(a.end <= b.start for a, b in pairwise(found))
+    assert _apart([Secret(3, 9, "b"), Secret(0, 5, "a"), Secret(1, 2, "c")]) == [Secret(0, 9, "a")]
     assert (
         redacted(b"abcdef", [Secret(1, 3, "k"), Secret(4, 5, "k")])
         == b"a[redacted:k]d[redacted:k]f"

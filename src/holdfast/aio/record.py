@@ -176,6 +176,7 @@ class AsyncTasks:
     unblock = mirror(Tasks.unblock)
     close = mirror(Tasks.close)
     reopen = mirror(Tasks.reopen)
+    amend = mirror(Tasks.amend)
 
 
 class AsyncMemorySection:

@@ -14,6 +14,8 @@ from collections.abc import (
     Coroutine,
     Generator,
     Iterable,
+    Mapping,
+    Sequence,
 )
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -30,6 +32,7 @@ from holdfast.aio.record import AsyncGroup, AsyncJointScope, AsyncOpenDecision, 
 from holdfast.aio.rewinds import AsyncRewinds
 from holdfast.aio.runs import AsyncRun, AsyncRuns
 from holdfast.aio.scope import AsyncScope
+from holdfast.aio.views import AsyncViews
 from holdfast.backends.protocol import START, Lease, Mark, Position, Record
 from holdfast.core import tree
 from holdfast.core.arguments import (
@@ -55,7 +58,7 @@ from holdfast.core.migrate import Migration
 from holdfast.core.observe import Observer, Tracer
 from holdfast.core.page import PAGE_SIZE, Page
 from holdfast.core.redaction import Mode
-from holdfast.core.retention import GRACE_S, Hold, LetGo, Retention
+from holdfast.core.retention import GRACE_S, Binned, Hold, LetGo, Retention
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
 from holdfast.errors import LeaseLostError, UsageError
@@ -63,11 +66,14 @@ from holdfast.joint import JointCommit
 from holdfast.nodes.define import Graph
 from holdfast.nodes.walk import call_plainly
 from holdfast.projections import Projection
+from holdfast.query.form import Where
 from holdfast.record.audit import Audit, Comparison, StatePath, TrialOutcome, TrialRun
 from holdfast.record.decisions import Decision, PolicyMode
+from holdfast.record.retention_policies import RetentionPolicy
 from holdfast.runs import Run, RunFunction
 from holdfast.scratch import ScratchScope
 from holdfast.store import S, Store
+from holdfast.views.item_view import ItemView
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -355,11 +361,12 @@ class AsyncStore:
         level: str | None = None,
         *,
         prefix: str = "",
+        where: Mapping[str, Any] | Where | Sequence[Where] | None = None,
         after: str | None = None,
         limit: int | None = PAGE_SIZE,
     ) -> Page[AsyncScope]:
         page = await self._loop.hop(
-            self._store.scopes, level, prefix=prefix, after=after, limit=limit
+            self._store.scopes, level, prefix=prefix, where=where, after=after, limit=limit
         )
         scopes = [AsyncScope(self._loop, scope) for scope in page]
         return Page(scopes, more=page.more, cursor=page.cursor)
@@ -741,6 +748,15 @@ class AsyncStore:
     def rewinds(self, work_tree: str | os.PathLike[str] = ".") -> AsyncRewinds:
         return AsyncRewinds(self._loop, self._store.rewinds(work_tree))
 
+    def views(
+        self,
+        directory: str | os.PathLike[str],
+        views: Sequence[ItemView],
+        *,
+        person: str | None = None,
+    ) -> AsyncViews:
+        return AsyncViews(self._loop, self._store.views(directory, views, person=person))
+
     def policy(self, mode: PolicyMode) -> AsyncPolicy:
         return AsyncPolicy(self._loop, mode)
 
@@ -769,10 +785,22 @@ class AsyncStore:
         whole: bool = False,
         dry_run: bool = False,
         wait_s: float = 0.0,
+        policies: Sequence[RetentionPolicy] | None = None,
     ) -> Retention:
         return await self._loop.hop(
-            self._store.retain, grace_s=grace_s, whole=whole, dry_run=dry_run, wait_s=wait_s
+            self._store.retain,
+            grace_s=grace_s,
+            whole=whole,
+            dry_run=dry_run,
+            wait_s=wait_s,
+            policies=policies,
         )
+
+    async def binned(self) -> list[Binned]:
+        return await self._loop.hop(self._store.binned)
+
+    async def unretain(self, scope: AsyncScope | str) -> int:
+        return await self._loop.hop_shielded(self._store.unretain, name_of(scope))
 
     async def hold(self, scope: AsyncScope | str, reason: str | None = None) -> None:
         await self._loop.hop(self._store.hold, name_of(scope), reason)

@@ -805,8 +805,8 @@ _LOCAL = ("sqlite:", "files:", "file:")
 Opener = Callable[[object], tuple[Backend, str]]
 
 
-def read_mix(path: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Returns the URLs and the levels that a TOML file names, or raises UsageError."""
+def read_mix(path: str) -> tuple[dict[str, str], dict[str, str], dict[str, Any]]:
+    """Returns the URLs and the levels that a TOML file names, and its other tables as they are."""
     try:
         with open(path, "rb") as file:
             text = file.read(_FILE_BYTES_MAX + 1)
@@ -825,13 +825,16 @@ def read_mix(path: str) -> tuple[dict[str, str], dict[str, str]]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         # What stands in the file is not repeated: it may hold a password.
         raise UsageError(f'"{path}" is not TOML', hint=_EXAMPLE) from error
+    care = {name: document.pop(name) for name in _CARE if name in document}
     if unknown := document.keys() - {"store", "levels"}:
         raise UsageError(f'"{path}" has a table {sorted(unknown)[0]!r}', hint=_EXAMPLE)
     urls, levels = (_table(path, document, name) for name in ("store", "levels"))
     folder = os.path.dirname(os.path.abspath(path))
-    return {level: _beside(folder, url) for level, url in urls.items()}, levels
+    return {level: _beside(folder, url) for level, url in urls.items()}, levels, care
 
 
+_CARE = ("retention", "quota", "disk")
+"""Tables that are about what is kept, which is not for backends to know."""
 _EXAMPLE = (
     """write [store], then lines such as conversation = "redis://…" and "*" = "postgresql://…\""""
 )

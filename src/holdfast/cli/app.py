@@ -15,6 +15,7 @@ from cyclopts.exceptions import CycloptsError, UnusedCliTokensError
 
 import holdfast
 from holdfast.cli import (
+    architecture,
     backup,
     boot,
     catches,
@@ -90,6 +91,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("sql", query.sql, _LOOK),
     ("stale", facts.stale, _LOOK),
     ("audit", state.audit, _LOOK),
+    ("architecture", architecture.architecture, _LOOK),
     ("messages", messages.messages, _LOOK),
     ("task list", tasks.list_tasks, _LOOK),
     ("schema list", schemas.list_schemas, _LOOK),
@@ -134,6 +136,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("trust", trust.trust, _CARE),
     ("secrets", secrets.secrets, _CARE),
     ("retain", retain.retain, _CARE),
+    ("unretain", retain.unretain, _CARE),
     ("hold", retain.hold, _CARE),
     ("unhold", retain.unhold, _CARE),
     ("check", store.check, _CARE),
@@ -175,6 +178,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("project follow-up", project.follow_up, _CHANGE),
     ("project note", project.note, _CHANGE),
     ("project checkpoint", project.checkpoint, _CHANGE),
+    ("project rewind", project.rewind, _CHANGE),
     ("project alias", project.alias, _START),
     ("nodes list", nodes.list_nodes, _LOOK),
     ("nodes show", nodes.show, _LOOK),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.cli.options import DEFAULTS, Options, open_reading
+from holdfast.cli.options import DEFAULTS, Flag, Options, open_reading
 from holdfast.cli.parsing import find_scope
 from holdfast.cli.printing import print_aside, print_json, print_line, print_raw, warn
 from holdfast.context.block import write_block
@@ -19,6 +19,7 @@ def boot(
     role: str | None = None,
     budget: int = 8_000,
     task: str | None = None,
+    compact: Flag = False,
     tokenizer: str | None = None,
     write: str | None = None,
     options: Options = DEFAULTS,
@@ -35,6 +36,8 @@ def boot(
         How many tokens at most; orders, goals and the task are never left out.
     task
         The task in hand: its id, or what it says.
+    compact
+        One short line for each order, goal, open task, open decision and fact instead.
     tokenizer
         An encoding of tiktoken to count with, or estimate.
     write
@@ -44,7 +47,7 @@ def boot(
         raise UsageError(f"--budget must be at least 1, found {budget}")
     with open_reading(options) as store:
         named = find_scope(store, scope, must_exist=scope != GLOBAL)
-        context = store.boot(named, budget, task, role=role, tokenizer=tokenizer)
+        context = store.boot(named, budget, task, role=role, compact=compact, tokenizer=tokenizer)
     changed = None if write is None else write_block(write, context.text)
     if context.is_over:
         warn(f"what is never left out has {context.tokens} tokens: more than {budget}")

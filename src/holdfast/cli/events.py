@@ -147,8 +147,8 @@ def row_of(event: OwnEvent) -> tuple[str, ...]:
         show_time(event.time),
         event.type,
         event.actor,
-        preview(event.raw),
-        " ".join(event.refs),
+        "let go of" if event.is_let_go else preview(event.raw),
+        "" if event.is_let_go else " ".join(event.refs),
     )
 
 

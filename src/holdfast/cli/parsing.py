@@ -22,13 +22,15 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 from holdfast.backends.protocol import Position
 from holdfast.core import codec
+from holdfast.core.arguments import parse_path
 from holdfast.core.listing import adopt_levels
 from holdfast.errors import CorruptError, NotFoundError, UsageError
 from holdfast.names import check_scope_name, split_name
+from holdfast.query.form import OPERATORS, Operator, Where, nearest
 from holdfast.scope import Scope
 from holdfast.store import Store
 
@@ -254,3 +256,26 @@ def read_time(text: str) -> datetime | None:
     except ValueError:
         return None
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+
+
+_WHERE = re.compile(r"\s*(?P<path>[^\s=<>!~]+)\s*(?P<operator>[=<>!~]+|exists)\s*(?P<value>.*)")
+
+
+def parse_where(word: str) -> Where:
+    """Returns the comparison that a word means, or raises UsageError."""
+    found = _WHERE.fullmatch(word)
+    if found is None:
+        raise UsageError(
+            f"a comparison is a path, an operator and a value, found {word!r:.60}",
+            hint=f"write it like customer.id=7; the operators are {' '.join(OPERATORS)}",
+        )
+    operator = found["operator"]
+    if operator not in OPERATORS:
+        raise UsageError(
+            f'a query has no operator "{operator}": {nearest(operator, OPERATORS)}',
+            hint=f"its operators are {' '.join(OPERATORS)}",
+        )
+    if operator == "exists":
+        return Where(parse_path(found["path"]), "exists")
+    value = parse_value(found["value"], is_text=False)
+    return Where(parse_path(found["path"]), cast("Operator", operator), value)

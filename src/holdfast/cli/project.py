@@ -32,13 +32,14 @@ from holdfast.cli.printing import (
 from holdfast.clock import SystemClock
 from holdfast.core.event import to_datetime
 from holdfast.errors import ExistsError, UnavailableError, UsageError, show_us
+from holdfast.git.rewinds import What
 from holdfast.names import check_name
 from holdfast.projects.coordinator import Coordinator, Result
 from holdfast.projects.outcome import Summary
 from holdfast.projects.project import Project
 from holdfast.projects.sessions import ProjectSession
 from holdfast.projects.survey import Finding
-from holdfast.render.history import checkpoint_document
+from holdfast.render.git import point_document, rewound_document
 from holdfast.render.projects import (
     alias_document,
     outcome_document,
@@ -469,7 +470,7 @@ def print_summary(summary: Summary) -> None:
 
 
 def checkpoint(name: str, /, *, options: Options = DEFAULTS) -> None:
-    """Name the state of the project, to come back to it later.
+    """Make a point to go back to: state, conversation and files of the project.
 
     Parameters
     ----------
@@ -477,11 +478,33 @@ def checkpoint(name: str, /, *, options: Options = DEFAULTS) -> None:
         The name. A name that is used again means the newest one.
     """
     with open_writing(options) as store:
-        made = store.project(".").scope.checkpoint(name)
+        point = store.project(".").checkpoint(name)
     if options.json:
-        print_json(checkpoint_document(made))
-    else:
-        print_line(f'{clean(made.stream)} is at revision {made.revision}, named "{clean(name)}"')
+        print_json(point_document(point))
+        return
+    files = f"files as commit {point.commit[:12]}" if point.commit else "no files"
+    print_line(f"point {point.id}: {clean(', '.join([files, *point.scopes]))}")
+
+
+def rewind(point: str, /, *, what: What = "all", options: Options = DEFAULTS) -> None:
+    """Go back to a point of the project; one is made before each turn. rewind undo undoes it.
+
+    Parameters
+    ----------
+    point
+        The id or the name of the point; holdfast rewind list shows them.
+    what
+        What goes back: conversation, state, files or all.
+    """
+    with open_writing(options) as store, store.project(".").coordinate() as main:
+        done = main.rewind(point, what=what)
+    if options.json:
+        print_json(rewound_document(done))
+        return
+    covered = [f"{name}@{revision}" for name, revision in done.scopes.items()]
+    print_line(clean(f"back at {done.point.name}: {', '.join([*covered, *sorted(done.skipped)])}"))
+    for step in done.files:
+        print_line(clean(f"{step.act} {step.path}"))
 
 
 def alias(name: str, /, *, to: Path | None = None, json: Flag = False) -> None:

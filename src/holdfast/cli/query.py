@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, cast
@@ -18,16 +17,13 @@ from holdfast.cli.options import (
     print_more,
     read_seconds,
 )
-from holdfast.cli.parsing import parse_limit, parse_value, read_time
+from holdfast.cli.parsing import parse_limit, parse_where, read_time
 from holdfast.cli.printing import is_terminal, print_aside, print_json, print_note, print_table
-from holdfast.core.arguments import parse_path
-from holdfast.errors import UsageError
-from holdfast.query.form import OPERATORS, TIMEOUT_S, Hit, Hits, nearest
+from holdfast.query.form import TIMEOUT_S, Hit, Hits
 from holdfast.render.query import hits_document, rows_document
 from holdfast.render.text import encode_json, show_time
 
 COLUMNS = ("kind", "scope", "id", "time", "actor", "status", "text")
-_WHERE = re.compile(r"\s*(?P<path>[^\s=<>!~]+)\s*(?P<operator>[=<>!~]+|exists)\s*(?P<value>.*)")
 
 
 @Parameter(name="*")
@@ -71,7 +67,7 @@ class Question:
         given: dict[str, Any] = {**vars(self)}
         given["since"], given["until"] = _parse_moment(self.since), _parse_moment(self.until)
         if self.where is not None:
-            given["where"] = [_parse_where(one) for one in self.where]
+            given["where"] = [parse_where(one) for one in self.where]
         return given
 
     def words(self) -> list[str]:
@@ -144,25 +140,6 @@ def _row(hit: Hit) -> list[str]:
 def _parse_moment(word: str | None) -> datetime | str | None:
     """Returns a time, or a length of time as it stands."""
     return None if word is None else read_time(word) or word
-
-
-def _parse_where(word: str) -> tuple[Any, ...]:
-    """Returns the comparison that a word means, or raises UsageError."""
-    found = _WHERE.fullmatch(word)
-    if found is None:
-        raise UsageError(
-            f"a comparison is a path, an operator and a value, found {word!r:.60}",
-            hint=f"write it like customer.id=7; the operators are {' '.join(OPERATORS)}",
-        )
-    operator = found["operator"]
-    if operator not in OPERATORS:
-        raise UsageError(
-            f'a query has no operator "{operator}": {nearest(operator, OPERATORS)}',
-            hint=f"its operators are {' '.join(OPERATORS)}",
-        )
-    if operator == "exists":
-        return parse_path(found["path"]), operator
-    return parse_path(found["path"]), operator, parse_value(found["value"], is_text=False)
 
 
 def sql(statement: str, /, *, options: Options = DEFAULTS) -> None:

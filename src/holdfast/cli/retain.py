@@ -1,4 +1,4 @@
-"""Verbs for letting go: retain, hold, unhold."""
+"""Verbs for letting go: retain, unretain, hold, unhold."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from holdfast.core.arguments import check_duration
 from holdfast.core.retention import GRACE_S, Retention
 from holdfast.errors import UsageError
 from holdfast.render.retain import (
+    binned_document,
     held_document,
     holds_document,
     let_go_document,
     retention_document,
     unheld_document,
+    unretained_document,
 )
 from holdfast.render.text import clean, show_time
 
@@ -27,7 +29,9 @@ def retain(
     log: Flag = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """Let go of what removed, closed and expired scopes held. Their bytes leave the store.
+    """Let go of what removed, closed and expired scopes held, and of what policies name.
+
+    Policies are those of the TOML file that names the store.
 
     Parameters
     ----------
@@ -65,11 +69,18 @@ def _print_done(done: Retention, options: Options) -> None:
         print_table(("scope", "why", "events", "bytes"), rows)
     would = "would be let go of" if done.dry_run else "were let go of"
     print_line(f"{done.events} events and {done.blobs} blobs, {done.bytes} bytes, {would}")
+    for one in done.binned:
+        would = "would be removed" if done.dry_run else "removed"
+        print_line(f"{would}\t{clean(one.scope)}\tby {clean(one.policy)}")
+    for scope, reason in done.refused.items():
+        print_line(f"in use\t{clean(scope)}\t{clean(reason)}")
     for scope in done.held:
         print_line(f"held\t{clean(scope)}")
     for left in done.left:
         print_line(f"still there\t{clean(left.where)}\t{clean(left.remedy)}")
-    if done.dry_run and done.scopes:
+    if done.binned and not done.dry_run:
+        print_note(f"bring one back: {command('unretain SCOPE', options.place)}")
+    if done.dry_run and (done.scopes or done.binned):
         print_note(f"keep one: {command('hold SCOPE', options.place)}")
 
 
@@ -84,6 +95,31 @@ def _print_log(options: Options) -> None:
         for one in told
     ]
     print_table(("scope", "why", "revisions", "events", "let go of"), rows)
+
+
+def unretain(scope: str | None = None, /, *, options: Options = DEFAULTS) -> None:
+    """Bring back a scope that a policy has removed; without a scope, show the bin.
+
+    Parameters
+    ----------
+    scope
+        The scope, such as conversation/ticket-7, whose bytes were not let go of yet.
+    """
+    if scope is None:
+        with open_reading(options) as store:
+            found = store.binned()
+        if options.json:
+            print_json(binned_document(found))
+            return
+        rows = [(one.scope, show_time(one.since), str(one.events), one.policy) for one in found]
+        print_table(("scope", "removed", "events", "policy"), rows)
+        return
+    with open_writing(options) as store:
+        revision = store.unretain(scope)
+    if options.json:
+        print_json(unretained_document(scope, revision))
+    else:
+        print_line(f"{clean(scope)} is back, at revision {revision}")
 
 
 def hold(

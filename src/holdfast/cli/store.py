@@ -15,13 +15,14 @@ from holdfast.cli.options import (
     DEFAULTS,
     Flag,
     Options,
+    Words,
     command,
     open_reading,
     open_source,
     print_more,
     refuse_memory,
 )
-from holdfast.cli.parsing import find_scope, newest_revision, parse_limit
+from holdfast.cli.parsing import find_scope, newest_revision, parse_limit, parse_where
 from holdfast.cli.printing import (
     is_terminal,
     print_facts,
@@ -107,6 +108,7 @@ def scopes(
     /,
     *,
     prefix: str = "",
+    where: Words = None,
     after: str = "",
     limit: int = PAGE_SIZE,
     options: Options = DEFAULTS,
@@ -119,13 +121,21 @@ def scopes(
         Only those of one level, such as team.
     prefix
         Only those whose id begins so; without a level, whose name begins so.
+    where
+        Only those whose state fits a comparison such as "customer.id=7"; may be given again.
     after
         Go on after this scope.
     limit
         How many scopes at most.
     """
     with open_reading(options) as store:
-        names = stream_names(store, level, prefix=prefix, after=after, limit=parse_limit(limit) + 1)
+        wanted = parse_limit(limit) + 1
+        if where:
+            asked = [parse_where(one) for one in where]
+            fitting = store.scopes(level, prefix=prefix, where=asked, after=after, limit=wanted)
+            names = [scope.name for scope in fitting]
+        else:
+            names = stream_names(store, level, prefix=prefix, after=after, limit=wanted)
         found = [summarize_scope(store, name) for name in names[:limit]]
         page = Page(found, more=len(names) > limit, cursor=names[:limit][-1] if names else None)
     if options.json:
@@ -145,6 +155,7 @@ def scopes(
     else:
         print_note("no scopes")
     words = ["scopes", *([level] if level else []), *(["--prefix", prefix] if prefix else [])]
+    words += [word for one in where or () for word in ("--where", one)]
     print_more(page, words, options)
 
 

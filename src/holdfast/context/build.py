@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
+from holdfast.context.compact import encode_items
 from holdfast.context.gather import Gathered, fact_parts, warnings_of, with_needs
 from holdfast.context.parts import (
     Budget,
@@ -101,6 +102,21 @@ def check_wanted(
 def build(context: RecordContext, scope: Scope, ask: Ask, wanted: Wanted) -> PromptContext:
     """Returns the context of a scope."""
     return _Builder(context, scope, ask, wanted).build()
+
+
+def build_compact(context: RecordContext, scope: Scope, wanted: Wanted) -> PromptContext:
+    """Returns what a scope has in its compact form, whole: it is not cut to the budget."""
+    text = encode_items(scope.name, Gathered(context, scope, None).things())
+    return PromptContext(
+        text=text,
+        parts=(),
+        left_out=(),
+        tokens=wanted.counter.count(text),
+        budget=wanted.budget,
+        is_exact=wanted.counter.is_exact,
+        counted_by=wanted.counter.name,
+        instructions=text,
+    )
 
 
 class _Builder:
@@ -289,7 +305,10 @@ class _Builder:
         name, chosen = self._scope.name, self._budget.chosen
         for kind, where in _where(name):
             parts = [one for one in self._refused.get(kind, ()) if key_of(one) not in chosen]
-            unique = {one.id: one for one in parts}
+            unique = {one.id: None for one in parts}
+            if kind == "older":
+                found = (f"message:{name}@{revision}" for revision in sorted(self._said.unread))
+                unique |= {id: None for id in found if f"message {id}" not in chosen}
             is_uncounted = kind == "message" and self._said.has_older
             if is_uncounted or (kind == "older" and self._is_index_late):
                 yield LeftOut(kind, None, where, tuple(unique))

@@ -10,6 +10,7 @@ from msgspec import Raw
 
 from holdfast.backends.protocol import Objects
 from holdfast.core import codec
+from holdfast.core.limits import Limits
 from holdfast.core.tree import Op
 from holdfast.errors import CorruptError
 
@@ -37,6 +38,8 @@ class Blobs:
         # Until when each is known to be there.
         self._known: dict[tuple[Objects, str], float] = {}
         self._collected = 0
+        self.limits: Limits | None = None
+        """What a nearly full disk refuses; None if nobody watches one."""
 
     def is_large(self, op: Op) -> bool:
         """Returns whether `spill` would have to write a blob."""
@@ -58,6 +61,8 @@ class Blobs:
         until = expires_us or inf
         objects = self._objects_of(stream)
         if self._known.get((objects, name), 0) < until or self._are_collected():
+            if self.limits is not None:
+                self.limits.check_blob()
             objects.put("blob", name, codec.compress(raw), expires_us=expires_us)
             if len(self._known) >= KNOWN_MAX:
                 self._known.pop(next(iter(self._known)), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from holdfast.backends.protocol import Mark
 from holdfast.core import event
@@ -49,38 +50,55 @@ def adopt_levels(log: Log, levels: Levels) -> None:
             del waiting[mark.key]
 
 
+class NamePage(Protocol):
+    """What returns names that begin with a prefix and come after another, in order."""
+
+    def __call__(self, *, prefix: str, after: str, limit: int) -> list[str]: ...
+
+
 def scope_names(
-    log: Log, levels: Sequence[str], *, prefix: str, after: str, limit: int | None
+    log: Log,
+    levels: Sequence[str],
+    *,
+    prefix: str,
+    after: str,
+    limit: int | None,
+    pages: NamePage | None = None,
 ) -> list[str]:
     """Returns the names of scopes of some levels, sorted: those that begin with a prefix.
 
-    One question for each level, however many other streams lie between them.
+    One question for each level, however many other streams lie between them. `pages` is what has
+    the names, where they are not those of all streams.
     """
+    pages = pages or log.stream_page
     names: list[str] = []
     for root in sorted(GLOBAL if level == GLOBAL else f"{level}/" for level in levels):
         if root.startswith(prefix) or (prefix.startswith(root) and root != GLOBAL):
             left = None if limit is None else limit - len(names)
             if max(root, prefix) == GLOBAL:
                 # The first that begins so, if it is there; a level may be named `global-…`.
-                page = log.stream_page(prefix=GLOBAL, after=after, limit=1)
+                page = pages(prefix=GLOBAL, after=after, limit=1)
                 names += [name for name in page if name == GLOBAL and not log.absent(page)]
             else:
-                names += names_beginning(log, max(root, prefix), after, left)
+                names += names_beginning(log, max(root, prefix), after, left, pages)
         if limit is not None and len(names) >= limit:
             break
     return names
 
 
-def names_beginning(log: Log, prefix: str, after: str, limit: int | None) -> list[str]:
+def names_beginning(
+    log: Log, prefix: str, after: str, limit: int | None, pages: NamePage | None = None
+) -> list[str]:
     """Returns stored names that begin so and come after another, but for scopes that are removed.
 
     Of each page of names it is asked which of them are: however many others there are.
     """
+    pages = pages or log.stream_page
     names: list[str] = []
     asked = _asked(prefix)
     while limit is None or len(names) < limit:
         wanted = PAGE_SIZE if limit is None else limit - len(names)
-        page = log.stream_page(prefix=asked, after=after, limit=wanted)
+        page = pages(prefix=asked, after=after, limit=wanted)
         fitting = page if asked == prefix else _beginning(log, page, prefix)
         absent = log.absent(fitting)
         names += [name for name in fitting if name not in absent]

@@ -101,6 +101,7 @@ from holdfast.core.event_values import EventBlocks, EventValues
 from holdfast.core.expiry import EXPIRING, Expiry
 from holdfast.core.folds import Folds
 from holdfast.core.layers import Layer, lasting_prefixes, register_layer
+from holdfast.core.limits import DiskWatch, Limits, Quota, local_places
 from holdfast.core.meta import Meta, encode_meta, imported_meta, is_imported, joined
 from holdfast.core.observe import Observer, Observers, Tracer
 from holdfast.core.own_event import event_of
@@ -308,6 +309,8 @@ class Log:
         self.expiry = Expiry(backend)
         self.show: Callable[[StreamState, str], Map] = state_of
         """Returns the state that a reader is handed, through the transforms if there are any."""
+        self.limits: Limits | None = None
+        """What is refused for want of room; None, as nearly always, if nothing is."""
         self.typed = NOTHING
         """The schemas of scopes: what they refuse, and what readers see of older data."""
         self._transforms: tuple[Transform, ...] = ()
@@ -401,6 +404,18 @@ class Log:
         """Has every commit, and every large value before it, looked through for secrets."""
         self.redactor = redactor
         self.blobs.clean = None if redactor is None else redactor.clean_value
+
+    def use_limits(self, quotas: Sequence[Quota], disk: DiskWatch | None) -> None:
+        """Has writes refused that go over a quota, or that a nearly full disk must not take."""
+        if quotas or disk is not None:
+            places = local_places(self.describe()) if disk is not None else []
+            self.limits = self.blobs.limits = Limits(
+                quotas,
+                disk,
+                places=places,
+                read=lambda stream, after: self.records(stream, after=after, limit=READ_CHUNK),
+                report=self.report,
+            )
 
     def add_validator(self, validator: Validator) -> Callable[[], None]:
         """Adds a check that every write passes before anything of its commit is written.
@@ -762,12 +777,18 @@ class Log:
                 marks = (*marks, Cleared(ABSENT, append.stream))
             appends.append(append)
             after.append(state)
-        if len(appends) > 1:
-            check_expire_together(appends)
+        if len(appends) > 1 or self.limits is not None:
+            self._check_appends(appends, before)
         commit = Commit(time, actor, tuple(appends), reads, proposed.fence, marks, proposed.watch)
         if proposed.time is not None:
             self._imported = {a.stream: s.link for a, s in zip(appends, after, strict=True)}
         return PreparedCommit(request, commit, tuple(before), tuple(after))
+
+    def _check_appends(self, appends: Sequence[Append], before: Sequence[StreamState]) -> None:
+        """Raises what forbids to write these at once, or to write them at all."""
+        check_expire_together(appends)
+        if self.limits is not None:
+            self.limits.check(appends, before)
 
     def _check_import(
         self, proposed: ProposedCommit, before: Sequence[StreamState], now_us: int

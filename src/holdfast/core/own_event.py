@@ -35,6 +35,7 @@ from holdfast.core.schema import Schema, attach
 from holdfast.errors import (
     CorruptError,
     ExistsError,
+    LetGoError,
     NotFoundError,
     SchemaError,
     UsageError,
@@ -299,6 +300,8 @@ class OwnEvent(Event):
 
     def _read(self) -> _Body:
         if self._body is None:
+            if self.is_let_go:
+                raise LetGoError(self.stream, self.revision)
             try:
                 self._body = codec.decode_as(self.record.payload, _Body)
             except CorruptError as error:

@@ -3,7 +3,8 @@
 Nothing goes that anybody can still ask for. What may go is what a scope held before it was removed;
 the state and the messages that were dropped when a scope was closed (its decisions, tasks and facts
 can still be read, and stay); and what a scope held when its lifetime was over. A scope that is held
-keeps everything, whatever else is true of it. What a living fork began from stays too.
+keeps everything, whatever else is true of it. What a living fork began from stays too. Policies
+(`record/retention_policies.py`) say what else goes of scopes that live.
 
 The order of one letting-go, so that a process that is killed anywhere leaves nothing undone for
 ever and nothing half done:
@@ -22,13 +23,15 @@ The next run does again what a mark still says. One run at a time has the lease 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from hashlib import sha256
+from itertools import chain
 from threading import Lock
-from typing import Literal
+from typing import Literal, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.backends.protocol import (
     GONE,
@@ -68,6 +71,7 @@ LET_GO = "retention.let_go"
 HELD = "retention.held"
 RELEASED = "retention.released"
 PURGED = "retention.purged"
+BINNED = "retention.binned"
 
 HOLDS = "retention.hold"
 """The index that has a mark for each scope that is held."""
@@ -99,7 +103,7 @@ _STATE = frozenset({CHANGED, MIGRATED})
 _MESSAGES = "message."
 """How the types of messages begin: they are dropped with the state."""
 
-Why = Literal["removed", "closed", "expired"]
+Why = Literal["removed", "closed", "expired", "policy"]
 
 
 class Retained(Struct, frozen=True):
@@ -113,6 +117,15 @@ class Retained(Struct, frozen=True):
     bytes: int
 
 
+class Binned(Struct, frozen=True):
+    """A scope that a policy has removed, or would: its bytes go when the time of grace is over."""
+
+    scope: str
+    policy: str
+    since: datetime
+    events: int
+
+
 class Retention(Struct, frozen=True):
     """What a run of `retain` did, or would do, and what is still in the stored bytes."""
 
@@ -121,6 +134,8 @@ class Retention(Struct, frozen=True):
     held: list[str]  # scopes that a hold has kept
     left: list[Leftover]
     dry_run: bool
+    binned: list[Binned] = []
+    refused: dict[str, str] = {}  # scopes that a policy would remove, and what is under way there
 
     @property
     def events(self) -> int:
@@ -161,27 +176,50 @@ class _LetGo(Struct):
     blobs: list[str] = []
 
 
+class _Binned(Struct):
+    scope: str
+    revision: int
+    policy: str
+
+
 class _Held(Struct):
     scope: str
     reason: str = ""
 
 
-class _Condemned(Struct, frozen=True):
-    """Records of a scope that may go: after < revision <= until."""
+class Condemned(Struct, frozen=True):
+    """Records of a scope that may go: after < revision <= until, of these types if any is named."""
 
     stream: str
     why: Why
     since_us: int
     after: int
     until: int
+    types: tuple[str, ...] = ()  # as they are stored; one that ends in * is the beginning of some
+
+
+class Policies(Protocol):
+    """What goes besides, of scopes that live (`record/retention_policies.py`)."""
+
+    def plan(self, held: set[str]) -> Retention:
+        """Returns which scopes would be removed, and what would keep one; changes nothing."""
+        ...
+
+    def apply(self, held: set[str]) -> Retention:
+        """Removes what the policies say, and returns the same."""
+        ...
+
+    def condemned(self, kept: Mapping[str, int]) -> Iterator[Condemned]:
+        """Yields what may go of scopes that stay; `kept`: up to where each is a fork's past."""
+        ...
 
 
 # --- what may go ----------------------------------------------------------------------------------
 
 
-def condemned(log: Log, *, now_us: int, grace_us: int) -> Iterator[_Condemned]:
+def condemned(log: Log, *, now_us: int, grace_us: int) -> Iterator[Condemned]:
     """Yields what may go of every scope, in the order of names; holds are not looked at."""
-    kept = _kept_for_forks(log)
+    kept = kept_for_forks(log)
     lasting = lasting_prefixes()
     for name, head in _heads(log):
         if name.partition("/")[0] in lasting:
@@ -192,7 +230,7 @@ def condemned(log: Log, *, now_us: int, grace_us: int) -> Iterator[_Condemned]:
         why, since_us, until = found
         after = max(kept.get(name, 0), head.first - 1)
         if until > after:
-            yield _Condemned(name, why, since_us, after, until)
+            yield Condemned(name, why, since_us, after, until)
 
 
 def _ended(log: Log, stream: str, head: Head) -> tuple[Why, int, int] | None:
@@ -212,7 +250,7 @@ def _ended(log: Log, stream: str, head: Head) -> tuple[Why, int, int] | None:
     return None
 
 
-def _kept_for_forks(log: Log) -> dict[str, int]:
+def kept_for_forks(log: Log) -> dict[str, int]:
     """Returns up to which revision each stream is the past of a fork that is there."""
     kept: dict[str, int] = {}
     for name, head in _heads(log):
@@ -233,22 +271,29 @@ def _heads(log: Log) -> Iterator[tuple[str, Head]]:
         after = names[-1]
 
 
-def _records(log: Log, one: _Condemned) -> Iterator[Record]:
+def _records(log: Log, one: Condemned) -> Iterator[Record]:
     """Yields the records that have something to let go of."""
     after = one.after
     while after < one.until:
         page = log.read(one.stream, after=after, until=one.until, limit=READ_CHUNK)
         for record in page:
             is_gone = record.payload == GONE or len(record.payload) < len(GONE)
-            if not is_gone and _may_go(record.type, one.why):
+            if not is_gone and _may_go(record.type, one):
                 yield record
         after = page[-1].revision
 
 
-def _may_go(type: str, why: Why) -> bool:
-    if why == "closed":
+def _may_go(type: str, one: Condemned) -> bool:
+    if one.types:
+        return is_named(type, one.types)
+    if one.why == "closed":
         return type in _STATE or type.startswith(_MESSAGES)
     return type not in _STRUCTURE
+
+
+def is_named(type: str, types: Sequence[str]) -> bool:
+    """Says whether a stored type is one of some, of which one that ends in * is a beginning."""
+    return any(type == one or (one[-1:] == "*" and type.startswith(one[:-1])) for one in types)
 
 
 # --- letting go -----------------------------------------------------------------------------------
@@ -280,6 +325,19 @@ class Retainer:
         payload = codec.encode_plain(_Held(scope))
         self._commit([NewEvent(RELEASED, payload)], marks=[Cleared(HOLDS, scope)])
 
+    def tell_binned(self, scope: str, revision: int, policy: str) -> None:
+        """Records, before a policy removes a scope, which one does and at which revision."""
+        payload = codec.encode_plain({"scope": scope, "revision": revision, "policy": policy})
+        self._commit([NewEvent(BINNED, payload)])
+
+    def binned(self) -> dict[str, tuple[int, str]]:
+        """Returns what policies have removed: by scope, the revision that it had, and why."""
+        found: dict[str, tuple[int, str]] = {}
+        for record in _told(self._log, BINNED):
+            said = codec.decode_as(record.payload, _Binned)
+            found[said.scope] = said.revision, said.policy
+        return found
+
     def holds(self) -> list[Hold]:
         """Returns the scopes that are held, by name."""
         names = self._held()
@@ -307,20 +365,25 @@ class Retainer:
             )
         return found
 
-    def plan(self, *, grace_s: float) -> Retention:
+    def plan(self, *, grace_s: float, policies: Policies | None = None) -> Retention:
         """Returns what would go, and why; changes no byte."""
         grace_us = round(grace_s * 1_000_000)
         held, scopes, kept = self._held(), list[Retained](), list[str]()
-        for one in condemned(self._log, now_us=self._log.clock.now_us(), grace_us=grace_us):
+        planned = NO_POLICIES if policies is None else policies.plan(held)
+        ended = condemned(self._log, now_us=self._log.clock.now_us(), grace_us=grace_us)
+        for one in chain(ended, _by_policies(self._log, policies)):
             if one.stream in held:
                 kept.append(one.stream)
                 continue
             sizes = [len(record.payload) for record in _records(self._log, one)]
             if sizes:
                 scopes.append(_retained(one, len(sizes), sum(sizes)))
-        return Retention(scopes, 0, kept, [], True)
+        kept = sorted({*kept, *planned.held})
+        return replace(planned, scopes=scopes, held=kept, dry_run=True)
 
-    def run(self, *, grace_s: float, whole: bool, wait_s: float) -> Retention:
+    def run(
+        self, *, grace_s: float, whole: bool, wait_s: float, policies: Policies | None = None
+    ) -> Retention:
         """Lets go of what may go; raises LeaseLostError if another run does not end in time."""
         for part in self._log.routes.parts() or [self._log._backend]:
             if not isinstance(part, Rewrites):
@@ -337,7 +400,7 @@ class Retainer:
                 wait_s,
             )
             try:
-                return _Run(self, self._log, lease, grace_s).run(whole=whole)
+                return _Run(self, self._log, lease, grace_s, policies).run(whole=whole)
             finally:
                 self._lease_keeper.give_back(lease)
         finally:
@@ -360,8 +423,16 @@ class Retainer:
 class _Run:
     """One run, under the lease."""
 
-    def __init__(self, retainer: Retainer, log: Log, lease: Lease, grace_s: float) -> None:
+    def __init__(
+        self,
+        retainer: Retainer,
+        log: Log,
+        lease: Lease,
+        grace_s: float,
+        policies: Policies | None,
+    ) -> None:
         self._retainer = retainer
+        self._policies = policies
         self._log = log
         self._lease = lease
         self._grace_us = round(grace_s * 1_000_000)
@@ -373,7 +444,11 @@ class _Run:
     def run(self, *, whole: bool) -> Retention:
         log = self._log
         pending = {mark.key for mark in log.marks.list(PENDING, limit=NO_LIMIT)}
-        for one in condemned(log, now_us=log.clock.now_us(), grace_us=self._grace_us):
+        policies = self._policies
+        done = NO_POLICIES if policies is None else policies.apply(self._retainer._held())
+        self._kept += done.held
+        ended = condemned(log, now_us=log.clock.now_us(), grace_us=self._grace_us)
+        for one in chain(ended, _by_policies(log, policies)):
             if one.stream in self._retainer._held():  # asked each time: it may be held since
                 self._kept.append(one.stream)
                 continue
@@ -385,11 +460,12 @@ class _Run:
         left: list[Leftover] = []
         if self._scopes or blobs or pending or whole:
             left = self._purge(whole=whole)
-        return Retention(self._scopes, blobs, self._kept, left, False)
+        kept = sorted(set(self._kept))
+        return replace(done, scopes=self._scopes, blobs=blobs, held=kept, left=left, dry_run=False)
 
     # --- records ---
 
-    def _let_go(self, one: _Condemned) -> None:
+    def _let_go(self, one: Condemned) -> None:
         """Steps 1 and 2 of what may go of one scope; small ones are rewritten together."""
         events = size = 0
         chunk: list[Record] = []
@@ -405,7 +481,7 @@ class _Run:
         if events:
             self._scopes.append(_retained(one, events, size))
 
-    def _tell(self, one: _Condemned, chunk: list[Record]) -> None:
+    def _tell(self, one: Condemned, chunk: list[Record]) -> None:
         self._check_lease()
         names = sorted({name for record in chunk for name, _ in codec.blobs_in(record.payload)})
         said = _LetGo(one.stream, one.why, _runs(chunk), names)
@@ -488,7 +564,14 @@ class _Run:
         return left
 
 
-def _retained(one: _Condemned, events: int, size: int) -> Retained:
+NO_POLICIES = Retention([], 0, [], [], True)
+
+
+def _by_policies(log: Log, policies: Policies | None) -> Iterator[Condemned]:
+    return iter(()) if policies is None else policies.condemned(kept_for_forks(log))
+
+
+def _retained(one: Condemned, events: int, size: int) -> Retained:
     return Retained(one.stream, one.why, to_datetime(one.since_us), one.until, events, size)
 
 

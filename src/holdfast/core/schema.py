@@ -15,7 +15,7 @@ said by its kind: the state of scopes here, events of one type elsewhere. The ch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from datetime import datetime
 from typing import Any, Generic, TypeVar, cast
@@ -64,7 +64,8 @@ class Schema(Generic[T]):
         self.version = check_whole(version, "version", least=1)
         self.shape: Shape = check_type(type)
         self.type = type
-        self.aliases = _check_aliases(aliases, self.shape)
+        self.aliases = dict(aliases or {})
+        self._renamings = _check_aliases(self.aliases, self.shape)
         self.meta = cast("str", encode_meta(Meta(schema=version)))
         """What is stored with each event of this version."""
         self._upgrades: dict[int, Step] = {}
@@ -136,11 +137,26 @@ class Schema(Generic[T]):
 
     def renamed_in(self, data: Mapping[str, Any]) -> list[str]:
         """Returns the old names of fields that are in the data without their new ones."""
-        return [old for old, new in self.aliases.items() if old in data and new not in data]
+        return [
+            old
+            for old, (above, name, new) in self._renamings.items()
+            if (holder := _within(data, above)) is not None and name in holder and new not in holder
+        ]
 
     def doubled_in(self, data: Mapping[str, Any]) -> list[str]:
         """Returns the old names of fields that are in the data beside their new ones."""
-        return [old for old, new in self.aliases.items() if old in data and new in data]
+        return [
+            old
+            for old, (above, name, new) in self._renamings.items()
+            if (holder := _within(data, above)) is not None and name in holder and new in holder
+        ]
+
+    def renames(self, path: Sequence[str | int]) -> bool:
+        """Says whether what is at a path may be stored under another name."""
+        return any(
+            tuple(path[: len(above) + 1]) in ((*above, name), (*above, new))
+            for above, name, new in self._renamings.values()
+        )
 
     def upgraded(
         self, data: dict[str, Any], version: int, where: str, *, copies: bool = True
@@ -158,10 +174,10 @@ class Schema(Generic[T]):
         data = deepcopy(data) if copies else data
         for at in range(stored, self.version):
             data = self._stepped(self._upgrades, data, at, at + 1, where)
-        # In the order of the fields: a renamed field stays where it was.
-        renamed = {old: self.aliases[old] for old in self.renamed_in(data)}
-        if renamed:
-            data = {renamed.get(name, name): value for name, value in data.items()}
+        for above, name, new in self._renamings.values():
+            holder = _within(data, above)
+            if holder is not None and name in holder and new not in holder:
+                data = _renamed(data, above, name, new)
         if misfits := self.shape.misfits(data):
             raise UpgradeError(
                 f"{where} does not fit {self._title} after its upgrade from version {stored} to "
@@ -251,18 +267,54 @@ def _shown(misfits: list[Misfit]) -> str:
     return "; ".join(map(str, misfits))
 
 
-def _check_aliases(aliases: Mapping[str, str] | None, shape: Shape) -> dict[str, str]:
-    found = dict(aliases or {})
-    fields = shape.parts.fields
-    for old, new in found.items():
-        check_text(old, "the old name of a field")
-        check_text(new, "the new name of a field")
-        if fields is not None and (new not in fields or old in fields):
+_Renaming = tuple[tuple[str, ...], str, str]
+"""The fields that a renamed field lies in, its old name and its new one."""
+
+
+def _check_aliases(aliases: Mapping[str, str], shape: Shape) -> dict[str, _Renaming]:
+    """Returns what aliases rename, the outermost first: the names of inner ones are the new ones.
+
+    A field within others is written with dots, and both names lie in the same fields.
+    """
+    found: dict[str, _Renaming] = {}
+    for old, new in sorted(aliases.items(), key=lambda pair: str(pair[0]).count(".")):
+        *above, last = check_text(old, "the old name of a field").split(".")
+        *same, now = check_text(new, "the new name of a field").split(".")
+        fields = _fields_within(shape, above)
+        if above != same or (fields is not None and (now not in fields or last in fields)):
             raise UsageError(
                 f'the alias "{old}" is for "{new}": expected a former name of a field, and a field',
-                hint="aliases={old name: new name}",
+                hint='aliases={"old": "new", "customer.mail": "customer.email"}',
             )
+        found[old] = tuple(above), last, now
     return found
+
+
+def _fields_within(shape: Shape, above: Sequence[str]) -> Mapping[str, Any] | None:
+    """Returns the fields of what lies at a path of fields; None if it may have any."""
+    for step in above:
+        if shape.parts.fields is None:
+            return None
+        part = shape.parts.fields.get(step)
+        if part is None:
+            return {}
+        shape = part.shape
+    return shape.parts.fields
+
+
+def _renamed(data: dict[str, Any], above: Sequence[str], old: str, new: str) -> dict[str, Any]:
+    """Returns data with a field renamed, in the order of the fields: it stays where it was."""
+    if not above:
+        return {new if key == old else key: value for key, value in data.items()}
+    return {**data, above[0]: _renamed(data[above[0]], above[1:], old, new)}
+
+
+def _within(data: Mapping[str, Any], above: Sequence[str]) -> Mapping[str, Any] | None:
+    """Returns what lies at a path of fields; None if nothing that has fields does."""
+    found: Any = data
+    for step in above:
+        found = found.get(step) if isinstance(found, Mapping) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    return cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else None
 
 
 def schema(
@@ -271,7 +323,8 @@ def schema(
     """Returns the decorator that makes a class the schema of the state of scopes.
 
     `name` is a level, or a pattern of scope names such as `conversation/support-*`. The class
-    stays what it is. `aliases` has the former names of fields: `{"outcome": "result"}`.
+    stays what it is. `aliases` has the former names of fields: `{"outcome": "result"}`, and of
+    fields within others `{"customer.mail": "customer.email"}`.
     """
 
     def register(kind: C) -> C:

@@ -10,7 +10,6 @@ difference from the stored to the upgraded state: its ops, and all ops after it,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from fnmatch import fnmatchcase
 from typing import Any, NoReturn, cast
 
 from holdfast.core import codec, tree
@@ -24,6 +23,7 @@ from holdfast.core.shape import Misfit, Shape, show_type
 from holdfast.core.tree import MISSING, List, Map, Op, thaw
 from holdfast.core.tree.frozen import enter
 from holdfast.errors import NewerSchemaError, SchemaError, UsageError, show_value
+from holdfast.names import fits_pattern
 
 Spill = Callable[[Op, str], Op]
 """Returns an op of a stream with its value kept beside the log, if that is large."""
@@ -54,7 +54,7 @@ class Typed:
         try:
             return self._known[stream]
         except KeyError:
-            found = [one for one in self.all if _is_of(stream, one.name)]
+            found = [one for one in self.all if fits_pattern(one.name, stream)]
             if len(found) > 1:
                 raise _doubled(stream, found) from None
             if len(self._known) >= KNOWN_MAX:
@@ -242,12 +242,6 @@ def _check_pattern(one: Schema[Any]) -> None:
             "such as conversation/support-*",
             hint='@holdfast.schema("conversation", version=1)',
         )
-
-
-def _is_of(stream: str, pattern: str) -> bool:
-    if "/" not in pattern:
-        return stream.partition("/")[0] == pattern
-    return fnmatchcase(stream, pattern)
 
 
 def _doubled(stream: str, found: Sequence[Schema[Any]]) -> UsageError:

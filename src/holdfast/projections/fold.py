@@ -13,9 +13,7 @@ So it does when a scope that it has events of has expired.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
-from fnmatch import translate
 from itertools import groupby
 from typing import Any, Protocol
 
@@ -30,9 +28,8 @@ from holdfast.core.log import READ_CHUNK, Log
 from holdfast.core.own_event import OwnEvent
 from holdfast.core.tree import Difference, Map
 from holdfast.errors import ProjectionError, UsageError, show_error, show_value
+from holdfast.names import fits_pattern, is_pattern
 from holdfast.projections.define import VALUE, Projection
-
-_PATTERN = re.compile(r"[*?\[]")
 
 
 class Place(Struct, frozen=True):
@@ -118,7 +115,6 @@ class StoreSource:
     def __init__(self, log: Log, pattern: str) -> None:
         self._log = log
         self.name = pattern or "*"
-        self._match = re.compile(translate(pattern)).match if pattern else None
         self._pattern = pattern
         self._lives: dict[str, int] = {}
 
@@ -126,6 +122,9 @@ class StoreSource:
         source = StoreSource(self._log, self._pattern)
         source._lives = self._lives
         return source
+
+    def _has(self, stream: str) -> bool:
+        return not self._pattern or fits_pattern(self._pattern, stream)
 
     def start(self) -> Place:
         """Looks through the store for removals first: what they ended is not handled at all."""
@@ -163,7 +162,7 @@ class StoreSource:
         return (
             projection.handles(record.type)
             and record.payload != GONE
-            and (self._match is None or self._match(record.stream) is not None)
+            and self._has(record.stream)
             and record.revision > self._lives.get(record.stream, 0)
         )
 
@@ -177,7 +176,7 @@ class StoreSource:
                 return False
         elif record.type != REMOVED:
             return False
-        if self._match is not None and self._match(stream) is None:
+        if not self._has(stream):
             return False
         if self._lives.get(stream) == self._log.life(stream):
             return False  # known when the fold began; of one that was kept nothing is known
@@ -206,7 +205,7 @@ def source_of(log: Log, over: object) -> Source:
     """Returns where events come from: a scope, those that match a pattern, or with None all."""
     if over is None:
         name = ""
-    elif isinstance(over, str) and _PATTERN.search(over):
+    elif isinstance(over, str) and is_pattern(over):
         name = over
     else:
         return ScopeSource(log, name_of(over))

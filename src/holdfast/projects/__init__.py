@@ -7,10 +7,13 @@ coordinator   the one that works, under the project's lease; its children
 work          work on a task as a run, a turn as a block of it
 inbox         messages of a person, taken in the commit that uses them
 outcome       what came of a task, and of a session
+tree          files as git sees them, points to go back to
+handoff       one session gives its context to another
 sessions      conversations of the project, and who is in them
 """
 
 from holdfast.projects.coordinator import Child, Coordinator, Holder, Result
+from holdfast.projects.handoff import Accepted, Handoff
 from holdfast.projects.inbox import WaitingMessage
 from holdfast.projects.outcome import Outcome, Summary
 from holdfast.projects.project import Project, ProjectStatus
@@ -19,9 +22,11 @@ from holdfast.projects.settings import Settings
 from holdfast.projects.survey import Finding, Survey
 
 __all__ = [
+    "Accepted",
     "Child",
     "Coordinator",
     "Finding",
+    "Handoff",
     "Holder",
     "Outcome",
     "Project",

@@ -23,7 +23,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -32,6 +32,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from holdfast.backends.protocol import Lease
+from holdfast.core.arguments import Duration
 from holdfast.core.event import to_datetime
 from holdfast.core.inbox import Inbox, take_in
 from holdfast.core.leases import HeldLease, Worker
@@ -47,8 +48,10 @@ from holdfast.errors import (
     UsageError,
     show_us,
 )
+from holdfast.git.rewinds import RewindPoint, Rewound, What
 from holdfast.names import new_id
 from holdfast.projects import work
+from holdfast.projects.handoff import LASTS_S, Handoff
 from holdfast.projects.inbox import WaitingMessage, waiting
 from holdfast.projects.work import Assignment
 from holdfast.record.memory import KEY as MEMORY
@@ -160,6 +163,7 @@ class Coordinator:
 
     def _acquire(self) -> HeldLease:
         name = self.scope.name
+        self.store.lease_keeper.register()  # first, so that whoever is refused is told who has it
         if self._take_over and (held := self.project.coordinator()) is not None:
             _logger.warning('project "%s" is taken over from %s', self.project.id, held)
             self._break(name)
@@ -268,12 +272,12 @@ class Coordinator:
         for id in self.unfinished():
             self._await_pass(id)
         children = dict(self.scope.get("children", {}))
-        for id in children:
-            if id in self.unfinished() and self._holder_of(id) is None:
-                self._reclaim(children[id]["task"], children[id].get("agent"))
-                self.store.resume(id)
-            elif self._has_ended(id):
-                self._settle(children[id]["task"], id)
+        for id, child in children.items():
+            if self._has_ended(id):
+                self._settle(child["task"], id)
+            elif self._holder_of(id) is None:
+                self._reclaim(child["task"], child.get("agent"))
+                self._start_child(id, child)  # also one that was never begun
         found: list[Result] = []
         current = self._current()
         own = [id for id in self.unfinished() if id not in children]
@@ -283,7 +287,9 @@ class Coordinator:
             task = self._task_of(id, current)
             if task is None:
                 continue
-            if not task.is_closed:
+            # One that is blocked or closed was so by the last commit of its run, which only has to
+            # record that it is over.
+            if task.status in _OPEN:
                 self._assign(task, {"task": task.id, "run": id})
             found.append(self._result(task.id, self._start(task, id)))
         return found
@@ -464,6 +470,33 @@ class Coordinator:
             tx.scope(self.scope).set((MEMORY, "notes", name), entry)
             message.done(tx)
 
+    # --- going back ------------------------------------------------------------------------------
+
+    def rewind(self, point: RewindPoint | str, *, what: What = "all") -> Rewound:
+        """Goes back to a point: conversation, state, files or all; `hf.rewinds().undo()` undoes it.
+
+        Work that is under way is paused first. What was being worked on at that point is not gone
+        on with by itself: its task is open again for whoever works on it next.
+        """
+        self.stop()
+        for id in self._at_work():
+            self._await_pass(id)
+        done = self.store.rewinds(self.project.root).rewind(point, what=what)
+        if what in ("state", "all"):
+            with self.store.commit() as tx:
+                scope = tx.scope(self.scope)
+                scope.set("mode", "conversation")
+                scope.delete("work", missing_ok=True)
+                scope.delete("children", missing_ok=True)
+        return done
+
+    def handoff(
+        self, to: str, *, reason: str, risks: Sequence[str] = (), lasts: Duration = LASTS_S
+    ) -> Handoff:
+        """Offers what this session knows to another one, which accepts it, or it expires."""
+        session = self.session or self.project.inbox_session
+        return self.project.hand_over(session, to, reason=reason, risks=risks, lasts=lasts)
+
     # --- children --------------------------------------------------------------------------------
 
     def spawn(
@@ -475,17 +508,25 @@ class Coordinator:
         depth = 1 if parent is None else parent.depth + 1
         self._check_limits(children, depth, None if parent is None else parent.run.id)
         id = self._free_run(known.id)
-        asked = Assignment(
-            self.project.id, known.id, known.title, self.project.settings.limits.turns,
-            agent=agent, epoch=self.lease.epoch, depth=depth,
-        )  # fmt: skip
         entry = {"task": known.id, "agent": agent, "epoch": self.lease.epoch, "depth": depth}
         with self.store.commit() as tx:
             scope = tx.scope(self.scope)
             scope.tasks.claim(known.id, owner=agent)
             scope.set(("children", id), {**entry, "parent": parent and parent.run.id})
-        run = self.store.start(work.work, asdict(asked), id=id, if_exists="attach")
-        return Child(self, run, known.id, depth)
+        return Child(self, self._start_child(id, entry), known.id, depth)
+
+    def _start_child(self, id: str, child: dict[str, Any]) -> Run[Any]:
+        """Starts the run of a child, or goes on with it, as the state says what it is to do."""
+        asked = Assignment(
+            self.project.id,
+            child["task"],
+            self.tasks.get(child["task"]).title,
+            self.project.settings.limits.turns,
+            agent=child["agent"],
+            epoch=child["epoch"],
+            depth=child["depth"],
+        )
+        return self.store.start(work.work, asdict(asked), id=id, if_exists="attach")
 
     def children(self) -> list[Child]:
         """Returns the children that have not ended."""

@@ -22,6 +22,7 @@ from holdfast.errors import (
 )
 from holdfast.projects.coordinator import LOOK_S, Result
 from holdfast.projects.inbox import is_taken
+from holdfast.projects.tree import Files, changed, look
 from holdfast.record.task_events import Task
 
 if TYPE_CHECKING:
@@ -58,9 +59,10 @@ def do(
     project: Project, text: str, *, priority: int | str, take_over: bool, timeout_s: float | None
 ) -> Outcome:
     """Has a task done, here or by who coordinates the project, and returns what came of it."""
-    began = to_datetime(project.store._log.clock.now_us())
+    began, before = to_datetime(project.store._log.clock.now_us()), look(project)
     if not take_over and project.coordinator() is not None:
-        return _outcome(project, _asked(project, text, priority, timeout_s), began)
+        result = _asked(project, text, priority, timeout_s)
+        return _outcome(project, result, began, before)
     try:
         with project.coordinate(take_over=take_over) as main:
             result = main.do(text, priority=priority)
@@ -71,7 +73,7 @@ def do(
         if project.coordinator() is None:
             raise
         result = _asked(project, text, priority, timeout_s)
-    return _outcome(project, result, began)
+    return _outcome(project, result, began, before)
 
 
 def _do_follow_ups(main: Coordinator) -> None:
@@ -165,27 +167,28 @@ def _result_of(project: Project, task: Task) -> Result | None:
     return Result(task.id, found["status"], found["answer"], found["reason"], run, found["usage"])
 
 
-def _outcome(project: Project, result: Result, began: datetime) -> Outcome:
-    changed = [one.id for one in project.tasks.list(limit=None) if one.updated_at >= began]
+def _outcome(project: Project, result: Result, began: datetime, before: Files) -> Outcome:
+    tasks = [one.id for one in project.tasks.list(limit=None) if one.updated_at >= began]
     decided = project.store.decisions(scope=project.scope)
     return Outcome(
         result.task,
         result.status,
         result.answer or result.reason,
-        project.changed_files(),
+        changed(before, look(project)),
         tuple(one.id for one in decided if one.updated_at >= began),
-        tuple(changed),
+        tuple(tasks),
         result.usage,
     )
 
 
 def summary(project: Project, session: str, since: datetime) -> Summary:
-    """Returns what a session leaves: it began at `since`."""
+    """Returns what a session leaves: it began at `since`; files are those that its messages say."""
+    said = project.conversation(session).messages.file_changes()
     tasks = list(project.tasks.list(limit=None))
     return Summary(
         session,
         tuple(one for one in tasks if one.is_closed and one.updated_at >= since),
         tuple(one for one in tasks if not one.is_closed),
-        project.changed_files(),
+        tuple(sorted({change.path for message, change in said if message.time >= since})),
         tuple(project.ready(NEXT_MAX)),
     )

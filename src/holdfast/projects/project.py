@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -15,9 +15,11 @@ from holdfast.backends.deadline import monotonic
 from holdfast.core.arguments import Duration, check_flag, check_seconds, check_text
 from holdfast.core.inbox import Inbox
 from holdfast.errors import UsageError
+from holdfast.git.rewinds import RewindPoint
 from holdfast.names import GLOBAL
-from holdfast.projects import inbox, outcome, sessions
+from holdfast.projects import handoff, inbox, outcome, sessions, tree
 from holdfast.projects.coordinator import Coordinator, Holder, Mode, holder_of
+from holdfast.projects.handoff import Accepted, Handoff
 from holdfast.projects.inbox import WaitingMessage
 from holdfast.projects.outcome import Outcome, Summary
 from holdfast.projects.sessions import ProjectSession
@@ -158,9 +160,36 @@ class Project:
         """Returns what a session that began at that time leaves."""
         return outcome.summary(self, session, since)
 
-    def changed_files(self) -> tuple[str, ...]:
-        """Returns the files of the project that differ from the last commit of git, by path."""
-        return ()
+    # --- points and handoffs ---------------------------------------------------------------------
+
+    def checkpoint(self, name: str) -> RewindPoint:
+        """Makes a point of the project's state, its newest session's conversation, and its files.
+
+        Without a git repository it has no files. One is made before each turn, too.
+        """
+        return tree.mark(self, name, self.scope.get("session"))
+
+    def accept_handoff(self, session: str) -> Accepted:
+        """Takes over what was handed to a session: its history and its state, in one commit.
+
+        Raises NotFoundError if nothing was, and ExpiredError if it is too late.
+        """
+        return handoff.accept(self, session)
+
+    def hand_over(
+        self,
+        sender: str,
+        to: str,
+        *,
+        reason: str,
+        risks: Sequence[str] = (),
+        lasts: Duration = handoff.LASTS_S,
+    ) -> Handoff:
+        """Offers what a session knows to another: goals, position, open tasks, decisions, risks.
+
+        Nothing moves before the other one accepts it, within the time that it `lasts`.
+        """
+        return handoff.offer(self, sender, to, reason, tuple(risks), lasts)
 
     # --- messages to the coordinator -------------------------------------------------------------
 

@@ -134,16 +134,21 @@ def tell(project: Project, session: str, text: str, *, sender: str | None = None
             f'project "{project.id}" has no session "{session}"', hint="holdfast project sessions"
         )
 
-    def add(tx: JointCommit) -> None:
-        links = None
-        if sender is not None:
-            here = conversation(project, sender)
-            links = [f"scope:{here.name}"]
-            for one, other in ((here, session), (there, sender)):
-                known = list(one.get("linked", ()))
-                if other not in known:
-                    tx.scope(one).set("linked", [*known, other])
-        metadata = {"from": sender or project.store._log.actor}
-        tx.scope(there).messages.add("user", text, metadata=metadata, links=links)
+    links = None if sender is None else [f"scope:{conversation(project, sender).name}"]
+    metadata = {"from": sender or project.store._log.actor}
+    there.messages.add("user", text, metadata=metadata, links=links)
+    if sender is not None:
+        link(project, session, sender)
 
-    project.store.commit(add)
+
+def link(project: Project, one: str, other: str) -> None:
+    """Says in two sessions that they belong together."""
+
+    def write(tx: JointCommit) -> None:
+        for here, there in ((one, other), (other, one)):
+            scope = tx.scope(conversation(project, here))
+            known = list(scope.get("linked", ()))
+            if there not in known:
+                scope.set("linked", [*known, there])
+
+    project.store.commit(write)

@@ -2,6 +2,8 @@
 
     [project]
     id = "shop"
+    budget = 8000
+    checkpoints = true
 
     [project.files]
     tasks = "notes/TASKS.md"
@@ -61,6 +63,10 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     """What `[project]` may say."""
 
     id: str | None = None
+    budget: int = 8_000
+    """How many tokens a turn is told at most, besides the task itself."""
+    checkpoints: bool = True
+    """Whether a point to go back to is made before each turn."""
     files: Files = Files()
     limits: Limits = Limits()
 
@@ -118,8 +124,9 @@ def load_settings(root: Path) -> Settings:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise UsageError(
             f'[project] of "{path}" cannot be read: {error}',
-            hint="it has id, [project.files] and [project.limits]; see the guide on projects",
+            hint="it has id, budget, checkpoints, [project.files] and [project.limits]",
         ) from error
+    check_whole(settings.budget, "project.budget", least=1)
     for name in Limits.__struct_fields__:
         check_whole(getattr(settings.limits, name), f"project.limits.{name}", least=1)
     names = [getattr(settings.files, name) for name in Files.__struct_fields__]

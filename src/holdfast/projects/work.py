@@ -21,10 +21,10 @@ from holdfast.agents.protocol import Answer
 from holdfast.core.inbox import stream_of
 from holdfast.errors import LeaseLostError, UnavailableError, UsageError
 from holdfast.joint import JointCommit
+from holdfast.projects.tree import changes_since, mark
 from holdfast.runs import values
 from holdfast.runs.define import run, step
 from holdfast.runs.operation import Control
-from holdfast.scope import Scope
 
 if TYPE_CHECKING:
     from holdfast.projects.coordinator import Coordinator
@@ -34,7 +34,6 @@ SYSTEM = (
     "end your answer with the line `status: continue`. If you cannot go on without a person, end "
     "it with `status: blocked`, a colon and the reason."
 )
-RECENT_MESSAGES = 20
 TASKS_SHOWN = 20
 OUTCOME_CHARACTERS_MAX = 200
 _STATUS = re.compile(r"^\s*status:\s*(done|continue|blocked)\b[:\s]*(.*)$", re.I)
@@ -130,9 +129,11 @@ def work(ctx: Any, assignment: dict[str, Any]) -> dict[str, Any]:
     _coordinator(ctx, asked.project)
     answer, report = Answer(""), TurnReport("blocked", f"not done after {asked.turns} turns")
     used = [0, 0]
-    said = None
+    said = point = None
     for turn in ctx.loop(asked.turns, name="turn"):
         told = ctx.step(_prepare, assignment, turn, said)
+        if turn == 0:
+            point = told["point"]
         if told["heard"]:
             ctx.step(_heed, assignment, told["heard"])
         answer = ctx.session(
@@ -144,7 +145,7 @@ def work(ctx: Any, assignment: dict[str, Any]) -> dict[str, Any]:
         if found.status != "continue":
             report = found
             break
-    ctx.step(_finish, assignment, answer.text, report.status, report.reason)
+    ctx.step(_finish, assignment, answer.text, report.status, report.reason, point)
     usage = {"input": used[0], "output": used[1]}
     return {"status": report.status, "answer": answer.text, "reason": report.reason, "usage": usage}
 
@@ -166,10 +167,11 @@ def _prepare(ctx: Any, assignment: dict[str, Any], turn: int, said: str | None) 
     waiting = [] if asked.depth else [one for one in main.waiting() if one.kind == "steer"]
     says = "".join(f"\n\n{one.sender} says: {one.text}" for one in waiting)
     prompt = f"Task: {asked.text}" if turn == 0 else f"Go on with the task: {asked.text}"
-    context = context_of(main, asked.session)
+    context = context_of(main, asked.session, asked.text)
     if said:
         context.append(["your last answer", said])
     return {
+        "point": _point(main, f"{ctx.run} turn {turn + 1}", asked.session),
         "heard": [[one.revision, one.text, one.sender] for one in waiting],
         "prompt": prompt + says,
         "context": context,
@@ -193,17 +195,27 @@ def _heed(ctx: Any, assignment: dict[str, Any], heard: list[Any]) -> None:
 
 
 @step(effect="idempotent", name="finish")
-def _finish(ctx: Any, assignment: dict[str, Any], answer: str, status: str, reason: str) -> None:
+def _finish(
+    ctx: Any,
+    assignment: dict[str, Any],
+    answer: str,
+    status: str,
+    reason: str,
+    point: str | None,
+) -> None:
     """Closes or blocks the task, in one commit with all that follows from it."""
     asked = convert(assignment, Assignment)
     main = _coordinator(ctx, asked.project)
     outcome = (answer.strip().splitlines() or ["done"])[0][:OUTCOME_CHARACTERS_MAX] or "done"
+    progress = ctx.run.removeprefix(f"{asked.project}.")
+    files = [] if asked.session is None else changes_since(main.project, point)
 
     def close(tx: JointCommit) -> None:
         scope = tx.scope(main.scope)
         task = scope.tasks.get(asked.task)
         if not task.is_closed and status == "done":
             scope.tasks.close(asked.task, outcome, owner=task.owner)
+            scope.set(("progress", progress), {"title": f"{task.id} {task.title}: {outcome}"})
         elif task.status in ("open", "in_progress") and status != "done":
             scope.tasks.block(asked.task, why=reason or "it cannot go on", owner=task.owner)
         if asked.depth:
@@ -213,7 +225,8 @@ def _finish(ctx: Any, assignment: dict[str, Any], answer: str, status: str, reas
             scope.delete("work", missing_ok=True)
         if asked.session is not None:
             conversation = tx.scope(main.project.conversation(asked.session))
-            conversation.messages.add("assistant", answer, metadata={"task": asked.task})
+            metadata = {"task": asked.task}
+            conversation.messages.add("assistant", answer, metadata=metadata, files=files)
 
     _committed(ctx, main, main.scope.name, close)
 
@@ -226,12 +239,12 @@ def talk(ctx: Any, project: str, session: str, text: str, revision: int = 0) -> 
     """One exchange: what a person said, and what the agent answers. `revision` is of the inbox."""
     _coordinator(ctx, project)
     ctx.step(_hear, project, session, text, revision)
-    context = ctx.step(_recall, project, session)
-    answer = ctx.session(text, context=context)
+    told = ctx.step(_recall, project, session, text)
+    answer = ctx.session(text, context=told["context"])
     usage = {} if answer.usage is None else {
         "input": answer.usage.input or 0, "output": answer.usage.output or 0
     }  # fmt: skip
-    ctx.step(_reply, project, session, answer.text, usage, revision)
+    ctx.step(_reply, project, session, answer.text, usage, revision, told["point"])
     return {"answer": answer.text, "usage": usage}
 
 
@@ -250,21 +263,30 @@ def _hear(ctx: Any, project: str, session: str, text: str, revision: int) -> Non
 
 
 @step(effect="read", name="recall")
-def _recall(ctx: Any, project: str, session: str) -> list[list[str]]:
-    return context_of(_coordinator(ctx, project), session)
+def _recall(ctx: Any, project: str, session: str, text: str) -> dict[str, Any]:
+    main = _coordinator(ctx, project)
+    point = _point(main, ctx.run, session)
+    return {"point": point, "context": context_of(main, session, text)}
 
 
 @step(effect="idempotent", name="reply")
 def _reply(
-    ctx: Any, project: str, session: str, answer: str, usage: dict[str, int], revision: int
+    ctx: Any,
+    project: str,
+    session: str,
+    answer: str,
+    usage: dict[str, int],
+    revision: int,
+    point: str | None,
 ) -> None:
     main = _coordinator(ctx, project)
     conversation = main.project.conversation(session)
     metadata = {"answers": revision} if revision else None
+    files = changes_since(main.project, point)
 
     def reply(tx: JointCommit) -> None:
         messages = tx.scope(conversation).messages
-        messages.add("assistant", answer, usage=usage or None, metadata=metadata)
+        messages.add("assistant", answer, usage=usage or None, metadata=metadata, files=files)
 
     _committed(ctx, main, conversation.name, reply)
 
@@ -272,20 +294,20 @@ def _reply(
 # --- what a turn is told --------------------------------------------------------------------------
 
 
-def context_of(main: Coordinator, session: str | None) -> list[list[str]]:
-    """Returns names and texts that an agent is given with a turn of the project."""
+def context_of(main: Coordinator, session: str | None, text: str) -> list[list[str]]:
+    """Returns names and texts that an agent is given with a turn: what there is room for."""
+    scope = main.scope if session is None else main.project.conversation(session)
     found: list[list[str]] = []
-    tasks = main.tasks.list(status=("open", "in_progress", "blocked"), limit=TASKS_SHOWN)
-    if tasks:
-        found.append(["open tasks", "\n".join(f"{one.id} {one.title}" for one in tasks)])
-    notes = main.memory.notes.list()[-TASKS_SHOWN:]
-    if notes:
-        found.append(["notes", "\n".join(str(one.value) for one in notes)])
     if session is not None:
-        found += _conversation(main.project.conversation(session))
-    return found
+        tasks = main.tasks.list(status=("open", "in_progress", "blocked"), limit=TASKS_SHOWN)
+        if tasks:
+            found.append(["open tasks", "\n".join(f"{one.id} {one.title}" for one in tasks)])
+    told = main.store.context(scope, main.project.settings.budget, text)
+    return [*found, ["project", told.text]]
 
 
-def _conversation(scope: Scope) -> list[list[str]]:
-    said = scope.messages.last(RECENT_MESSAGES)
-    return [["conversation", "\n".join(f"{one.role}: {one.text}" for one in said)]] if said else []
+def _point(main: Coordinator, name: str, session: str | None) -> str | None:
+    """Makes a point to go back to before a turn; returns the commit that has the files."""
+    if not main.project.settings.checkpoints:
+        return None
+    return mark(main.project, name, session).commit

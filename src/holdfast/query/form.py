@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from difflib import get_close_matches
@@ -24,6 +23,7 @@ from holdfast.core.own_event import OWN, stored_type
 from holdfast.core.page import PAGE_SIZE, Page, check_limit, read_cursor
 from holdfast.core.tree import MISSING, List, Map, get
 from holdfast.errors import UsageError, show_value
+from holdfast.names import check_level, is_pattern
 from holdfast.query.words import Term, parse_text
 
 Kind = Literal["message", "decision", "task", "fact", "state", "run", "event", "log"]
@@ -63,7 +63,7 @@ class Condition(Struct, frozen=True):
             return any(_is_same(found, one) for one in self.value)
         if self.operator in ("=", "!="):
             return _is_same(found, self.value) is (self.operator == "=")
-        if _sort_of(found) != _sort_of(self.value) or _sort_of(found) not in ("number", "text"):
+        if sort_of(found) != sort_of(self.value) or sort_of(found) not in ("number", "text"):
             return False
         return _ORDER[self.operator](found, self.value)
 
@@ -76,7 +76,8 @@ _ORDER: dict[str, Any] = {
 }
 
 
-def _sort_of(value: object) -> str:
+def sort_of(value: object) -> str:
+    """Returns what a value is compared as: a number, a text, a flag, or its own type."""
     if isinstance(value, bool):
         return "flag"
     if isinstance(value, int | float):
@@ -85,7 +86,7 @@ def _sort_of(value: object) -> str:
 
 
 def _is_same(a: Any, b: Any) -> bool:
-    return _sort_of(a) == _sort_of(b) and bool(a == b)
+    return sort_of(a) == sort_of(b) and bool(a == b)
 
 
 Place = tuple[int, str, int, str, str]
@@ -263,17 +264,17 @@ def _comparison(given: object) -> Condition:
     if sign == "exists":
         value = True if value is None else value
         check_flag(value, "the value of exists")
-    return Condition(_path(path), sign, value)
+    return Condition(check_place(path), sign, value)
 
 
-def _path(path: object) -> tuple[str | int, ...]:
+def check_place(path: object) -> tuple[str | int, ...]:
     """Returns a path given as a tuple, or as text such as `customer.orders[0].id`."""
     if isinstance(path, tuple):
         steps = check_path(cast("object", path))
     else:
         steps = parse_path(cast("str", path))
     if not steps:
-        raise UsageError("a condition is on a value in the state: its path is empty")
+        raise UsageError("a comparison is of a value in the state: its path is empty")
     return steps
 
 
@@ -313,15 +314,9 @@ def _text(given: object, what: str) -> str | None:
 
 def _pattern(scope: object) -> str:
     """Returns the name of a scope, or a pattern in which * stands for any characters."""
-    if isinstance(scope, str) and "*" in scope:
-        return scope
+    if isinstance(scope, str) and is_pattern(scope):
+        return scope if "*" in scope else f"{check_level(scope)}/*"
     return name_of(scope)
-
-
-def matches(pattern: str, name: str) -> bool:
-    """Says whether a scope's name fits a pattern."""
-    parts = map(re.escape, pattern.split("*"))
-    return re.fullmatch(".*".join(parts), name, re.DOTALL) is not None
 
 
 def _place(after: object) -> Place:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from threading import Event as Signal
 from time import monotonic
 from typing import Any, TypeVar
@@ -21,18 +22,20 @@ from msgspec.structs import replace
 from holdfast.backends.protocol import START, Position, Record
 from holdfast.backends.side import Condition, DamagedTablesError, SideSession, SideTables
 from holdfast.core.log import Log
-from holdfast.errors import HoldfastError, UnavailableError
+from holdfast.errors import ExpiredError, HoldfastError, UnavailableError
+from holdfast.query import paths
 from holdfast.query.documents import Document, decision_document
 from holdfast.query.follow import Batch, Changes, key_of
-from holdfast.query.form import Hit, Hits, Query, hit_time
+from holdfast.query.form import TIMEOUT_S, Hit, Hits, Query, hit_time
 from holdfast.query.links import DanglingLink, dangling, is_scope, target
+from holdfast.query.paths import Listed, Row, StateIndex, read_listed
 from holdfast.query.scan import has_state, make_page
 from holdfast.query.words import chunks_of
 from holdfast.record.context import RecordContext
 
 T = TypeVar("T")
 _logger = logging.getLogger("holdfast.query")
-FORMAT = "3"
+FORMAT = "4"
 BATCH_EVENTS = 2_000
 GLANCE_S = 0.005
 _KEYS_AT_ONCE = 300
@@ -64,13 +67,21 @@ CREATE INDEX links_n ON links (n)
 CREATE TABLE forks (stream {text} PRIMARY KEY, origin {text})
 CREATE TABLE expiring (stream {text} PRIMARY KEY, expires {whole})
 """
+_STATES_AT_ONCE = 500
+_STATES = (
+    f"SELECT n, scope FROM docs WHERE kind = 'state' AND n > ? ORDER BY n LIMIT {_STATES_AT_ONCE}"
+)
 _ORDER = "time DESC, scope DESC, revision DESC, kind DESC, id DESC"
 
 
 class QueryIndex:
     """The index of one store, as one process uses it."""
 
-    def __init__(self, context: RecordContext, tables: SideTables) -> None:
+    def __init__(
+        self, context: RecordContext, tables: SideTables, declared: Sequence[StateIndex] = ()
+    ) -> None:
+        self._declared = declared
+        self._listed: list[Listed] = []
         self._context = context
         self._log: Log = context.log
         self._tables = tables
@@ -99,6 +110,8 @@ class QueryIndex:
         reached = self.follow(newest, query.timeout_s)
         behind = _distance(self._log.position(), reached) if newest > reached else 0
         behind = max(behind, int(not is_settled))
+        if query.where and not behind:
+            self._fill_paths(monotonic() + query.timeout_s)
         if behind and not query.stale_ok:
             raise UnavailableError(
                 f"the index is {behind} positions behind after {query.timeout_s:g} s",
@@ -138,7 +151,7 @@ class QueryIndex:
                 found = self._tables.with_words(session, terms, others)
                 explained.append(found[0])
                 others = _joined([*parts, found])
-            index = _ordered_by(query)
+            index = _ordered_by(query) if "paths" not in others[0] else None
             hint = self._tables.hint(index) if index else ""
             columns = ", ".join(_COLUMNS)
             statement = f"SELECT {columns} FROM docs {hint} WHERE {others[0]} ORDER BY {_ORDER}"
@@ -189,6 +202,7 @@ class QueryIndex:
             marks = ", ".join("?" * len(query.links))
             found = f"docs.n IN (SELECT n FROM links WHERE link IN ({marks}))"
             parts.append((found, list(query.links)))
+        parts += paths.narrowed(query.where, self._listed, self._log.typed)
         if query.passed is not None:
             parts.append(
                 ("(time, scope, revision, kind, id) < (?, ?, ?, ?, ?)", list(query.passed))
@@ -296,15 +310,18 @@ class QueryIndex:
     def _make(self, session: SideSession) -> None:
         tables = self._tables
         tables.make_place(session)
-        for statement in _TABLES.strip().replace("\n ", " ").split("\n"):
+        for statement in (_TABLES + paths.TABLES.strip()).strip().replace("\n ", " ").split("\n"):
             session.ask(
                 statement.format(
                     key=tables.key, text=tables.text, whole=tables.whole, real=tables.real
                 )
             )
         tables.make_words(session)
-        about = {"format": FORMAT, "store": self._store, "position": "0", "next": "1", "end": ""}
+        about = {"format": FORMAT, "store": self._store, "position": "0", "next": "1", "end": "",
+                 "paths": "[]"}  # fmt: skip
         session.many("INSERT INTO about (name, value) VALUES (?, ?)", about.items())
+        declared = [Listed(n, one, is_whole=True) for n, one in enumerate(self._declared)]
+        paths.note_listed(session, declared)
 
     def _check(self) -> None:
         """Looks once whether the tables are this store's, and what they follow is still there."""
@@ -333,6 +350,11 @@ class QueryIndex:
             [head] = self._log.heads([stream])
             if not found and (head is None or not head.expires_us):
                 raise DamagedTablesError("it is ahead of the store")
+        listed = read_listed(about["paths"])
+        if not {*self._declared} <= {one.of for one in listed}:
+            self._tables.write(
+                lambda session: paths.declare(session, _about(session)["paths"], self._declared)
+            )
         self._is_known = True
 
     def _reached(self) -> Position:
@@ -343,6 +365,7 @@ class QueryIndex:
 
         about, expiring = self._tables.read(look)
         self._expiring = expiring[0][0] if expiring else None
+        self._listed = read_listed(about["paths"])
         return self._position(about)
 
     def _position(self, about: dict[str, str]) -> Position:
@@ -370,8 +393,9 @@ class QueryIndex:
         kept = self._log.expiry.kept(records) if records else records
         batch = Batch(self._context, lambda stream: by_origin.get(stream, ()))
         changes = batch.changes(kept)
+        rows = self._path_rows(_states(changes), read_listed(about["paths"]))
         to = records[-1].position if records else newest
-        self._tables.write(lambda session: self._apply(session, about, changes, to, records))
+        self._tables.write(lambda session: self._apply(session, about, changes, rows, to, records))
         return self._sound(self._reached)
 
     def _apply(
@@ -379,12 +403,13 @@ class QueryIndex:
         session: SideSession,
         seen: dict[str, str],
         changes: Changes,
+        rows: dict[str, list[Row]],
         to: Position,
         records: Sequence[Record],
     ) -> None:
         """Writes what a batch changes, unless another process has written it meanwhile."""
         about = _about(session)
-        if about["position"] != seen["position"]:
+        if (about["position"], about["paths"]) != (seen["position"], seen["paths"]):
             return
         forks = [(stream, origin) for stream, origin in changes.origins.items()]
         session.many("INSERT INTO forks (stream, origin) VALUES (?, ?)", forks)
@@ -399,8 +424,8 @@ class QueryIndex:
         gone = _rows_of(session, changes, added)
         self._drop(session, gone)
         number = int(about["next"])
-        number = self._add(session, number, changes.logged, expiring)
-        number = self._add(session, number, added, expiring)
+        number = self._add(session, number, changes.logged, expiring, {})
+        number = self._add(session, number, added, expiring, rows)
         now = {"position": str(int(to)), "next": str(number)}
         if records:
             last = records[-1]
@@ -427,7 +452,7 @@ class QueryIndex:
 
     def _drop(self, session: SideSession, gone: Sequence[tuple[int, int]]) -> None:
         self._tables.drop_words(session, gone)
-        for table in ("docs", "tags", "links"):
+        for table in ("docs", "tags", "links", "paths"):
             session.many(f"DELETE FROM {table} WHERE n = ?", [(n,) for n, _ in gone])
 
     def _add(
@@ -436,9 +461,11 @@ class QueryIndex:
         number: int,
         documents: Iterable[Document],
         expiring: dict[str, int],
+        at_paths: dict[str, list[Row]],
     ) -> int:
         """Adds documents; returns the number of the next one."""
         rows: list[tuple[Any, ...]] = []
+        of_paths: list[tuple[Any, ...]] = []
         words: list[tuple[int, int, list[str]]] = []
         tags: list[tuple[str, int]] = []
         links: list[tuple[str, int]] = []
@@ -454,15 +481,82 @@ class QueryIndex:
             words += [(number, at, chunk) for at, chunk in enumerate(chunks)]
             tags += [(tag, number) for tag in one.tags]
             links += [(link, number) for link in one.links]
+            if at_paths and one.kind == "state":
+                of_paths += [(*row, number) for row in at_paths.get(one.scope, ())]
             number += 1
         session.many(_ADD, rows)
         self._tables.add_words(session, words)
         session.many("INSERT INTO tags (tag, n) VALUES (?, ?)", tags)
         session.many("INSERT INTO links (link, n) VALUES (?, ?)", links)
+        session.many(paths.ADD, of_paths)
         return number
+
+    # --- paths -----------------------------------------------------------------------------------
+
+    def _path_rows(self, streams: Iterable[str], listed: Sequence[Listed]) -> dict[str, list[Row]]:
+        """Returns the rows of the states of some scopes, as they are now."""
+        found: dict[str, list[Row]] = {}
+        for stream in streams if listed else ():
+            try:
+                found[stream] = paths.rows_of(listed, stream, self._log.newest(stream))
+            except ExpiredError:
+                _logger.debug('scope "%s" has expired: it is not indexed', stream)
+        return found
+
+    def _fill_paths(self, until: float) -> None:
+        """Adds the rows of states that were there before an index was declared.
+
+        If the time is up, the index is not used yet, and the next question begins again.
+        """
+        new = [one for one in self._listed if not one.is_whole]
+        if not new:
+            return
+        last = 0
+        while states := self.rows(_STATES, [last]):
+            if monotonic() > until:
+                return
+            last = states[-1][0]
+            rows = self._path_rows((scope for _, scope in states), new)
+            self._tables.write(partial(paths.add_rows, states=states, rows=rows))
+        numbers = [one.number for one in new]
+        self._tables.write(
+            lambda session: paths.mark_whole(session, _about(session)["paths"], numbers)
+        )
+        self._sound(self._reached)
+
+    def fitting(
+        self, where: Sequence[paths.Condition], prefix: str, after: str, limit: int
+    ) -> list[str]:
+        """Returns the names of scopes whose states fulfil comparisons, in order, after a name."""
+        self._follow_now(TIMEOUT_S)
+        self._fill_paths(monotonic() + TIMEOUT_S)
+        names: list[str] = []
+        query = Query(where=tuple(where))
+        begins = self._tables.like("scope", f"{prefix}*")
+        while True:
+            parts = [*self._conditions(query, self._now_us()), begins, ("scope > ?", [after])]
+            texts, values = _joined(parts)
+            found = self.rows(
+                f"SELECT scope FROM docs WHERE {texts} ORDER BY scope LIMIT {_STATES_AT_ONCE}",
+                values,
+            )
+            for (name,) in found:
+                if name.startswith(prefix) and has_state(self._context, query, name):
+                    names.append(name)
+                    if len(names) == limit:
+                        return names
+            if len(found) < _STATES_AT_ONCE:
+                return names
+            after = found[-1][0]
 
     def close(self) -> None:
         self._tables.close()
+
+
+def _states(changes: Changes) -> list[str]:
+    """Returns the scopes whose states a batch has documents of."""
+    puts = [scope for kind, scope, _ in changes.puts if kind == "state"]
+    return [*puts, *changes.whole]
 
 
 def _ordered_by(query: Query) -> str | None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from holdfast.errors import UsageError, show_value
-from holdfast.query.form import TIMEOUT_S, Hit, Hits, Rows, check_query
+from holdfast.query.form import TIMEOUT_S, Condition, Hit, Hits, Rows, check_query
 from holdfast.query.links import DanglingLink
+from holdfast.query.paths import StateIndex
 from holdfast.record.context import FoundDecision, RecordContext
 
 if TYPE_CHECKING:
@@ -28,8 +30,11 @@ class IndexStatus(Struct, frozen=True):
 class Questions:
     """The index of one store, opened once it is needed: who asks nothing pays nothing."""
 
-    def __init__(self, context: RecordContext, *, read_only: bool) -> None:
+    def __init__(
+        self, context: RecordContext, *, read_only: bool, indexes: Sequence[StateIndex] = ()
+    ) -> None:
         self._context = context
+        self._declared = indexes
         self._read_only = read_only
         self._mutex = Lock()
         self._opened: QueryIndex | None = None
@@ -74,6 +79,12 @@ class Questions:
                 self._tables = OutsideTables(self._context, tables)
             return self._tables
 
+    def fitting(
+        self, where: tuple[Condition, ...], *, prefix: str, after: str, limit: int
+    ) -> list[str]:
+        """Returns the names of scopes whose states fulfil comparisons, in order, after a name."""
+        return self._index().fitting(where, prefix, after, limit)
+
     def find_decisions(
         self, stream: str | None, passed: tuple[Any, ...] | None, events: int
     ) -> list[FoundDecision] | None:
@@ -108,7 +119,7 @@ class Questions:
                 from holdfast.query.place import tables_for
 
                 tables = tables_for(self._context.log, read_only=self._read_only)
-                self._opened = QueryIndex(self._context, tables)
+                self._opened = QueryIndex(self._context, tables, self._declared)
             return self._opened
 
     def close(self) -> None:

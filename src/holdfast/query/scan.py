@@ -5,17 +5,21 @@ It is used where there is no index, and by the tests as the judge of it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 from holdfast.backends.protocol import START
 from holdfast.core.log import READ_CHUNK
 from holdfast.core.page import write_cursor
-from holdfast.errors import ExpiredError
+from holdfast.errors import ExpiredError, UpgradeError
+from holdfast.names import fits_pattern
 from holdfast.query import documents
 from holdfast.query.documents import Document
-from holdfast.query.form import KINDS_OF_SCOPES, Hit, Hits, Query, hit_time, matches
+from holdfast.query.form import KINDS_OF_SCOPES, Hit, Hits, Query, hit_time
 from holdfast.query.words import chunks_of, has_term
 from holdfast.record.context import RecordContext
+
+_logger = logging.getLogger("holdfast.query")
 
 
 def scan(context: RecordContext, query: Query) -> Hits:
@@ -64,7 +68,7 @@ def fits(query: Query, one: Document) -> bool:
         and query.actor in (None, one.actor)
         and query.source in (None, one.source)
         and query.trust in (None, one.trust)
-        and (query.scope is None or matches(query.scope, one.scope))
+        and (query.scope is None or fits_pattern(query.scope, one.scope))
         and (query.since is None or one.time >= query.since)
         and (query.until is None or one.time < query.until)
         and (query.tag is None or query.tag in one.tags)
@@ -75,12 +79,22 @@ def fits(query: Query, one: Document) -> bool:
 
 
 def has_state(context: RecordContext, query: Query, stream: str) -> bool:
-    """Says whether the state of a scope fulfils every comparison, as it is stored."""
+    """Says whether the state of a scope fulfils every comparison, as this program shows it.
+
+    What its schema cannot upgrade is compared as it is stored.
+    """
     try:
         state = context.log.newest(stream)
     except ExpiredError:
         return False
-    return not state.dropped and all(one.holds(state.root) for one in query.where)
+    if state.dropped:
+        return False
+    try:
+        root = context.log.typed.shown(state, stream)
+    except UpgradeError as error:
+        _logger.warning("a state is compared as it is stored: %s", error)
+        root = state.root
+    return all(one.holds(root) for one in query.where)
 
 
 def to_hit(one: Document) -> Hit:

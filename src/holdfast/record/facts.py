@@ -275,10 +275,13 @@ def append(
 ) -> None:
     """Commits a fact's next event; `make` gets its number and that of the statement it is about.
 
-    `due` is when the fact's time is over; None clears its mark. With `about` the event is written
-    only while the statement of that number counts: an answer about one says nothing of the next.
+    `due` is when the fact's time is over; with None it is withdrawn, and its mark moves to those of
+    facts that do not count any more: a fork from before lists it still. With `about` the event is
+    written only while the statement of that number counts: an answer about one says nothing of the
+    next.
     """
-    mark = item.cleared(INDEX) if due is None else item.mark(INDEX, due=due)
+    marks = (item.cleared(INDEX), item.mark(INDEX_KEPT)) if due is None else ()
+    marks = marks or (item.mark(INDEX, due=due or 0),)
     while True:
         of, number, follows = 0, 0, 0
         newest = keyed_item.newest_record(
@@ -293,7 +296,7 @@ def append(
             return  # the scope was removed, and the statement with it
         write = make(number + 1, of)
         try:
-            keyed_item.append(context.log, item, number + 1, write, marks=(mark,), follows=follows)
+            keyed_item.append(context.log, item, number + 1, write, marks=marks, follows=follows)
         except ConflictError:
             # Another worker wrote an event of this fact first: this one comes after it.
             _logger.debug('fact "%s" of "%s" changed: writing again', item.name, item.stream)

@@ -1,7 +1,7 @@
 """Tasks as they are read: the events of a scope's tasks folded into a table.
 
     task.added      {"id", "title", "priority"?, "epic"?, "tags"?, "dependencies"?, "key"?}
-    task.changed    {"id", …}                 title, priority, epic, tags, dependencies or note
+    task.changed    {"id", …}                 title, priority, epic, tags, dependencies, note, owner
     task.claimed    {"id", "owner", "worker", "epoch"}, or with "until" in place of these two
     task.held       {"id", "until"}           a claim by name goes on until then
     task.released   {"id", "why"?}
@@ -181,7 +181,8 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "epic": lambda value: None if value is None else check_item_name(value, "an epic"),
     "tags": _check_names("tags"),
     "dependencies": _check_names("dependencies"),
-    "note": lambda value: check_text(value, "a note"),
+    "note": lambda value: check_text(value, "a note", optional=True),
+    "owner": lambda value: None if value is None else check_item_name(value, "an owner"),
 }
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
@@ -54,6 +55,7 @@ from holdfast.record.task_events import (
     TaskTable,
     check_fields,
     check_filter,
+    check_status,
     indexes,
 )
 
@@ -62,6 +64,8 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("holdfast.record")
 
+AMENDED_US = 30 * 86_400_000_000
+"""How long a claim lasts that a person wrote for somebody."""
 LOOK_S = 1.0
 """How often a claim that waits looks by itself: that an owner has died is written by nobody."""
 
@@ -385,7 +389,10 @@ class Tasks:
         return self._write(make)
 
     def update(self, task: Task | str, **fields: Any) -> Task:
-        """Changes title, priority, epic, tags or depends_on, or adds a note; anybody may do so."""
+        """Changes title, priority, epic, tags or depends_on, or adds a note; anybody may do so.
+
+        `owner` says whom an open or blocked task is meant for; others are not given it as the next.
+        """
         if "depends_on" in fields:
             fields["dependencies"] = fields.pop("depends_on")
         data = check_fields(fields)
@@ -396,6 +403,8 @@ class Tasks:
             known = self._find(table, task)
             if known.is_closed and data.keys() != {"note"}:
                 raise self._wrong_status(table, known, "be changed")
+            if "owner" in data and known.status == "in_progress":
+                raise self._lost(known)
             self._check_dependencies(table, known.id, data.get("dependencies", []))
             return task_events.CHANGED, {"id": known.id, **data}
 
@@ -443,7 +452,7 @@ class Tasks:
             if (found := self._unanswered(table, owners, fits)) is not None:
                 return found
             if known is None:
-                known = self._next(table, owners, epic, tag)
+                known = self._next(table, owners, claim["owner"], epic, tag)
                 if known is None:
                     return None
             else:
@@ -523,6 +532,43 @@ class Tasks:
     def reopen(self, task: Task | str, *, why: str | None = None) -> Task:
         """Opens a closed task again."""
         return self._move(task, None, task_events.REOPENED, {"why": _check_why(why)})
+
+    def amend(
+        self,
+        task: Task | str,
+        *,
+        status: str | None = None,
+        outcome: str | None = None,
+        why: str | None = None,
+        **fields: Any,
+    ) -> Task:
+        """Makes a task what a person says that it is: any status, and any field of `update`.
+
+        Nothing stands against it, neither a status nor a claim: who holds the task has lost it. An
+        `owner` of a task in progress is one by name, for 30 days.
+        """
+        if "depends_on" in fields:
+            fields["dependencies"] = fields.pop("depends_on")
+        data = check_fields(fields)
+        known = self.get(task.id if isinstance(task, Task) else task)
+        [target] = check_status(status) or (known.status,)
+        owner = data.get("owner", known.owner) if target == "in_progress" else None
+        is_claim = target == "in_progress" and (known.status, known.owner) != (target, owner)
+        if target == "in_progress":
+            data.pop("owner", None)
+        steps = _steps_to(known, target, _check_why(outcome), _check_why(why))
+        if is_claim:
+            until = self._log.clock.now_us() + AMENDED_US
+            steps.append((task_events.CLAIMED, {"owner": owner or self._log.actor, "until": until}))
+        if data:
+            steps.append((task_events.CHANGED, data))
+        for type, said in steps:
+            known = self._write(partial(self._amended, known.id, type, said))
+        return known
+
+    def _amended(self, id: str, type: str, data: dict[str, Any], table: TaskTable) -> TaskStep:
+        self._check_dependencies(table, id, data.get("dependencies", []))
+        return type, {"id": self._find(table, id).id, **data}
 
     # --- helpers ---------------------------------------------------------------------------------
 
@@ -607,7 +653,7 @@ class Tasks:
             self._log.clock.sleep(0.01)
 
     def _next(
-        self, table: TaskTable, owners: OwnerStatus, epic: str | None, tag: str | None
+        self, table: TaskTable, owners: OwnerStatus, owner: str, epic: str | None, tag: str | None
     ) -> Task | None:
         task_filter = TaskFilter(task_events.TRANSITIONS[task_events.CLAIMED][0], None, epic, tag)
         ready = (
@@ -615,7 +661,7 @@ class Tasks:
             for task in table.tasks.values()
             if task_filter.matches(task)
             and not waits_for(table.tasks, task)
-            and (task.status == "open" or not owners.is_held(task))
+            and (task.owner in (None, owner) if task.status == "open" else not owners.is_held(task))
         )
         return min(ready, key=_rank, default=None)
 
@@ -713,6 +759,32 @@ class Tasks:
                 f'task "{id}" would wait for itself: {" -> ".join(cycle)}',
                 hint="remove one of these dependencies",
             )
+
+
+def _steps_to(task: Task, target: str, outcome: str | None, why: str | None) -> list[TaskStep]:
+    """Returns the events that lead a task to a status, whatever it is now; but for a claim."""
+    steps: list[TaskStep] = []
+    status = task.status
+    is_said = (task.is_closed and outcome not in (None, task.outcome)) or (
+        not task.is_closed and why not in (None, task.why)
+    )
+    if status == target and not is_said:
+        return steps
+    reason = {} if why is None else {"why": why}
+    if task.is_closed:
+        steps.append((task_events.REOPENED, reason))
+    elif status == "in_progress" and target == "open":
+        steps.append((task_events.RELEASED, reason))
+    elif status == "blocked" and target in ("open", "in_progress"):
+        steps.append((task_events.UNBLOCKED, reason))
+    elif status == "open" and target == "open":
+        steps.append((task_events.RELEASED, reason))
+    if target == "blocked":
+        steps.append((task_events.BLOCKED, reason))
+    elif target in task_events.CLOSED_STATUSES:
+        said = outcome or task.outcome or f"{target} by hand"
+        steps.append((task_events.CLOSED, {"status": target, "outcome": said}))
+    return steps
 
 
 def _rank(task: Task) -> tuple[int, int]:

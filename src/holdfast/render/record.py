@@ -34,7 +34,8 @@ def trusted_document(found: Sequence[tuple[str, str]]) -> dict[str, Any]:
 
 
 def own_event_document(event: OwnEvent) -> dict[str, Any]:
-    """Returns an event of a program's own, its data as it is stored."""
+    """Returns an event of a program's own, its data as it is stored; null if it was let go of."""
+    is_there = not event.is_let_go
     return {
         "scope": event.stream,
         "revision": event.revision,
@@ -43,9 +44,10 @@ def own_event_document(event: OwnEvent) -> dict[str, Any]:
         "type": event.type,
         "actor": event.actor,
         "key": event.key,
-        "version": event.version,
-        "data": encode_value(event.raw),
-        "refs": list(event.refs),
+        "version": event.version if is_there else None,
+        "data": encode_value(event.raw) if is_there else None,
+        "refs": list(event.refs) if is_there else [],
+        **({} if is_there else {"let_go": True}),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.core.retention import Hold, LetGo, Retention
+from holdfast.core.retention import Binned, Hold, LetGo, Retention
 from holdfast.render.text import time_text
 
 
@@ -27,9 +27,30 @@ def retention_document(done: Retention) -> dict[str, Any]:
         "events": done.events,
         "bytes": done.bytes,
         "blobs": done.blobs,
+        "binned": [_binned(one) for one in done.binned],
+        "refused": done.refused,
         "held": done.held,
         "left": [{"where": left.where, "remedy": left.remedy} for left in done.left],
     }
+
+
+def _binned(one: Binned) -> dict[str, Any]:
+    return {
+        "scope": one.scope,
+        "policy": one.policy,
+        "since": time_text(one.since),
+        "events": one.events,
+    }
+
+
+def binned_document(binned: Sequence[Binned]) -> dict[str, Any]:
+    """Returns the scopes that policies have removed and that can be brought back."""
+    return {"binned": [_binned(one) for one in binned]}
+
+
+def unretained_document(scope: str, revision: int) -> dict[str, Any]:
+    """Returns a scope that was brought back."""
+    return {"scope": scope, "revision": revision}
 
 
 def let_go_document(told: Sequence[LetGo]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from holdfast.render.text import page_document, time_text
 if TYPE_CHECKING:
     # Layers above this one make these reports; only their types are needed here.
     from holdfast.contrib.advise import Advice
+    from holdfast.contrib.architecture import StateKind
     from holdfast.contrib.demo.story import Story
     from holdfast.selftest import SelftestReport
 
@@ -180,3 +181,8 @@ def error_document(error: HoldfastError) -> dict[str, Any]:
 def secrets_document(rules: Mapping[str, str]) -> dict[str, Any]:
     """Returns what is done about secrets, by pattern of scopes."""
     return {"secrets": dict(sorted(rules.items()))}
+
+
+def architecture_document(kinds: Sequence[StateKind]) -> dict[str, Any]:
+    """Returns every kind of state with what it is for."""
+    return {"kinds": [to_builtins(kind) for kind in kinds]}

@@ -40,6 +40,7 @@ from holdfast.backends.protocol import (
     read_back,
     read_many,
     renew_many,
+    takes_record_keys,
 )
 from holdfast.clock import Clock
 from holdfast.testing.clock import FakeClock
@@ -104,6 +105,16 @@ class BackendMachine(RuleBasedStateMachine):
     ) -> None:
         """One commit of one stream, as most are."""
         append = self._append(None, stream, 0, size, key, checkpoint, meta)
+        self._commit([self.build.commit(append)])
+
+    @rule(stream=_STREAMS, keys=st.lists(_KEYS, min_size=1, max_size=3))
+    def append_keyed(self, stream: str, keys: list[str | None]) -> None:
+        """A key on each record (clause 26), where the backend takes them; one may come twice."""
+        if not takes_record_keys(self.real):
+            keys = keys[:1]
+        payloads = [b'"%d"' % (self.build.time + n) for n in range(len(keys))]
+        [head] = self.model.heads([stream])
+        append = self.build.append(stream, *payloads, behind=head, keys=keys)
         self._commit([self.build.commit(append)])
 
     @rule(

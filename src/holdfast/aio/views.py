@@ -1,0 +1,37 @@
+"""Files as views, for asyncio: what writes or reads files does it in a thread."""
+
+from __future__ import annotations
+
+from holdfast.aio.loop import Loop
+from holdfast.views.directory import Views, ViewStatus
+from holdfast.views.item import Finding
+
+
+class AsyncViews:
+    """A directory of view files; see `Views` for what each method does."""
+
+    def __init__(self, loop: Loop, views: Views) -> None:
+        self._loop = loop
+        self.sync_views = views
+        self.directory = views.directory
+
+    @property
+    def files(self) -> list[str]:
+        return self.sync_views.files
+
+    async def sync(self) -> list[Finding]:
+        return await self._loop.hop_shielded(self.sync_views.sync)
+
+    write = sync
+
+    async def accept(self, file: str) -> list[Finding]:
+        return await self._loop.hop_shielded(self.sync_views.accept, file)
+
+    async def reject(self, file: str) -> list[Finding]:
+        return await self._loop.hop_shielded(self.sync_views.reject, file)
+
+    async def status(self) -> list[ViewStatus]:
+        return await self._loop.hop(self.sync_views.status)
+
+    def close(self) -> None:
+        self.sync_views.close()

@@ -1,0 +1,91 @@
+"""The files of a project as git sees them: what has changed, and points to go back to.
+
+A project need not be in a git repository, and git need not be there: then it has no files to tell
+of, and points of its state and conversation only. Nothing here stops work.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.errors import GitError, NotFoundError
+from holdfast.git.repository import GITLINK, Entry
+from holdfast.git.rewinds import RewindPoint
+from holdfast.git.work_tree import WorkTree
+from holdfast.record.message_events import FileChange
+from holdfast.scope import Scope
+
+if TYPE_CHECKING:
+    from holdfast.projects.project import Project
+
+CHANGES_MAX = 200
+"""How many files a message is linked to at most."""
+_logger = logging.getLogger("holdfast.projects")
+
+Files = dict[str, Entry]
+
+
+def work_tree(project: Project) -> WorkTree | None:
+    """Returns the work tree that a project is in; None if there is none, or no git."""
+    try:
+        return project.store.rewinds(project.root).work_tree()
+    except (NotFoundError, GitError) as error:
+        _logger.debug('project "%s" has no work tree: %s', project.id, error)
+        return None
+
+
+def look(project: Project) -> Files:
+    """Returns what every file of the work tree holds, by path; nothing without git."""
+    tree = work_tree(project)
+    try:
+        return {} if tree is None else tree.look().files
+    except GitError as error:
+        _logger.warning("the files of the project cannot be looked at: %s", error)
+        return {}
+
+
+def changed(before: Files, after: Files) -> tuple[str, ...]:
+    """Returns the paths that differ between two looks."""
+    return tuple(sorted(path for path in {*before, *after} if before.get(path) != after.get(path)))
+
+
+def mark(project: Project, name: str, session: str | None) -> RewindPoint:
+    """Makes a point of the project's state, a session's conversation, and the files."""
+    scopes: list[Scope] = [project.scope]
+    if session is not None:
+        scopes.append(project.conversation(session))
+    rewinds = project.store.rewinds(project.root)
+    try:
+        return rewinds.mark(name, scopes)
+    except GitError as error:
+        _logger.warning("the point %r has no files: %s", name, error)
+        return rewinds.mark(name, scopes, files=False)
+
+
+def changes_since(project: Project, commit: str | None) -> list[FileChange]:
+    """Returns the files that have changed since the commit of a point, with their digests."""
+    tree = None if commit is None else work_tree(project)
+    if tree is None or commit is None:
+        return []
+    try:
+        before, after = tree.repository.files_of(commit), tree.look().files
+        paths = changed(before, after)[:CHANGES_MAX]
+        plain = [path for path in paths if path in before and before[path].mode != GITLINK]
+        held = tree.repository.read_objects(before[path].id for path in plain)
+    except GitError as error:
+        _logger.warning("what has changed since %s is not known: %s", commit, error)
+        return []
+    old = {path: held.get(before[path].id) for path in plain}
+    return [
+        FileChange.of(path, old.get(path), _read(Path(tree.repository.root) / path))
+        for path in paths
+    ]
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None

@@ -1,0 +1,341 @@
+"""Policies of retention: what goes of scopes that live, by age, number and size (0049).
+
+A policy without types is about whole scopes. What it is for is removed, as `remove` does it, and is
+in the bin then: until the time of grace is over, `unretain` brings it back whole, and `retain` lets
+go of its bytes after that. A policy with types is about events of the user's own in scopes that
+stay: their data goes, once it is as old as the policy and the time of grace say.
+
+Nothing that is under way is removed: an open decision, an unfinished run, a live worker. A hold
+beats every policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from msgspec import Struct
+
+from holdfast.backends.protocol import GONE, Head
+from holdfast.core.arguments import Duration, check_duration, check_whole
+from holdfast.core.event import CORE_TYPES, to_datetime
+from holdfast.core.limits import DiskWatch, Quota, check_pattern, check_size, fits
+from holdfast.core.log import READ_CHUNK, Log
+from holdfast.core.own_event import OWN
+from holdfast.core.retention import (
+    Binned,
+    Condemned,
+    Retainer,
+    Retention,
+    is_named,
+)
+from holdfast.errors import ConflictError, NotFoundError, UsageError, show_value
+
+if TYPE_CHECKING:
+    from holdfast.scope import Scope
+
+M = TypeVar("M")
+
+
+class RetentionPolicy(Struct, frozen=True):
+    """What is kept of the scopes that fit a pattern; the rest goes when `retain` runs.
+
+    Without `types`: scopes that were not written to for `older_than` are removed, and all but the
+    newest `count`, and all but the newest that hold `bytes` of data together. With `types`, the
+    names of types of your own events (`*` at the end is any ending): in each scope their data goes
+    by the same three. Whoever gives several has everything go that one of them names.
+    """
+
+    scopes: str
+    types: Sequence[str] = ()
+    older_than: Duration | None = None
+    count: int | None = None
+    bytes: int | str | None = None
+
+    def __post_init__(self) -> None:
+        check_pattern(self.scopes, "a retention policy")
+        if self.older_than is None and self.count is None and self.bytes is None:
+            raise UsageError(
+                f"{self} keeps everything: give older_than, count or bytes",
+                hint='RetentionPolicy("conversation/*", older_than="90d")',
+            )
+        if self.older_than is not None:
+            check_duration(self.older_than, "older_than")
+        if self.count is not None:
+            check_whole(self.count, "count", least=1)
+        if self.bytes is not None:
+            check_size(self.bytes, "bytes")
+        _stored_types(self)
+
+    def __str__(self) -> str:
+        said = [f"{name}={getattr(self, name)}" for name in ("older_than", "count", "bytes")
+                if getattr(self, name) is not None]  # fmt: skip
+        types = f" {','.join(self.types)}" if self.types else ""
+        return f"{self.scopes}{types} {' '.join(said)}".strip()
+
+    @property
+    def age_us(self) -> int:
+        """What `older_than` is in microseconds; 0 if nothing goes by its age."""
+        return 0 if self.older_than is None else round(_seconds(self.older_than) * 1_000_000)
+
+
+def _seconds(value: Duration) -> float:
+    return check_duration(value, "older_than")
+
+
+def _stored_types(policy: RetentionPolicy) -> tuple[str, ...]:
+    """Returns the types of a policy as they are stored, or raises UsageError."""
+    types: object = policy.types
+    if isinstance(types, str) or not isinstance(types, list | tuple):
+        raise UsageError(f"types is a list of names, found {show_value(types)}")
+    for type in policy.types:
+        if not isinstance(type, str) or not type:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"a type is the name of an own event, found {show_value(type)}")
+        if type in CORE_TYPES or "." in type:
+            raise UsageError(
+                f'a policy is for types of your own events, found "{type}": data of that type says '
+                "how scopes hang together",
+                hint="leave types out to have whole scopes removed",
+            )
+    return tuple(OWN + type for type in policy.types)
+
+
+class _Due(Struct, frozen=True):
+    """A scope that a policy is for, as it was when it was looked at."""
+
+    scope: str
+    policy: RetentionPolicy
+    head: Head
+
+
+class AppliedPolicies:
+    """The policies of one run of `retain`, over the scopes that there are."""
+
+    def __init__(
+        self,
+        log: Log,
+        retainer: Retainer,
+        policies: Sequence[RetentionPolicy],
+        *,
+        names: Callable[[], list[str]],
+        scope_of: Callable[[str], Scope],
+        grace_s: float,
+    ) -> None:
+        """`names` lists the scopes of the store, and `scope_of` returns one."""
+        self._log = log
+        self._retainer = retainer
+        self._policies = policies
+        self._names = names
+        self._scope_of = scope_of
+        self._now_us = log.clock.now_us()
+        self._grace_us = round(grace_s * 1_000_000)
+        self._found: list[tuple[RetentionPolicy, dict[str, Head]]] | None = None
+        self._removed: set[str] = set()
+
+    # --- whole scopes ----------------------------------------------------------------------------
+
+    def plan(self, held: set[str]) -> Retention:
+        """Returns which scopes would be removed; raises UsageError if a policy is for none."""
+        due = self._due()
+        binned = [_binned(one) for one in due if one.scope not in held]
+        return Retention([], 0, [one.scope for one in due if one.scope in held], [], True, binned)
+
+    def apply(self, held: set[str]) -> Retention:
+        """Removes those scopes, each told of first; one that is in use stays, and is named."""
+        binned, kept, refused = list[Binned](), list[str](), dict[str, str]()
+        for one in self._due():
+            if one.scope in held:
+                kept.append(one.scope)
+                continue
+            self._retainer.tell_binned(one.scope, one.head.revision, str(one.policy))
+            self._removed.add(one.scope)
+            try:
+                self._scope_of(one.scope).remove(expected=one.head.revision)
+                binned.append(_binned(one))
+            except (ConflictError, NotFoundError) as error:
+                refused[one.scope] = f"it was written to meanwhile: {error.message}"
+            except UsageError as error:
+                refused[one.scope] = error.message
+        return Retention([], 0, kept, [], False, binned, refused)
+
+    def _due(self) -> list[_Due]:
+        """Returns the scopes that some policy removes, each once."""
+        found: dict[str, _Due] = {}
+        for policy, heads in self._matched():
+            if not policy.types:
+                for name in self._over(policy, heads):
+                    found.setdefault(name, _Due(name, policy, heads[name]))
+        return [found[name] for name in sorted(found)]
+
+    def _matched(self) -> list[tuple[RetentionPolicy, dict[str, Head]]]:
+        """Returns each policy with the scopes that it is for, as they were when it was first asked.
+
+        Raises UsageError if there is none for one.
+        """
+        if self._found is None:
+            self._found = list(self._match())
+        return self._found
+
+    def _match(self) -> Iterator[tuple[RetentionPolicy, dict[str, Head]]]:
+        names = self._names()
+        heads = {
+            name: head
+            for name, head in zip(names, self._log.heads(names), strict=True)
+            if head is not None and not self._log.expiry.has_ended(name, head)
+        }
+        for policy in self._policies:
+            is_fit = fits(policy.scopes)
+            matched = {name: head for name, head in heads.items() if is_fit(name)}
+            if not matched:
+                raise UsageError(
+                    f'the retention policy "{policy}" is for no scope of the store: nothing was '
+                    "let go of",
+                    hint="scopes() lists the names that there are",
+                )
+            yield policy, matched
+
+    def _over(self, policy: RetentionPolicy, heads: Mapping[str, Head]) -> Iterator[str]:
+        """Yields the scopes that a policy does not keep, newest first."""
+        newest_first = sorted(heads, key=lambda name: (-heads[name].time, name))
+        most = None if policy.bytes is None else check_size(policy.bytes, "bytes")
+        total = 0
+        for number, name in enumerate(newest_first):
+            is_old = policy.age_us and heads[name].time <= self._now_us - policy.age_us
+            if most is not None:
+                total += self._size(name, heads[name])
+            if (
+                is_old
+                or (policy.count is not None and number >= policy.count)
+                or (most is not None and total > most)
+            ):
+                yield name
+
+    def _size(self, name: str, head: Head) -> int:
+        size, after = 0, max(self._log.life(name, head.revision), head.first - 1)
+        while after < head.revision:
+            page = self._log.read(name, after=after, until=head.revision, limit=READ_CHUNK)
+            size += sum(len(record.payload) for record in page)
+            after = page[-1].revision
+        return size
+
+    # --- events of scopes that stay --------------------------------------------------------------
+
+    def condemned(self, kept: Mapping[str, int]) -> Iterator[Condemned]:
+        """Yields what goes of own events, by scope; what is younger than the grace never does."""
+        for policy, heads in self._matched():
+            if policy.types:
+                types = _stored_types(policy)
+                for name in sorted(heads.keys() - self._removed):  # the bin keeps what it has
+                    head = heads[name]
+                    after = max(kept.get(name, 0), head.first - 1)
+                    after = max(after, self._log.life(name, head.revision))
+                    until = self._cut(policy, types, name, head, after)
+                    if until > after:
+                        yield Condemned(name, "policy", self._now_us, after, until, types)
+
+    def _cut(
+        self,
+        policy: RetentionPolicy,
+        types: tuple[str, ...],
+        name: str,
+        head: Head,
+        after: int,
+    ) -> int:
+        """Returns up to which revision events of some types go; `after` if none do."""
+        latest = self._log.revision_at_time(name, self._now_us - self._grace_us)
+        cut = after
+        if policy.age_us:
+            cut = self._log.revision_at_time(name, self._now_us - policy.age_us - self._grace_us)
+        most = None if policy.bytes is None else check_size(policy.bytes, "bytes")
+        count = size = 0
+        until = head.revision
+        while until > cut and (policy.count is not None or most is not None):
+            begin = max(until - READ_CHUNK, cut)
+            for record in reversed(self._log.read(name, after=begin, until=until)):
+                if not is_named(record.type, types):
+                    continue
+                count += 1
+                size += len(record.payload)
+                is_over = policy.count is not None and count > policy.count
+                if is_over or (most is not None and size > most):
+                    return max(cut, min(record.revision, latest))
+            until = begin
+        return max(cut, after)
+
+
+def _binned(one: _Due) -> Binned:
+    return Binned(one.scope, str(one.policy), to_datetime(one.head.time), one.head.revision)
+
+
+def in_bin(log: Log, retainer: Retainer) -> list[Binned]:
+    """Returns the scopes that policies have removed and that can be brought back, by name."""
+    found: list[Binned] = []
+    for name, (revision, policy) in sorted(retainer.binned().items()):
+        removed_at = log.life(name)
+        [head] = log.heads([name])
+        if head is None or head.revision != removed_at or removed_at != revision + 1:
+            continue
+        before = log.record(name, revision)
+        if before.payload != GONE:
+            since = to_datetime(log.record(name, removed_at).time)
+            found.append(Binned(name, policy, since, revision))
+    return found
+
+
+def unretain(log: Log, retainer: Retainer, scope: Scope) -> int:
+    """Takes a scope out of the bin: its removal is taken back, whole. Returns the new revision.
+
+    Raises NotFoundError if it is not in the bin: no policy has removed it, or its bytes are gone.
+    """
+    if all(one.scope != scope.name for one in in_bin(log, retainer)):
+        raise NotFoundError(
+            f'scope "{scope.name}" is not in the bin: no policy has removed it, or its bytes went',
+            hint="undo takes back a removal by hand; binned() lists the bin",
+        )
+    return scope.undo()
+
+
+# --- in a file ------------------------------------------------------------------------------------
+
+
+class Care(Struct, frozen=True):
+    """What a TOML file says of a store beside where it is."""
+
+    retention: tuple[RetentionPolicy, ...] = ()
+    quotas: tuple[Quota, ...] = ()
+    disk: DiskWatch | None = None
+
+
+_EXAMPLE = 'write [[retention]], then lines such as scopes = "conversation/*", older_than = "90d"'
+
+
+def read_care(path: str, tables: Mapping[str, Any]) -> Care:
+    """Returns what `[[retention]]`, `[[quota]]` and `[disk]` of a file say.
+
+    Raises UsageError that names the table.
+    """
+    policies = _each(path, tables, "retention", RetentionPolicy)
+    quotas = _each(path, tables, "quota", Quota)
+    disk = None
+    if "disk" in tables:
+        disk = _made(path, "[disk]", DiskWatch, tables["disk"])
+    return Care(tuple(policies), tuple(quotas), disk)
+
+
+def _each(path: str, tables: Mapping[str, Any], name: str, kind: Callable[..., M]) -> Iterator[M]:
+    found: object = tables.get(name, [])
+    if not isinstance(found, list):
+        raise UsageError(f'"{path}" has one [{name}]: expected [[{name}]]', hint=_EXAMPLE)
+    for table in cast("list[object]", found):
+        yield _made(path, f"[[{name}]]", kind, table)
+
+
+def _made(path: str, where: str, kind: Callable[..., M], table: object) -> M:
+    if not isinstance(table, dict):
+        raise UsageError(f'"{path}" has no table {where}: found {show_value(table)}', hint=_EXAMPLE)
+    try:
+        return kind(**cast("dict[str, Any]", table))
+    except TypeError as error:
+        raise UsageError(f'"{path}" has a {where} that is none: {error}', hint=_EXAMPLE) from error
+    except UsageError as error:
+        raise UsageError(f'"{path}", {where}: {error.message}', hint=error.hint) from error

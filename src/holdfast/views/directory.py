@@ -1,0 +1,641 @@
+"""A directory of view files: kept true to the log, and read when a person has edited them.
+
+    views = hf.views(".", [task_list(hf.workflow("w1"))])
+    views.sync()      # imports what was edited, then writes what has changed
+
+For each file, under a lock that all processes of the directory share:
+
+1. Look at the file. If it is not the last text that the log knows, somebody edited it: what they
+   changed becomes one commit, with them as actor and "file" as source.
+2. Render the file from the newest state: what it holds, with other lines where items changed.
+3. Exchange it with the file, and look at what came out. If that is not what was read in step 1,
+   somebody saved in between: import that too, and render once more.
+
+The commit has a key made of both texts, so an import that a crash cut off is not done twice. What
+is needed after a crash lies beside the files (`last_text.py`): the text that was to be written,
+what came out of the exchange, and the last text. What a person wrote is never only in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import fcntl
+import logging
+import os
+import pwd
+from collections.abc import Generator, Sequence
+from datetime import datetime
+from hashlib import sha256
+from pathlib import Path
+from threading import RLock
+from typing import Any, Literal, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.core.event import to_datetime
+from holdfast.core.log import Log
+from holdfast.core.provenance import provenance
+from holdfast.errors import NotFoundError, UnavailableError, UsageError, show_value
+from holdfast.joint import JointCommit
+from holdfast.scope import Scope
+from holdfast.views.exchange import exchange, open_unnoticed, put, read_file, write_new
+from holdfast.views.item import BrokenFile, Finding
+from holdfast.views.item_view import ItemView, Seen, signature
+from holdfast.views.last_text import (
+    DIRECTORY,
+    KeptFiles,
+    LastText,
+    decode_last,
+)
+
+_logger = logging.getLogger("holdfast.views")
+
+SETTLE_S = 0.1
+"""A file that is written in place is read when nothing was written for so long."""
+_SETTLE_ROUNDS = 20
+BROKEN_S = 0.5
+"""A file that cannot be read is judged when it has been unchanged for so long."""
+_ROUNDS = 8
+
+FileStatus = Literal["fresh", "edited", "behind", "missing", "broken", "pending"]
+
+
+class ViewStatus(Struct, frozen=True):
+    """How one file stands to the log."""
+
+    file: str
+    status: FileStatus
+    scope: str
+    changed_at: datetime | None = None
+    """When it was last saved by somebody else; None if the text is the last that the log knows."""
+    message: str = ""
+    diff: str = ""
+
+
+class StoreOfViews(Protocol):
+    """What views need of a store."""
+
+    @property
+    def _log(self) -> Log: ...
+    @property
+    def commit(self) -> Any: ...
+
+
+class _Found(Struct, frozen=True):
+    """A file as it was read."""
+
+    data: bytes | None
+    changed_us: int = 0
+    owner: int = -1
+    inode: int = -1
+    mode: int | None = None
+
+
+class Views:
+    """The view files of one directory."""
+
+    def __init__(
+        self,
+        store: StoreOfViews,
+        directory: str | os.PathLike[str],
+        views: Sequence[ItemView],
+        *,
+        person: str | None = None,
+    ) -> None:
+        self._mutex = RLock()
+        self._written: dict[str, int] = {}
+        self.directory = Path(directory)
+        self._store = store
+        self._log = store._log
+        self._views = {view.path: view for view in views}
+        self._person = person
+        self._last: dict[str, LastText | None] = {}
+        self._stored: dict[str, bytes | None] = {}
+        self._inodes: dict[str, int] = {}
+        self._are_reads_noted: bool | None = None
+        if len(self._views) != len(views):
+            raise UsageError("two views have the same file: each needs its own")
+        for path in self._views:
+            _check_path(path)
+
+    @property
+    def files(self) -> list[str]:
+        """The files, by their paths in the directory."""
+        return list(self._views)
+
+    # --- what is asked ---------------------------------------------------------------------------
+
+    def sync(self) -> list[Finding]:
+        """Imports what was edited, and writes every file that is behind; returns what was found."""
+        with self._lock():
+            return [report for view in self._views.values() for report in self._sync(view)]
+
+    write = sync
+
+    def accept(self, file: str) -> list[Finding]:
+        """Imports an edit that waits because more than half of the items are gone from it."""
+        view = self._view(file)
+        with self._lock():
+            return self._sync(view, accept=True)
+
+    def reject(self, file: str) -> list[Finding]:
+        """Puts back what the log knows, in place of an edit; that is kept beside it."""
+        view = self._view(file)
+        with self._lock():
+            found = self._read(view)
+            if found.data is not None:
+                self._set_aside(view, found.data, "rejected")
+            last = self._load(view)
+            text = None if last is None else last.data
+            named = {} if last is None else last.named
+            self._write(view, found, view.render(text, named))
+            return [Finding(view.path, "refused", "the edit was rejected; it is kept beside it")]
+
+    def status(self) -> list[ViewStatus]:
+        """Returns how each file stands to the log, and changes nothing."""
+        with self._lock():
+            return [self._status(view) for view in self._views.values()]
+
+    def _view(self, file: str) -> ItemView:
+        if file not in self._views:
+            raise NotFoundError(
+                f"there is no view {show_value(file)}", hint=f"there are {', '.join(self._views)}"
+            )
+        return self._views[file]
+
+    # --- one file --------------------------------------------------------------------------------
+
+    def _status(self, view: ItemView) -> ViewStatus:
+        found, last, scope = self._read(view), self._load(view), view.scope.name
+        if found.data is None:
+            return ViewStatus(view.path, "missing", scope)
+        text = b"" if last is None else last.data
+        changed_at = to_datetime(found.changed_us) if found.data != text else None
+        diff = _difference(view.path, text, found.data)
+        try:
+            seen = view.read(found.data, last, is_read=self._is_read(view, last))
+            new = view.render(found.data, {} if last is None else last.named)
+        except BrokenFile as broken:
+            return ViewStatus(view.path, "broken", scope, changed_at, str(broken), diff)
+        if _is_mass_removal(seen):
+            message = f"{seen.removed} of {seen.had} items are gone from it"
+            return ViewStatus(view.path, "pending", scope, changed_at, message, diff)
+        if seen.edits or (last is not None and found.data != last.data):
+            message = f"{len(seen.edits)} items differ from what was written last"
+            return ViewStatus(view.path, "edited", scope, changed_at, message, diff)
+        if new != found.data:
+            return ViewStatus(view.path, "behind", scope, changed_at)
+        return ViewStatus(view.path, "fresh", scope, changed_at)
+
+    def _sync(self, view: ItemView, *, accept: bool = False) -> list[Finding]:
+        findings = self._finish_exchange(view)
+        for _ in range(_ROUNDS):
+            found = self._read(view)
+            last = self._load(view)
+            text, named = found.data, {} if last is None else last.named
+            if found.data is None:
+                if last is not None:
+                    message = "the file was deleted: it is written again"
+                    findings.append(Finding(view.path, "deleted", message))
+                    text = last.data
+            elif last is None or found.data != last.data:
+                found = self._settled(view, found)
+                if found.data is None:
+                    continue
+                text = found.data
+                try:
+                    named, told = self._import(view, found, last, accept=accept)
+                except BrokenFile as broken:
+                    return [*findings, self._broken(view, found, last, broken)]
+                findings += told
+                if told and told[-1].kind == "pending":
+                    return findings
+            new = view.render(text, named)
+            if new == found.data or self._write(view, found, new, findings):
+                if new == found.data:
+                    self._keep(view, self._known(view, new, {}, self._load(view)))
+                return findings
+        findings.append(Finding(view.path, "refused", "it changes faster than it can be written"))
+        return findings
+
+    def _import(
+        self, view: ItemView, found: _Found, last: LastText | None, *, accept: bool = False
+    ) -> tuple[dict[str, list[str]], list[Finding]]:
+        """Makes an edit a commit; returns the ids of lines that have none, and what was done."""
+        assert found.data is not None, "BUG: an edit without a text"
+        data, known = found.data, LastText() if last is None else last
+        seen = view.read(data, last, is_read=self._is_read(view, last))
+        findings = list(seen.findings)
+        if _is_mass_removal(seen) and not accept:
+            message = (
+                f"{seen.removed} of {seen.had} items are gone from it: "
+                f"nothing is done before `holdfast views accept {view.path}`, or reject"
+            )
+            diff = _difference(view.path, known.data, data)
+            return {}, [*findings, Finding(view.path, "pending", message, diff=diff)]
+        ids: dict[int, str] = {}
+        if last is None and findings:
+            self._set_aside(view, data, "unknown")
+        if seen.edits:
+            key = sha256(f"{view.path}\0{known.digest}\0".encode() + data).hexdigest()[:32]
+            told, ids = self._commit(view, seen, key, found.owner)
+            findings += told
+        named = dict(known.named)
+        items = view.document(data).items
+        for place, id in ids.items():
+            mark = signature(items[place].fields)
+            named[mark] = [*named.get(mark, []), id]
+        diff = _difference(view.path, known.data, data)
+        findings = [
+            replace(one, diff=diff) if one.kind == "refused" and not one.diff else one
+            for one in findings
+        ]
+        for one in findings:
+            _logger.info("%s", one)
+        self._keep(view, self._known(view, data, named, last))
+        return named, findings
+
+    def _commit(
+        self, view: ItemView, seen: Seen, key: str, owner: int
+    ) -> tuple[list[Finding], dict[int, str]]:
+        """Commits edits once; a commit that a crash kept us from learning of is the answer."""
+        done: list[JointCommit] = []
+
+        def record(tx: JointCommit) -> tuple[list[Finding], dict[int, str]]:
+            done[:] = [tx]
+            return view.apply(tx, seen, key)
+
+        with provenance(source="file", actor=self._person or _name_of(owner)):
+            findings, ids = self._store.commit(record, key=f"view:{key}")
+        result = done[0].result
+        if result is not None and result.repeated:
+            return [], view.added_before(seen, key)
+        return findings, ids
+
+    # --- files -----------------------------------------------------------------------------------
+
+    def _read(self, view: ItemView) -> _Found:
+        path = self.directory / view.path
+        try:
+            descriptor = open_unnoticed(path)
+        except FileNotFoundError:
+            return _Found(None)
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        with open(descriptor, "rb") as file:
+            try:
+                data = file.read()
+            except OSError as error:
+                raise _unreadable(path, error) from error
+            facts = os.fstat(descriptor)
+        return _Found(
+            data, facts.st_mtime_ns // 1000, facts.st_uid, facts.st_ino, facts.st_mode & 0o7777
+        )
+
+    def _settled(self, view: ItemView, found: _Found) -> _Found:
+        """Returns the file once nobody seems to be writing it.
+
+        An editor that saves through a new name leaves a file of another inode, which is whole. One
+        that writes in place, into the file that we wrote, may be in the middle of it.
+        """
+        clock = self._log.clock
+        for _ in range(_SETTLE_ROUNDS):
+            age_s = (clock.now_us() - found.changed_us) / 1e6
+            is_whole = found.inode != self._inodes.get(view.path, found.inode)
+            if is_whole or not 0 <= age_s < SETTLE_S:
+                break
+            clock.sleep(SETTLE_S - age_s)
+            found = self._read(view)
+        return found
+
+    def _write(
+        self, view: ItemView, found: _Found, new: bytes, findings: list[Finding] | None = None
+    ) -> bool:
+        """Puts a text in the place of the file that was read.
+
+        Returns False if somebody was faster: then everything is as they left it, or their text has
+        been imported, and the file must be looked at again.
+        """
+        kept, target = self._kept(view), self.directory / view.path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            facts = write_new(kept.new, new, found.mode)
+            write_new(kept.coming, self._rendered(view, new, found.data, facts).encode())
+            self._hold(view, kept.new)
+            if found.data is None:
+                if not put(kept.new, target):
+                    return False
+            else:
+                outcome = exchange(kept.new, target)
+                if outcome == "absent":
+                    return False
+                came_out = read_file(kept.new)
+                if came_out is not None and came_out != found.data:
+                    return self._take_over(view, found, came_out, new, findings)
+                if outcome == "beaten":
+                    kept.new.unlink(missing_ok=True)
+                    return False
+                self._note_late_read(view, found.data, new, facts)
+            self._end_exchange(view)
+        except OSError as error:
+            raise UnavailableError(
+                f'the view "{target}" cannot be written: {error}', hint="free space, or look at it"
+            ) from error
+        return True
+
+    def _end_exchange(self, view: ItemView) -> None:
+        """Makes the text that is in place now the last one."""
+        kept = self._kept(view)
+        kept.coming.replace(kept.last)
+        kept.new.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._inodes[view.path] = os.stat(self.directory / view.path).st_ino
+
+    def _take_over(
+        self,
+        view: ItemView,
+        found: _Found,
+        saved: bytes,
+        placed: bytes,
+        findings: list[Finding] | None,
+    ) -> bool:
+        """Imports what somebody saved right before the exchange, which is in our hands now.
+
+        The file has what we rendered. It gets their text, with what is true of its items; what
+        comes out then should be ours. If it is not, somebody saved once more, and it is kept.
+        """
+        kept, target = self._kept(view), self.directory / view.path
+        told: list[Finding] = [] if findings is None else findings
+        theirs = replace(found, data=saved, changed_us=self._log.clock.now_us())
+        with contextlib.suppress(OSError):
+            facts = os.stat(kept.new)
+            theirs = replace(theirs, changed_us=facts.st_mtime_ns // 1000, owner=facts.st_uid)
+        try:
+            named, imported = self._import(view, theirs, self._load(view))
+        except BrokenFile as broken:
+            named, imported = {}, [self._broken(view, theirs, self._load(view), broken)]
+        told += imported
+        if imported and imported[-1].kind in ("broken", "pending"):
+            # Theirs goes back into its place: nothing of it is imported before it can be.
+            exchange(kept.new, target)
+            came_out = read_file(kept.new)
+            if came_out is not None and came_out not in (placed, saved):
+                self._set_aside(view, came_out, "saved")
+            kept.new.unlink(missing_ok=True)
+            kept.coming.unlink(missing_ok=True)
+            return False
+        again = view.render(saved, named)
+        facts = write_new(kept.again, again, found.mode)
+        self._hold(view, kept.again)
+        outcome = exchange(kept.again, target)
+        if outcome != "exchanged":
+            return False
+        came_out = read_file(kept.again)
+        if came_out is not None and came_out != placed:
+            self._set_aside(view, came_out, "saved")
+            message = "it was saved again while it was written: that text is kept beside it"
+            told.append(Finding(view.path, "conflict", message))
+        write_new(kept.coming, self._rendered(view, again, saved, facts).encode())
+        self._end_exchange(view)
+        kept.again.unlink(missing_ok=True)
+        return True
+
+    def _finish_exchange(self, view: ItemView) -> list[Finding]:
+        """Ends what a process that died left in the middle of an exchange."""
+        kept = self._kept(view)
+        if not kept.coming.exists() and not kept.new.exists():
+            return []
+        coming, came_out = decode_last(read_file(kept.coming)), read_file(kept.new)
+        kept.again.unlink(missing_ok=True)
+        last = self._load(view)
+        is_placed = coming is not None and self._read(view).data == coming.data
+        if coming is None or (came_out == coming.data and not is_placed):
+            # The names were not exchanged.
+            kept.new.unlink(missing_ok=True)
+            kept.coming.unlink(missing_ok=True)
+            return []
+        findings: list[Finding] = []
+        known = None if last is None else last.data
+        if came_out is not None and came_out not in (known, coming.data):
+            findings = self._import_late(view, came_out, coming)
+        self._end_exchange(view)
+        return findings
+
+    def _import_late(self, view: ItemView, saved: bytes, coming: LastText) -> list[Finding]:
+        """Imports what came out of an exchange that a crash followed."""
+        kept = self._kept(view)
+        facts = os.stat(kept.new)
+        theirs = _Found(saved, facts.st_mtime_ns // 1000, facts.st_uid)
+        last = self._load(view)
+        try:
+            named, findings = self._import(view, theirs, last)
+        except BrokenFile as broken:
+            return [self._broken(view, theirs, last, broken)]
+        if findings and findings[-1].kind == "pending":
+            self._set_aside(view, saved, "saved")
+            return findings
+        current = self._read(view)
+        if current.data != coming.data:
+            self._set_aside(view, saved, "saved")
+            return findings
+        again = view.render(saved, named)
+        write_new(kept.again, again, current.mode)
+        exchange(kept.again, self.directory / view.path)
+        write_new(kept.coming, self._known(view, again, {}, last).encode())
+        kept.again.unlink(missing_ok=True)
+        return findings
+
+    # --- what is kept beside the files -----------------------------------------------------------
+
+    def _kept(self, view: ItemView) -> KeptFiles:
+        return KeptFiles.of(self.directory, view.path)
+
+    def _load(self, view: ItemView) -> LastText | None:
+        """Returns the last text of a view that is of this log; None if there is none."""
+        stored = read_file(self._kept(view).last)
+        if view.path in self._last and self._stored.get(view.path) == stored:
+            return self._last[view.path]
+        last = decode_last(stored)
+        self._stored[view.path] = stored
+        if last is not None and not self._is_of_this_log(last, view.scope):
+            _logger.warning("the last text of %s is of another history of the store", view.path)
+            last = None
+        self._last[view.path] = last
+        return last
+
+    def _is_of_this_log(self, last: LastText, scope: Scope) -> bool:
+        if last.stream != scope.name:
+            return False
+        if last.revision == 0:
+            return True
+        head = self._log.head(last.stream)
+        if head is None or head.revision < last.revision:
+            return False
+        records = self._log.read(last.stream, after=last.revision - 1, until=last.revision)
+        return [record.link.hex() for record in records] == [last.link]
+
+    def _known(
+        self, view: ItemView, data: bytes, named: dict[str, list[str]], last: LastText | None
+    ) -> LastText:
+        """Returns a text as the last one that the log, as it is now, knows."""
+        head = self._log.head(view.scope.name)
+        revision, link = (0, "") if head is None else (head.revision, head.link.hex())
+        known = LastText(data, view.scope.name, revision, link, named=named)
+        if last is None or last.data != data:
+            return known
+        return replace(known, unread=last.unread, inode=last.inode, atime_ns=last.atime_ns)
+
+    def _rendered(
+        self, view: ItemView, new: bytes, old: bytes | None, facts: os.stat_result
+    ) -> LastText:
+        """Returns a text that we put in the place of an old one, as the last that the log knows."""
+        last = self._load(view)
+        known = self._known(view, new, {}, None)
+        before = {}
+        if last is not None and old == last.data and not self._is_read(view, last):
+            before = last.unread
+        return replace(
+            known,
+            unread={} if old is None else view.unread(old, new, before),
+            inode=facts.st_ino,
+            atime_ns=facts.st_atime_ns,
+        )
+
+    def _is_read(self, view: ItemView, last: LastText | None) -> bool:
+        """Says whether anybody may have read the file that we wrote last."""
+        if last is None or not last.inode or not self._notes_reads():
+            return True
+        written = self._written.get(view.path)
+        try:
+            if written is None:
+                facts = os.stat(self.directory / view.path, follow_symlinks=False)
+            else:
+                facts = os.fstat(written)
+        except OSError:
+            return True
+        return facts.st_ino != last.inode or facts.st_atime_ns != last.atime_ns
+
+    def _notes_reads(self) -> bool:
+        """Says whether this file system notes that a file was read; many are told not to."""
+        if self._are_reads_noted is None:
+            probe = self.directory / DIRECTORY / "probe"
+            before = write_new(probe, b"read")
+            probe.read_bytes()
+            self._are_reads_noted = os.stat(probe).st_atime_ns != before.st_atime_ns
+            probe.unlink()
+        return self._are_reads_noted
+
+    def _note_late_read(
+        self, view: ItemView, old: bytes, new: bytes, facts: os.stat_result
+    ) -> None:
+        """Looks whether the old text was read right before the exchange, when that counted."""
+        last, kept = self._load(view), self._kept(view)
+        if last is None or old != last.data or not last.unread or not last.inode:
+            return
+        if os.stat(kept.new).st_atime_ns != last.atime_ns:
+            self._last[view.path] = replace(last, unread={})
+            write_new(kept.coming, self._rendered(view, new, old, facts).encode())
+
+    def _hold(self, view: ItemView, path: Path) -> None:
+        """Keeps a hand on the file that we are about to put in place, whatever replaces it."""
+        before = self._written.pop(view.path, None)
+        if before is not None:
+            os.close(before)
+        self._written[view.path] = os.open(path, getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Lets go of the files. They stay as they are."""
+        with self._mutex:
+            while self._written:
+                os.close(self._written.popitem()[1])
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _keep(self, view: ItemView, last: LastText) -> None:
+        before = self._last.get(view.path)
+        if before is None or (before.data, before.named) != (last.data, last.named):
+            self._kept(view).save(last)
+
+    def _set_aside(self, view: ItemView, data: bytes, why: str) -> Path:
+        """Keeps a text beside its file as NAME.<why>-<time>; once, if it is there already."""
+        target = self.directory / view.path
+        for other in sorted(target.parent.glob(f"{_literal(target.name)}.{why}-*")):
+            if read_file(other) == data:
+                return other
+        stamp = to_datetime(self._log.clock.now_us()).strftime("%Y%m%dT%H%M%S.%fZ")
+        aside = target.with_name(f"{target.name}.{why}-{stamp}")
+        write_new(aside, data)
+        return aside
+
+    def _broken(
+        self, view: ItemView, found: _Found, last: LastText | None, broken: BrokenFile
+    ) -> Finding:
+        """Leaves a file that cannot be read where it is, and keeps a copy once it is at rest."""
+        assert found.data is not None, "BUG: a broken file that is not there"
+        age_s = (self._log.clock.now_us() - found.changed_us) / 1e6
+        message = f"{broken}: nothing is read from it or written to it"
+        if not 0 <= age_s < BROKEN_S:
+            aside = self._set_aside(view, found.data, "broken")
+            message += f"; a copy is {aside.name}"
+        _logger.warning("%s: %s", view.path, message)
+        diff = _difference(view.path, b"" if last is None else last.data, found.data)
+        return Finding(view.path, "broken", message, diff=diff)
+
+    @contextlib.contextmanager
+    def _lock(self) -> Generator[None]:
+        """Keeps other processes and threads from writing here, until the block ends."""
+        with self._mutex:
+            place = self.directory / DIRECTORY
+            try:
+                place.mkdir(parents=True, exist_ok=True)
+                descriptor = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            except OSError as error:
+                raise UnavailableError(
+                    f'views cannot be kept in "{self.directory}": {error}',
+                    hint="choose a directory that can be written to",
+                ) from error
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                yield
+            finally:
+                os.close(descriptor)
+
+
+def _is_mass_removal(seen: Seen) -> bool:
+    """Says whether more than half of the items are gone at once: an accident looks like that."""
+    return seen.removed * 2 > seen.had
+
+
+def _difference(file: str, old: bytes, new: bytes) -> str:
+    before, after = (data.decode("utf-8", "backslashreplace").splitlines() for data in (old, new))
+    return "\n".join(difflib.unified_diff(before, after, file, f"{file} (edited)", lineterm=""))
+
+
+def _name_of(owner: int) -> str:
+    """Returns the name of the user who owns a file."""
+    try:
+        return pwd.getpwuid(owner).pw_name
+    except (KeyError, OverflowError):
+        return f"user {owner}"
+
+
+def _literal(name: str) -> str:
+    return "".join(f"[{one}]" if one in "*?[" else one for one in name)
+
+
+def _check_path(path: object) -> None:
+    place = Path(path) if isinstance(path, str) else Path()
+    if not place.parts or place.is_absolute() or ".." in place.parts:
+        raise UsageError(
+            f"the file of a view is a path below its directory, found {show_value(path)}"
+        )
+
+
+def _unreadable(path: Path, error: OSError) -> UnavailableError:
+    return UnavailableError(
+        f'the view "{path}" cannot be read: {error}',
+        hint="a view is a plain file: look at what is there",
+    )

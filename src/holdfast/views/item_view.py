@@ -1,0 +1,352 @@
+"""A file that shows items: a form says how they look, a source where they are in the log.
+
+What a person changed is merged item by item and field by field against the last text that the log
+knows. Where only one side changed a field, that side counts. Where both did, the person's word
+counts, and both are told.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.errors import HoldfastError
+from holdfast.joint import JointCommit
+from holdfast.scope import Scope
+from holdfast.views.item import Fields, Finding, Item, ItemEdit
+from holdfast.views.last_text import LastText
+from holdfast.views.sources import Source, refusal
+
+_PARSED_MAX = 4
+
+
+class Document(Protocol):
+    """A file as a form reads it."""
+
+    @property
+    def items(self) -> list[Item]: ...
+    def encode(self) -> bytes: ...
+
+
+class Form(Protocol):
+    """How items look in a file: `splice(parse(x), {})` is x."""
+
+    @property
+    def fields(self) -> tuple[str, ...]: ...
+    def parse(self, data: bytes) -> Any: ...
+    def splice(
+        self,
+        document: Any,
+        items: Mapping[str, Fields],
+        *,
+        hidden: Mapping[str, Fields] | None = None,
+        ids: Mapping[int, str] | None = None,
+    ) -> Any: ...
+
+
+class Seen(Struct, frozen=True):
+    """What a file says that the last text did not."""
+
+    edits: list[ItemEdit]
+    findings: list[Finding]
+    removed: int
+    """How many of the items that the last text had are gone."""
+    had: int
+
+
+class ItemView:
+    """One file of items."""
+
+    def __init__(self, path: str, source: Source, form: Form) -> None:
+        self.path = path
+        self.source = source
+        self.form = form
+        self._parsed: dict[bytes, Any] = {}
+
+    @property
+    def scope(self) -> Scope:
+        """The scope that it shows."""
+        return self.source.scope
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def document(self, data: bytes) -> Any:
+        """Returns the text as a document; raises BrokenFile."""
+        found = self._parsed.get(data)
+        return self._remember(data, self.form.parse(data)) if found is None else found
+
+    def _remember(self, data: bytes, document: Any) -> Any:
+        if len(self._parsed) >= _PARSED_MAX:
+            self._parsed.pop(next(iter(self._parsed)))
+        self._parsed[data] = document
+        return document
+
+    def read(self, data: bytes, last: LastText | None, *, is_read: bool = True) -> Seen:
+        """Returns what a person changed; raises BrokenFile.
+
+        It is compared with the last text, or with the last one that anybody read if nobody has
+        read that: who saves an older text has not changed what they have never seen.
+        """
+        items: list[Item] = self.document(data).items
+        if last is None:
+            return self._first(items)
+        if data == last.data:
+            return Seen([], [], 0, 0)
+        before = _by_id(self.document(last.data).items)
+        unread = {} if is_read else last.unread
+        unnamed = Counter(
+            signature(e.fields) for e in self.document(last.data).items if e.id is None
+        )
+        edits: list[ItemEdit] = []
+        findings: list[Finding] = []
+        seen: set[str] = set()
+        for place, item in enumerate(items):
+            id = item.id
+            if id is None or id in seen:
+                mark = signature(item.fields)
+                if id is None and unnamed[mark]:
+                    unnamed[mark] -= 1
+                else:
+                    edits.append(ItemEdit(None, None, item.fields, place))
+                continue
+            seen.add(id)
+            old = unread.get(id) or before.get(id)
+            after = self._understood(item, old, findings)
+            if old is None:
+                edits.append(ItemEdit(id, None, after, place))
+            elif after != old:
+                edits.append(ItemEdit(id, old, after, place))
+        gone = [id for id in before if id not in seen and unread.get(id, before) is not None]
+        edits += [ItemEdit(id, before[id], None) for id in gone]
+        return Seen(edits, findings, len(gone), len(before))
+
+    def _first(self, items: list[Item]) -> Seen:
+        """Returns what a file says of which no text is known: what the log does not have is new."""
+        now = self.source.items()
+        edits: list[ItemEdit] = []
+        findings: list[Finding] = []
+        seen: set[str] = set()
+        for place, item in enumerate(items):
+            id = item.id
+            if id is None or id in seen:
+                edits.append(ItemEdit(None, None, item.fields, place))
+                continue
+            seen.add(id)
+            if id not in now:
+                edits.append(ItemEdit(id, None, item.fields, place))
+            elif self.visible(now[id]) != item.fields:
+                message = "nothing tells which is newer, the file or the log: the log's word counts"
+                findings.append(Finding(self.path, "unknown", message, id))
+        return Seen(edits, findings, 0, 0)
+
+    def _understood(
+        self, item: Item, old: dict[str, Any] | None, findings: list[Finding]
+    ) -> dict[str, Any]:
+        """Returns the fields of an item; what cannot be understood in it is as it was."""
+        if not item.problem:
+            return item.fields
+        findings.append(Finding(self.path, "refused", item.problem, item.id))
+        name = "title" if "title" not in item.fields else "status"
+        if old is None:
+            return item.fields
+        return {**({name: old[name]} if name in old else {}), **item.fields}
+
+    def visible(self, fields: Fields) -> dict[str, Any]:
+        """Returns the fields that the form can show."""
+        return {name: fields[name] for name in self.form.fields if name in fields}
+
+    # --- importing -------------------------------------------------------------------------------
+
+    def apply(self, tx: JointCommit, seen: Seen, key: str) -> tuple[list[Finding], dict[int, str]]:
+        """Records edits in a joint commit; returns what became of them, and ids by their place."""
+        now = self.source.items()
+        findings: list[Finding] = []
+        ids: dict[int, str] = {}
+        deferred: list[tuple[str, dict[str, Any]]] = []
+        for number, edit in enumerate(seen.edits):
+            if edit.before is None and edit.after is not None:
+                added = self._added(tx, edit, now, f"{key}.{number}", findings)
+                if added is not None:
+                    ids[edit.place] = added
+                    deferred.append((added, edit.after))
+        for id, fields in deferred:
+            for group in self.source.later:
+                self._change(tx, id, {n: fields[n] for n in group if n in fields}, findings)
+        for edit in seen.edits:
+            if edit.before is not None and edit.id is not None:
+                if edit.after is None:
+                    self._remove(tx, edit, now, findings)
+                else:
+                    self._merge(tx, edit, now, findings)
+        return findings, ids
+
+    def _added(
+        self,
+        tx: JointCommit,
+        edit: ItemEdit,
+        now: Mapping[str, Fields],
+        key: str,
+        findings: list[Finding],
+    ) -> str | None:
+        assert edit.after is not None, "BUG: a new item without fields"
+        if edit.id is not None and edit.id in now:
+            return None
+        try:
+            id = self.source.add(tx, edit.id, edit.after, key)
+        except HoldfastError as error:
+            findings.append(self._refused(error, edit.id))
+            return None
+        findings.append(Finding(self.path, "added", str(edit.after.get("title", "")), id))
+        return id
+
+    def _merge(
+        self, tx: JointCommit, edit: ItemEdit, now: Mapping[str, Fields], findings: list[Finding]
+    ) -> None:
+        assert edit.id is not None, "BUG: a change of an item without an id"
+        before, after = edit.before or {}, edit.after or {}
+        current = now.get(edit.id)
+        if current is None:
+            findings.append(Finding(self.path, "refused", "it is not in the log any more", edit.id))
+            return
+        wanted: dict[str, Any] = {}
+        for name in edit.changed:
+            old, theirs, ours = before.get(name), after.get(name), current.get(name)
+            if theirs == ours:
+                continue
+            if ours != old:
+                message = f"{name}: {_shown(ours)} in the log, {_shown(theirs)} in the file"
+                message += f", {_shown(old)} before; the file's counts"
+                findings.append(Finding(self.path, "conflict", message, edit.id))
+            wanted[name] = theirs
+        grouped = [name for group in self.source.later for name in group]
+        for group in (*self.source.later, *((n,) for n in wanted if n not in grouped)):
+            self._change(tx, edit.id, {n: wanted[n] for n in group if n in wanted}, findings)
+
+    def _change(
+        self, tx: JointCommit, id: str, fields: dict[str, Any], findings: list[Finding]
+    ) -> None:
+        if not fields:
+            return
+        if self.source.is_append_only:
+            message = f"{', '.join(fields)} changed: what was recorded never changes"
+            findings.append(Finding(self.path, "refused", message, id))
+            return
+        try:
+            self.source.change(tx, id, fields)
+        except HoldfastError as error:
+            findings.append(self._refused(error, id))
+            return
+        message = ", ".join(f"{name} is {_shown(value)}" for name, value in fields.items())
+        findings.append(Finding(self.path, "changed", message, id))
+
+    def _remove(
+        self, tx: JointCommit, edit: ItemEdit, now: Mapping[str, Fields], findings: list[Finding]
+    ) -> None:
+        assert edit.id is not None, "BUG: a removal of an item without an id"
+        current = now.get(edit.id)
+        if current is None:
+            return
+        if self.source.is_append_only:
+            message = "it was removed: what was recorded stays"
+            findings.append(Finding(self.path, "refused", message, edit.id))
+            return
+        if self.visible(current) != edit.before and not self.source.is_hidden(current):
+            message = "the log changed it, and its line was removed: the removal counts"
+            findings.append(Finding(self.path, "conflict", message, edit.id))
+        try:
+            done = self.source.remove(tx, edit.id)
+        except HoldfastError as error:
+            findings.append(self._refused(error, edit.id))
+            return
+        if done:
+            message = f"{done}: its line was removed"
+            findings.append(Finding(self.path, "removed", message, edit.id))
+
+    def _refused(self, error: HoldfastError, id: str | None) -> Finding:
+        reason = refusal(error)
+        if reason is None:
+            raise error
+        return Finding(self.path, "refused", reason, id)
+
+    def added_before(self, seen: Seen, key: str) -> dict[int, str]:
+        """Returns the ids that an earlier import of the same edits gave, by place."""
+        found: dict[int, str] = {}
+        for number, edit in enumerate(seen.edits):
+            if edit.before is None and edit.id is None:
+                id = self.source.added(f"{key}.{number}")
+                if id is not None:
+                    found[edit.place] = id
+        return found
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def render(self, data: bytes | None, named: Mapping[str, list[str]]) -> bytes:
+        """Returns the text as it should be now: this one, with what is true of its items.
+
+        `named` has the ids of lines that have none, by what the line says.
+        """
+        document = self.document(b"" if data is None else data)
+        now = self.source.items()
+        left = {mark: list(ids) for mark, ids in named.items()}
+        ids: dict[int, str] = {}
+        known: set[str] = set()
+        for place, item in enumerate(document.items):
+            if item.id is None or item.id in known:
+                waiting = left.get(signature(item.fields))
+                if waiting:
+                    ids[place] = waiting.pop(0)
+                    known.add(ids[place])
+            else:
+                known.add(item.id)
+        items = {
+            id: self.visible(fields)
+            for id, fields in now.items()
+            if (id in known or self.source.is_shown(fields)) and not self.source.is_hidden(fields)
+        }
+        hidden = {id: self.visible(now[id]) for id in known & now.keys() if id not in items}
+        spliced = self.form.splice(document, items, hidden=hidden, ids=ids)
+        new: bytes = spliced.encode()
+        self._remember(new, spliced)
+        return new
+
+    def unread(self, old: bytes, new: bytes, before: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the items that a new text has otherwise than the one that somebody read.
+
+        `before` has those of them in which the old text itself differs from that one.
+        """
+        had = _by_id(self.document(old).items)
+        typed = {signature(e.fields) for e in self.document(old).items if e.id is None}
+        found = dict(before)
+        for id, fields in _by_id(self.document(new).items).items():
+            if id not in found and had.get(id) != fields and signature(fields) not in typed:
+                found[id] = had.get(id)
+        return found
+
+
+def signature(fields: Fields) -> str:
+    """Returns what names a line that has no id."""
+    return msgspec.json.encode(fields, order="sorted").decode()
+
+
+def _by_id(items: list[Item]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for item in items:
+        if item.id is not None:
+            found.setdefault(item.id, item.fields)
+    return found
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, tuple):
+        return ", ".join(str(one) for one in _each(value))  # pyright: ignore[reportUnknownArgumentType]
+    return f'"{value}"'
+
+
+def _each(value: tuple[Any, ...]) -> Iterator[Any]:
+    return iter(value)

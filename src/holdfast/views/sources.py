@@ -1,0 +1,251 @@
+"""Where the items of a view are in the log, and how a person's edit is written there.
+
+A source has items by id, each with its fields, and takes new ones, changes and removals inside a
+joint commit: all edits of one file are one commit, or none is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, cast
+
+from msgspec import Struct
+
+from holdfast.errors import ConflictError, ExistsError, HoldfastError, NotFoundError, UsageError
+from holdfast.joint import JointCommit
+from holdfast.record.task_events import Task
+from holdfast.scope import Scope
+from holdfast.views.item import Fields, plain_fields
+
+REFUSED = (UsageError, NotFoundError, ExistsError)
+"""What the log says to an edit that cannot be: it is told, and the file shows what is true."""
+
+
+class Source(Protocol):
+    """The items of one scope that a view shows."""
+
+    @property
+    def scope(self) -> Scope: ...
+    @property
+    def is_append_only(self) -> bool:
+        """Whether what is there never changes: only new items are taken from a file."""
+        ...
+
+    def items(self) -> dict[str, dict[str, Any]]:
+        """Returns all items as they are now, in the order that a file shows them in."""
+        ...
+
+    def is_shown(self, fields: Fields) -> bool:
+        """Says whether an item that is not in the file belongs there."""
+        ...
+
+    def is_hidden(self, fields: Fields) -> bool:
+        """Says whether an item that is in the file no longer belongs there."""
+        ...
+
+    def added(self, key: str) -> str | None:
+        """Returns the id of the item that an earlier import added with this key."""
+        ...
+
+    def add(self, tx: JointCommit, id: str | None, fields: Fields, key: str) -> str:
+        """Adds an item, and returns its id; `change` gives it the fields that `later` names."""
+        ...
+
+    @property
+    def later(self) -> tuple[tuple[str, ...], ...]:
+        """Groups of fields that are changed one after the other, each if the log takes it."""
+        ...
+
+    def change(self, tx: JointCommit, id: str, fields: Fields) -> None:
+        """Gives an item these fields; None takes one away."""
+        ...
+
+    def remove(self, tx: JointCommit, id: str) -> str:
+        """Takes an item back because its line is gone; returns what was done, "" if nothing."""
+        ...
+
+
+def task_fields(task: Task) -> dict[str, Any]:
+    """Returns the fields of a task."""
+    return plain_fields(
+        {
+            "title": task.title,
+            "status": task.status,
+            "priority": task.priority,
+            "dependencies": task.dependencies,
+            "tags": task.tags,
+            "owner": task.owner,
+            "epic": task.epic,
+            "why": task.why,
+            "outcome": task.outcome,
+            "note": task.note,
+        }
+    )
+
+
+class TaskSource(Struct, frozen=True):
+    """The tasks of a scope; those of some statuses, if these are given."""
+
+    scope: Scope
+    statuses: tuple[str, ...] | None = None
+    is_append_only = False
+    later = (("status", "outcome", "why", "owner"), ("dependencies",), ("note",))
+
+    def items(self) -> dict[str, dict[str, Any]]:
+        """Returns all items as they are now, in the order that a file shows them in."""
+        found = self.scope.tasks.list(limit=None)
+        return {task.id: task_fields(task) for task in sorted(found, key=_order)}
+
+    def is_shown(self, fields: Fields) -> bool:
+        """Says whether an item that is not in the file belongs there."""
+        # A line that was removed stays away: its task is cancelled.
+        status = fields.get("status", "open")
+        return status in self.statuses if self.statuses is not None else status != "cancelled"
+
+    def is_hidden(self, fields: Fields) -> bool:
+        """Says whether an item that is in the file no longer belongs there."""
+        return self.statuses is not None and fields.get("status", "open") not in self.statuses
+
+    def added(self, key: str) -> str | None:
+        """Returns the id of the item that an earlier import added with this key."""
+        return next((t.id for t in self.scope.tasks.list(limit=None) if t.key == key), None)
+
+    def add(self, tx: JointCommit, id: str | None, fields: Fields, key: str) -> str:
+        """Adds an item, and returns its id."""
+        tasks = tx.scope(self.scope).tasks
+        task = tasks.add(
+            fields["title"],
+            id=id,
+            priority=fields.get("priority", 0),
+            epic=fields.get("epic"),
+            tags=fields.get("tags", ()),
+            key=key,
+        )
+        return task.id
+
+    def change(self, tx: JointCommit, id: str, fields: Fields) -> None:
+        """Gives an item these fields; None takes one away."""
+        for name in ("outcome", "why"):
+            if name in fields and fields[name] is None and "status" not in fields:
+                raise UsageError(f"the {name} of a task can be changed, but not taken away")
+        said = {name: _EMPTY[name] if value is None else value for name, value in fields.items()}
+        tx.scope(self.scope).tasks.amend(id, **said)
+
+    def remove(self, tx: JointCommit, id: str) -> str:
+        """Takes an item back because its line is gone; returns what was done."""
+        tasks = tx.scope(self.scope).tasks
+        task = tasks.get(id)
+        if task.status == "completed":
+            raise UsageError(f'task "{id}" is completed: what was done stays on record')
+        if task.is_closed:
+            return ""
+        tasks.amend(id, status="cancelled", outcome="its line was removed")
+        return "cancelled"
+
+
+_EMPTY: dict[str, Any] = {
+    "status": "open",
+    "priority": 0,
+    "dependencies": (),
+    "tags": (),
+    "owner": None,
+    "epic": None,
+    "why": None,
+    "outcome": None,
+    "note": None,
+}
+"""What a field of a task becomes when a person takes it out of a line."""
+
+
+def _order(task: Task) -> int:
+    return task.order
+
+
+class ListSource(Struct, frozen=True):
+    """A list of things in a scope's state: `state[name]` has them by id.
+
+    {"goals": {"g1": {"title": "ship it", "status": "completed"}}}
+    """
+
+    scope: Scope
+    name: str
+    prefix: str
+    is_append_only = False
+    later = ()
+
+    def items(self) -> dict[str, dict[str, Any]]:
+        """Returns all items as they are now, in the order that a file shows them in."""
+        found = self.scope.state.get(self.name, {})
+        return (
+            {
+                id: plain_fields({k: v for k, v in value.items() if k != "key"})
+                for id, value in found.to_dict().items()
+            }
+            if found
+            else {}
+        )
+
+    def is_shown(self, fields: Fields) -> bool:
+        """Says whether an item that is not in the file belongs there."""
+        return fields.get("status") != "cancelled"
+
+    def is_hidden(self, fields: Fields) -> bool:
+        """Says whether an item that is in the file no longer belongs there."""
+        return False
+
+    def added(self, key: str) -> str | None:
+        """Returns the id of the item that an earlier import added with this key."""
+        found = self.scope.state.get(self.name, {})
+        return next((id for id, value in found.items() if value.get("key") == key), None)
+
+    def add(self, tx: JointCommit, id: str | None, fields: Fields, key: str) -> str:
+        """Adds an item, and returns its id."""
+        scope = tx.scope(self.scope)
+        known = scope.get(self.name, {})
+        if id is not None and id in known:
+            raise ExistsError(f'"{self.name}" already has "{id}"', hint="use another id")
+        id = id or next_id(known, self.prefix)
+        scope.set((self.name, id), {**_stored(fields), "key": key})
+        return id
+
+    def change(self, tx: JointCommit, id: str, fields: Fields) -> None:
+        """Gives an item these fields; None takes one away."""
+        scope = tx.scope(self.scope)
+        for name, value in _stored(fields).items():
+            if value is None:
+                scope.delete((self.name, id, name), missing_ok=True)
+            else:
+                scope.set((self.name, id, name), value)
+
+    def remove(self, tx: JointCommit, id: str) -> str:
+        """Takes an item back because its line is gone; returns what was done."""
+        scope = tx.scope(self.scope)
+        known = scope.get((self.name, id))
+        if known is None or known.get("status") == "cancelled":
+            return ""
+        scope.set((self.name, id, "status"), "cancelled")
+        return "cancelled"
+
+
+def _stored(fields: Fields) -> dict[str, Any]:
+    return {name: codec_list(value) for name, value in fields.items()}
+
+
+def codec_list(value: Any) -> Any:
+    """Returns a value as it is stored: a tuple is a list there."""
+    return list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value
+
+
+def next_id(known: Mapping[str, Any], prefix: str) -> str:
+    """Returns the next id that is free: g1, g2, …"""
+    number = len(known) + 1
+    while f"{prefix}{number}" in known:
+        number += 1
+    return f"{prefix}{number}"
+
+
+def refusal(error: HoldfastError) -> str | None:
+    """Returns why an edit cannot be, None if another attempt may succeed."""
+    if isinstance(error, ConflictError) or not isinstance(error, REFUSED):
+        return None
+    return str(error)

@@ -1,0 +1,191 @@
+"""Points before each turn, files that a turn changed, and the context of a turn."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import ConflictError, ExpiredError, NotFoundError, Store, UsageError
+from holdfast.agents import Answer, Command
+from holdfast.projects import Project, handoff
+
+
+def git(root: Path, *words: str) -> None:
+    subprocess.run(
+        ["git", "-c", "user.name=ann", "-c", "user.email=ann@example.org", *words],
+        cwd=root,
+        check=True,
+        capture_output=True,
+    )
+
+
+@pytest.fixture
+def repository(root: Path) -> Path:
+    (root / ".gitignore").write_text(".holdfast/\n")
+    (root / "notes.txt").write_text("one\n")
+    git(root, "init", "-q", "-b", "main")
+    git(root, "add", ".")
+    git(root, "commit", "-q", "-m", "first")
+    return root
+
+
+WRITES = (
+    "import pathlib, sys\n"
+    "with open('notes.txt', 'a') as file: file.write('more\\n')\n"
+    "pathlib.Path('new.txt').write_text('new')\n"
+    "print('written')\n"
+)
+
+
+def test_a_turn_is_linked_to_its_files_and_can_be_taken_back(repository: Path):
+    """RALPH-13: messages name the files they changed; a rewind brings files and state back."""
+    with holdfast.open(str(repository / ".holdfast")) as hf:
+        hf.use_executor(Command([sys.executable, "-c", WRITES], cwd=repository))
+        project = hf.project(repository)
+        assert project.survey().git.value["branch"] == "main"
+        with project.coordinate() as main:
+            main.session = session = project.begin_session()
+            assert main.talk("write it") == "written"
+        [(message, first), (_, second)] = project.conversation(session).messages.file_changes()
+        assert message.text == "written"
+        assert (first.path, second.path, first.before is None) == ("new.txt", "notes.txt", True)
+        [shown] = project.sessions()
+        assert shown.branch == "main"
+        outcome = project.do("more")
+        assert outcome.files == ("notes.txt",)
+        point = next(one for one in hf.rewinds(repository).list() if one.name.endswith("turn 1"))
+        assert point.commit
+        with project.coordinate() as main:
+            main.rewind(point)
+        assert (repository / "notes.txt").read_text() == "one\nmore\n"
+        assert [task.status for task in project.tasks.list()] == ["open"]
+        assert (project.status().work, project.status().mode) == (None, "conversation")
+        hf.rewinds(repository).undo()
+        assert (repository / "notes.txt").read_text() == "one\nmore\nmore\n"
+
+
+def test_work_goes_on_without_git(repository: Path, monkeypatch: pytest.MonkeyPatch):
+    (repository / ".git/HEAD").write_text("nonsense\n")
+    with holdfast.open(str(repository / ".holdfast")) as hf:
+        hf.use_executor(Command([sys.executable, "-c", "print('done')"], cwd=repository))
+        assert hf.project(repository).do("it").status == "done"
+
+
+class Listening:
+    """An agent that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def answer(self, call: Any, /) -> Answer:
+        self.calls.append(call)
+        return Answer("fine")
+
+    def decide(self, question: Any, /) -> str:
+        return question.options[0]
+
+    def summarise(self, text: str, limit: int, /) -> str:
+        return text[:limit]
+
+
+def test_a_turn_is_told_goals_tasks_notes_and_what_was_said(hf: Store, project: Project):
+    """RALPH-2, RALPH-46, RALPH-48: what the scope has on record, under the project's budget."""
+    agent = Listening()
+    hf.use_executor(agent)
+    project.scope.set(("goals", "g1"), {"title": "open the shop"})
+    project.scope.memory.notes.put("key", "below the mat")
+    with project.coordinate() as main:
+        main.session = project.begin_session()
+        main.tasks.add("paint the wall")
+        main.talk("which colour?")
+        main.talk("are you sure?")
+        main.do("buy a brush")
+    told = agent.calls[1].text
+    assert "open the shop" in told
+    assert "t1 paint the wall" in told
+    assert "which colour?" in told
+    done = agent.calls[2].text
+    assert "below the mat" in done
+    assert "open the shop" in done
+
+
+def test_progress_is_kept_with_the_task(hf: Store, project: Project):
+    with project.coordinate() as main:
+        main.do("paint it")
+    assert project.scope.get("progress").to_dict() == {
+        "t1.1": {"title": "t1 paint it: ok: Task: paint it"}
+    }
+
+
+def test_a_handoff_gives_history_and_state_to_another_session(hf: Store, project: Project):
+    """RALPH-43, RALPH-44, RALPH-45: the paper first; history and state when it is accepted."""
+    project.scope.set(("goals", "g1"), {"title": "open the shop"})
+    project.tasks.add("paint")
+    project.tasks.block(project.tasks.add("buy").id, why="no money")
+    with project.coordinate() as main:
+        one = main.session = project.begin_session()
+        project.conversation(one).set("colour", "green")
+        two = project.begin_session()
+        project.conversation(two).set("place", "here")
+        main.talk("hello")
+        project.conversation(two).say("first here")
+        paper = main.handoff(two, reason="lunch", risks=["wet paint"])
+        assert paper.goals == ("open the shop",)
+        assert paper.tasks == ("t1 paint", "t2 buy")
+        assert paper.risks == ("wet paint", "task t2 is blocked: no money")
+        assert "Position: nothing is being worked on" in paper.text
+        assert project.conversation(two).messages[-1].text == paper.text
+        project.conversation(one).update({"colour": "blue", "size": 3})
+        project.conversation(two).set("colour", "red")
+        accepted = project.accept_handoff(two)
+    texts = [message.text for message in project.conversation(two).messages]
+    assert texts == ["hello", "ok: hello", "first here", paper.text]
+    assert accepted.messages == 2
+    assert project.conversation(two).get("size") == 3
+    assert project.conversation(two).get("colour") == "red"
+    assert [(one.key, one.mine, one.theirs) for one in accepted.conflicts] == [
+        ("colour", "red", "blue")
+    ]
+    assert {shown.id: shown.linked for shown in project.sessions()} == {one: (two,), two: (one,)}
+    with pytest.raises(NotFoundError):
+        project.accept_handoff(two)
+
+
+def test_a_handoff_expires_and_names_sessions(hf: Store, project: Project):
+    one, two = project.begin_session(), project.begin_session()
+    with pytest.raises(UsageError):
+        project.hand_over(one, one, reason="x")
+    with pytest.raises(NotFoundError):
+        project.hand_over(one, "nobody", reason="x")
+    project.hand_over(one, two, reason="x", lasts=1e-6)
+    with pytest.raises(ExpiredError):
+        project.accept_handoff(two)
+    with pytest.raises(NotFoundError):
+        project.accept_handoff(two)
+
+
+def test_a_merge_takes_what_only_one_side_changed():
+    base = {"a": 1, "b": 1, "c": 1, "title": "x"}
+    mine = {"a": 1, "b": 2, "c": 1, "new": 1, "title": "y"}
+    theirs = {"a": 2, "b": 3, "title": "z"}
+    changes, conflicts = handoff.merge(base, mine, theirs)
+    assert changes.keys() == {"a", "c"}
+    assert changes["a"] == 2
+    assert [(one.key, one.mine, one.theirs) for one in conflicts] == [("b", 2, 3)]
+
+
+def test_a_commit_that_conflicts_is_not_half_made(hf: Store, project: Project):
+    project.send("steer", "a")
+    with project.coordinate() as main:
+        [message] = list(main.inbox())
+        with pytest.raises(ConflictError), hf.commit() as tx:
+            tx.scope(main.scope).get("x")
+            main.scope.set("x", 1)
+            tx.scope(main.scope).set("x", 2)
+            message.done(tx)
+        assert [one.revision for one in main.inbox()] == [1]

@@ -1,0 +1,198 @@
+"""Quotas and a disk that is nearly full: what is refused, and what never is (RALPH-55, 56)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import DiskWatch, LimitError, Quota, UsageError
+from holdfast.core import limits
+from holdfast.core.limits import Limits, bound_of, check_size, local_places
+
+LARGE = "x" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("given", "bytes"),
+    [(5, 5), ("5", 5), ("5B", 5), ("2kB", 2000), ("2 KiB", 2048), ("1.5MB", 1_500_000),
+     ("2GiB", 2 << 30), ("1T", 10**12)],
+)  # fmt: skip
+def test_sizes_are_numbers_or_texts(given: Any, bytes: int) -> None:
+    assert check_size(given, "bytes") == bytes
+
+
+@pytest.mark.parametrize("given", ["many", "", "-5", "0", 0, -1, 1.5, None, True])
+def test_what_is_no_size_is_refused(given: Any) -> None:
+    with pytest.raises(UsageError, match="bytes is a"):
+        check_size(given, "bytes")
+
+
+def test_bounds_of_a_disk_are_bytes_or_a_part() -> None:
+    assert (bound_of("5%", "warn", 1000), bound_of("1kB", "warn", 5)) == (50, 1000)
+    for given in ("x%", "0%", "100%", "%"):
+        with pytest.raises(UsageError, match="part of the disk"):
+            DiskWatch(warn=given)
+
+
+def test_a_quota_that_is_none_is_refused() -> None:
+    with pytest.raises(UsageError, match="limits nothing"):
+        Quota("team/*")
+    with pytest.raises(UsageError, match="every scope"):
+        Quota("*", events=5)
+    with pytest.raises(UsageError, match="events"):
+        Quota("team/*", events=0)
+    for quotas in ("team/*", 5, [5]):
+        with pytest.raises(UsageError, match="uota"):
+            holdfast.open("memory:", quotas=quotas)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="disk_watch is a DiskWatch"):
+        holdfast.open("memory:", disk_watch="10%")  # type: ignore[arg-type]
+
+
+def test_a_scope_takes_so_many_events_and_no_more() -> None:
+    with holdfast.open("memory:", quotas=[Quota("team/*", events=3)]) as hf:
+        team = hf.team("t")
+        for number in range(3):
+            team.set("n", number)
+        with pytest.raises(LimitError, match="may hold 3 events: it would have 4") as raised:
+            team.set("n", 3)
+        assert (raised.value.stream, raised.value.exit_code) == ("team/t", 21)
+        assert team["n"] == 2
+        hf.conversation("c").update({"n": 1})  # another level
+        with pytest.raises(LimitError), hf.commit() as tx:  # all of a commit, or nothing
+            tx.scope(hf.conversation("c")).set("n", 2)
+            tx.scope(team).set("n", 2)
+        assert hf.conversation("c")["n"] == 1
+        team.remove()  # what makes room is taken
+        team.set("n", 1)
+        hf.team("u").set("n", 1)
+        assert hf.team("u").close() == 2
+
+
+def test_a_scope_takes_so_many_bytes_and_what_was_let_go_of_counts_no_more() -> None:
+    with holdfast.open("memory:", quotas=[Quota("team/*", bytes=2000)]) as hf:
+        team = hf.team("t")
+        team.record("seen", {"data": "x" * 900}, unchecked=True)
+        team.record("seen", {"data": "x" * 900}, unchecked=True)
+        with pytest.raises(LimitError, match="may hold 2,000 bytes: it has 1,8"):
+            team.record("seen", {"data": "x" * 900}, unchecked=True)
+        hf.retain(grace_s=0, policies=[holdfast.RetentionPolicy("team/*", types=["seen"], count=1)])
+        team.record("seen", {"data": "x" * 900}, unchecked=True)
+        with pytest.raises(LimitError):
+            team.record("seen", {"data": "x" * 900}, unchecked=True)
+        team.remove()
+        team.record("seen", {"data": "x" * 900}, unchecked=True)
+
+
+def test_what_another_handle_wrote_counts(tmp_path: Path) -> None:
+    place = f"sqlite:{tmp_path / 'state.db'}"
+    with holdfast.open(place, quotas=[Quota("team/*", bytes=2000)]) as hf:
+        hf.team("t").set("n", "x" * 900)
+        with holdfast.open(place) as other:
+            other.team("t").set("m", "x" * 900)
+        with pytest.raises(LimitError):
+            hf.team("t").set("o", "x" * 900)
+
+
+def test_few_sizes_are_kept_in_mind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_KNOWN_MAX", 2)
+    with holdfast.open("memory:", quotas=[Quota("team/*", bytes=2000)]) as hf:
+        for id in "abc":
+            hf.team(id).set("n", "x" * 900)
+        assert len(hf._log.limits._sizes) <= 2  # type: ignore[union-attr]
+
+
+class Disk:
+    """A disk of 1000 bytes, of which so many are free."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+        self.free = free
+        self.looks = 0
+        self.now = 1000.0
+        monkeypatch.setattr(limits, "disk_space", lambda path: self.space(path))
+        monkeypatch.setattr(limits, "monotonic", lambda: self.now)
+
+    def space(self, _: str) -> tuple[int, int]:
+        self.looks += 1
+        return self.free, 1000
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch, 1000)
+
+
+@pytest.mark.parametrize("kind", ["files", "sqlite"])
+def test_ralph_56_a_disk_that_fills_is_told_of_then_refuses_and_stays_readable(
+    kind: str, tmp_path: Path, disk: Disk
+) -> None:
+    place = str(tmp_path / "s") if kind == "files" else f"sqlite:{tmp_path / 's.db'}"
+    with holdfast.open(place, disk_watch=DiskWatch()) as hf:
+        team = hf.team("t")
+        team.set("n", 1)
+        assert disk.looks == 1
+        team.set("n", 2)
+        assert disk.looks == 1  # not again within a second
+        disk.free, disk.now = 90, disk.now + 2
+        team.set("n", 3)
+        assert [one for one in hf.status()["reports"] if "little space is left" in one]
+        disk.free, disk.now = 40, disk.now + 2
+        team.set("n", 4)
+        with pytest.raises(LimitError, match="no large value is taken"):
+            team.set("large", LARGE)
+        disk.free, disk.now = 10, disk.now + 2
+        with pytest.raises(LimitError, match="what is there can be read"):
+            team.set("n", 5)
+        with pytest.raises(LimitError):
+            team.say("no")
+        assert team.to_dict() == {"n": 4}
+        assert hf.retain(grace_s=0).scopes == []
+        team.remove()
+        assert hf.retain(grace_s=0).events == 4
+        assert hf.check().ok
+        disk.free, disk.now = 1000, disk.now + 2
+        team.set("large", LARGE)
+
+
+def test_only_what_is_asked_for_is_refused(tmp_path: Path, disk: Disk) -> None:
+    disk.free = 1
+    watch = DiskWatch(warn=None, no_blobs=None, no_commits=None)
+    with holdfast.open(str(tmp_path / "s"), disk_watch=watch) as hf:
+        hf.team("t").set("large", LARGE)
+        assert hf.status()["reports"] == []
+
+
+def test_a_store_that_is_on_no_disk_of_this_host_is_not_watched(disk: Disk) -> None:
+    disk.free = 1
+    with holdfast.open("memory:", disk_watch=DiskWatch()) as hf:
+        hf.team("t").set("n", 1)
+    assert disk.looks == 0
+    mixed = {
+        "levels": {
+            "team": {"kind": "files", "place": "/a"},
+            "*": {"kind": "sqlite", "place": "/b.db"},
+            "run": {"kind": "redis", "place": "redis://h"},
+        }
+    }
+    assert local_places(mixed) == ["/a", "/b.db"]
+
+
+def test_the_fullest_disk_counts(disk: Disk) -> None:
+    free = {"/a": 500, "/b": 15, "/c": 60}
+    told: list[str] = []
+    found = Limits(
+        [], DiskWatch(), places=list(free), read=lambda *_: [], report=told.append,
+        space=lambda path: (free[path], 1000),
+    )  # fmt: skip
+    assert found.disk_state() == "no_commits"
+    assert told == [
+        'the disk of "/b" has 15 of 1,000 bytes left: nothing is written any more; what is there '
+        "can be read"
+    ]
+
+
+def test_the_real_disk_has_space(tmp_path: Path) -> None:
+    free, total = limits.disk_space(str(tmp_path))
+    assert 0 < free <= total
