@@ -14,6 +14,7 @@ from holdfast.core.dispatcher import Subscriber
 from holdfast.core.draft import Draft
 from holdfast.core.event import Change, Checkpoint, Event
 from holdfast.core.intent import Done, NotDone, Recovered, Recovery, Unknown, act, verifier
+from holdfast.core.keystore import CommandKeys, FolderKeys, KeyStore, SubjectKey
 from holdfast.core.leases import HeldLease, Worker
 from holdfast.core.limits import DiskWatch, Quota
 from holdfast.core.meta import Meta
@@ -29,16 +30,20 @@ from holdfast.core.schema import downgrade, schema, upgrade
 from holdfast.core.shape import Misfit
 from holdfast.core.transaction import PendingCommit, PendingScope, View
 from holdfast.core.tree import MISSING, List, Map
+from holdfast.erasure import ErasedScope, ErasureReceipt, Subject
 from holdfast.errors import (
     ClosedError,
     ConflictError,
     CorruptError,
+    ErasedError,
     ExistsError,
     ExpiredError,
     FilesTakenError,
     FormatError,
     GitError,
+    HeldError,
     HoldfastError,
+    KeyMissingError,
     LeaseLostError,
     LetGoError,
     LimitError,
@@ -156,6 +161,7 @@ __all__ = [
     "Change",
     "Checkpoint",
     "ClosedError",
+    "CommandKeys",
     "CommitResult",
     "Comparison",
     "Conflict",
@@ -175,6 +181,9 @@ __all__ = [
     "Done",
     "Draft",
     "Edit",
+    "ErasedError",
+    "ErasedScope",
+    "ErasureReceipt",
     "Event",
     "ExistsError",
     "ExpiredError",
@@ -182,6 +191,7 @@ __all__ = [
     "Facts",
     "FileChange",
     "FilesTakenError",
+    "FolderKeys",
     "FormatError",
     "GitError",
     "GlobalScope",
@@ -190,6 +200,7 @@ __all__ = [
     "Group",
     "GroupStatus",
     "Held",
+    "HeldError",
     "HeldLease",
     "Hit",
     "Hits",
@@ -199,6 +210,8 @@ __all__ = [
     "IndexStatus",
     "JointCommit",
     "JointScope",
+    "KeyMissingError",
+    "KeyStore",
     "Lease",
     "LeaseLostError",
     "LeftOut",
@@ -282,6 +295,8 @@ __all__ = [
     "StillRunningError",
     "Store",
     "StoredNode",
+    "Subject",
+    "SubjectKey",
     "Subscriber",
     "TakenBack",
     "Task",

@@ -124,6 +124,13 @@ def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any) -> None:
 
 
 @pytest.fixture
+def subjects_left(filled: None) -> None:
+    """A subject with a scope."""
+    with holdfast.open("store") as hf:
+        hf.conversation(hf.pseudonym("ada"), subject="ada").set("name", "Ada")
+
+
+@pytest.fixture
 def runs_left(filled: None, tiny: Path, monkeypatch: pytest.MonkeyPatch, cli: Any) -> None:
     """A run of each kind: ended, asked, failed, killed within an act, parked."""
     cli("runs", "start", "tiny.py:tiny", "1", "--id", "ended")
@@ -292,6 +299,8 @@ COMMANDS = {
     "git status": ["git", "status"],
     "git log": ["git", "log"],
     "git record": ["git", "record", SCOPE],
+    "git lost": ["git", "lost"],
+    "git merge-driver": ["git", "merge-driver"],
     "fork": ["fork", SCOPE, "b"],
     "session list": ["session", "list"],
     "session export": ["session", "export", SCOPE, "--to", "session.json"],
@@ -299,6 +308,11 @@ COMMANDS = {
     "unretain": ["unretain"],
     "hold": ["hold", SCOPE],
     "unhold": ["unhold", SCOPE],
+    "subject list": ["subject", "list"],
+    "subject show": ["subject", "show", "ada"],
+    "subject export": ["subject", "export", "ada"],
+    "subject erase": ["subject", "erase", "ada", "--yes"],
+    "subject hold": ["subject", "hold", "ada"],
     "trust": ["trust", "commands.toml", "--yes"],
     "secrets": ["secrets", "redact"],
     "check": ["check"],
@@ -398,6 +412,8 @@ def test_every_document_has_the_documented_fields(
         cli("say", SCOPE, "We decided to refund the whole order.")
     if verb == "unhold":
         cli(*COMMANDS["hold"])
+    if verb.startswith("subject"):
+        request.getfixturevalue("subjects_left")
     code = int(verb == "migrate")  # --check has found one
     printed = cli(*COMMANDS[verb], "--json", code=code).document
     documented = example(SECTIONS[verb])

@@ -42,6 +42,7 @@ from holdfast.cli import (
     sessions,
     state,
     store,
+    subjects,
     tasks,
     trust,
     undo,
@@ -117,6 +118,8 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("git status", git.git_status, _LOOK),
     ("git log", git.git_log, _LOOK),
     ("git record", git.git_record, _CHANGE),
+    ("git lost", git.git_lost, _LOOK),
+    ("git merge-driver", git.merge_driver, _CARE),
     ("rewind undo", rewinds.undo, _CHANGE),
     ("remove", history.remove, _CHANGE),
     ("fork", history.fork, _CHANGE),
@@ -139,6 +142,11 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("unretain", retain.unretain, _CARE),
     ("hold", retain.hold, _CARE),
     ("unhold", retain.unhold, _CARE),
+    ("subject list", subjects.list_subjects, _LOOK),
+    ("subject show", subjects.show_subject, _LOOK),
+    ("subject export", subjects.export_subject, _LOOK),
+    ("subject erase", subjects.erase_subject, _CARE),
+    ("subject hold", subjects.hold_subject, _CARE),
     ("check", store.check, _CARE),
     ("doctor", doctor.doctor, _CARE),
     ("migrate", schemas.migrate, _CARE),
@@ -214,6 +222,7 @@ _FAMILIES = {
     "runs": "Start, watch and look after runs: programs whose position survives anything.",
     "schema": "List, show and compare the schemas of a program and of a store.",
     "session": "List sessions that have not ended, and write one as a JSON document.",
+    "subject": "List, show, export, hold and erase people whose data is sealed.",
     "task": "Add, list, claim, change and close tasks.",
 }
 """Words that other verbs follow, such as runs list; one that is a verb too works by itself."""
@@ -239,7 +248,7 @@ def make_app() -> App:
     )
     for family, text in _FAMILIES.items():
         group = _RUNS if family in ("nodes", "project", "runs") else _CHANGE
-        group = _CARE if family == "backup" else group
+        group = _CARE if family in ("backup", "subject") else group
         app.command(App(name=family, help=text, group=group))
     verbs = {name: (function, group) for name, function, group in VERBS}
     aliases = [(alias, *verbs[name]) for alias, name in ALIASES.items()]

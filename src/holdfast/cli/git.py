@@ -1,7 +1,8 @@
-"""Verbs for git: file, git status, git log, git record."""
+"""Verbs for git: file, git status, log, record, lost, merge-driver; recover --from-git."""
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from holdfast.cli.options import (
     command,
     open_reading,
     open_writing,
+    refuse_memory,
 )
 from holdfast.cli.parsing import find_scope, parse_limit
 from holdfast.cli.printing import print_facts, print_json, print_line, print_note, print_table
@@ -23,20 +25,25 @@ from holdfast.cli.rewinds import preview_and_apply
 from holdfast.errors import NotFoundError, UsageError
 from holdfast.git.commits import commit_link, record_commit
 from holdfast.git.files import ProjectFile
+from holdfast.git.installed import install_merge_driver
 from holdfast.git.repository import Commit, Repository
 from holdfast.git.work_tree import WorkTree
 from holdfast.query.form import Hit
 from holdfast.render.git import (
+    brought_back_document,
     commits_document,
     file_at_document,
     file_diff_document,
     file_document,
     git_status_document,
+    lost_document,
+    merge_driver_document,
     path_text,
 )
 from holdfast.render.record import own_event_document
 from holdfast.render.text import clean, show_time
 from holdfast.store import Store
+from holdfast.taken_back import accept_loss, bring_back, find_lost, merge_file
 
 COMMITS_SHOWN = 10
 
@@ -245,3 +252,86 @@ def git_record(
             return
     print_line(f"{clean(named.name)} is at revision {made.revision}: {made.plain['commit'][:12]}")
     print_note(f"what links to it: {command('git log', options.place)}")
+
+
+def recover_from_git(commit: str | None, options: Options) -> None:
+    """Brings back what git took from the store, and prints what that was."""
+    done = bring_back(options.place, commit=commit, actor=options.writer)
+    if options.json:
+        print_json(brought_back_document(done))
+        return
+    for one in (*done.regained, *done.merged):
+        how = "added after what is here" if one.is_diverged else "back as it was"
+        print_line(f"{clean(one.stream)}\t{one.first} to {one.last}\t{how}")
+    for misfit in done.not_applied:
+        print_line(
+            f"{clean(misfit.stream)}\t{misfit.revision}\t{misfit.type} NOT APPLIED: "
+            f"{clean(misfit.why)}"
+        )
+    if not done.regained and not done.merged:
+        print_note("no commit has anything that the store has not")
+
+
+def git_lost(*, accept: Flag = False, options: Options = DEFAULTS) -> None:
+    """List revisions that were in the store here and are not: git took them back.
+
+    Parameters
+    ----------
+    accept
+        They may stay lost: do not name them again.
+    """
+    with open_writing(options) if accept else open_reading(options) as store:
+        found = accept_loss(store) if accept else find_lost(store)
+    if options.json:
+        print_json(lost_document(found, accepted=accept))
+        return
+    rows = [
+        (
+            one.stream,
+            f"{one.first} to {one.last}",
+            one.commit[:12] if one.commit else "in no commit",
+            "others are in their place" if one.is_diverged else "",
+        )
+        for one in found
+    ]
+    if rows:
+        print_table(("scope", "revisions", "commit", ""), rows)
+    else:
+        print_note("git took nothing back")
+    if rows and not accept:
+        print_note(f"bring them back: {command('recover --from-git', options.place)}")
+
+
+def merge_driver(
+    path: Annotated[str | None, Parameter(name="PATH")] = None,
+    ours: Annotated[str | None, Parameter(name="OURS")] = None,
+    theirs: Annotated[str | None, Parameter(name="THEIRS")] = None,
+    /,
+    *,
+    options: Options = DEFAULTS,
+) -> None:
+    """Install the merge driver for the store's files in the repository; git calls it with words.
+
+    Parameters
+    ----------
+    path
+        The file of the store that git merges; without it the driver is installed.
+    ours
+        Where git put our side of it; the merged file goes there.
+    theirs
+        Where git put the other side of it.
+    """
+    if path is not None:
+        if ours is None or theirs is None:
+            raise UsageError("a merge needs PATH, OURS and THEIRS: git gives them as %P %A %B")
+        merge_file(path, ours, theirs)
+        return
+    refuse_memory(options.place)
+    repository = Repository.find(".")
+    inside = repository.relative(options.place)
+    program = f"{shlex.quote(sys.executable)} -m holdfast"
+    lines = install_merge_driver(repository, inside, f"{program} git merge-driver %P %A %B")
+    if options.json:
+        print_json(merge_driver_document(repository.root, lines))
+        return
+    print_line(f"git merges {clean(inside)} with holdfast now")

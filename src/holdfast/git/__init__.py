@@ -6,6 +6,9 @@ work_tree    the files on the disk: what they hold, and putting one back without
 exchange     two names of a folder, exchanged in one step
 files        one file: what it held at a commit, what differs, which commits changed it
 commits      commits and events, each linked to the other
+witness      what a store had when it was closed, noted where git does not take it back
+versions     the versions of a store that commits have
+installed    a merge driver, put into a repository when it is asked for
 rewinds      points to go back to, of scopes and files, and the way back and forth
 """
 

@@ -16,6 +16,7 @@ from holdfast.query.form import Hit
 from holdfast.render.history import diff_document
 from holdfast.render.query import hit_document
 from holdfast.render.text import time_text
+from holdfast.taken_back import BroughtBack, LostRevisions
 
 
 def path_text(path: str) -> str:
@@ -156,4 +157,43 @@ def git_status_document(
             {"path": path_text(one.path), "staged": one.staged, "changed": one.changed}
             for one in files
         ],
+    }
+
+
+def lost_document(lost: Iterable[LostRevisions], *, accepted: bool) -> dict[str, Any]:
+    """Returns the revisions that git took back; `commit` is null if no commit has them."""
+    return {"lost": [_lost(one) for one in lost], "accepted": accepted}
+
+
+def brought_back_document(done: BroughtBack) -> dict[str, Any]:
+    """Returns what was brought back, and what did not fit."""
+    return {
+        "regained": [_lost(one) for one in done.regained],
+        "merged": [_lost(one) for one in done.merged],
+        "events": done.events,
+        "not_applied": [
+            {
+                "scope": one.stream,
+                "revision": one.revision,
+                "type": one.type,
+                "why": one.why,
+                "link": one.link,
+            }
+            for one in done.not_applied
+        ],
+    }
+
+
+def merge_driver_document(root: str, attributes: Sequence[str]) -> dict[str, Any]:
+    """Returns where the merge driver was installed, and the attributes that name it."""
+    return {"work_tree": path_text(root), "attributes": list(attributes)}
+
+
+def _lost(one: LostRevisions) -> dict[str, Any]:
+    return {
+        "scope": one.stream,
+        "first": one.first,
+        "last": one.last,
+        "commit": one.commit,
+        "diverged": one.is_diverged,
     }
