@@ -1,7 +1,8 @@
-"""Verbs for git: file, git status, log, record, lost, merge-driver; recover --from-git."""
+"""Verbs for git: file, git status, log, record, commit, hook, lost, merge-driver; rebuild."""
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from typing import Annotated
@@ -13,6 +14,7 @@ from holdfast.cli.options import (
     DEFAULTS,
     Flag,
     Options,
+    Seconds,
     Words,
     command,
     open_reading,
@@ -20,14 +22,23 @@ from holdfast.cli.options import (
     refuse_memory,
 )
 from holdfast.cli.parsing import find_scope, parse_limit
-from holdfast.cli.printing import print_facts, print_json, print_line, print_note, print_table
+from holdfast.cli.printing import (
+    print_facts,
+    print_json,
+    print_json_line,
+    print_line,
+    print_note,
+    print_table,
+)
 from holdfast.cli.rewinds import preview_and_apply
-from holdfast.errors import NotFoundError, UsageError
+from holdfast.errors import CorruptError, NotFoundError, UsageError
 from holdfast.git.commits import commit_link, record_commit
 from holdfast.git.files import ProjectFile
-from holdfast.git.installed import install_merge_driver
+from holdfast.git.installed import install_hook, install_merge_driver, remove_hook
 from holdfast.git.repository import Commit, Repository
+from holdfast.git.told import commit_as_told, commit_events, read_settings, rebuild_from_git
 from holdfast.git.work_tree import WorkTree
+from holdfast.names import check_scope_name
 from holdfast.query.form import Hit
 from holdfast.render.git import (
     brought_back_document,
@@ -36,9 +47,12 @@ from holdfast.render.git import (
     file_diff_document,
     file_document,
     git_status_document,
+    hook_document,
     lost_document,
+    made_commit_document,
     merge_driver_document,
     path_text,
+    rebuilt_document,
 )
 from holdfast.render.record import own_event_document
 from holdfast.render.text import clean, show_time
@@ -335,3 +349,116 @@ def merge_driver(
         print_json(merge_driver_document(repository.root, lines))
         return
     print_line(f"git merges {clean(inside)} with holdfast now")
+
+
+def git_commit(
+    *files: Annotated[str, Parameter(name="FILES", allow_leading_hyphen=True)],
+    scope: str | None = None,
+    summary: str | None = None,
+    follow: Flag = False,
+    timeout: Seconds = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Commit files, such as views, and tell the events of a scope since the last in the message.
+
+    Parameters
+    ----------
+    files
+        The files; without them those that [git] files of holdfast.toml names.
+    scope
+        The scope; without it the one that [git] scope names.
+    summary
+        The first line of the message.
+    follow
+        Go on: commit after each event or turn, as [git] commit says, until interrupted.
+    timeout
+        With --follow: stop after this time without an event, in seconds or such as 1h30m.
+    """
+    settings = read_settings()
+    paths = list(files) or settings.files
+    name = scope or settings.scope
+    if name is None or not paths:
+        raise UsageError(
+            "git commit needs files and a scope", hint="name them, or set [git] in holdfast.toml"
+        )
+    if follow and settings.commit == "off":
+        raise UsageError("[git] commit of holdfast.toml is off", hint='set it to "turn" or "each"')
+    repository = Repository.find(".")
+    with open_reading(options) as store:
+        found = find_scope(store, name)
+        start = store.position
+        made = commit_events(found, repository, paths, summary=summary)
+        _print_commit(made, options)
+        if follow:
+            events = store.follow_events(after=start, timeout_s=timeout)
+            for one in commit_as_told(events, found, repository, paths, settings.commit):
+                _print_commit(one, options)
+
+
+def _print_commit(commit: Commit | None, options: Options) -> None:
+    if options.json:
+        print_json_line(made_commit_document(commit))
+    elif commit is None:
+        print_note("nothing is new")
+    else:
+        print_line(f"{commit.id[:12]}\t{clean(commit.summary)}")
+
+
+def git_hook(
+    scope: ScopeName | None = None,
+    /,
+    *,
+    remove: Flag = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """Install a hook in the repository here that records each commit in a scope, as git record.
+
+    Parameters
+    ----------
+    scope
+        The scope that commits are recorded in, such as team/support.
+    remove
+        Remove the hook, if it is ours.
+    """
+    repository = Repository.find(".")
+    if remove:
+        was_there = remove_hook(repository)
+        if options.json:
+            print_json(hook_document(repository.root, None))
+        else:
+            print_line("the hook is removed" if was_there else "there is no hook of ours")
+        return
+    if scope is None:
+        raise UsageError("git hook needs a scope, or --remove", hint="holdfast git hook team/red")
+    refuse_memory(options.place)
+    place = options.place if ":" in options.place else os.path.abspath(options.place)
+    words = [sys.executable, "-m", "holdfast", "git", "record", check_scope_name(scope)]
+    path = install_hook(repository, shlex.join([*words, "--store", place]))
+    if options.json:
+        print_json(hook_document(repository.root, path))
+    else:
+        print_line(f"installed {clean(path)}")
+
+
+def rebuild(*, from_git: Flag = False, options: Options = DEFAULTS) -> int:
+    """Rebuild events that the log lacks from the messages of commits; compare those that it has.
+
+    Parameters
+    ----------
+    from_git
+        From the commits of the repository here, as git commit has told them.
+    """
+    if not from_git:
+        raise UsageError("rebuild needs to know from what", hint="holdfast rebuild --from-git")
+    repository = Repository.find(".")
+    with open_writing(options) as store:
+        done = rebuild_from_git(store._log, repository)
+    if options.json:
+        print_json(rebuilt_document(done))
+    else:
+        print_line(f"{done.added} events were added, {done.agree} agree with the log")
+        for place in done.differ:
+            print_line(f"DIFFERS\t{clean(place)}")
+        for place in done.missing:
+            print_line(f"MISSING\t{clean(place)}\tno commit tells it whole, or one before it")
+    return CorruptError.exit_code if done.differ else 0

@@ -8,7 +8,8 @@ files        one file: what it held at a commit, what differs, which commits cha
 commits      commits and events, each linked to the other
 witness      what a store had when it was closed, noted where git does not take it back
 versions     the versions of a store that commits have
-installed    a merge driver, put into a repository when it is asked for
+installed    a merge driver and a hook, put into a repository when they are asked for
+told         events told in the messages of commits, and read back from them
 rewinds      points to go back to, of scopes and files, and the way back and forth
 """
 
@@ -16,6 +17,7 @@ from holdfast.git.commits import EventPlace, events_named, record_commit
 from holdfast.git.files import FileDifference, ProjectFile
 from holdfast.git.repository import Commit, Entry, Repository
 from holdfast.git.rewinds import FileStep, Preview, RewindPoint, Rewinds, Rewound, What
+from holdfast.git.told import GitSettings, Rebuilt, commit_events, rebuild_from_git
 from holdfast.git.work_tree import FileStatus, Look, WorkTree
 
 __all__ = [
@@ -25,15 +27,19 @@ __all__ = [
     "FileDifference",
     "FileStatus",
     "FileStep",
+    "GitSettings",
     "Look",
     "Preview",
     "ProjectFile",
+    "Rebuilt",
     "Repository",
     "RewindPoint",
     "Rewinds",
     "Rewound",
     "What",
     "WorkTree",
+    "commit_events",
     "events_named",
+    "rebuild_from_git",
     "record_commit",
 ]

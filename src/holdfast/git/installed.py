@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from holdfast.errors import UnavailableError, UsageError
+from holdfast.errors import ExistsError, UnavailableError, UsageError
 from holdfast.git.repository import Repository
 
 DRIVER = "holdfast"
@@ -36,3 +36,50 @@ def install_merge_driver(repository: Repository, inside: str, command: str) -> l
     except OSError as error:
         raise UnavailableError(f'"{path}" cannot be written: {error.strerror}') from error
     return lines
+
+
+MARK = "# installed by holdfast git hook"
+
+
+def install_hook(repository: Repository, command: str) -> str:
+    """Installs a hook that runs a command after each commit; returns its path.
+
+    A hook that somebody else wrote is left alone: ExistsError says what to add to it.
+    """
+    path = _hook(repository)
+    text = f"#!/bin/sh\n{MARK}\n{command} >/dev/null || true\n"
+    try:
+        if os.path.lexists(path) and MARK not in _read(path):
+            raise ExistsError(f'there is a hook "{path}" already', hint=f"add to it: {command}")
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(path, 0o755)
+    except OSError as error:
+        raise UnavailableError(f'"{path}" cannot be written: {error.strerror}') from error
+    return path
+
+
+def remove_hook(repository: Repository) -> bool:
+    """Removes the hook, if it is ours; says whether there was one."""
+    path = _hook(repository)
+    if not os.path.lexists(path) or MARK not in _read(path):
+        return False
+    os.unlink(path)
+    return True
+
+
+def _hook(repository: Repository) -> str:
+    code, printed = repository.run("config", "--local", "--get", "core.hooksPath", codes=(0, 1))
+    if code == 0 and printed.strip() not in (b"", b"/dev/null"):
+        raise UsageError(
+            "the hooks of this repository are elsewhere: core.hooksPath names "
+            f"{printed.decode('utf-8', 'replace').strip()!r}",
+            hint="add the command to the hook there",
+        )
+    return os.path.join(repository.common_dir, "hooks", "post-commit")
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()

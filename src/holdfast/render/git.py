@@ -11,6 +11,7 @@ from holdfast.git.commits import events_named
 from holdfast.git.files import FileDifference
 from holdfast.git.repository import Commit
 from holdfast.git.rewinds import FileStep, Preview, RewindPoint, Rewound
+from holdfast.git.told import Rebuilt
 from holdfast.git.work_tree import FileStatus
 from holdfast.query.form import Hit
 from holdfast.render.history import diff_document
@@ -181,6 +182,26 @@ def brought_back_document(done: BroughtBack) -> dict[str, Any]:
             }
             for one in done.not_applied
         ],
+    }
+
+
+def made_commit_document(commit: Commit | None) -> dict[str, Any]:
+    """Returns the commit that was made, null if nothing was new."""
+    return {"made": None if commit is None else commit_document(commit)}
+
+
+def hook_document(root: str, path: str | None) -> dict[str, Any]:
+    """Returns where the hook of a repository is, null if there is none."""
+    return {"work_tree": path_text(root), "hook": None if path is None else path_text(path)}
+
+
+def rebuilt_document(done: Rebuilt) -> dict[str, Any]:
+    """Returns what a rebuild from commits did."""
+    return {
+        "added": done.added,
+        "agree": done.agree,
+        "differ": done.differ,
+        "missing": done.missing,
     }
 
 
