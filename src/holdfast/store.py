@@ -1670,8 +1670,7 @@ def open_store(
     the user's, "command:…" or a KeyStore. `clear_ids` allows ids of theirs that are no pseudonyms.
     """
     _check_options(durability, create, read_only, heartbeat_s, clock)
-    said = check_provenance(source, actor, trust)
-    rules = check_rules(secrets)
+    said, rules = check_provenance(source, actor, trust), check_rules(secrets)
     typed, declared = _check_schemas(schemas, unchecked), check_indexes(indexes)
     clock = clock or SystemClock()
     worker = worker_id(clock, actor)
