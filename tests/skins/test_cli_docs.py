@@ -263,6 +263,7 @@ COMMANDS = {
     "project do": ["project", "do", "write it", "--script", "script.json"],
     "project chat": ["project", "chat", "--script", "script.json"],
     "project status": ["project", "status"],
+    "project watch": ["project", "watch", "--timeout", "0"],
     "project survey": ["project", "survey"],
     "project tasks": ["project", "tasks", "--all"],
     "project sessions": ["project", "sessions"],

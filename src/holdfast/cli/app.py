@@ -102,6 +102,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("project", events.project, _LOOK),
     ("project status", project.status, _LOOK),
     ("project survey", project.survey, _LOOK),
+    ("project watch", project.watch, _LOOK),
     ("project tasks", project.tasks, _LOOK),
     ("project sessions", project.sessions, _LOOK),
     ("session list", sessions.list_sessions, _LOOK),
