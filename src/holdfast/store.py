@@ -132,6 +132,7 @@ from holdfast.query.form import TIMEOUT_S, Hit, Hits, Kind, Rows, Where, check_w
 from holdfast.query.links import DanglingLink
 from holdfast.query.paths import StateIndex, check_indexes
 from holdfast.query.questions import IndexStatus, Questions
+from holdfast.query.vectors import Embedder, Similar, check_embedder
 from holdfast.record import catches, sessions
 from holdfast.record.audit import Audit
 from holdfast.record.catches import Catch
@@ -210,6 +211,8 @@ class Store:
         clear_ids: bool = False,
         retention: Sequence[RetentionPolicy] = (),
         indexes: Sequence[StateIndex] = (),
+        embedder: Embedder | None = None,
+        secrets: Mapping[str, Mode] | None = None,
     ) -> None:
         self._log = log
         self._clear_ids = clear_ids
@@ -225,14 +228,16 @@ class Store:
         self._context = RecordContext(log, self.lease_keeper)
         self._engine = Engine(self)
         self._nodes = Nodes(self)
-        self._questions = Questions(self._context, read_only=read_only, indexes=indexes)
+        self._questions = Questions(
+            self._context, read_only=read_only, indexes=indexes, embedder=embedder
+        )
         self._context.find_decisions = self._questions.find_decisions
         self._retainer = Retainer(log, self.lease_keeper, self._questions.let_go)
         self._erasure = Erasure(self._context, self._retainer, self._levels)
         self._projections = Projections(log)
         self._scratches = Scratches(log.clock, log.actor, self.global_())
-        self._secrets_given: dict[str, Mode] = {}
         self._read_only = read_only
+        self._use_secrets(secrets or {})
         self._async_stores: list[Any] = []  # one for each event loop that uses this store
 
     # --- scopes ----------------------------------------------------------------------------------
@@ -1391,6 +1396,17 @@ class Store:
             return build_compact(self._context, found, wanted)
         return build(self._context, found, self.query, wanted)
 
+    def similar(
+        self, to: str, *, limit: int = 10, embedder: Embedder | None = None, **question: Any
+    ) -> list[Similar]:
+        """Returns what is nearest to a text in meaning, the nearest first, each with its score.
+
+        By the `embedder`, or the one that the store was opened with. What it has not seen yet it is
+        given first. Messages, decisions, tasks, facts and events of your own are compared. The
+        other arguments are those of `query`, and leave out what does not fit.
+        """
+        return self._questions.similar(to, limit, check_embedder(embedder), **question)
+
     def resolve(self, link: str, *, scope: Scope | str = GLOBAL) -> Hit | None:
         """Returns what a link such as "decision:d7@team/red" leads to; None if it leads nowhere.
 
@@ -1648,6 +1664,7 @@ def open_store(
     quotas: Sequence[Quota] = (),
     disk_watch: DiskWatch | None = None,
     indexes: Sequence[StateIndex] = (),
+    embedder: Embedder | None = None,
     keys: str | os.PathLike[str] | KeyStore | None = None,
     clear_ids: bool = False,
     **options: Any,
@@ -1663,43 +1680,35 @@ def open_store(
     says every `heartbeat_s` that it lives; silent for three times that, it is a suspect.
     `backend` is an open backend in place of a URL. The store closes it. `schemas` are the classes
     that `@holdfast.schema` made schemas of scopes. A scope that has one which is not among them is
-    not written to, unless `unchecked` says so. `indexes` are what `holdfast.index` declared.
-    `retention`, `quotas` and `disk_watch` say what goes, and what is refused for want of room.
-    `secrets` is off, warn, redact or refuse, or a mapping from patterns of scopes to these.
+    not written to, unless `unchecked` says so. `indexes` are those of `holdfast.index`, `embedder`
+    is what `similar` compares by. `retention`, `quotas` and `disk_watch` say what goes, and what is
+    refused for want of room; `secrets` what is done about secrets, by patterns of scopes.
     `keys` is where the keys of subjects are: a folder, by default that of HOLDFAST_KEYS or one of
     the user's, "command:…" or a KeyStore. `clear_ids` allows ids of theirs that are no pseudonyms.
     """
     _check_options(durability, create, read_only, heartbeat_s, clock)
     said, rules = check_provenance(source, actor, trust), check_rules(secrets)
     typed, declared = _check_schemas(schemas, unchecked), check_indexes(indexes)
-    clock = clock or SystemClock()
+    embedder, clock = check_embedder(embedder), clock or SystemClock()
     worker = worker_id(clock, actor)
     url, named, stored = _read_mix(url)
-    care = _with_care(stored, retention, quotas, disk_watch)
-    known = _known_levels(named, levels)
+    care, known = _with_care(stored, retention, quotas, disk_watch), _known_levels(named, levels)
     options = {"durability": durability, "create": create, "read_only": read_only, **options}
     opened, shown = _open_or_take(backend, url, known, clock, options)
     sealing = Sealing(partial(_keys_apart, keys, shown))
-    log = _make_log(opened, clock, worker, said, typed, care, sealing)
+    log = _make_log(opened, clock, said._replace(actor=said.actor or worker), typed, care, sealing)
     log.dispatcher = shared_dispatcher(backend or _place_of(shown) or opened)
-    store = Store(
+    return Store(
         log, url=shown, worker=worker, levels=known, heartbeat_s=heartbeat_s, read_only=read_only,
         clear_ids=check_flag(clear_ids, "clear_ids"), retention=care.retention, indexes=declared,
+        embedder=embedder, secrets=rules,
     )  # fmt: skip
-    store._use_secrets(rules)  # pyright: ignore[reportPrivateUsage]
-    return store
 
 
 def _make_log(
-    backend: Backend,
-    clock: Clock,
-    worker: str,
-    said: Said,
-    typed: Typed,
-    care: Care,
-    sealing: Sealing,
+    backend: Backend, clock: Clock, said: Said, typed: Typed, care: Care, sealing: Sealing
 ) -> Log:
-    log = Log(backend, clock=clock, actor=said.actor or worker, sealing=sealing)
+    log = Log(backend, clock=clock, actor=said.actor or "", sealing=sealing)
     log.said = said if said.meta is not None else None
     log.use_schemas(typed)
     log.use_limits(care.quotas, care.disk)

@@ -246,6 +246,7 @@ COMMANDS = {
     "groups": ["groups"],
     "decisions": ["decisions", SCOPE],
     "query": ["query", "--kind", "decision"],
+    "similar": ["similar", "state management", "--embedder", "tests.skins.embedders:letters"],
     "sql": ["sql", "select id, status from decisions"],
     "stale": ["stale"],
     "audit": ["audit", SCOPE],

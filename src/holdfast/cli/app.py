@@ -89,6 +89,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("groups", store.groups, _LOOK),
     ("decisions", decisions.decisions, _LOOK),
     ("query", query.query, _LOOK),
+    ("similar", query.similar, _LOOK),
     ("sql", query.sql, _LOOK),
     ("stale", facts.stale, _LOOK),
     ("audit", state.audit, _LOOK),
