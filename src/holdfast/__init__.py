@@ -90,6 +90,7 @@ from holdfast.query.form import Hit, Hits, Rows, Where
 from holdfast.query.links import DanglingLink
 from holdfast.query.paths import StateIndex, index
 from holdfast.query.questions import IndexStatus
+from holdfast.query.vectors import Embedder, Similar
 from holdfast.record.audit import Audit, AuditItem, Comparison
 from holdfast.record.catches import Catch
 from holdfast.record.context import Stale
@@ -179,6 +180,7 @@ __all__ = [
     "Done",
     "Draft",
     "Edit",
+    "Embedder",
     "ErasedError",
     "ErasedScope",
     "ErasureReceipt",
@@ -282,6 +284,7 @@ __all__ = [
     "Scope",
     "ScratchScope",
     "Session",
+    "Similar",
     "Stale",
     "State",
     "StateAt",

@@ -92,7 +92,7 @@ from holdfast.core.page import (
     write_cursor,
 )
 from holdfast.core.paging import event_page
-from holdfast.core.provenance import Source, check_provenance
+from holdfast.core.provenance import Said, Source, check_provenance
 from holdfast.core.retention import GRACE_S, Binned, Hold, LetGo, Retainer, Retention
 from holdfast.core.sealing import Sealing
 from holdfast.core.transaction import View
@@ -131,6 +131,7 @@ from holdfast.query.form import TIMEOUT_S, Hit, Hits, Kind, Rows, Where, check_w
 from holdfast.query.links import DanglingLink
 from holdfast.query.paths import StateIndex, check_indexes
 from holdfast.query.questions import IndexStatus, Questions
+from holdfast.query.vectors import Embedder, Similar, check_embedder
 from holdfast.record import catches, sessions
 from holdfast.record.audit import Audit
 from holdfast.record.catches import Catch
@@ -202,6 +203,7 @@ class Store:
         clear_ids: bool = False,
         retention: Sequence[RetentionPolicy] = (),
         indexes: Sequence[StateIndex] = (),
+        embedder: Embedder | None = None,
     ) -> None:
         self._log = log
         self._clear_ids = clear_ids
@@ -217,7 +219,9 @@ class Store:
         self._context = RecordContext(log, self.lease_keeper)
         self._engine = Engine(self)
         self._nodes = Nodes(self)
-        self._questions = Questions(self._context, read_only=read_only, indexes=indexes)
+        self._questions = Questions(
+            self._context, read_only=read_only, indexes=indexes, embedder=embedder
+        )
         self._context.find_decisions = self._questions.find_decisions
         self._retainer = Retainer(log, self.lease_keeper, self._questions.let_go)
         self._erasure = Erasure(self._context, self._retainer, self._levels)
@@ -1351,6 +1355,17 @@ class Store:
             return build_compact(self._context, found, wanted)
         return build(self._context, found, self.query, wanted)
 
+    def similar(
+        self, to: str, *, limit: int = 10, embedder: Embedder | None = None, **question: Any
+    ) -> list[Similar]:
+        """Returns what is nearest to a text in meaning, the nearest first, each with its score.
+
+        By the `embedder`, or the one that the store was opened with. What it has not seen yet it is
+        given first. Messages, decisions, tasks, facts and events of your own are compared. The
+        other arguments are those of `query`, and leave out what does not fit.
+        """
+        return self._questions.similar(to, limit, check_embedder(embedder), **question)
+
     def resolve(self, link: str, *, scope: Scope | str = GLOBAL) -> Hit | None:
         """Returns what a link such as "decision:d7@team/red" leads to; None if it leads nowhere.
 
@@ -1607,6 +1622,7 @@ def open_store(
     quotas: Sequence[Quota] = (),
     disk_watch: DiskWatch | None = None,
     indexes: Sequence[StateIndex] = (),
+    embedder: Embedder | None = None,
     keys: str | os.PathLike[str] | KeyStore | None = None,
     clear_ids: bool = False,
     **options: Any,
@@ -1622,7 +1638,8 @@ def open_store(
     says every `heartbeat_s` that it lives; silent for three times that, it is a suspect.
     `backend` is an open backend in place of a URL. The store closes it. `schemas` are the classes
     that `@holdfast.schema` made schemas of scopes. A scope that has one which is not among them is
-    not written to, unless `unchecked` says so. `indexes` are what `holdfast.index` declared.
+    not written to, unless `unchecked` says so. `indexes` are those of `holdfast.index`, `embedder`
+    is what `similar` compares by.
     `retention`, `quotas` and `disk_watch` say what goes, and what is refused for want of room.
     `keys` is where the keys of subjects are: a folder, by default that of HOLDFAST_KEYS or one of
     the user's, "command:…" or a KeyStore. `clear_ids` allows ids of theirs that are no pseudonyms.
@@ -1630,7 +1647,7 @@ def open_store(
     _check_options(durability, create, read_only, heartbeat_s, clock)
     said = check_provenance(source, actor, trust)
     typed, declared = _check_schemas(schemas, unchecked), check_indexes(indexes)
-    clock = clock or SystemClock()
+    embedder, clock = check_embedder(embedder), clock or SystemClock()
     worker = worker_id(clock, actor)
     url, named, stored = _read_mix(url)
     care = _with_care(stored, retention, quotas, disk_watch)
@@ -1639,14 +1656,20 @@ def open_store(
     opened, shown = _open_or_take(backend, url, known, clock, options)
     sealing = Sealing(partial(_keys_apart, keys, shown))
     log = Log(opened, clock=clock, actor=said.actor or worker, sealing=sealing)
-    log.said = said if said.meta is not None else None
-    log.use_schemas(typed)
-    log.use_limits(care.quotas, care.disk)
+    _equip(log, said, typed, care)
     log.dispatcher = shared_dispatcher(backend or _place_of(shown) or opened)
     return Store(
         log, url=shown, worker=worker, levels=known, heartbeat_s=heartbeat_s, read_only=read_only,
         clear_ids=check_flag(clear_ids, "clear_ids"), retention=care.retention, indexes=declared,
+        embedder=embedder,
     )  # fmt: skip
+
+
+def _equip(log: Log, said: Said, typed: Typed, care: Care) -> None:
+    """Tells a log what is said of all that is written, which schemas there are, and what room."""
+    log.said = said if said.meta is not None else None
+    log.use_schemas(typed)
+    log.use_limits(care.quotas, care.disk)
 
 
 def _keys_apart(given: object, shown: str) -> KeyStore:

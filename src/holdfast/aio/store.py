@@ -655,6 +655,7 @@ class AsyncStore:
     catches = mirror(Store.catches, of="_store")
 
     query = mirror(Store.query, of="_store")
+    similar = mirror(Store.similar, of="_store")
     context = mirror(Store.context, of="_store")
     boot = mirror(Store.boot, of="_store")
     resolve = mirror(Store.resolve, of="_store")

@@ -952,7 +952,7 @@ class Decisions:
         last = min(last, low)
         while found := find(stream, (last + 1,), newest - first):
             for _, id, _ in found:
-                entry = self._as_had_by(stream, id)
+                entry = self.as_had_by(stream, id)
                 if entry is None:  # in an old form, or gone since
                     yield from self._read_back(stream, last, newest, first)
                     return
@@ -961,7 +961,7 @@ class Decisions:
         if found is None:
             yield from self._read_back(stream, last, newest, first)
 
-    def _as_had_by(self, stream: str, id: str) -> Decision | None:
+    def as_had_by(self, stream: str, id: str) -> Decision | None:
         """Returns a decision as a scope has it, found by its key; None if it cannot be."""
         key, of = split_id(id)
         item = KeyedItem(KIND, of, key)
@@ -993,7 +993,7 @@ class Decisions:
         try:
             own = self._read(KeyedItem(KIND, of, key)) if of in streams else None
             own = own or (self._read_old(id, of) if of in streams else None)
-            copies = [own] if own else [self._as_had_by(stream, id) for stream in streams]
+            copies = [own] if own else [self.as_had_by(stream, id) for stream in streams]
         except ExpiredError:
             _logger.debug('decision "%s" is of an expired scope: passed over', id)
             return
