@@ -24,6 +24,7 @@ from holdfast.core.own_event import OwnEvent, event
 from holdfast.core.page import Page
 from holdfast.core.past import StateAt
 from holdfast.core.provenance import provenance
+from holdfast.core.redaction import SecretWarning
 from holdfast.core.retention import Binned, Hold, LetGo, Retained, Retention
 from holdfast.core.schema import downgrade, schema, upgrade
 from holdfast.core.shape import Misfit
@@ -57,6 +58,7 @@ from holdfast.errors import (
     RunCancelledError,
     RunFailedError,
     SchemaError,
+    SecretError,
     StepError,
     StillRunningError,
     UnavailableError,
@@ -283,6 +285,8 @@ __all__ = [
     "SchemaError",
     "Scope",
     "ScratchScope",
+    "SecretError",
+    "SecretWarning",
     "Session",
     "Similar",
     "Stale",

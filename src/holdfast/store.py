@@ -93,13 +93,14 @@ from holdfast.core.page import (
 )
 from holdfast.core.paging import event_page
 from holdfast.core.provenance import Said, Source, check_provenance
+from holdfast.core.redaction import Mode, Redactor, check_rules, stricter
 from holdfast.core.retention import GRACE_S, Binned, Hold, LetGo, Retainer, Retention
 from holdfast.core.sealing import Sealing
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
 from holdfast.core.typed import Typed
 from holdfast.erasure import Erasure, ErasureReceipt, Subject
-from holdfast.errors import CorruptError, ExpiredError, UsageError, show_value
+from holdfast.errors import CorruptError, ExpiredError, HoldfastError, UsageError, show_value
 from holdfast.git.rewinds import Rewinds
 from holdfast.git.witness import loss_reports, remember
 from holdfast.joint import JointCommit
@@ -136,7 +137,14 @@ from holdfast.record import catches, sessions
 from holdfast.record.audit import Audit
 from holdfast.record.catches import Catch
 from holdfast.record.context import RecordContext, Stale
-from holdfast.record.decisions import Decision, Decisions, Policy, PolicyMode, set_policy
+from holdfast.record.decisions import (
+    Decision,
+    Decisions,
+    Policy,
+    PolicyMode,
+    secret_rules,
+    set_policy,
+)
 from holdfast.record.recovery import recover, stale
 from holdfast.record.retention_policies import (
     AppliedPolicies,
@@ -204,6 +212,7 @@ class Store:
         retention: Sequence[RetentionPolicy] = (),
         indexes: Sequence[StateIndex] = (),
         embedder: Embedder | None = None,
+        secrets: Mapping[str, Mode] | None = None,
     ) -> None:
         self._log = log
         self._clear_ids = clear_ids
@@ -228,6 +237,7 @@ class Store:
         self._projections = Projections(log)
         self._scratches = Scratches(log.clock, log.actor, self.global_())
         self._read_only = read_only
+        self._use_secrets(secrets or {})
         self._async_stores: list[Any] = []  # one for each event loop that uses this store
 
     # --- scopes ----------------------------------------------------------------------------------
@@ -1203,6 +1213,37 @@ class Store:
         found = [catches.read_catch(self._log.record(hit.scope, hit.revision)) for hit in hits]
         return Page(found, more=hits.more, cursor=hits.cursor)
 
+    def guard_secrets(self, mode: Mode, *, scope: Scope | str = "*") -> None:
+        """Says what is done about secrets in what is written to scopes: off, warn, redact, refuse.
+
+        `scope` is a name, or a pattern in which * is any characters; runs are `run/*`. Of several
+        that fit the longest counts. It is stored: this handle heeds it at once, and every one that
+        is opened from now on. What `open(secrets=…)` says counts too where it is stricter.
+        """
+        pattern = scope if isinstance(scope, str) else scope.name
+        set_policy(self._context, ("secrets", pattern), check_rules({pattern: mode})[pattern])
+        self._use_secrets()
+
+    @property
+    def secrets(self) -> dict[str, Mode]:
+        """What is done about secrets here, by pattern of scopes; where none fits, nothing."""
+        return {} if self._log.redactor is None else dict(self._log.redactor.rules)
+
+    def _use_secrets(self, given: Mapping[str, Mode] | None = None) -> None:
+        """Has the log heed what the store and the opener of this handle say about secrets."""
+        if given is not None:
+            self._secrets_given = dict(given)
+        stored: dict[str, Mode] = {}
+        try:
+            stored = secret_rules(self._context)
+        except HoldfastError as error:
+            # A store that is too damaged to tell is still read; what is written is guarded by what
+            # the opener says.
+            self._log.report(f"what the store says about secrets cannot be read: {error.message}")
+        rules = stricter(stored, self._secrets_given)
+        is_on = any(mode != "off" for mode in rules.values())
+        self._log.use_redactor(Redactor(rules) if is_on else None)
+
     # --- files -----------------------------------------------------------------------------------
 
     def views(
@@ -1616,6 +1657,7 @@ def open_store(
     heartbeat_s: float = HEARTBEAT_S,
     levels: Mapping[str, str] | None = None,
     backend: Backend | None = None,
+    secrets: Mode | Mapping[str, Mode] = "off",
     schemas: Sequence[type[Any]] = (),
     unchecked: bool = False,
     retention: Sequence[RetentionPolicy] = (),
@@ -1639,37 +1681,38 @@ def open_store(
     `backend` is an open backend in place of a URL. The store closes it. `schemas` are the classes
     that `@holdfast.schema` made schemas of scopes. A scope that has one which is not among them is
     not written to, unless `unchecked` says so. `indexes` are those of `holdfast.index`, `embedder`
-    is what `similar` compares by.
-    `retention`, `quotas` and `disk_watch` say what goes, and what is refused for want of room.
+    is what `similar` compares by. `retention`, `quotas` and `disk_watch` say what goes, and what is
+    refused for want of room; `secrets` what is done about secrets, by patterns of scopes.
     `keys` is where the keys of subjects are: a folder, by default that of HOLDFAST_KEYS or one of
     the user's, "command:…" or a KeyStore. `clear_ids` allows ids of theirs that are no pseudonyms.
     """
     _check_options(durability, create, read_only, heartbeat_s, clock)
-    said = check_provenance(source, actor, trust)
+    said, rules = check_provenance(source, actor, trust), check_rules(secrets)
     typed, declared = _check_schemas(schemas, unchecked), check_indexes(indexes)
     embedder, clock = check_embedder(embedder), clock or SystemClock()
     worker = worker_id(clock, actor)
     url, named, stored = _read_mix(url)
-    care = _with_care(stored, retention, quotas, disk_watch)
-    known = _known_levels(named, levels)
+    care, known = _with_care(stored, retention, quotas, disk_watch), _known_levels(named, levels)
     options = {"durability": durability, "create": create, "read_only": read_only, **options}
     opened, shown = _open_or_take(backend, url, known, clock, options)
     sealing = Sealing(partial(_keys_apart, keys, shown))
-    log = Log(opened, clock=clock, actor=said.actor or worker, sealing=sealing)
-    _equip(log, said, typed, care)
+    log = _make_log(opened, clock, said._replace(actor=said.actor or worker), typed, care, sealing)
     log.dispatcher = shared_dispatcher(backend or _place_of(shown) or opened)
     return Store(
         log, url=shown, worker=worker, levels=known, heartbeat_s=heartbeat_s, read_only=read_only,
         clear_ids=check_flag(clear_ids, "clear_ids"), retention=care.retention, indexes=declared,
-        embedder=embedder,
+        embedder=embedder, secrets=rules,
     )  # fmt: skip
 
 
-def _equip(log: Log, said: Said, typed: Typed, care: Care) -> None:
-    """Tells a log what is said of all that is written, which schemas there are, and what room."""
+def _make_log(
+    backend: Backend, clock: Clock, said: Said, typed: Typed, care: Care, sealing: Sealing
+) -> Log:
+    log = Log(backend, clock=clock, actor=said.actor or "", sealing=sealing)
     log.said = said if said.meta is not None else None
     log.use_schemas(typed)
     log.use_limits(care.quotas, care.disk)
+    return log
 
 
 def _keys_apart(given: object, shown: str) -> KeyStore:

@@ -320,6 +320,7 @@ COMMANDS = {
     "subject erase": ["subject", "erase", "ada", "--yes"],
     "subject hold": ["subject", "hold", "ada"],
     "trust": ["trust", "commands.toml", "--yes"],
+    "secrets": ["secrets", "redact"],
     "check": ["check"],
     "doctor": ["doctor"],
     "copy": ["copy", "store", "other"],

@@ -58,6 +58,7 @@ from holdfast.core.page import (
     read_cursor,
     write_cursor,
 )
+from holdfast.core.redaction import MODES, Mode
 from holdfast.core.tree import Op
 from holdfast.errors import (
     ClosedError,
@@ -404,7 +405,7 @@ BREACHED = "policy.breached"
 POLICY_S = 5.0
 """How long a run does without another look at a policy that was off."""
 POLICY_STREAM = "policy/store"
-"""Its state has what the store says: "effects", and "keep" by level."""
+"""Its state has what the store says: "effects", "keep" by level, "secrets" by pattern of scopes."""
 
 PolicyMode = Literal["off", "warn", "refuse"]
 
@@ -423,6 +424,13 @@ def kept_when_closed(context: RecordContext, level: str) -> bool | None:
     """Returns what the store says about the state of a level's closed scopes; None if nothing."""
     kept = context.policy_log.newest(POLICY_STREAM).root.get("keep", {})
     return kept.get(level)
+
+
+def secret_rules(context: RecordContext) -> dict[str, Mode]:
+    """Returns what the store says about secrets, by pattern of scopes."""
+    found = context.policy_log.newest(POLICY_STREAM).root.get("secrets", {})
+    # One that this version does not know is a newer one: rather too strict.
+    return {name: mode if mode in MODES else "refuse" for name, mode in found.items()}
 
 
 def set_policy(context: RecordContext, path: tuple[str, ...], value: object) -> None:
@@ -585,6 +593,8 @@ class Decisions:
         write = scope._event_write(NewEvent(OPENED, codec.encode(data)), key=item.key(1))
         result = keyed_item.append(self.log, item, 1, write, marks=tuple(marks))
         after = result.after[0]
+        if result.redacted:
+            data = codec.decode(result.written(write).new_events[-1].payload)
         envelope = _Envelope(scope.name, after.revision, after.time, *self.log.provenance)
         entry = self._with_liveness(opened(envelope, data))
         if entry.is_open and not entry.is_personal:
