@@ -246,6 +246,7 @@ COMMANDS = {
     "groups": ["groups"],
     "decisions": ["decisions", SCOPE],
     "query": ["query", "--kind", "decision"],
+    "similar": ["similar", "state management", "--embedder", "tests.skins.embedders:letters"],
     "sql": ["sql", "select id, status from decisions"],
     "stale": ["stale"],
     "audit": ["audit", SCOPE],
@@ -263,6 +264,7 @@ COMMANDS = {
     "project do": ["project", "do", "write it", "--script", "script.json"],
     "project chat": ["project", "chat", "--script", "script.json"],
     "project status": ["project", "status"],
+    "project watch": ["project", "watch", "--timeout", "0"],
     "project survey": ["project", "survey"],
     "project tasks": ["project", "tasks", "--all"],
     "project sessions": ["project", "sessions"],
@@ -272,6 +274,7 @@ COMMANDS = {
     "project follow-up": ["project", "follow-up", "then tea"],
     "project note": ["project", "note", "below the mat"],
     "project checkpoint": ["project", "checkpoint", "before"],
+    "project recover": ["project", "recover"],
     "project rewind": ["project", "rewind", "marked"],
     "project alias": ["project", "alias", "ralph", "--to", "bin"],
     "decide": ["decide", SCOPE, "refund", "--because", "broken"],
@@ -299,6 +302,11 @@ COMMANDS = {
     "git status": ["git", "status"],
     "git log": ["git", "log"],
     "git record": ["git", "record", SCOPE],
+    "git commit": ["git", "commit", "a.txt", "--scope", SCOPE],
+    "git hook": ["git", "hook", SCOPE],
+    "rebuild": ["rebuild", "--from-git"],
+    "git lost": ["git", "lost"],
+    "git merge-driver": ["git", "merge-driver"],
     "fork": ["fork", SCOPE, "b"],
     "session list": ["session", "list"],
     "session export": ["session", "export", SCOPE, "--to", "session.json"],
@@ -312,6 +320,7 @@ COMMANDS = {
     "subject erase": ["subject", "erase", "ada", "--yes"],
     "subject hold": ["subject", "hold", "ada"],
     "trust": ["trust", "commands.toml", "--yes"],
+    "secrets": ["secrets", "redact"],
     "check": ["check"],
     "doctor": ["doctor"],
     "copy": ["copy", "store", "other"],
@@ -407,7 +416,7 @@ def test_every_document_has_the_documented_fields(
         cli("views", "write", "notes")
         with Path("notes/TASKS.md").open("a") as file:
             file.write("- [ ] call ann\n")
-    if verb == "file" or verb.startswith("git"):
+    if verb in ("file", "rebuild") or verb.startswith("git"):
         make_repository()
         cli("git", "record", SCOPE)
     if verb == "rewind undo":
