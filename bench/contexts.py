@@ -74,7 +74,7 @@ def _boot(size: Size, report: Report) -> None:
 
 def _compare(size: Size, report: Report, ours: Loop, bare: Loop, what: str) -> None:
     with closing([ours, bare]):
-        taken = interleave([ours, bare], blocks=min(size.blocks, 30), operations=3)
+        taken = interleave([ours, bare], blocks=min(size.blocks, 20), operations=2)
     for one in (ours, bare):
         report.rows.append({"what": one.name, **latency_row(taken[one.name])})
     report.at_most(what, ratio(taken[ours.name], taken[bare.name]).value, 2)

@@ -101,6 +101,7 @@ from holdfast.core.typed import Typed
 from holdfast.erasure import Erasure, ErasureReceipt, Subject
 from holdfast.errors import CorruptError, ExpiredError, UsageError, show_value
 from holdfast.git.rewinds import Rewinds
+from holdfast.git.witness import loss_reports, remember
 from holdfast.joint import JointCommit
 from holdfast.names import (
     CONVERSATION,
@@ -222,6 +223,7 @@ class Store:
         self._erasure = Erasure(self._context, self._retainer, self._levels)
         self._projections = Projections(log)
         self._scratches = Scratches(log.clock, log.actor, self.global_())
+        self._read_only = read_only
         self._async_stores: list[Any] = []  # one for each event loop that uses this store
 
     # --- scopes ----------------------------------------------------------------------------------
@@ -1568,7 +1570,10 @@ class Store:
         with contextlib.suppress(CorruptError):
             content = content_of(self._log)
             counts = {"scopes": content.streams, "events": content.events, "digest": content.digest}
-        reports = [*facts["reports"], *copy_reports(facts), *self._log.reports]
+        taken: list[str] = []
+        with contextlib.suppress(CorruptError):
+            taken = loss_reports(self._log)
+        reports = [*facts["reports"], *copy_reports(facts), *taken, *self._log.reports]
         return {**facts, **counts, "worker": self.worker, "reports": reports}
 
     def close(self) -> None:
@@ -1579,6 +1584,8 @@ class Store:
         self._groups.close()
         self.lease_keeper.close()
         self._questions.close()
+        if not self._read_only:
+            remember(self._log)
         self._log.close()
 
     def __enter__(self) -> Store:

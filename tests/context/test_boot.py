@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast import ConflictError, UsageError
+from holdfast import ConflictError, UnavailableError, UsageError
 from holdfast.cli import main
 from holdfast.context import block
 from holdfast.context.block import BEGIN, END, splice, write_block
@@ -146,42 +146,73 @@ def test_markers_that_are_no_pair_are_refused(data: bytes, tmp_path: Path):
     assert path.read_bytes() == data
 
 
-def saving_meanwhile(path: Path, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def saving_meanwhile(path: Path, saved: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     """Has somebody save the file each time when the new one lies beside it."""
-    real: Callable[..., Any] = os.chmod
-    left = iter(range(times))
+    real: Callable[..., Any] = block.write_new
+    left = iter(saved)
 
-    def chmod(beside: str, mode: int) -> None:
-        real(beside, mode)
-        number = next(left, None)
-        if number is not None:
-            path.write_bytes(b"theirs %d\n" % number)
+    def write_new(beside: Path, data: bytes, mode: int | None) -> None:
+        real(beside, data, mode)
+        if (theirs := next(left, None)) is not None:
+            path.write_bytes(theirs)
 
-    monkeypatch.setattr(block.os, "chmod", chmod)
+    monkeypatch.setattr(block, "write_new", write_new)
 
 
-def test_what_somebody_saves_meanwhile_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_what_somebody_saves_meanwhile_is_kept(
+    can_exchange: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    if not can_exchange:
+        monkeypatch.setattr("holdfast.views.exchange._library", lambda: None)
     path = tmp_path / "AGENTS.md"
     path.write_bytes(b"mine\n")
-    saving_meanwhile(path, 2, monkeypatch)
+    saving_meanwhile(path, [b"theirs 0\n", b"theirs 1\n"], monkeypatch)
     assert write_block(str(path), "text")
     assert path.read_bytes() == b"theirs 1\n\n" + BEGIN + b"\ntext\n" + END + b"\n"
     assert os.listdir(tmp_path) == ["AGENTS.md"]
 
 
-def test_a_file_that_never_rests_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_new_file_that_somebody_makes_meanwhile_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     path = tmp_path / "AGENTS.md"
-    saving_meanwhile(path, 99, monkeypatch)
-    with pytest.raises(ConflictError, match="changed 10 times"):
-        write_block(str(path), "text")
-    assert path.read_bytes() == b"theirs 9\n"
+    saving_meanwhile(path, [b"theirs\n"], monkeypatch)
+    assert write_block(str(path), "text")
+    assert path.read_bytes().startswith(b"theirs\n\n" + BEGIN)
     assert os.listdir(tmp_path) == ["AGENTS.md"]
+
+
+def test_a_save_that_breaks_the_markers_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = tmp_path / "AGENTS.md"
+    path.write_bytes(b"mine\n")
+    theirs = BEGIN + b"\n" + BEGIN + b"\n"
+    saving_meanwhile(path, [theirs], monkeypatch)
+    with pytest.raises(UsageError, match="markers of a boot block"):
+        write_block(str(path), "text")
+    assert path.read_bytes() == theirs
+    assert os.listdir(tmp_path) == ["AGENTS.md"]
+
+
+def test_a_file_that_never_rests_keeps_what_was_saved_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = tmp_path / "AGENTS.md"
+    path.write_bytes(b"mine\n")
+    saving_meanwhile(path, [b"theirs %d\n" % number for number in range(99)], monkeypatch)
+    with pytest.raises(ConflictError, match="was saved 10 times") as raised:
+        write_block(str(path), "text")
+    [beside] = [name for name in os.listdir(tmp_path) if name != "AGENTS.md"]
+    assert beside in (raised.value.hint or "")
+    assert (tmp_path / beside).read_bytes() == b"theirs 9\n"
 
 
 def test_what_cannot_be_written_is_named(tmp_path: Path):
     with pytest.raises(UsageError, match="cannot be read"):
         write_block(str(tmp_path), "text")
-    with pytest.raises(UsageError, match="cannot be written"):
+    with pytest.raises(UnavailableError, match="cannot be written"):
         write_block(str(tmp_path / "no" / "AGENTS.md"), "text")
 
 
@@ -203,7 +234,7 @@ def test_a_kill_leaves_the_old_file_or_the_new_one(tmp_path: Path):
         "print('begun', flush=True)\n"
         "while True:\n    number += 1\n    write_block(sys.argv[1], f'text {number}\\n' * 2000)\n"
     )
-    for _ in range(4):
+    for _ in range(2):
         child = subprocess.Popen(
             [sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, text=True
         )

@@ -32,7 +32,7 @@ ITEMS = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(scope=NAME, items=st.lists(ITEMS, max_size=4))
 def test_everything_that_is_encoded_can_be_read_back(scope: str, items: list[CompactItem]):
     assert decode_items(encode_items(scope, items)) == (scope, items)

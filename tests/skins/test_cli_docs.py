@@ -272,6 +272,7 @@ COMMANDS = {
     "project follow-up": ["project", "follow-up", "then tea"],
     "project note": ["project", "note", "below the mat"],
     "project checkpoint": ["project", "checkpoint", "before"],
+    "project recover": ["project", "recover"],
     "project rewind": ["project", "rewind", "marked"],
     "project alias": ["project", "alias", "ralph", "--to", "bin"],
     "decide": ["decide", SCOPE, "refund", "--because", "broken"],
@@ -299,6 +300,11 @@ COMMANDS = {
     "git status": ["git", "status"],
     "git log": ["git", "log"],
     "git record": ["git", "record", SCOPE],
+    "git commit": ["git", "commit", "a.txt", "--scope", SCOPE],
+    "git hook": ["git", "hook", SCOPE],
+    "rebuild": ["rebuild", "--from-git"],
+    "git lost": ["git", "lost"],
+    "git merge-driver": ["git", "merge-driver"],
     "fork": ["fork", SCOPE, "b"],
     "session list": ["session", "list"],
     "session export": ["session", "export", SCOPE, "--to", "session.json"],
@@ -395,7 +401,7 @@ def test_every_document_has_the_documented_fields(
         request.getfixturevalue("programs_left")
     if verb.startswith("rewind"):
         cli("rewind", "mark", "marked", "--scope", SCOPE)
-    if verb == "file" or verb.startswith("git"):
+    if verb in ("file", "rebuild") or verb.startswith("git"):
         make_repository()
         cli("git", "record", SCOPE)
     if verb == "rewind undo":

@@ -15,11 +15,20 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+import holdfast
 from holdfast.agents.command import Command
 from holdfast.agents.config import FILE, load_executor
 from holdfast.agents.protocol import Executor
 from holdfast.agents.scripted import Scripted
-from holdfast.cli.options import DEFAULTS, Flag, Options, Seconds, open_reading, open_writing
+from holdfast.cli.options import (
+    DEFAULTS,
+    Flag,
+    Options,
+    Seconds,
+    open_reading,
+    open_writing,
+    refuse_memory,
+)
 from holdfast.cli.parsing import parse_priority
 from holdfast.cli.printing import (
     print_aside,
@@ -44,6 +53,7 @@ from holdfast.render.projects import (
     alias_document,
     outcome_document,
     project_sessions_document,
+    recovery_report_document,
     sent_document,
     status_document,
     summary_document,
@@ -467,6 +477,49 @@ def print_summary(summary: Summary) -> None:
             ("next", short(summary.next)),
         ]
     )
+
+
+def recover(
+    *,
+    from_files: Flag = False,
+    go_on: Flag = False,
+    script: Path | None = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Say what is known of the project after a crash, and from where; import edited files.
+
+    Parameters
+    ----------
+    from_files
+        The store is gone: make a new one from the five files and git.
+    go_on
+        Go on with the work that was left.
+    script
+        A JSON file that answers for all agents, instead of [agents] of holdfast.toml.
+    """
+    if from_files:
+        refuse_memory(options.place)
+    store = (
+        holdfast.open(options.place, actor=options.writer) if from_files else open_writing(options)
+    )
+    with store:
+        project = store.project(".")
+        if from_files and project.scope.revision:
+            raise UsageError(
+                f'the store knows project "{project.id}": {project.scope.revision} events',
+                hint="leave out --from-files",
+            )
+        if go_on:
+            store.use_executor(executor(script))
+        found = project.recover(go_on=go_on)
+    if options.json:
+        print_json(recovery_report_document(found))
+        return
+    print_table(
+        ("source", "what", "found"), [(one.source, one.name, one.value) for one in found.facts]
+    )
+    for one in found.differences:
+        print_line(clean(f"{one.file} {one.item or ''}: {one.found} ({one.winner} counts)"))
 
 
 def checkpoint(name: str, /, *, options: Options = DEFAULTS) -> None:
