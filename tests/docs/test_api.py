@@ -23,6 +23,7 @@ MODULES = (
     "holdfast.backup",
     "holdfast.git",
     "holdfast.interchange",
+    "holdfast.projects",
     "holdfast.taken_back",
     "holdfast.copy",
     "holdfast.advise",
