@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -176,6 +177,7 @@ from holdfast.undo import Undoing, Undone
 from holdfast.views.directory import Views
 from holdfast.views.item_view import ItemView
 
+_logger = logging.getLogger("holdfast.store")
 P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A")
@@ -1239,7 +1241,7 @@ class Store:
         except HoldfastError as error:
             # A store that is too damaged to tell is still read; what is written is guarded by what
             # the opener says.
-            self._log.report(f"what the store says about secrets cannot be read: {error.message}")
+            _logger.warning("what the store says about secrets cannot be read: %s", error)
         rules = stricter(stored, self._secrets_given)
         is_on = any(mode != "off" for mode in rules.values())
         self._log.use_redactor(Redactor(rules) if is_on else None)
