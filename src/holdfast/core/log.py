@@ -108,6 +108,7 @@ from holdfast.core.meta import Meta, encode_meta, imported_meta, is_imported, jo
 from holdfast.core.observe import Observer, Observers, Tracer
 from holdfast.core.own_event import event_of
 from holdfast.core.provenance import SAID, Said, both
+from holdfast.core.redaction import Redactor
 from holdfast.core.schema import Schema
 from holdfast.core.sealing import PREFIX as SUBJECT_PREFIX
 from holdfast.core.sealing import Seal, Sealing, stream_of
@@ -307,6 +308,10 @@ class Log:
 
     is_gathering = False
     """Whether what is committed to it is one part of a commit to come (`gathering.py`)."""
+    said: Said | None = None
+    """What is said of all that is written here, unless a block says otherwise (0047)."""
+    redactor: Redactor | None = None
+    """What keeps secrets out, if anything does: `use_redactor` sets it."""
 
     def __init__(
         self, backend: Backend, *, clock: Clock, actor: str, sealing: Sealing | None = None
@@ -331,8 +336,6 @@ class Log:
         self._subscribed: list[Callable[[], None]] = []
         self.clock = clock
         self._actor = actor
-        self.said: Said | None = None
-        """What is said of all that is written here, unless a block says otherwise (0047)."""
         self.observers: Observers | None = None
         self.reports: list[str] = []
         self._server_us: tuple[int, int] | None = None  # its time, and the boot time of then
@@ -408,6 +411,11 @@ class Log:
             is_plain = not typed.all and not self._transforms
             self.show = state_of if is_plain else self._show_transformed
 
+    def use_redactor(self, redactor: Redactor | None) -> None:
+        """Has every commit, and every large value before it, looked through for secrets."""
+        self.redactor = redactor
+        self.blobs.clean = None if redactor is None else redactor.clean_value
+
     def use_limits(self, quotas: Sequence[Quota], disk: DiskWatch | None) -> None:
         """Has writes refused that go over a quota, or that a nearly full disk must not take."""
         if quotas or disk is not None:
@@ -478,6 +486,8 @@ class Log:
             proposed = writer.prepare(proposed)
         if SAID.get(self.said) is not None:
             proposed = self._attributed(proposed)
+        if self.redactor is not None:
+            proposed = self.redactor.cleaned(proposed)
         if self.observers is not None:
             proposed = self.observers.traced(proposed)
         if self._is_split:
@@ -499,6 +509,8 @@ class Log:
             proposed = writer.prepare(proposed)
         if SAID.get(self.said) is not None:
             proposed = self._attributed(proposed)
+        if self.redactor is not None:
+            proposed = self.redactor.cleaned(proposed)
         if self.observers is not None:
             proposed = self.observers.traced(proposed)
         if self._is_split:
@@ -514,6 +526,8 @@ class Log:
             proposed = [writer.prepare(one) for one in proposed]
         if SAID.get(self.said) is not None:
             proposed = [self._attributed(one) for one in proposed]
+        if self.redactor is not None:
+            proposed = [self.redactor.cleaned(one) for one in proposed]
         if self.observers is not None:
             proposed = [self.observers.traced(one) for one in proposed]
         for one in proposed:
@@ -1190,6 +1204,8 @@ class Log:
                 self.sealing.intended.pop(mark.key, None)
         request = one.request
         request.result = CommitResult(receipt.position, one.before, one.after, receipt.news)
+        if request.work.is_redacted:
+            request.result = msgspec.structs.replace(request.result, redacted=request.work.writes)
         request.answered = True
         if self.dispatcher.listening:
             self.dispatcher.put(one, receipt.position)
