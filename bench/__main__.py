@@ -10,6 +10,7 @@ from bench import (
     contexts,
     conversation,
     following,
+    guarding,
     harness,
     inside,
     instructions,
@@ -52,6 +53,7 @@ BENCHMARKS = {
     "runs": running.runs,
     "tasks": tasks.tasks,
     "projections": projecting.projections,
+    "guarding": guarding.guarding,
     "views": viewing.views,
     "context": contexts.context,
 }

@@ -24,6 +24,7 @@ from holdfast.core.own_event import OwnEvent, event
 from holdfast.core.page import Page
 from holdfast.core.past import StateAt
 from holdfast.core.provenance import provenance
+from holdfast.core.redaction import SecretWarning
 from holdfast.core.retention import Binned, Hold, LetGo, Retained, Retention
 from holdfast.core.schema import downgrade, schema, upgrade
 from holdfast.core.shape import Misfit
@@ -57,6 +58,7 @@ from holdfast.errors import (
     RunCancelledError,
     RunFailedError,
     SchemaError,
+    SecretError,
     StepError,
     StillRunningError,
     UnavailableError,
@@ -90,6 +92,7 @@ from holdfast.query.form import Hit, Hits, Rows, Where
 from holdfast.query.links import DanglingLink
 from holdfast.query.paths import StateIndex, index
 from holdfast.query.questions import IndexStatus
+from holdfast.query.vectors import Embedder, Similar
 from holdfast.record.audit import Audit, AuditItem, Comparison
 from holdfast.record.catches import Catch
 from holdfast.record.context import Stale
@@ -179,6 +182,7 @@ __all__ = [
     "Done",
     "Draft",
     "Edit",
+    "Embedder",
     "ErasedError",
     "ErasedScope",
     "ErasureReceipt",
@@ -281,7 +285,10 @@ __all__ = [
     "SchemaError",
     "Scope",
     "ScratchScope",
+    "SecretError",
+    "SecretWarning",
     "Session",
+    "Similar",
     "Stale",
     "State",
     "StateAt",

@@ -113,6 +113,17 @@ class SchemaError(UsageError):
         self.misfits = tuple(misfits)
 
 
+class SecretError(UsageError):
+    """What was to be written looks like a secret; `kinds` says which, and never what it is."""
+
+    def __init__(
+        self, message: str, *, stream: str, kinds: tuple[str, ...], hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.stream = stream
+        self.kinds = kinds
+
+
 class UndecidedError(UsageError):
     """The store's policy is that nothing is done undecided: decide first."""
 

@@ -92,14 +92,15 @@ from holdfast.core.page import (
     write_cursor,
 )
 from holdfast.core.paging import event_page
-from holdfast.core.provenance import Source, check_provenance
+from holdfast.core.provenance import Said, Source, check_provenance
+from holdfast.core.redaction import Mode, Redactor, check_rules, stricter
 from holdfast.core.retention import GRACE_S, Binned, Hold, LetGo, Retainer, Retention
 from holdfast.core.sealing import Sealing
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
 from holdfast.core.typed import Typed
 from holdfast.erasure import Erasure, ErasureReceipt, Subject
-from holdfast.errors import CorruptError, ExpiredError, UsageError, show_value
+from holdfast.errors import CorruptError, ExpiredError, HoldfastError, UsageError, show_value
 from holdfast.git.rewinds import Rewinds
 from holdfast.git.witness import loss_reports, remember
 from holdfast.joint import JointCommit
@@ -131,11 +132,19 @@ from holdfast.query.form import TIMEOUT_S, Hit, Hits, Kind, Rows, Where, check_w
 from holdfast.query.links import DanglingLink
 from holdfast.query.paths import StateIndex, check_indexes
 from holdfast.query.questions import IndexStatus, Questions
+from holdfast.query.vectors import Embedder, Similar, check_embedder
 from holdfast.record import catches, sessions
 from holdfast.record.audit import Audit
 from holdfast.record.catches import Catch
 from holdfast.record.context import RecordContext, Stale
-from holdfast.record.decisions import Decision, Decisions, Policy, PolicyMode, set_policy
+from holdfast.record.decisions import (
+    Decision,
+    Decisions,
+    Policy,
+    PolicyMode,
+    secret_rules,
+    set_policy,
+)
 from holdfast.record.recovery import recover, stale
 from holdfast.record.retention_policies import (
     AppliedPolicies,
@@ -202,6 +211,8 @@ class Store:
         clear_ids: bool = False,
         retention: Sequence[RetentionPolicy] = (),
         indexes: Sequence[StateIndex] = (),
+        embedder: Embedder | None = None,
+        secrets: Mapping[str, Mode] | None = None,
     ) -> None:
         self._log = log
         self._clear_ids = clear_ids
@@ -217,13 +228,16 @@ class Store:
         self._context = RecordContext(log, self.lease_keeper)
         self._engine = Engine(self)
         self._nodes = Nodes(self)
-        self._questions = Questions(self._context, read_only=read_only, indexes=indexes)
+        self._questions = Questions(
+            self._context, read_only=read_only, indexes=indexes, embedder=embedder
+        )
         self._context.find_decisions = self._questions.find_decisions
         self._retainer = Retainer(log, self.lease_keeper, self._questions.let_go)
         self._erasure = Erasure(self._context, self._retainer, self._levels)
         self._projections = Projections(log)
         self._scratches = Scratches(log.clock, log.actor, self.global_())
         self._read_only = read_only
+        self._use_secrets(secrets or {})
         self._async_stores: list[Any] = []  # one for each event loop that uses this store
 
     # --- scopes ----------------------------------------------------------------------------------
@@ -1199,6 +1213,37 @@ class Store:
         found = [catches.read_catch(self._log.record(hit.scope, hit.revision)) for hit in hits]
         return Page(found, more=hits.more, cursor=hits.cursor)
 
+    def guard_secrets(self, mode: Mode, *, scope: Scope | str = "*") -> None:
+        """Says what is done about secrets in what is written to scopes: off, warn, redact, refuse.
+
+        `scope` is a name, or a pattern in which * is any characters; runs are `run/*`. Of several
+        that fit the longest counts. It is stored: this handle heeds it at once, and every one that
+        is opened from now on. What `open(secrets=…)` says counts too where it is stricter.
+        """
+        pattern = scope if isinstance(scope, str) else scope.name
+        set_policy(self._context, ("secrets", pattern), check_rules({pattern: mode})[pattern])
+        self._use_secrets()
+
+    @property
+    def secrets(self) -> dict[str, Mode]:
+        """What is done about secrets here, by pattern of scopes; where none fits, nothing."""
+        return {} if self._log.redactor is None else dict(self._log.redactor.rules)
+
+    def _use_secrets(self, given: Mapping[str, Mode] | None = None) -> None:
+        """Has the log heed what the store and the opener of this handle say about secrets."""
+        if given is not None:
+            self._secrets_given = dict(given)
+        stored: dict[str, Mode] = {}
+        try:
+            stored = secret_rules(self._context)
+        except HoldfastError as error:
+            # A store that is too damaged to tell is still read; what is written is guarded by what
+            # the opener says.
+            self._log.report(f"what the store says about secrets cannot be read: {error.message}")
+        rules = stricter(stored, self._secrets_given)
+        is_on = any(mode != "off" for mode in rules.values())
+        self._log.use_redactor(Redactor(rules) if is_on else None)
+
     # --- files -----------------------------------------------------------------------------------
 
     def views(
@@ -1350,6 +1395,17 @@ class Store:
         if check_flag(compact, "compact"):
             return build_compact(self._context, found, wanted)
         return build(self._context, found, self.query, wanted)
+
+    def similar(
+        self, to: str, *, limit: int = 10, embedder: Embedder | None = None, **question: Any
+    ) -> list[Similar]:
+        """Returns what is nearest to a text in meaning, the nearest first, each with its score.
+
+        By the `embedder`, or the one that the store was opened with. What it has not seen yet it is
+        given first. Messages, decisions, tasks, facts and events of your own are compared. The
+        other arguments are those of `query`, and leave out what does not fit.
+        """
+        return self._questions.similar(to, limit, check_embedder(embedder), **question)
 
     def resolve(self, link: str, *, scope: Scope | str = GLOBAL) -> Hit | None:
         """Returns what a link such as "decision:d7@team/red" leads to; None if it leads nowhere.
@@ -1529,15 +1585,25 @@ class Store:
         """Ends a legal hold of a subject."""
         self._erasure.release(check_name(name, "subject"))
 
-    def erase(self, subject: str, *, wait_s: float = 60.0) -> ErasureReceipt:
+    def erase(
+        self, subject: str | None = None, *, scope: Scope | str | None = None, wait_s: float = 60.0
+    ) -> ErasureReceipt:
         """Erases a subject: destroys its key, removes its scopes and their bytes, says what went.
 
         From then on nothing of it can be read, here or in any copy, backup or export that was made
         before. It cannot be undone. Raises HeldError if the subject, or one of its scopes, is held,
         and NotFoundError if there is no such subject. A call that was killed is made again, or
         `finish_erasures` does the rest. While a `retain` is at work it waits `wait_s`.
+
+        With `scope` it erases what one scope held that was never sealed: it is removed, and its
+        bytes go at once. Copies that were made before still have it.
         """
         check_seconds(wait_s, "wait_s", above=-1e-9)
+        if (subject is None) == (scope is None):
+            raise UsageError("expected the name of a subject, or a scope")
+        if scope is not None:
+            one = scope if isinstance(scope, Scope) else self.scope(scope)
+            return self._erasure.erase_scope(one.name, one.remove, wait_s=wait_s)
         return self._erasure.erase(check_name(subject, "subject"), wait_s=wait_s)
 
     def finish_erasures(self, *, wait_s: float = 60.0) -> list[ErasureReceipt]:
@@ -1601,12 +1667,14 @@ def open_store(
     heartbeat_s: float = HEARTBEAT_S,
     levels: Mapping[str, str] | None = None,
     backend: Backend | None = None,
+    secrets: Mode | Mapping[str, Mode] = "off",
     schemas: Sequence[type[Any]] = (),
     unchecked: bool = False,
     retention: Sequence[RetentionPolicy] = (),
     quotas: Sequence[Quota] = (),
     disk_watch: DiskWatch | None = None,
     indexes: Sequence[StateIndex] = (),
+    embedder: Embedder | None = None,
     keys: str | os.PathLike[str] | KeyStore | None = None,
     clear_ids: bool = False,
     **options: Any,
@@ -1622,31 +1690,39 @@ def open_store(
     says every `heartbeat_s` that it lives; silent for three times that, it is a suspect.
     `backend` is an open backend in place of a URL. The store closes it. `schemas` are the classes
     that `@holdfast.schema` made schemas of scopes. A scope that has one which is not among them is
-    not written to, unless `unchecked` says so. `indexes` are what `holdfast.index` declared.
-    `retention`, `quotas` and `disk_watch` say what goes, and what is refused for want of room.
+    not written to, unless `unchecked` says so. `indexes` are those of `holdfast.index`, `embedder`
+    is what `similar` compares by. `retention`, `quotas` and `disk_watch` say what goes, and what is
+    refused for want of room; `secrets` what is done about secrets, by patterns of scopes.
     `keys` is where the keys of subjects are: a folder, by default that of HOLDFAST_KEYS or one of
     the user's, "command:…" or a KeyStore. `clear_ids` allows ids of theirs that are no pseudonyms.
     """
     _check_options(durability, create, read_only, heartbeat_s, clock)
-    said = check_provenance(source, actor, trust)
+    said, rules = check_provenance(source, actor, trust), check_rules(secrets)
     typed, declared = _check_schemas(schemas, unchecked), check_indexes(indexes)
-    clock = clock or SystemClock()
+    embedder, clock = check_embedder(embedder), clock or SystemClock()
     worker = worker_id(clock, actor)
     url, named, stored = _read_mix(url)
-    care = _with_care(stored, retention, quotas, disk_watch)
-    known = _known_levels(named, levels)
+    care, known = _with_care(stored, retention, quotas, disk_watch), _known_levels(named, levels)
     options = {"durability": durability, "create": create, "read_only": read_only, **options}
     opened, shown = _open_or_take(backend, url, known, clock, options)
     sealing = Sealing(partial(_keys_apart, keys, shown))
-    log = Log(opened, clock=clock, actor=said.actor or worker, sealing=sealing)
-    log.said = said if said.meta is not None else None
-    log.use_schemas(typed)
-    log.use_limits(care.quotas, care.disk)
+    log = _make_log(opened, clock, said._replace(actor=said.actor or worker), typed, care, sealing)
     log.dispatcher = shared_dispatcher(backend or _place_of(shown) or opened)
     return Store(
         log, url=shown, worker=worker, levels=known, heartbeat_s=heartbeat_s, read_only=read_only,
         clear_ids=check_flag(clear_ids, "clear_ids"), retention=care.retention, indexes=declared,
+        embedder=embedder, secrets=rules,
     )  # fmt: skip
+
+
+def _make_log(
+    backend: Backend, clock: Clock, said: Said, typed: Typed, care: Care, sealing: Sealing
+) -> Log:
+    log = Log(backend, clock=clock, actor=said.actor or "", sealing=sealing)
+    log.said = said if said.meta is not None else None
+    log.use_schemas(typed)
+    log.use_limits(care.quotas, care.disk)
+    return log
 
 
 def _keys_apart(given: object, shown: str) -> KeyStore:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -262,3 +263,31 @@ def test_the_command_says_what_is_wrong(tmp_path: Path, capsys: Any):
     capsys.readouterr()
     assert boot("--budget", "5", place=tmp_path / "store") == 0
     assert "never left out has" in capsys.readouterr().err
+
+
+def test_every_command_that_a_context_names_can_be_typed(tmp_path: Path, capsys: Any):
+    with holdfast.open(tmp_path / "store") as hf:
+        chat = hf.conversation("a b's")
+        hf.global_().set("boot", {"vocabulary": {"a": "b" * 90}, "files": {"a": "b" * 90}})
+        hf.global_().set("learnings", {"l1": {"title": "c" * 90}})
+        chat.memory.notes.put("a", "b" * 90)
+        chat.memory.files.put("a" * 90, "b")
+        chat.facts.state("f", "c" * 90)
+        chat.facts.state("stale", "c" * 90, valid_for=0.000_001)
+        chat.tasks.add("t" * 90)
+        chat.tasks.claim()
+        chat.decide("d" * 90)
+        with chat.decide("e" * 90) as decision:
+            decision.outcome("done")
+        for number in range(40):
+            chat.say(f"about invoices {'x' * 90} {number}")
+        chat.messages.summarise("s" * 90)
+        left = [*hf.boot(chat, 1).left_out, *hf.context(chat, 1, "invoices").left_out]
+    kinds = {one.kind for one in left}
+    assert kinds == {
+        "warning", "decision", "progress", "place", "word", "how", "decided", "note", "fact",
+        "file", "older", "message", "summary",
+    }  # fmt: skip
+    for one in left:
+        words = shlex.split(one.where)[1:]
+        assert main(["--store", str(tmp_path / "store"), *words]) == 0, (one, capsys.readouterr())

@@ -57,6 +57,7 @@ from holdfast.core.meta import Meta
 from holdfast.core.migrate import Migration
 from holdfast.core.observe import Observer, Tracer
 from holdfast.core.page import PAGE_SIZE, Page
+from holdfast.core.redaction import Mode
 from holdfast.core.retention import GRACE_S, Binned, Hold, LetGo, Retention
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
@@ -655,6 +656,7 @@ class AsyncStore:
     catches = mirror(Store.catches, of="_store")
 
     query = mirror(Store.query, of="_store")
+    similar = mirror(Store.similar, of="_store")
     context = mirror(Store.context, of="_store")
     boot = mirror(Store.boot, of="_store")
     resolve = mirror(Store.resolve, of="_store")
@@ -664,6 +666,11 @@ class AsyncStore:
     index_status = mirror(Store.index_status, of="_store")
     rebuild_index = mirror(Store.rebuild_index, of="_store")
     undo = mirror(Store.undo, of="_store")
+    guard_secrets = mirror(Store.guard_secrets, of="_store")
+
+    @property
+    def secrets(self) -> dict[str, Mode]:
+        return self._store.secrets
 
     if TYPE_CHECKING:  # a decorator loses the parameters of the run's function
 
@@ -828,8 +835,15 @@ class AsyncStore:
     async def unhold_subject(self, name: str) -> None:
         await self._loop.hop(self._store.unhold_subject, name)
 
-    async def erase(self, subject: str, *, wait_s: float = 60.0) -> ErasureReceipt:
-        return await self._loop.hop_shielded(self._store.erase, subject, wait_s=wait_s)
+    async def erase(
+        self,
+        subject: str | None = None,
+        *,
+        scope: AsyncScope | str | None = None,
+        wait_s: float = 60.0,
+    ) -> ErasureReceipt:
+        name = None if scope is None else name_of(scope)
+        return await self._loop.hop_shielded(self._store.erase, subject, scope=name, wait_s=wait_s)
 
     async def finish_erasures(self, *, wait_s: float = 60.0) -> list[ErasureReceipt]:
         return await self._loop.hop_shielded(self._store.finish_erasures, wait_s=wait_s)

@@ -269,7 +269,7 @@ class Gathered:
             yield CompactItem(kind="fact", id=fact.name, texts=texts)
 
     def _named(self, key: str, kind: Any) -> Iterator[PromptPart]:
-        found: dict[str, str] = {}
+        found: dict[str, tuple[str, str]] = {}
         for scope in self._scopes:
             kept = scope.get((KEY, key), None)
             if kept is None:
@@ -280,10 +280,11 @@ class Gathered:
                     f"found {show_value(kept)}"
                 )
             for name in kept:
-                found.setdefault(name, shown(kept[name]))
+                found.setdefault(name, (shown(kept[name]), scope.name))
         for name in sorted(found):
-            text = item(f"{name}: {found[name]}")
-            yield PromptPart(kind=kind, id=f"{kind}:{name}", text=text, order=(name,))
+            means, scope = found[name]
+            text = item(f"{name}: {means}")
+            yield PromptPart(kind=kind, id=f"{kind}:{name}", text=text, order=(name,), scope=scope)
 
 
 # --- stale facts ----------------------------------------------------------------------------------

@@ -41,6 +41,8 @@ class Blobs:
         self._objects_of = objects_of
         self._keep_until = keep_until
         self.collected = collected
+        self.clean: Callable[[bytes, str], bytes] | None = None
+        """Takes secrets out of a value before it is stored, if anything does."""
         # Until when each is known to be there.
         self._known: dict[tuple[Objects, str], float] = {}
         self._collected = 0
@@ -60,6 +62,8 @@ class Blobs:
         if len(op.value) < BLOB_BYTES_MIN:
             return op
         raw = bytes(op.value)
+        if self.clean is not None:
+            raw = self.clean(raw, stream)
         seal = self._seal_of(stream)
         name, data = (sha256(raw).hexdigest(), None) if seal is None else seal.blob(raw)
         expires_us = self._keep_until(stream)

@@ -435,10 +435,11 @@ def ops_of(record: Record) -> tuple[Op, ...]:
     """
     if record.payload == GONE and record.type in OF_STATE:
         raise LetGoError(record.stream, record.revision)
-    return _ops(record.type, record.payload)
+    return ops_in(record.type, record.payload)
 
 
-def _ops(type: str, payload: bytes) -> tuple[Op, ...]:
+def ops_in(type: str, payload: bytes) -> tuple[Op, ...]:
+    """Returns the ops in the payload of a type of event; none for types that have none."""
     if type == CHANGED:
         return decode_ops(payload)
     if type == RESTORED:
@@ -722,7 +723,7 @@ def fold_rows(
                 run.apply_payload(payload, revision, blobs)
             else:
                 state = replace(state, revision=revision - 1, root=run.root(), version=version)
-                state = advance(state, link, time, type, payload, _ops(type, payload), blobs)
+                state = advance(state, link, time, type, payload, ops_in(type, payload), blobs)
                 run, version, said = _batch(state.root), state.version, None
         except UsageError as misfit:
             raise _misfit(stream, revision, misfit) from misfit

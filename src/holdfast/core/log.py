@@ -108,6 +108,7 @@ from holdfast.core.meta import Meta, encode_meta, imported_meta, is_imported, jo
 from holdfast.core.observe import Observer, Observers, Tracer
 from holdfast.core.own_event import event_of
 from holdfast.core.provenance import SAID, Said, both
+from holdfast.core.redaction import Redactor
 from holdfast.core.schema import Schema
 from holdfast.core.sealing import PREFIX as SUBJECT_PREFIX
 from holdfast.core.sealing import Seal, Sealing, stream_of
@@ -307,6 +308,10 @@ class Log:
 
     is_gathering = False
     """Whether what is committed to it is one part of a commit to come (`gathering.py`)."""
+    said: Said | None = None
+    """What is said of all that is written here, unless a block says otherwise (0047)."""
+    redactor: Redactor | None = None
+    """What keeps secrets out, if anything does: `use_redactor` sets it."""
 
     def __init__(
         self, backend: Backend, *, clock: Clock, actor: str, sealing: Sealing | None = None
@@ -331,8 +336,6 @@ class Log:
         self._subscribed: list[Callable[[], None]] = []
         self.clock = clock
         self._actor = actor
-        self.said: Said | None = None
-        """What is said of all that is written here, unless a block says otherwise (0047)."""
         self.observers: Observers | None = None
         self.reports: list[str] = []
         self._server_us: tuple[int, int] | None = None  # its time, and the boot time of then
@@ -357,18 +360,13 @@ class Log:
             lambda after, timeout_s: backend.wait(after, timeout_s=timeout_s)
         )
         self.folds = Folds()
-        self._states, self._ends = self.folds.states, self.folds.ends
-        self._used = self.folds.used
+        self._states, self._ends, self._used = self.folds.states, self.folds.ends, self.folds.used
         self._busy: dict[str, int] = {}  # streams that others write to, for so many quiet views
         self._blocks = EventBlocks(self._between, self.blobs.read)
         self.snapshots = Snapshots(
-            self.routes.objects_of,
-            link_of=self._link_of,
-            values_of=self._values,
-            blobs=self.blobs.read,
-            sealing=self.sealing,
-            report=self.report,
-        )
+            self.routes.objects_of, link_of=self._link_of, values_of=self._values,
+            blobs=self.blobs.read, sealing=self.sealing, report=self.report,
+        )  # fmt: skip
 
     def _between(self, stream: str, after: int, until: int) -> list[Record]:
         return self.records(stream, after=after, until=until)
@@ -407,6 +405,11 @@ class Log:
             self.typed = typed
             is_plain = not typed.all and not self._transforms
             self.show = state_of if is_plain else self._show_transformed
+
+    def use_redactor(self, redactor: Redactor | None) -> None:
+        """Has every commit, and every large value before it, looked through for secrets."""
+        self.redactor = redactor
+        self.blobs.clean = None if redactor is None else redactor.clean_value
 
     def use_limits(self, quotas: Sequence[Quota], disk: DiskWatch | None) -> None:
         """Has writes refused that go over a quota, or that a nearly full disk must not take."""
@@ -478,6 +481,8 @@ class Log:
             proposed = writer.prepare(proposed)
         if SAID.get(self.said) is not None:
             proposed = self._attributed(proposed)
+        if self.redactor is not None:
+            proposed = self.redactor.cleaned(proposed)
         if self.observers is not None:
             proposed = self.observers.traced(proposed)
         if self._is_split:
@@ -499,6 +504,8 @@ class Log:
             proposed = writer.prepare(proposed)
         if SAID.get(self.said) is not None:
             proposed = self._attributed(proposed)
+        if self.redactor is not None:
+            proposed = self.redactor.cleaned(proposed)
         if self.observers is not None:
             proposed = self.observers.traced(proposed)
         if self._is_split:
@@ -514,6 +521,8 @@ class Log:
             proposed = [writer.prepare(one) for one in proposed]
         if SAID.get(self.said) is not None:
             proposed = [self._attributed(one) for one in proposed]
+        if self.redactor is not None:
+            proposed = [self.redactor.cleaned(one) for one in proposed]
         if self.observers is not None:
             proposed = [self.observers.traced(one) for one in proposed]
         for one in proposed:
@@ -883,7 +892,8 @@ class Log:
         subject = base.subject if base.revision else intended
         if subject is None:
             return None, base
-        return self.sealing.of(subject), msgspec.structs.replace(base, subject=subject)
+        seal = self.sealing.of(subject)
+        return seal, base if base.revision else msgspec.structs.replace(base, subject=subject)
 
     def _not_theirs(self, stream: str, subject: str | None) -> HoldfastError:
         """Returns the error for a scope that is to be a subject's, and is not."""
@@ -953,11 +963,15 @@ class Log:
             name == one for one, _ in reads
         ):
             return reads, marks
-        state = self._states.get(name) or self.newest(name)
-        if state.root.get("erasing"):
-            state = self.newest(name)  # it may be out of date: ask before refusing
-            if state.root.get("erasing"):
-                raise ErasedError(subject, f'scope "{stream}"')
+        state = self._states.get(name)
+        if state is None:
+            # Most are never held or erased, and have no such stream. That is asked once: the
+            # backend refuses the commit if it is there by now, and then it is in memory.
+            state = EMPTY if name in self.sealing.quiet else self.newest(name)
+            if not state.revision:
+                self.sealing.quiet.add(name)
+        if state.root.get("erasing"):  # which is never taken back
+            raise ErasedError(subject, f'scope "{stream}"')
         return (*reads, (name, state.revision)), marks
 
     def _with_opening(
@@ -1190,6 +1204,8 @@ class Log:
                 self.sealing.intended.pop(mark.key, None)
         request = one.request
         request.result = CommitResult(receipt.position, one.before, one.after, receipt.news)
+        if request.work.is_redacted:
+            request.result = msgspec.structs.replace(request.result, redacted=request.work.writes)
         request.answered = True
         if self.dispatcher.listening:
             self.dispatcher.put(one, receipt.position)
@@ -1379,7 +1395,7 @@ class Log:
                 found = read_many(self._backend, list(short), limit=BULK_EVENTS)
                 for (stream, revision), records in zip(short.items(), found, strict=True):
                     records = records[:revision]
-                    read[stream] = fold(EMPTY, records, self.blobs.read, self.sealing.payload)
+                    read[stream] = fold(EMPTY, records, self.blobs.read, self.sealing.opener())
             for stream, head in heads.items():
                 states[stream] = self._newest_at(stream, head, read.get(stream))
         return [states[stream] for stream in streams]
@@ -1472,7 +1488,7 @@ class Log:
         try:
             rows = read_linked(self._backend, stream, after=after, until=until, limit=READ_CHUNK)
             if rows:
-                return fold_rows(state, stream, rows, self.blobs.read, self.sealing.payload)
+                return fold_rows(state, stream, rows, self.blobs.read, self.sealing.opener())
         except CorruptError:
             # The rows were taken as they are. Their checksums say which one it is, and where.
             self._backend.read(stream, after=after, until=until, limit=READ_CHUNK)
@@ -1540,7 +1556,7 @@ class Log:
         state, news = base, records[1:]
         while True:
             seen = [record for record in news if moment.has(record.position)]
-            state = fold(state, seen, self.blobs.read, self.sealing.payload)
+            state = fold(state, seen, self.blobs.read, self.sealing.opener())
             if len(seen) < len(news) or len(records) < READ_CHUNK:
                 return state
             records = news = self._backend.read(stream, after=state.revision, limit=READ_CHUNK)
