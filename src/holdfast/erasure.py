@@ -251,7 +251,10 @@ class Erasure:
         place = self._log.routes.place_of(about[0])
         near = [one for one in self._streams(id) if self._log.routes.place_of(one) == place]
         living = [one for one in near if not self._is_removed(one)]
-        some, is_last = living[:STREAMS_PER_COMMIT], len(living) <= STREAMS_PER_COMMIT
+        # Those that expire go first, in commits of their own: none is written with what lasts.
+        expiring = [one for one in living if self._log.newest(one).expires_us]
+        some = (expiring or living)[:STREAMS_PER_COMMIT]
+        is_last = not expiring and len(living) <= STREAMS_PER_COMMIT
         writes, marks = list[StreamWrite](), list[Mark | Cleared]()
         for stream in some:
             # The event says nothing of the marks that go: there is no way back.
