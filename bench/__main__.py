@@ -7,8 +7,10 @@ import os
 import time
 
 from bench import (
+    contexts,
     conversation,
     following,
+    guarding,
     harness,
     inside,
     instructions,
@@ -51,7 +53,9 @@ BENCHMARKS = {
     "runs": running.runs,
     "tasks": tasks.tasks,
     "projections": projecting.projections,
+    "guarding": guarding.guarding,
     "views": viewing.views,
+    "context": contexts.context,
 }
 QUIET = 0.5
 """The load average up to which a machine counts as quiet."""

@@ -14,6 +14,7 @@ from holdfast.core.dispatcher import Subscriber
 from holdfast.core.draft import Draft
 from holdfast.core.event import Change, Checkpoint, Event
 from holdfast.core.intent import Done, NotDone, Recovered, Recovery, Unknown, act, verifier
+from holdfast.core.keystore import CommandKeys, FolderKeys, KeyStore, SubjectKey
 from holdfast.core.leases import HeldLease, Worker
 from holdfast.core.limits import DiskWatch, Quota
 from holdfast.core.meta import Meta
@@ -23,21 +24,26 @@ from holdfast.core.own_event import OwnEvent, event
 from holdfast.core.page import Page
 from holdfast.core.past import StateAt
 from holdfast.core.provenance import provenance
+from holdfast.core.redaction import SecretWarning
 from holdfast.core.retention import Binned, Hold, LetGo, Retained, Retention
 from holdfast.core.schema import downgrade, schema, upgrade
 from holdfast.core.shape import Misfit
 from holdfast.core.transaction import PendingCommit, PendingScope, View
 from holdfast.core.tree import MISSING, List, Map
+from holdfast.erasure import ErasedScope, ErasureReceipt, Subject
 from holdfast.errors import (
     ClosedError,
     ConflictError,
     CorruptError,
+    ErasedError,
     ExistsError,
     ExpiredError,
     FilesTakenError,
     FormatError,
     GitError,
+    HeldError,
     HoldfastError,
+    KeyMissingError,
     LeaseLostError,
     LetGoError,
     LimitError,
@@ -52,6 +58,7 @@ from holdfast.errors import (
     RunCancelledError,
     RunFailedError,
     SchemaError,
+    SecretError,
     StepError,
     StillRunningError,
     UnavailableError,
@@ -85,6 +92,7 @@ from holdfast.query.form import Hit, Hits, Rows, Where
 from holdfast.query.links import DanglingLink
 from holdfast.query.paths import StateIndex, index
 from holdfast.query.questions import IndexStatus
+from holdfast.query.vectors import Embedder, Similar
 from holdfast.record.audit import Audit, AuditItem, Comparison
 from holdfast.record.catches import Catch
 from holdfast.record.context import Stale
@@ -154,6 +162,7 @@ __all__ = [
     "Change",
     "Checkpoint",
     "ClosedError",
+    "CommandKeys",
     "CommitResult",
     "Comparison",
     "Conflict",
@@ -173,6 +182,10 @@ __all__ = [
     "Done",
     "Draft",
     "Edit",
+    "Embedder",
+    "ErasedError",
+    "ErasedScope",
+    "ErasureReceipt",
     "Event",
     "ExistsError",
     "ExpiredError",
@@ -180,6 +193,7 @@ __all__ = [
     "Facts",
     "FileChange",
     "FilesTakenError",
+    "FolderKeys",
     "FormatError",
     "GitError",
     "GlobalScope",
@@ -188,6 +202,7 @@ __all__ = [
     "Group",
     "GroupStatus",
     "Held",
+    "HeldError",
     "HeldLease",
     "Hit",
     "Hits",
@@ -197,6 +212,8 @@ __all__ = [
     "IndexStatus",
     "JointCommit",
     "JointScope",
+    "KeyMissingError",
+    "KeyStore",
     "Lease",
     "LeaseLostError",
     "LeftOut",
@@ -268,7 +285,10 @@ __all__ = [
     "SchemaError",
     "Scope",
     "ScratchScope",
+    "SecretError",
+    "SecretWarning",
     "Session",
+    "Similar",
     "Stale",
     "State",
     "StateAt",
@@ -278,6 +298,8 @@ __all__ = [
     "StillRunningError",
     "Store",
     "StoredNode",
+    "Subject",
+    "SubjectKey",
     "Subscriber",
     "TakenBack",
     "Task",

@@ -113,6 +113,17 @@ class SchemaError(UsageError):
         self.misfits = tuple(misfits)
 
 
+class SecretError(UsageError):
+    """What was to be written looks like a secret; `kinds` says which, and never what it is."""
+
+    def __init__(
+        self, message: str, *, stream: str, kinds: tuple[str, ...], hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.stream = stream
+        self.kinds = kinds
+
+
 class UndecidedError(UsageError):
     """The store's policy is that nothing is done undecided: decide first."""
 
@@ -161,6 +172,41 @@ class LetGoError(NotFoundError):
         )
         self.stream = stream
         self.revision = revision
+
+
+class ErasedError(NotFoundError):
+    """It belongs to a subject that was erased: its key is destroyed, and nothing brings it back.
+
+    `subject` is the random id that the subject had.
+    """
+
+    def __init__(self, subject: str, what: str = "this data") -> None:
+        super().__init__(
+            f'{what} is of subject "{subject}", which was erased',
+            hint="a person who comes back is a new subject: begin a scope with another id",
+        )
+        self.subject = subject
+
+
+class HeldError(UsageError):
+    """A legal hold keeps it: nothing was erased. End the hold first, if it is over."""
+
+
+class KeyMissingError(HoldfastError):
+    """The key of sealed data is not where keys are looked for, and was not destroyed on purpose.
+
+    `subject` is the random id of whose data it is.
+    """
+
+    exit_code = 21
+
+    def __init__(self, subject: str, keys: str) -> None:
+        super().__init__(
+            f'the key of subject "{subject}" is not in {keys}, and the subject was not erased',
+            hint="keys=… or HOLDFAST_KEYS say where keys are; restore them from a backup of their "
+            "own if they are lost",
+        )
+        self.subject = subject
 
 
 class ExistsError(HoldfastError):

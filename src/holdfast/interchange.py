@@ -54,6 +54,7 @@ from holdfast.core.event import FORKED, origin_of, to_datetime
 from holdfast.core.layers import kept_with
 from holdfast.core.log import Log
 from holdfast.core.salvage import Remains
+from holdfast.core.sealing import subject_of_blob
 from holdfast.errors import (
     ConflictError,
     CorruptError,
@@ -118,6 +119,7 @@ class _Line(Struct, omit_defaults=True):
     blob: str = ""
     size: int = 0
     data: str = ""
+    sealed: bool = False
     mark: Mark | None = None
     end: bool = False
     events: int = 0
@@ -142,7 +144,7 @@ class Needed:
             if head is None:
                 raise NotFoundError(f'there is no scope "{name}"')
             self.names.add(name)
-            first = log.record(name, head.first)
+            [first] = log.stored(name, after=head.first - 1, until=head.first)
             if first.type == FORKED:
                 waiting.append(origin_of(first)[0])
         self._beside = {word for word, level in kept_with().items() if level is None}
@@ -317,8 +319,11 @@ class _Writer:
 
     def _write_blob(self, name: str, size: int) -> None:
         if name not in self._known:
-            raw = self._log.blobs.read(name, size)
-            self.write(_Line(blob=name, size=size, data=base64.b64encode(raw).decode()))
+            data = self._log.blobs.stored(name, size)
+            is_sealed = subject_of_blob(data) is not None
+            raw = data if is_sealed else self._log.blobs.read(name, size)
+            text = base64.b64encode(raw).decode()
+            self.write(_Line(blob=name, size=size, data=text, sealed=is_sealed))
             self._known.add(name)
             self.blobs += 1
 
@@ -378,7 +383,7 @@ class _Reader:
 
     def load(self, log: Log) -> list[Mark]:
         """Puts every event into an empty log, each verified; returns the marks."""
-        remains = Remains(lambda name, revision: log.record(name, revision).link, log.blobs.read)
+        remains = Remains(log.link_at, log.blobs.stored)
         marks: list[Mark] = []
         copier = Copier(log, log, None, ends=lambda streams: dict.fromkeys(streams, 0))
         objects = parts_of(log)[0].objects
@@ -390,7 +395,7 @@ class _Reader:
                 commit = []
             if line.blob:
                 raw = base64.b64decode(line.data)
-                objects.put("blob", line.blob, codec.compress(raw))
+                objects.put("blob", line.blob, raw if line.sealed else codec.compress(raw))
             elif line.mark is not None:
                 marks.append(line.mark)
             elif line.stream:
@@ -455,9 +460,9 @@ def _check_target(held: Log, target: Log) -> None:
         if ours is None or theirs is None:
             continue
         if theirs.revision <= ours.revision:
-            is_same = held.record(name, theirs.revision).link == theirs.link
+            is_same = held.link_at(name, theirs.revision) == theirs.link
         else:
-            is_same = target.record(name, ours.revision).link == ours.link
+            is_same = target.link_at(name, ours.revision) == ours.link
         if not is_same:
             raise ConflictError(
                 f'"{name}" is there already, and went on differently; nothing was written',

@@ -174,6 +174,7 @@ class JointCommit(PendingCommit):
         self, write: StreamWrite, after: StreamState, result: CommitResult
     ) -> Sequence[Record]:
         """Returns what the recorded events of a write became; read, if an earlier commit did it."""
+        write = result.written(write)
         count, last = len(write.new_events), after.revision
         if result.repeated:
             records = self._log.records(write.stream, after=last - count, until=last)

@@ -176,6 +176,7 @@ class Scope(Generic[S_co]):
         parent: Scope | None,
         ttl_s: Duration | None = None,
         given: str | None = None,
+        subject: str | None = None,
     ) -> None:
         """`id` is the stored one; `given` the one that it was made from, if that is known."""
         self.level = level
@@ -198,6 +199,8 @@ class Scope(Generic[S_co]):
         self._is_reserved = level in levels.reserved
         if ttl_s is not None:
             log.expiry.intend(self.name, check_seconds(ttl_s, "ttl_s", above=0.000_999))
+        if subject is not None:
+            log.give_to(self.name, check_name(subject, "subject"))
 
     def __repr__(self) -> str:
         return f"<Scope {self.name}>"
@@ -269,6 +272,14 @@ class Scope(Generic[S_co]):
         """When the scope ends by itself; None if it lasts, or has not begun yet."""
         ends = self._log.newest(self.name).expires_us
         return event.to_datetime(ends) if ends else None
+
+    @property
+    def subject(self) -> str | None:
+        """The random id of the subject whose scope it is; None if it is nobody's.
+
+        Its events, snapshots and large values are sealed, and go when the subject is erased.
+        """
+        return self._log.subject_of(self.name)
 
     @property
     def status(self) -> SessionStatus:

@@ -57,6 +57,7 @@ from holdfast.core.dispatcher import (
 )
 from holdfast.core.event import Change, Event, to_datetime
 from holdfast.core.intent import Recovery, Verdict
+from holdfast.core.keystore import FolderKeys, KeyStore, is_pseudonym, to_keys
 from holdfast.core.layers import kept_with, reserved_prefixes
 from holdfast.core.leases import (
     HEARTBEAT_S,
@@ -91,13 +92,17 @@ from holdfast.core.page import (
     write_cursor,
 )
 from holdfast.core.paging import event_page
-from holdfast.core.provenance import Source, check_provenance
+from holdfast.core.provenance import Said, Source, check_provenance
+from holdfast.core.redaction import Mode, Redactor, check_rules, stricter
 from holdfast.core.retention import GRACE_S, Binned, Hold, LetGo, Retainer, Retention
+from holdfast.core.sealing import Sealing
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
 from holdfast.core.typed import Typed
-from holdfast.errors import CorruptError, ExpiredError, UsageError, show_value
+from holdfast.erasure import Erasure, ErasureReceipt, Subject
+from holdfast.errors import CorruptError, ExpiredError, HoldfastError, UsageError, show_value
 from holdfast.git.rewinds import Rewinds
+from holdfast.git.witness import loss_reports, remember
 from holdfast.joint import JointCommit
 from holdfast.names import (
     CONVERSATION,
@@ -127,11 +132,19 @@ from holdfast.query.form import TIMEOUT_S, Hit, Hits, Kind, Rows, Where, check_w
 from holdfast.query.links import DanglingLink
 from holdfast.query.paths import StateIndex, check_indexes
 from holdfast.query.questions import IndexStatus, Questions
+from holdfast.query.vectors import Embedder, Similar, check_embedder
 from holdfast.record import catches, sessions
 from holdfast.record.audit import Audit
 from holdfast.record.catches import Catch
 from holdfast.record.context import RecordContext, Stale
-from holdfast.record.decisions import Decision, Decisions, Policy, PolicyMode, set_policy
+from holdfast.record.decisions import (
+    Decision,
+    Decisions,
+    Policy,
+    PolicyMode,
+    secret_rules,
+    set_policy,
+)
 from holdfast.record.recovery import recover, stale
 from holdfast.record.retention_policies import (
     AppliedPolicies,
@@ -195,10 +208,14 @@ class Store:
         levels: Levels | None = None,
         heartbeat_s: float = HEARTBEAT_S,
         read_only: bool = False,
+        clear_ids: bool = False,
         retention: Sequence[RetentionPolicy] = (),
         indexes: Sequence[StateIndex] = (),
+        embedder: Embedder | None = None,
+        secrets: Mapping[str, Mode] | None = None,
     ) -> None:
         self._log = log
+        self._clear_ids = clear_ids
         self._retention = retention
         self.lease_keeper = LeaseKeeper(log, worker, heartbeat_s=heartbeat_s)
         self._groups = Groups(log, self.lease_keeper)
@@ -211,11 +228,16 @@ class Store:
         self._context = RecordContext(log, self.lease_keeper)
         self._engine = Engine(self)
         self._nodes = Nodes(self)
-        self._questions = Questions(self._context, read_only=read_only, indexes=indexes)
+        self._questions = Questions(
+            self._context, read_only=read_only, indexes=indexes, embedder=embedder
+        )
         self._context.find_decisions = self._questions.find_decisions
         self._retainer = Retainer(log, self.lease_keeper, self._questions.let_go)
+        self._erasure = Erasure(self._context, self._retainer, self._levels)
         self._projections = Projections(log)
         self._scratches = Scratches(log.clock, log.actor, self.global_())
+        self._read_only = read_only
+        self._use_secrets(secrets or {})
         self._async_stores: list[Any] = []  # one for each event loop that uses this store
 
     # --- scopes ----------------------------------------------------------------------------------
@@ -231,9 +253,13 @@ class Store:
         *,
         parent: Scope | None = None,
         ttl_s: Duration | None = None,
+        subject: str | None = None,
     ) -> TeamScope[S]:
         """Returns a team's scope."""
-        return cast("TeamScope[S]", self.scope(TEAM, id, schema, parent=parent, ttl_s=ttl_s))
+        return cast(
+            "TeamScope[S]",
+            self.scope(TEAM, id, schema, parent=parent, ttl_s=ttl_s, subject=subject),
+        )
 
     def workflow(
         self,
@@ -242,10 +268,12 @@ class Store:
         *,
         parent: Scope | None = None,
         ttl_s: Duration | None = None,
+        subject: str | None = None,
     ) -> WorkflowScope[S]:
         """Returns a workflow's scope."""
         return cast(
-            "WorkflowScope[S]", self.scope(WORKFLOW, id, schema, parent=parent, ttl_s=ttl_s)
+            "WorkflowScope[S]",
+            self.scope(WORKFLOW, id, schema, parent=parent, ttl_s=ttl_s, subject=subject),
         )
 
     def conversation(
@@ -255,10 +283,12 @@ class Store:
         *,
         parent: Scope | None = None,
         ttl_s: Duration | None = None,
+        subject: str | None = None,
     ) -> ConversationScope[S]:
         """Returns a conversation's scope."""
         return cast(
-            "ConversationScope[S]", self.scope(CONVERSATION, id, schema, parent=parent, ttl_s=ttl_s)
+            "ConversationScope[S]",
+            self.scope(CONVERSATION, id, schema, parent=parent, ttl_s=ttl_s, subject=subject),
         )
 
     def scope(
@@ -269,6 +299,7 @@ class Store:
         *,
         parent: Scope | None = None,
         ttl_s: Duration | None = None,
+        subject: str | None = None,
     ) -> Scope[S]:
         """Returns a scope by level and id, or by its whole name such as `team/red`.
 
@@ -278,6 +309,8 @@ class Store:
         opened with for this scope.
         With `ttl_s` the scope, if this process begins it, ends by itself so many seconds after its
         first event, by the backend's clock: then it is gone, and ExpiredError says so.
+        With `subject`, the name of a person or of anybody else, the scope is that subject's from
+        its first event on: all it holds is sealed by the subject's key, until `erase(subject)`.
         """
         if id is None and isinstance(level, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             level, id = split_name(level)
@@ -290,6 +323,12 @@ class Store:
             with contextlib.suppress(CorruptError):
                 adopt_levels(self._log, self._levels)
         level, stored = self._levels.check_scope(level, id, is_stored=is_stored)
+        if subject is not None and not self._clear_ids and not is_pseudonym(id or ""):
+            raise UsageError(
+                f"scope id {show_value(id)} may tell who the subject is, and ids are stored in "
+                "clear: expected a pseudonym, a UUID or a random id",
+                hint="hf.pseudonym(…) makes one from any text; open(clear_ids=True) allows any id",
+            )
         if schema is not None:
             name = level if stored is None else f"{level}/{stored}"
             self._log.typed.check_schema(name, schema)
@@ -301,6 +340,7 @@ class Store:
             parent=parent,
             ttl_s=ttl_s,
             given=None if is_stored else id,
+            subject=subject,
         )
 
     def scratch(self, id: str | None = None, *, parent: Scope | None = None) -> ScratchScope:
@@ -1173,6 +1213,37 @@ class Store:
         found = [catches.read_catch(self._log.record(hit.scope, hit.revision)) for hit in hits]
         return Page(found, more=hits.more, cursor=hits.cursor)
 
+    def guard_secrets(self, mode: Mode, *, scope: Scope | str = "*") -> None:
+        """Says what is done about secrets in what is written to scopes: off, warn, redact, refuse.
+
+        `scope` is a name, or a pattern in which * is any characters; runs are `run/*`. Of several
+        that fit the longest counts. It is stored: this handle heeds it at once, and every one that
+        is opened from now on. What `open(secrets=…)` says counts too where it is stricter.
+        """
+        pattern = scope if isinstance(scope, str) else scope.name
+        set_policy(self._context, ("secrets", pattern), check_rules({pattern: mode})[pattern])
+        self._use_secrets()
+
+    @property
+    def secrets(self) -> dict[str, Mode]:
+        """What is done about secrets here, by pattern of scopes; where none fits, nothing."""
+        return {} if self._log.redactor is None else dict(self._log.redactor.rules)
+
+    def _use_secrets(self, given: Mapping[str, Mode] | None = None) -> None:
+        """Has the log heed what the store and the opener of this handle say about secrets."""
+        if given is not None:
+            self._secrets_given = dict(given)
+        stored: dict[str, Mode] = {}
+        try:
+            stored = secret_rules(self._context)
+        except HoldfastError as error:
+            # A store that is too damaged to tell is still read; what is written is guarded by what
+            # the opener says.
+            self._log.report(f"what the store says about secrets cannot be read: {error.message}")
+        rules = stricter(stored, self._secrets_given)
+        is_on = any(mode != "off" for mode in rules.values())
+        self._log.use_redactor(Redactor(rules) if is_on else None)
+
     # --- files -----------------------------------------------------------------------------------
 
     def views(
@@ -1188,6 +1259,12 @@ class Store:
         `holdfast.views` has the kinds of files that there are. `person` is in whose name edits are
         imported; without it, in that of the user who owns the file.
         """
+        for view in views:
+            if view.scope.subject is not None:
+                raise UsageError(
+                    f'scope "{view.scope.name}" is a subject\'s: a file would be a copy in clear',
+                    hint="hf.subject(…) and `holdfast subject export` show what is held of it",
+                )
         return Views(self, directory, views, person=person)
 
     # --- questions -------------------------------------------------------------------------------
@@ -1293,15 +1370,17 @@ class Store:
         task: Task | str | None = None,
         *,
         role: str | None = None,
+        compact: bool = False,
         tokenizer: object = None,
     ) -> PromptContext:
         """Returns what an agent that knows nothing begins with: its context, and how to go on.
 
         It has the order to decide first, what the role is, the goals, the vocabulary and the map
         of files (`boot` of the state), the newest decisions, the other scopes that have something
-        to do, and of the messages only the newest: it asks no index.
+        to do, and of the messages only the newest: it asks no index. `compact` gives orders, goals,
+        open tasks and decisions, and facts in few tokens instead, one line for each, all of them.
         """
-        from holdfast.context.build import BOOT_WINDOW, build, check_wanted
+        from holdfast.context.build import BOOT_WINDOW, build, build_compact, check_wanted
 
         wanted = check_wanted(
             budget=budget,
@@ -1313,7 +1392,20 @@ class Store:
             is_boot=True,
         )
         found = scope if isinstance(scope, Scope) else self.scope(name_of(scope))
+        if check_flag(compact, "compact"):
+            return build_compact(self._context, found, wanted)
         return build(self._context, found, self.query, wanted)
+
+    def similar(
+        self, to: str, *, limit: int = 10, embedder: Embedder | None = None, **question: Any
+    ) -> list[Similar]:
+        """Returns what is nearest to a text in meaning, the nearest first, each with its score.
+
+        By the `embedder`, or the one that the store was opened with. What it has not seen yet it is
+        given first. Messages, decisions, tasks, facts and events of your own are compared. The
+        other arguments are those of `query`, and leave out what does not fit.
+        """
+        return self._questions.similar(to, limit, check_embedder(embedder), **question)
 
     def resolve(self, link: str, *, scope: Scope | str = GLOBAL) -> Hit | None:
         """Returns what a link such as "decision:d7@team/red" leads to; None if it leads nowhere.
@@ -1467,6 +1559,52 @@ class Store:
         exclude = [str(own)] if own else []
         return Rewinds(self._context, self.scope, work_tree, exclude=exclude)
 
+    # --- subjects --------------------------------------------------------------------------------
+
+    def pseudonym(self, text: str) -> str:
+        """Returns an id for a scope from any text: a digest that needs the key store to be made.
+
+        The same text gives the same pseudonym wherever the same keys are used.
+        """
+        return self._log.sealing.keys.pseudonym(check_text(text, "what a pseudonym is made from"))
+
+    def subjects(self) -> list[Subject]:
+        """Returns the subjects that have data here and were not erased, by name."""
+        return self._erasure.subjects()
+
+    def subject(self, name: str) -> Subject:
+        """Returns one subject: its random id, its scopes, and whether it is held."""
+        return self._erasure.subject(check_name(name, "subject"))
+
+    def hold_subject(self, name: str, reason: str | None = None) -> None:
+        """Keeps a subject from being erased until `unhold_subject`: a legal hold."""
+        text = check_text(reason, "reason", optional=True)
+        self._erasure.hold(check_name(name, "subject"), text or "")
+
+    def unhold_subject(self, name: str) -> None:
+        """Ends a legal hold of a subject."""
+        self._erasure.release(check_name(name, "subject"))
+
+    def erase(self, subject: str, *, wait_s: float = 60.0) -> ErasureReceipt:
+        """Erases a subject: destroys its key, removes its scopes and their bytes, says what went.
+
+        From then on nothing of it can be read, here or in any copy, backup or export that was made
+        before. It cannot be undone. Raises HeldError if the subject, or one of its scopes, is held,
+        and NotFoundError if there is no such subject. A call that was killed is made again, or
+        `finish_erasures` does the rest. While a `retain` is at work it waits `wait_s`.
+        """
+        check_seconds(wait_s, "wait_s", above=-1e-9)
+        return self._erasure.erase(check_name(subject, "subject"), wait_s=wait_s)
+
+    def finish_erasures(self, *, wait_s: float = 60.0) -> list[ErasureReceipt]:
+        """Finishes the erasures that were begun and are not done, because a process was killed."""
+        check_seconds(wait_s, "wait_s", above=-1e-9)
+        return self._erasure.finish(wait_s=wait_s)
+
+    def erasures(self) -> list[dict[str, Any]]:
+        """Returns the receipts of all erasures, by the id of the subject."""
+        return self._erasure.receipts()
+
     def status(self) -> dict[str, Any]:
         """Returns plain facts about the store: kind, place, format, durability, size, reports,
         how many scopes and events there are, and the digest that `check` compares.
@@ -1478,7 +1616,10 @@ class Store:
         with contextlib.suppress(CorruptError):
             content = content_of(self._log)
             counts = {"scopes": content.streams, "events": content.events, "digest": content.digest}
-        reports = [*facts["reports"], *copy_reports(facts), *self._log.reports]
+        taken: list[str] = []
+        with contextlib.suppress(CorruptError):
+            taken = loss_reports(self._log)
+        reports = [*facts["reports"], *copy_reports(facts), *taken, *self._log.reports]
         return {**facts, **counts, "worker": self.worker, "reports": reports}
 
     def close(self) -> None:
@@ -1489,6 +1630,8 @@ class Store:
         self._groups.close()
         self.lease_keeper.close()
         self._questions.close()
+        if not self._read_only:
+            remember(self._log)
         self._log.close()
 
     def __enter__(self) -> Store:
@@ -1514,12 +1657,16 @@ def open_store(
     heartbeat_s: float = HEARTBEAT_S,
     levels: Mapping[str, str] | None = None,
     backend: Backend | None = None,
+    secrets: Mode | Mapping[str, Mode] = "off",
     schemas: Sequence[type[Any]] = (),
     unchecked: bool = False,
     retention: Sequence[RetentionPolicy] = (),
     quotas: Sequence[Quota] = (),
     disk_watch: DiskWatch | None = None,
     indexes: Sequence[StateIndex] = (),
+    embedder: Embedder | None = None,
+    keys: str | os.PathLike[str] | KeyStore | None = None,
+    clear_ids: bool = False,
     **options: Any,
 ) -> Store:
     """Opens a store, making it if it is not there.
@@ -1533,34 +1680,58 @@ def open_store(
     says every `heartbeat_s` that it lives; silent for three times that, it is a suspect.
     `backend` is an open backend in place of a URL. The store closes it. `schemas` are the classes
     that `@holdfast.schema` made schemas of scopes. A scope that has one which is not among them is
-    not written to, unless `unchecked` says so. `indexes` are what `holdfast.index` declared.
-    `retention`, `quotas` and `disk_watch` say what goes, and what is refused for want of room.
+    not written to, unless `unchecked` says so. `indexes` are those of `holdfast.index`, `embedder`
+    is what `similar` compares by. `retention`, `quotas` and `disk_watch` say what goes, and what is
+    refused for want of room; `secrets` what is done about secrets, by patterns of scopes.
+    `keys` is where the keys of subjects are: a folder, by default that of HOLDFAST_KEYS or one of
+    the user's, "command:…" or a KeyStore. `clear_ids` allows ids of theirs that are no pseudonyms.
     """
     _check_options(durability, create, read_only, heartbeat_s, clock)
-    said = check_provenance(source, actor, trust)
+    said, rules = check_provenance(source, actor, trust), check_rules(secrets)
     typed, declared = _check_schemas(schemas, unchecked), check_indexes(indexes)
-    clock = clock or SystemClock()
+    embedder, clock = check_embedder(embedder), clock or SystemClock()
     worker = worker_id(clock, actor)
     url, named, stored = _read_mix(url)
-    care = _with_care(stored, retention, quotas, disk_watch)
-    known = _known_levels(named, levels)
+    care, known = _with_care(stored, retention, quotas, disk_watch), _known_levels(named, levels)
     options = {"durability": durability, "create": create, "read_only": read_only, **options}
     opened, shown = _open_or_take(backend, url, known, clock, options)
-    log = Log(opened, clock=clock, actor=said.actor or worker)
+    sealing = Sealing(partial(_keys_apart, keys, shown))
+    log = _make_log(opened, clock, said._replace(actor=said.actor or worker), typed, care, sealing)
+    log.dispatcher = shared_dispatcher(backend or _place_of(shown) or opened)
+    return Store(
+        log, url=shown, worker=worker, levels=known, heartbeat_s=heartbeat_s, read_only=read_only,
+        clear_ids=check_flag(clear_ids, "clear_ids"), retention=care.retention, indexes=declared,
+        embedder=embedder, secrets=rules,
+    )  # fmt: skip
+
+
+def _make_log(
+    backend: Backend, clock: Clock, said: Said, typed: Typed, care: Care, sealing: Sealing
+) -> Log:
+    log = Log(backend, clock=clock, actor=said.actor or "", sealing=sealing)
     log.said = said if said.meta is not None else None
     log.use_schemas(typed)
     log.use_limits(care.quotas, care.disk)
-    log.dispatcher = shared_dispatcher(backend or _place_of(shown) or opened)
-    return Store(
-        log,
-        url=shown,
-        worker=worker,
-        levels=known,
-        heartbeat_s=heartbeat_s,
-        read_only=read_only,
-        retention=care.retention,
-        indexes=declared,
-    )
+    return log
+
+
+def _keys_apart(given: object, shown: str) -> KeyStore:
+    """Returns where keys are, or raises UsageError if that is inside the store.
+
+    Whoever copies or backs up the store would have the keys too, and erasing would do nothing.
+    """
+    keys = to_keys(given)
+    place = _place_of(shown)
+    if isinstance(keys, FolderKeys) and place is not None and "://" not in place:
+        store = os.path.realpath(place.partition(":")[2])
+        folder = os.path.realpath(keys.path)
+        if os.path.commonpath([store, folder]) == store:
+            raise UsageError(
+                f'the keys in "{folder}" are inside the store "{store}": a backup of it would have '
+                "them too",
+                hint="keep keys in a folder of their own: keys=… or HOLDFAST_KEYS",
+            )
+    return keys
 
 
 def _open_or_take(

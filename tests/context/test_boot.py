@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast import ConflictError, UsageError
+from holdfast import ConflictError, UnavailableError, UsageError
 from holdfast.cli import main
 from holdfast.context import block
 from holdfast.context.block import BEGIN, END, splice, write_block
@@ -146,42 +147,73 @@ def test_markers_that_are_no_pair_are_refused(data: bytes, tmp_path: Path):
     assert path.read_bytes() == data
 
 
-def saving_meanwhile(path: Path, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def saving_meanwhile(path: Path, saved: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     """Has somebody save the file each time when the new one lies beside it."""
-    real: Callable[..., Any] = os.chmod
-    left = iter(range(times))
+    real: Callable[..., Any] = block.write_new
+    left = iter(saved)
 
-    def chmod(beside: str, mode: int) -> None:
-        real(beside, mode)
-        number = next(left, None)
-        if number is not None:
-            path.write_bytes(b"theirs %d\n" % number)
+    def write_new(beside: Path, data: bytes, mode: int | None) -> None:
+        real(beside, data, mode)
+        if (theirs := next(left, None)) is not None:
+            path.write_bytes(theirs)
 
-    monkeypatch.setattr(block.os, "chmod", chmod)
+    monkeypatch.setattr(block, "write_new", write_new)
 
 
-def test_what_somebody_saves_meanwhile_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_what_somebody_saves_meanwhile_is_kept(
+    can_exchange: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    if not can_exchange:
+        monkeypatch.setattr("holdfast.views.exchange._library", lambda: None)
     path = tmp_path / "AGENTS.md"
     path.write_bytes(b"mine\n")
-    saving_meanwhile(path, 2, monkeypatch)
+    saving_meanwhile(path, [b"theirs 0\n", b"theirs 1\n"], monkeypatch)
     assert write_block(str(path), "text")
     assert path.read_bytes() == b"theirs 1\n\n" + BEGIN + b"\ntext\n" + END + b"\n"
     assert os.listdir(tmp_path) == ["AGENTS.md"]
 
 
-def test_a_file_that_never_rests_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_new_file_that_somebody_makes_meanwhile_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     path = tmp_path / "AGENTS.md"
-    saving_meanwhile(path, 99, monkeypatch)
-    with pytest.raises(ConflictError, match="changed 10 times"):
-        write_block(str(path), "text")
-    assert path.read_bytes() == b"theirs 9\n"
+    saving_meanwhile(path, [b"theirs\n"], monkeypatch)
+    assert write_block(str(path), "text")
+    assert path.read_bytes().startswith(b"theirs\n\n" + BEGIN)
     assert os.listdir(tmp_path) == ["AGENTS.md"]
+
+
+def test_a_save_that_breaks_the_markers_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = tmp_path / "AGENTS.md"
+    path.write_bytes(b"mine\n")
+    theirs = BEGIN + b"\n" + BEGIN + b"\n"
+    saving_meanwhile(path, [theirs], monkeypatch)
+    with pytest.raises(UsageError, match="markers of a boot block"):
+        write_block(str(path), "text")
+    assert path.read_bytes() == theirs
+    assert os.listdir(tmp_path) == ["AGENTS.md"]
+
+
+def test_a_file_that_never_rests_keeps_what_was_saved_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = tmp_path / "AGENTS.md"
+    path.write_bytes(b"mine\n")
+    saving_meanwhile(path, [b"theirs %d\n" % number for number in range(99)], monkeypatch)
+    with pytest.raises(ConflictError, match="was saved 10 times") as raised:
+        write_block(str(path), "text")
+    [beside] = [name for name in os.listdir(tmp_path) if name != "AGENTS.md"]
+    assert beside in (raised.value.hint or "")
+    assert (tmp_path / beside).read_bytes() == b"theirs 9\n"
 
 
 def test_what_cannot_be_written_is_named(tmp_path: Path):
     with pytest.raises(UsageError, match="cannot be read"):
         write_block(str(tmp_path), "text")
-    with pytest.raises(UsageError, match="cannot be written"):
+    with pytest.raises(UnavailableError, match="cannot be written"):
         write_block(str(tmp_path / "no" / "AGENTS.md"), "text")
 
 
@@ -203,7 +235,7 @@ def test_a_kill_leaves_the_old_file_or_the_new_one(tmp_path: Path):
         "print('begun', flush=True)\n"
         "while True:\n    number += 1\n    write_block(sys.argv[1], f'text {number}\\n' * 2000)\n"
     )
-    for _ in range(4):
+    for _ in range(2):
         child = subprocess.Popen(
             [sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, text=True
         )
@@ -231,3 +263,31 @@ def test_the_command_says_what_is_wrong(tmp_path: Path, capsys: Any):
     capsys.readouterr()
     assert boot("--budget", "5", place=tmp_path / "store") == 0
     assert "never left out has" in capsys.readouterr().err
+
+
+def test_every_command_that_a_context_names_can_be_typed(tmp_path: Path, capsys: Any):
+    with holdfast.open(tmp_path / "store") as hf:
+        chat = hf.conversation("a b's")
+        hf.global_().set("boot", {"vocabulary": {"a": "b" * 90}, "files": {"a": "b" * 90}})
+        hf.global_().set("learnings", {"l1": {"title": "c" * 90}})
+        chat.memory.notes.put("a", "b" * 90)
+        chat.memory.files.put("a" * 90, "b")
+        chat.facts.state("f", "c" * 90)
+        chat.facts.state("stale", "c" * 90, valid_for=0.000_001)
+        chat.tasks.add("t" * 90)
+        chat.tasks.claim()
+        chat.decide("d" * 90)
+        with chat.decide("e" * 90) as decision:
+            decision.outcome("done")
+        for number in range(40):
+            chat.say(f"about invoices {'x' * 90} {number}")
+        chat.messages.summarise("s" * 90)
+        left = [*hf.boot(chat, 1).left_out, *hf.context(chat, 1, "invoices").left_out]
+    kinds = {one.kind for one in left}
+    assert kinds == {
+        "warning", "decision", "progress", "place", "word", "how", "decided", "note", "fact",
+        "file", "older", "message", "summary",
+    }  # fmt: skip
+    for one in left:
+        words = shlex.split(one.where)[1:]
+        assert main(["--store", str(tmp_path / "store"), *words]) == 0, (one, capsys.readouterr())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import subprocess
@@ -400,3 +401,24 @@ def test_goals_of_any_shape_are_shown(hf: Store, goals: Any, expected: list[str]
     chat.set("learnings", goals)
     assert texts(hf.context(chat), "goal") == expected
     assert texts(hf.context(chat), "note") == expected
+
+
+JUNK = [
+    None, 7, -1, 10**30, 1.5, float("nan"), True, "", " ", "x" * 100_000, "\ud800", "\x00", "a\nb",
+    b"x", [], [[]], [None], {}, {"a": 1}, {1}, object(), len, print, Ellipsis, type,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", ["scope", "budget", "task", "strategies", "window", "about", "role", "tokenizer"]
+)
+def test_whatever_is_given_is_taken_or_refused_by_name(hf: Store, name: str):
+    chat = hf.conversation("c")
+    chat.say("hello \ud800 there")
+    for junk in JUNK:
+        given = {"scope": chat, "budget": 500, **{name: junk}}
+        with contextlib.suppress(holdfast.HoldfastError):
+            hf.context(**given)
+        if name not in ("strategies", "window", "about"):
+            with contextlib.suppress(holdfast.HoldfastError):
+                hf.boot(**given)

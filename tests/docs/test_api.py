@@ -23,6 +23,8 @@ MODULES = (
     "holdfast.backup",
     "holdfast.git",
     "holdfast.interchange",
+    "holdfast.projects",
+    "holdfast.taken_back",
     "holdfast.copy",
     "holdfast.advise",
     "holdfast.prose",

@@ -284,3 +284,44 @@ def test_a_run_of_a_project_is_left_alone_without_a_coordinator(hf: Store, proje
         run.result()
     with project.coordinate() as main:
         assert [one.status for one in main.resume()] == ["done"]
+
+
+def test_an_agent_that_cannot_be_used_blocks_its_task(root: Path):
+    """A command that is not there, hangs or prints too much is told, and nothing else is lost."""
+    prints = "import sys\nfor _ in range(40): sys.stdout.write('x' * (1 << 16))\nprint('end')\n"
+    with holdfast.open("memory:") as hf:
+        project = hf.project(root)
+        with project.coordinate() as main:
+            for argv, says in (
+                (["/no/such/agent"], "No such file"),
+                ([sys.executable, "-c", "import time; time.sleep(600)"], "longer than 0.2 s"),
+                ([sys.executable, "-c", "import sys; sys.exit(3)"], "ended with 3"),
+            ):
+                hf.use_executor(Command(argv, timeout=0.2 if "600" in argv[-1] else None))
+                found = main.do(f"ask {says}")
+                assert (found.status, says in found.reason) == ("failed", True), found
+                assert main.tasks.get(found.task).status == "blocked"
+            hf.use_executor(Command([sys.executable, "-c", prints]))
+            found = main.do("print much")
+            assert found.status == "done"
+            assert len(found.answer) <= 1 << 20
+
+
+def test_a_turn_costs_at_most_five_commits(root: Path, tmp_path: Path):
+    """Of the log: one more turn of a task is at most five commits more."""
+    counts: list[int] = []
+    for turns in (1, 2, 3):
+        answers = ["more\nstatus: continue"] * (turns - 1) + ["done"]
+        with holdfast.open(str(tmp_path / f"s{turns}")) as hf:
+            hf.use_executor(Scripted({"sessions": [{"match": "", "answer": answers}]}))
+            with hf.project(root).coordinate() as main:
+                task = main.tasks.add("count it")
+                seen: list[Any] = []
+                over = hf.observe(seen.append)
+                assert main.work(task).status == "done"
+                over()
+                counts.append(sum(one.kind == "commit" for one in seen))
+        (root / "RALPH_TASKS.md").unlink()
+        (root / "RALPH_PROGRESS.md").unlink()
+    assert counts[1] - counts[0] <= 5
+    assert counts[2] - counts[1] <= 5

@@ -124,6 +124,13 @@ def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any) -> None:
 
 
 @pytest.fixture
+def subjects_left(filled: None) -> None:
+    """A subject with a scope."""
+    with holdfast.open("store") as hf:
+        hf.conversation(hf.pseudonym("ada"), subject="ada").set("name", "Ada")
+
+
+@pytest.fixture
 def runs_left(filled: None, tiny: Path, monkeypatch: pytest.MonkeyPatch, cli: Any) -> None:
     """A run of each kind: ended, asked, failed, killed within an act, parked."""
     cli("runs", "start", "tiny.py:tiny", "1", "--id", "ended")
@@ -239,6 +246,7 @@ COMMANDS = {
     "groups": ["groups"],
     "decisions": ["decisions", SCOPE],
     "query": ["query", "--kind", "decision"],
+    "similar": ["similar", "state management", "--embedder", "tests.skins.embedders:letters"],
     "sql": ["sql", "select id, status from decisions"],
     "stale": ["stale"],
     "audit": ["audit", SCOPE],
@@ -256,6 +264,7 @@ COMMANDS = {
     "project do": ["project", "do", "write it", "--script", "script.json"],
     "project chat": ["project", "chat", "--script", "script.json"],
     "project status": ["project", "status"],
+    "project watch": ["project", "watch", "--timeout", "0"],
     "project survey": ["project", "survey"],
     "project tasks": ["project", "tasks", "--all"],
     "project sessions": ["project", "sessions"],
@@ -265,6 +274,7 @@ COMMANDS = {
     "project follow-up": ["project", "follow-up", "then tea"],
     "project note": ["project", "note", "below the mat"],
     "project checkpoint": ["project", "checkpoint", "before"],
+    "project recover": ["project", "recover"],
     "project rewind": ["project", "rewind", "marked"],
     "project alias": ["project", "alias", "ralph", "--to", "bin"],
     "decide": ["decide", SCOPE, "refund", "--because", "broken"],
@@ -292,6 +302,11 @@ COMMANDS = {
     "git status": ["git", "status"],
     "git log": ["git", "log"],
     "git record": ["git", "record", SCOPE],
+    "git commit": ["git", "commit", "a.txt", "--scope", SCOPE],
+    "git hook": ["git", "hook", SCOPE],
+    "rebuild": ["rebuild", "--from-git"],
+    "git lost": ["git", "lost"],
+    "git merge-driver": ["git", "merge-driver"],
     "fork": ["fork", SCOPE, "b"],
     "session list": ["session", "list"],
     "session export": ["session", "export", SCOPE, "--to", "session.json"],
@@ -299,7 +314,13 @@ COMMANDS = {
     "unretain": ["unretain"],
     "hold": ["hold", SCOPE],
     "unhold": ["unhold", SCOPE],
+    "subject list": ["subject", "list"],
+    "subject show": ["subject", "show", "ada"],
+    "subject export": ["subject", "export", "ada"],
+    "subject erase": ["subject", "erase", "ada", "--yes"],
+    "subject hold": ["subject", "hold", "ada"],
     "trust": ["trust", "commands.toml", "--yes"],
+    "secrets": ["secrets", "redact"],
     "check": ["check"],
     "doctor": ["doctor"],
     "copy": ["copy", "store", "other"],
@@ -383,7 +404,7 @@ def test_every_document_has_the_documented_fields(
         request.getfixturevalue("programs_left")
     if verb.startswith("rewind"):
         cli("rewind", "mark", "marked", "--scope", SCOPE)
-    if verb == "file" or verb.startswith("git"):
+    if verb in ("file", "rebuild") or verb.startswith("git"):
         make_repository()
         cli("git", "record", SCOPE)
     if verb == "rewind undo":
@@ -397,6 +418,8 @@ def test_every_document_has_the_documented_fields(
         cli("say", SCOPE, "We decided to refund the whole order.")
     if verb == "unhold":
         cli(*COMMANDS["hold"])
+    if verb.startswith("subject"):
+        request.getfixturevalue("subjects_left")
     code = int(verb == "migrate")  # --check has found one
     printed = cli(*COMMANDS[verb], "--json", code=code).document
     documented = example(SECTIONS[verb])

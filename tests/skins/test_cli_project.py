@@ -150,3 +150,14 @@ def test_a_rewind_goes_back_to_a_point(shop: Path, cli: Any):
     assert "back at before: project/shop@" in cli("project", "rewind", "before").out
     assert cli("project", "tasks").out.count("\n") == 1
     cli("project", "rewind", "nowhere", code=3)
+
+
+def test_a_project_is_watched(shop: Path, cli: Any, screen: Any):
+    cli("project", "do", "begin", "--script", "script.json")
+    assert (
+        cli("project", "watch", "--timeout", "0").out == "conversation\tnothing\t0\tcompleted=1\n"
+    )
+    cli("project", "steer", "in green")
+    shown = screen("project", "watch", "--timeout", "0")
+    assert "in green" in shown
+    assert "coordinator" in shown

@@ -1,4 +1,4 @@
-"""`scopes --where` lists scopes by what their states have."""
+"""`scopes --where` lists scopes by what their states have; `similar` finds by meaning."""
 
 from __future__ import annotations
 
@@ -22,3 +22,22 @@ def test_scopes_by_what_their_states_have(cli: Runner, tmp_path: Path) -> None:
     assert cli(*scopes, "--where", "customer.id exists", "--json").document["more"] is False
     assert cli(*scopes, "--where", "customer.id=7").out == ""
     assert 'no operator "=="' in cli(*scopes, "--where", "a==1", code=2).err
+
+
+def test_what_is_near_in_meaning(cli: Runner, tmp_path: Path) -> None:
+    place = str(tmp_path / "store")
+    with holdfast.open(place) as hf:
+        hf.conversation("c").say("anna banana")
+        hf.conversation("d").say("zoo")
+    similar = ("--store", place, "similar", "banana", "--embedder")
+    code = "tests.skins.embedders"
+    found = cli(*similar, f"{code}:letters")
+    assert [(row[1], row[-1]) for row in found.rows] == [
+        ("message", "anna banana"), ("message", "zoo")
+    ]  # fmt: skip
+    document = cli(*similar, code, "--limit", "1", "--json").document
+    assert [one["text"] for one in document["similar"]] == ["anna banana"]
+    assert document["similar"][0]["score"] > 0.9
+    assert cli(*similar, code, "--scope", "team").out == ""
+    assert 'has no embedder "none"' in cli(*similar, f"{code}:none", code=3).err
+    assert "has no embedder" in cli(*similar, "tests.skins.conftest", code=3).err

@@ -126,6 +126,10 @@ class AsyncScope(Generic[S_co]):
         return Reading(read)
 
     @property
+    def subject(self) -> Reading[str | None]:
+        return Reading(lambda: self._loop.hop(lambda: self.sync.subject))
+
+    @property
     def status(self) -> Reading[SessionStatus]:
         return Reading(lambda: self._loop.hop(lambda: self.sync.status))
 

@@ -57,9 +57,11 @@ from holdfast.core.meta import Meta
 from holdfast.core.migrate import Migration
 from holdfast.core.observe import Observer, Tracer
 from holdfast.core.page import PAGE_SIZE, Page
+from holdfast.core.redaction import Mode
 from holdfast.core.retention import GRACE_S, Binned, Hold, LetGo, Retention
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
+from holdfast.erasure import ErasureReceipt, Subject
 from holdfast.errors import LeaseLostError, UsageError
 from holdfast.joint import JointCommit
 from holdfast.nodes.define import Graph
@@ -319,8 +321,9 @@ class AsyncStore:
         *,
         parent: AsyncScope | None = None,
         ttl_s: Duration | None = None,
+        subject: str | None = None,
     ) -> AsyncScope[S]:
-        return self.scope("team", id, schema, parent=parent, ttl_s=ttl_s)
+        return self.scope("team", id, schema, parent=parent, ttl_s=ttl_s, subject=subject)
 
     def workflow(
         self,
@@ -329,8 +332,9 @@ class AsyncStore:
         *,
         parent: AsyncScope | None = None,
         ttl_s: Duration | None = None,
+        subject: str | None = None,
     ) -> AsyncScope[S]:
-        return self.scope("workflow", id, schema, parent=parent, ttl_s=ttl_s)
+        return self.scope("workflow", id, schema, parent=parent, ttl_s=ttl_s, subject=subject)
 
     def conversation(
         self,
@@ -339,8 +343,9 @@ class AsyncStore:
         *,
         parent: AsyncScope | None = None,
         ttl_s: Duration | None = None,
+        subject: str | None = None,
     ) -> AsyncScope[S]:
-        return self.scope("conversation", id, schema, parent=parent, ttl_s=ttl_s)
+        return self.scope("conversation", id, schema, parent=parent, ttl_s=ttl_s, subject=subject)
 
     def scope(
         self,
@@ -350,9 +355,10 @@ class AsyncStore:
         *,
         parent: AsyncScope | None = None,
         ttl_s: Duration | None = None,
+        subject: str | None = None,
     ) -> AsyncScope[S]:
         above = None if parent is None else parent.sync
-        scope = self._store.scope(level, id, schema, parent=above, ttl_s=ttl_s)
+        scope = self._store.scope(level, id, schema, parent=above, ttl_s=ttl_s, subject=subject)
         return AsyncScope(self._loop, scope)
 
     async def scopes(
@@ -507,7 +513,7 @@ class AsyncStore:
 
         def read() -> tuple[list[Record], list[Record]]:
             records = self._log.read_all(after=after, limit=READ_CHUNK)
-            return records, self._log.expiry.kept(records)
+            return records, self._log.opened(self._log.expiry.kept(records))
 
         while True:
             records, kept = await self._loop.hop(read)
@@ -650,6 +656,7 @@ class AsyncStore:
     catches = mirror(Store.catches, of="_store")
 
     query = mirror(Store.query, of="_store")
+    similar = mirror(Store.similar, of="_store")
     context = mirror(Store.context, of="_store")
     boot = mirror(Store.boot, of="_store")
     resolve = mirror(Store.resolve, of="_store")
@@ -659,6 +666,11 @@ class AsyncStore:
     index_status = mirror(Store.index_status, of="_store")
     rebuild_index = mirror(Store.rebuild_index, of="_store")
     undo = mirror(Store.undo, of="_store")
+    guard_secrets = mirror(Store.guard_secrets, of="_store")
+
+    @property
+    def secrets(self) -> dict[str, Mode]:
+        return self._store.secrets
 
     if TYPE_CHECKING:  # a decorator loses the parameters of the run's function
 
@@ -807,6 +819,30 @@ class AsyncStore:
 
     async def let_go(self) -> list[LetGo]:
         return await self._loop.hop(self._store.let_go)
+
+    def pseudonym(self, text: str) -> str:
+        return self._store.pseudonym(text)
+
+    async def subjects(self) -> list[Subject]:
+        return await self._loop.hop(self._store.subjects)
+
+    async def subject(self, name: str) -> Subject:
+        return await self._loop.hop(self._store.subject, name)
+
+    async def hold_subject(self, name: str, reason: str | None = None) -> None:
+        await self._loop.hop(self._store.hold_subject, name, reason)
+
+    async def unhold_subject(self, name: str) -> None:
+        await self._loop.hop(self._store.unhold_subject, name)
+
+    async def erase(self, subject: str, *, wait_s: float = 60.0) -> ErasureReceipt:
+        return await self._loop.hop_shielded(self._store.erase, subject, wait_s=wait_s)
+
+    async def finish_erasures(self, *, wait_s: float = 60.0) -> list[ErasureReceipt]:
+        return await self._loop.hop_shielded(self._store.finish_erasures, wait_s=wait_s)
+
+    async def erasures(self) -> list[dict[str, Any]]:
+        return await self._loop.hop(self._store.erasures)
 
     def scratch(self, id: str | None = None, *, parent: AsyncScope | None = None) -> ScratchScope:
         """Returns a scope in memory; nothing that it does waits, so it is not awaited."""

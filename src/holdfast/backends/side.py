@@ -95,6 +95,26 @@ class SideTables(Protocol):
         """
         ...
 
+    def make_vectors(self, session: SideSession) -> None:
+        """Makes the table of vectors."""
+        ...
+
+    def add_vectors(
+        self, session: SideSession, model: int, rows: Iterable[tuple[int, bytes]]
+    ) -> None:
+        """Adds vectors of a model: the number of the document, and 32 bits for each dimension."""
+        ...
+
+    def nearest(
+        self, session: SideSession, model: int, target: bytes, others: Condition, limit: int
+    ) -> list[tuple[int, bytes, float]] | None:
+        """Returns the documents nearest to a vector, of those that `others` leaves, nearest first.
+
+        Each with its vector and its distance, which may be less exact than the vector is. None if
+        the database cannot tell.
+        """
+        ...
+
     def select(self, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Runs a statement of a user's that only reads; returns the names of columns, and rows.
 

@@ -62,6 +62,7 @@ class SideFile:
         self._name = name
         self._mutex = RLock()
         self._connection: Any = None
+        self._compares_vectors = False
         self._lock_fd = -1
         if folder is not None:
             try:
@@ -120,6 +121,7 @@ class SideFile:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute("PRAGMA cache_size = -32768")
+            self._compares_vectors = _load_vectors(connection)
             self._connection = connection
         return self._connection
 
@@ -232,6 +234,35 @@ class SideFile:
         bounds = [low << _BITS, (high + 1) << _BITS, low, high]
         return statement, [" AND ".join(each), *bounds, *each]
 
+    # --- vectors ---------------------------------------------------------------------------------
+    #
+    # Plain rows. With the library sqlite-vec, SQLite itself compares them.
+
+    def make_vectors(self, session: SideSession) -> None:
+        session.ask("CREATE TABLE vectors (model INTEGER, n INTEGER, vector BLOB)")
+        session.ask("CREATE INDEX vectors_n ON vectors (n)")
+
+    def add_vectors(
+        self, session: SideSession, model: int, rows: Iterable[tuple[int, bytes]]
+    ) -> None:
+        session.many(
+            "INSERT INTO vectors (model, n, vector) VALUES (?, ?, ?)",
+            ((model, n, vector) for n, vector in rows),
+        )
+
+    def nearest(
+        self, session: SideSession, model: int, target: bytes, others: Condition, limit: int
+    ) -> list[tuple[int, bytes, float]] | None:
+        if not self._compares_vectors:
+            return None
+        found = session.ask(
+            "SELECT docs.n, vectors.vector, vec_distance_l2(vectors.vector, ?) AS apart FROM docs "
+            f"JOIN vectors ON vectors.n = docs.n WHERE vectors.model = {int(model)} "
+            f"AND {others[0]} ORDER BY apart LIMIT {int(limit)}",
+            [target, *others[1]],
+        )
+        return [(n, vector, apart) for n, vector, apart in found]
+
     # --- for outside tools -----------------------------------------------------------------------
 
     def select(self, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
@@ -296,6 +327,23 @@ def _may_read(action: int, *_: object) -> int:
 def _match(words: Sequence[str], is_prefix: bool) -> str:
     """Returns a phrase in FTS5's own language; words have letters, digits and _ only."""
     return f'"{" ".join(words)}"' + " *" * is_prefix
+
+
+def _load_vectors(connection: Any) -> bool:
+    """Has SQLite compare vectors, if the library for it is installed; says whether."""
+    try:
+        import sqlite_vec  # pyright: ignore[reportMissingTypeStubs]
+    except ImportError:
+        return False
+    try:
+        connection.enable_load_extension(True)
+        connection.load_extension(sqlite_vec.loadable_path())
+    except (apsw.Error, AttributeError) as error:
+        _logger.debug("sqlite-vec is not used: %s", error)
+        return False
+    finally:
+        connection.enable_load_extension(False)
+    return True
 
 
 def _make_folder(folder: str) -> None:

@@ -37,10 +37,12 @@ from holdfast.cli import (
     runs,
     salvage,
     schemas,
+    secrets,
     selftest,
     sessions,
     state,
     store,
+    subjects,
     tasks,
     trust,
     undo,
@@ -87,6 +89,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("groups", store.groups, _LOOK),
     ("decisions", decisions.decisions, _LOOK),
     ("query", query.query, _LOOK),
+    ("similar", query.similar, _LOOK),
     ("sql", query.sql, _LOOK),
     ("stale", facts.stale, _LOOK),
     ("audit", state.audit, _LOOK),
@@ -100,6 +103,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("project", events.project, _LOOK),
     ("project status", project.status, _LOOK),
     ("project survey", project.survey, _LOOK),
+    ("project watch", project.watch, _LOOK),
     ("project tasks", project.tasks, _LOOK),
     ("project sessions", project.sessions, _LOOK),
     ("session list", sessions.list_sessions, _LOOK),
@@ -116,6 +120,11 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("git status", git.git_status, _LOOK),
     ("git log", git.git_log, _LOOK),
     ("git record", git.git_record, _CHANGE),
+    ("git commit", git.git_commit, _CHANGE),
+    ("git hook", git.git_hook, _CARE),
+    ("git lost", git.git_lost, _LOOK),
+    ("rebuild", git.rebuild, _CARE),
+    ("git merge-driver", git.merge_driver, _CARE),
     ("rewind undo", rewinds.undo, _CHANGE),
     ("remove", history.remove, _CHANGE),
     ("fork", history.fork, _CHANGE),
@@ -133,10 +142,16 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("catch scan", catches.scan, _CHANGE),
     ("recover", decisions.recover, _CARE),
     ("trust", trust.trust, _CARE),
+    ("secrets", secrets.secrets, _CARE),
     ("retain", retain.retain, _CARE),
     ("unretain", retain.unretain, _CARE),
     ("hold", retain.hold, _CARE),
     ("unhold", retain.unhold, _CARE),
+    ("subject list", subjects.list_subjects, _LOOK),
+    ("subject show", subjects.show_subject, _LOOK),
+    ("subject export", subjects.export_subject, _LOOK),
+    ("subject erase", subjects.erase_subject, _CARE),
+    ("subject hold", subjects.hold_subject, _CARE),
     ("check", store.check, _CARE),
     ("doctor", doctor.doctor, _CARE),
     ("migrate", schemas.migrate, _CARE),
@@ -175,6 +190,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("project steer", project.steer, _CHANGE),
     ("project follow-up", project.follow_up, _CHANGE),
     ("project note", project.note, _CHANGE),
+    ("project recover", project.recover, _CARE),
     ("project checkpoint", project.checkpoint, _CHANGE),
     ("project rewind", project.rewind, _CHANGE),
     ("project alias", project.alias, _START),
@@ -212,6 +228,7 @@ _FAMILIES = {
     "runs": "Start, watch and look after runs: programs whose position survives anything.",
     "schema": "List, show and compare the schemas of a program and of a store.",
     "session": "List sessions that have not ended, and write one as a JSON document.",
+    "subject": "List, show, export, hold and erase people whose data is sealed.",
     "task": "Add, list, claim, change and close tasks.",
 }
 """Words that other verbs follow, such as runs list; one that is a verb too works by itself."""
@@ -237,7 +254,7 @@ def make_app() -> App:
     )
     for family, text in _FAMILIES.items():
         group = _RUNS if family in ("nodes", "project", "runs") else _CHANGE
-        group = _CARE if family == "backup" else group
+        group = _CARE if family in ("backup", "subject") else group
         app.command(App(name=family, help=text, group=group))
     verbs = {name: (function, group) for name, function, group in VERBS}
     aliases = [(alias, *verbs[name]) for alias, name in ALIASES.items()]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.cli.options import DEFAULTS, Options, open_reading
+from holdfast.cli.options import DEFAULTS, Flag, Options, open_reading
 from holdfast.cli.parsing import find_scope
 from holdfast.cli.printing import print_aside, print_json, print_line, print_raw, warn
-from holdfast.context.block import write_block
 from holdfast.errors import UsageError
 from holdfast.names import GLOBAL
 from holdfast.render.context import context_document
@@ -19,6 +18,7 @@ def boot(
     role: str | None = None,
     budget: int = 8_000,
     task: str | None = None,
+    compact: Flag = False,
     tokenizer: str | None = None,
     write: str | None = None,
     options: Options = DEFAULTS,
@@ -35,6 +35,8 @@ def boot(
         How many tokens at most; orders, goals and the task are never left out.
     task
         The task in hand: its id, or what it says.
+    compact
+        One short line for each order, goal, open task, open decision and fact instead.
     tokenizer
         An encoding of tiktoken to count with, or estimate.
     write
@@ -44,8 +46,8 @@ def boot(
         raise UsageError(f"--budget must be at least 1, found {budget}")
     with open_reading(options) as store:
         named = find_scope(store, scope, must_exist=scope != GLOBAL)
-        context = store.boot(named, budget, task, role=role, tokenizer=tokenizer)
-    changed = None if write is None else write_block(write, context.text)
+        context = store.boot(named, budget, task, role=role, compact=compact, tokenizer=tokenizer)
+    changed = None if write is None else _write(write, context.text)
     if context.is_over:
         warn(f"what is never left out has {context.tokens} tokens: more than {budget}")
     if options.json:
@@ -56,3 +58,9 @@ def boot(
         print_raw(clean(context.text, keep="\n\t").encode("utf-8", "replace"))
         counted = f"by {context.counted_by}" if context.is_exact else "by estimate"
         print_aside(f"{context.tokens} tokens, {counted}")
+
+
+def _write(path: str, text: str) -> bool:
+    from holdfast.context.block import write_block  # only a boot that writes loads the views
+
+    return write_block(path, text)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from holdfast.cli.completion import ScopeName
+from holdfast.cli.git import recover_from_git
 from holdfast.cli.options import (
     DEFAULTS,
     Flag,
@@ -19,7 +20,7 @@ from holdfast.cli.options import (
 )
 from holdfast.cli.parsing import find_decision, find_scope, parse_priority
 from holdfast.cli.printing import is_terminal, print_facts, print_json, print_note, print_table
-from holdfast.errors import NotFoundError
+from holdfast.errors import NotFoundError, UsageError
 from holdfast.record.decisions import Decision
 from holdfast.record.verifier_commands import FILE, load_verifiers
 from holdfast.render.record import decision_document, decisions_document, recovery_document
@@ -193,7 +194,13 @@ def decisions(
 
 
 def recover(
-    scope: ScopeName | None = None, /, *, config: Config = None, options: Options = DEFAULTS
+    scope: ScopeName | None = None,
+    /,
+    *,
+    config: Config = None,
+    from_git: Flag = False,
+    commit: str | None = None,
+    options: Options = DEFAULTS,
 ) -> None:
     """Settle what dead workers left open, with the verifiers of the configuration file.
 
@@ -203,7 +210,18 @@ def recover(
         The scope; without it every scope.
     config
         The configuration file. Without it ./holdfast.toml.
+    from_git
+        Bring back revisions that git took from a store that is in a repository.
+    commit
+        The commit to bring them from; without it every one that was checked out here.
     """
+    if from_git:
+        if scope is not None or config is not None:
+            raise UsageError("recover --from-git is about the whole store: give no scope or config")
+        recover_from_git(commit, options)
+        return
+    if commit is not None:
+        raise UsageError("--commit needs --from-git")
     with open_configured(options, config, asks=True) as store:
         name = None if scope is None else find_scope(store, scope).name
         report = store.recover(scope=name)

@@ -1,7 +1,9 @@
-"""Verbs for git: file, git status, git log, git record."""
+"""Verbs for git: file, git status, log, record, commit, hook, lost, merge-driver; rebuild."""
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 from typing import Annotated
 
@@ -12,31 +14,50 @@ from holdfast.cli.options import (
     DEFAULTS,
     Flag,
     Options,
+    Seconds,
     Words,
     command,
     open_reading,
     open_writing,
+    refuse_memory,
 )
 from holdfast.cli.parsing import find_scope, parse_limit
-from holdfast.cli.printing import print_facts, print_json, print_line, print_note, print_table
+from holdfast.cli.printing import (
+    print_facts,
+    print_json,
+    print_json_line,
+    print_line,
+    print_note,
+    print_table,
+)
 from holdfast.cli.rewinds import preview_and_apply
-from holdfast.errors import NotFoundError, UsageError
+from holdfast.errors import CorruptError, NotFoundError, UsageError
 from holdfast.git.commits import commit_link, record_commit
 from holdfast.git.files import ProjectFile
+from holdfast.git.installed import install_hook, install_merge_driver, remove_hook
 from holdfast.git.repository import Commit, Repository
+from holdfast.git.told import commit_as_told, commit_events, read_settings, rebuild_from_git
 from holdfast.git.work_tree import WorkTree
+from holdfast.names import check_scope_name
 from holdfast.query.form import Hit
 from holdfast.render.git import (
+    brought_back_document,
     commits_document,
     file_at_document,
     file_diff_document,
     file_document,
     git_status_document,
+    hook_document,
+    lost_document,
+    made_commit_document,
+    merge_driver_document,
     path_text,
+    rebuilt_document,
 )
 from holdfast.render.record import own_event_document
 from holdfast.render.text import clean, show_time
 from holdfast.store import Store
+from holdfast.taken_back import accept_loss, bring_back, find_lost, merge_file
 
 COMMITS_SHOWN = 10
 
@@ -245,3 +266,199 @@ def git_record(
             return
     print_line(f"{clean(named.name)} is at revision {made.revision}: {made.plain['commit'][:12]}")
     print_note(f"what links to it: {command('git log', options.place)}")
+
+
+def recover_from_git(commit: str | None, options: Options) -> None:
+    """Brings back what git took from the store, and prints what that was."""
+    done = bring_back(options.place, commit=commit, actor=options.writer)
+    if options.json:
+        print_json(brought_back_document(done))
+        return
+    for one in (*done.regained, *done.merged):
+        how = "added after what is here" if one.is_diverged else "back as it was"
+        print_line(f"{clean(one.stream)}\t{one.first} to {one.last}\t{how}")
+    for misfit in done.not_applied:
+        print_line(
+            f"{clean(misfit.stream)}\t{misfit.revision}\t{misfit.type} NOT APPLIED: "
+            f"{clean(misfit.why)}"
+        )
+    if not done.regained and not done.merged:
+        print_note("no commit has anything that the store has not")
+
+
+def git_lost(*, accept: Flag = False, options: Options = DEFAULTS) -> None:
+    """List revisions that were in the store here and are not: git took them back.
+
+    Parameters
+    ----------
+    accept
+        They may stay lost: do not name them again.
+    """
+    with open_writing(options) if accept else open_reading(options) as store:
+        found = accept_loss(store) if accept else find_lost(store)
+    if options.json:
+        print_json(lost_document(found, accepted=accept))
+        return
+    rows = [
+        (
+            one.stream,
+            f"{one.first} to {one.last}",
+            one.commit[:12] if one.commit else "in no commit",
+            "others are in their place" if one.is_diverged else "",
+        )
+        for one in found
+    ]
+    if rows:
+        print_table(("scope", "revisions", "commit", ""), rows)
+    else:
+        print_note("git took nothing back")
+    if rows and not accept:
+        print_note(f"bring them back: {command('recover --from-git', options.place)}")
+
+
+def merge_driver(
+    path: Annotated[str | None, Parameter(name="PATH")] = None,
+    ours: Annotated[str | None, Parameter(name="OURS")] = None,
+    theirs: Annotated[str | None, Parameter(name="THEIRS")] = None,
+    /,
+    *,
+    options: Options = DEFAULTS,
+) -> None:
+    """Install the merge driver for the store's files in the repository; git calls it with words.
+
+    Parameters
+    ----------
+    path
+        The file of the store that git merges; without it the driver is installed.
+    ours
+        Where git put our side of it; the merged file goes there.
+    theirs
+        Where git put the other side of it.
+    """
+    if path is not None:
+        if ours is None or theirs is None:
+            raise UsageError("a merge needs PATH, OURS and THEIRS: git gives them as %P %A %B")
+        merge_file(path, ours, theirs)
+        return
+    refuse_memory(options.place)
+    repository = Repository.find(".")
+    inside = repository.relative(options.place)
+    program = f"{shlex.quote(sys.executable)} -m holdfast"
+    lines = install_merge_driver(repository, inside, f"{program} git merge-driver %P %A %B")
+    if options.json:
+        print_json(merge_driver_document(repository.root, lines))
+        return
+    print_line(f"git merges {clean(inside)} with holdfast now")
+
+
+def git_commit(
+    *files: Annotated[str, Parameter(name="FILES", allow_leading_hyphen=True)],
+    scope: str | None = None,
+    summary: str | None = None,
+    follow: Flag = False,
+    timeout: Seconds = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Commit files, such as views, and tell the events of a scope since the last in the message.
+
+    Parameters
+    ----------
+    files
+        The files; without them those that [git] files of holdfast.toml names.
+    scope
+        The scope; without it the one that [git] scope names.
+    summary
+        The first line of the message.
+    follow
+        Go on: commit after each event or turn, as [git] commit says, until interrupted.
+    timeout
+        With --follow: stop after this time without an event, in seconds or such as 1h30m.
+    """
+    settings = read_settings()
+    paths = list(files) or settings.files
+    name = scope or settings.scope
+    if name is None or not paths:
+        raise UsageError(
+            "git commit needs files and a scope", hint="name them, or set [git] in holdfast.toml"
+        )
+    if follow and settings.commit == "off":
+        raise UsageError("[git] commit of holdfast.toml is off", hint='set it to "turn" or "each"')
+    repository = Repository.find(".")
+    with open_reading(options) as store:
+        found = find_scope(store, name)
+        start = store.position
+        made = commit_events(found, repository, paths, summary=summary)
+        _print_commit(made, options)
+        if follow:
+            events = store.follow_events(after=start, timeout_s=timeout)
+            for one in commit_as_told(events, found, repository, paths, settings.commit):
+                _print_commit(one, options)
+
+
+def _print_commit(commit: Commit | None, options: Options) -> None:
+    if options.json:
+        print_json_line(made_commit_document(commit))
+    elif commit is None:
+        print_note("nothing is new")
+    else:
+        print_line(f"{commit.id[:12]}\t{clean(commit.summary)}")
+
+
+def git_hook(
+    scope: ScopeName | None = None,
+    /,
+    *,
+    remove: Flag = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """Install a hook in the repository here that records each commit in a scope, as git record.
+
+    Parameters
+    ----------
+    scope
+        The scope that commits are recorded in, such as team/support.
+    remove
+        Remove the hook, if it is ours.
+    """
+    repository = Repository.find(".")
+    if remove:
+        was_there = remove_hook(repository)
+        if options.json:
+            print_json(hook_document(repository.root, None))
+        else:
+            print_line("the hook is removed" if was_there else "there is no hook of ours")
+        return
+    if scope is None:
+        raise UsageError("git hook needs a scope, or --remove", hint="holdfast git hook team/red")
+    refuse_memory(options.place)
+    place = options.place if ":" in options.place else os.path.abspath(options.place)
+    words = [sys.executable, "-m", "holdfast", "git", "record", check_scope_name(scope)]
+    path = install_hook(repository, shlex.join([*words, "--store", place]))
+    if options.json:
+        print_json(hook_document(repository.root, path))
+    else:
+        print_line(f"installed {clean(path)}")
+
+
+def rebuild(*, from_git: Flag = False, options: Options = DEFAULTS) -> int:
+    """Rebuild events that the log lacks from the messages of commits; compare those that it has.
+
+    Parameters
+    ----------
+    from_git
+        From the commits of the repository here, as git commit has told them.
+    """
+    if not from_git:
+        raise UsageError("rebuild needs to know from what", hint="holdfast rebuild --from-git")
+    repository = Repository.find(".")
+    with open_writing(options) as store:
+        done = rebuild_from_git(store._log, repository)
+    if options.json:
+        print_json(rebuilt_document(done))
+    else:
+        print_line(f"{done.added} events were added, {done.agree} agree with the log")
+        for place in done.differ:
+            print_line(f"DIFFERS\t{clean(place)}")
+        for place in done.missing:
+            print_line(f"MISSING\t{clean(place)}\tno commit tells it whole, or one before it")
+    return CorruptError.exit_code if done.differ else 0

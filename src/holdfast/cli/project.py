@@ -15,16 +15,29 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+import holdfast
 from holdfast.agents.command import Command
 from holdfast.agents.config import FILE, load_executor
 from holdfast.agents.protocol import Executor
 from holdfast.agents.scripted import Scripted
-from holdfast.cli.options import DEFAULTS, Flag, Options, Seconds, open_reading, open_writing
+from holdfast.backends.deadline import monotonic
+from holdfast.cli.options import (
+    DEFAULTS,
+    Flag,
+    Options,
+    Seconds,
+    open_reading,
+    open_writing,
+    refuse_memory,
+)
 from holdfast.cli.parsing import parse_priority
 from holdfast.cli.printing import (
+    console,
+    is_terminal,
     print_aside,
     print_facts,
     print_json,
+    print_json_line,
     print_line,
     print_note,
     print_table,
@@ -36,7 +49,7 @@ from holdfast.git.rewinds import What
 from holdfast.names import check_name
 from holdfast.projects.coordinator import Coordinator, Result
 from holdfast.projects.outcome import Summary
-from holdfast.projects.project import Project
+from holdfast.projects.project import Project, ProjectStatus
 from holdfast.projects.sessions import ProjectSession
 from holdfast.projects.survey import Finding
 from holdfast.render.git import point_document, rewound_document
@@ -44,6 +57,7 @@ from holdfast.render.projects import (
     alias_document,
     outcome_document,
     project_sessions_document,
+    recovery_report_document,
     sent_document,
     status_document,
     summary_document,
@@ -55,9 +69,11 @@ from holdfast.store import Store
 
 Text = Annotated[str, Parameter(allow_leading_hyphen=True)]
 POLL_S = 0.2
+SHOWN_MAX = 5
 EXIT_CODES = {"done": 0, "failed": 12, "blocked": 13, "stopped": 15}
 """What `project do` ends with: as of a run that failed, is parked, or has not ended."""
 SESSION_COLUMNS = ("id", "status", "title", "first", "last", "age", "branch")
+WATCH_COLUMNS = ("mode", "task", "messages", "tasks")
 TASK_COLUMNS = ("id", "status", "priority", "owner", "title")
 HELP = "/go: work on the tasks; /task TEXT: add one; /tasks; /status; /quit; else: talk"
 
@@ -91,19 +107,78 @@ def status(*, options: Options = DEFAULTS) -> None:
         found = store.project(".").status()
     if options.json:
         print_json(status_document(found))
-        return
+    else:
+        print_facts(status_facts(found))
+
+
+def status_facts(found: ProjectStatus) -> list[tuple[str, str]]:
+    """Returns where a project stands, as names and values."""
     work = found.work
-    print_facts(
-        [
-            ("project", f"{found.id} in {found.root}"),
-            ("coordinator", str(found.coordinator or "nobody")),
-            ("mode", found.mode),
-            ("work", f"{work['task']}, run {work['run']}" if work else "nothing"),
-            ("children", ", ".join(found.children) or "none"),
-            ("inbox", f"{len(found.waiting)} messages wait"),
-            ("tasks", ", ".join(f"{n} {name}" for name, n in found.tasks.items()) or "none"),
-        ]
-    )
+    return [
+        ("project", f"{found.id} in {found.root}"),
+        ("coordinator", str(found.coordinator or "nobody")),
+        ("mode", found.mode),
+        ("work", f"{work['task']}, run {work['run']}" if work else "nothing"),
+        ("children", ", ".join(found.children) or "none"),
+        ("inbox", f"{len(found.waiting)} messages wait"),
+        ("tasks", ", ".join(f"{n} {name}" for name, n in found.tasks.items()) or "none"),
+    ]
+
+
+def watch(*, timeout: Seconds = None, options: Options = DEFAULTS) -> None:
+    """Show where the project stands, and again whenever that changes; ends with Ctrl-C.
+
+    Parameters
+    ----------
+    timeout
+        End after this time, in seconds or such as 1h30m.
+    """
+    with open_reading(options) as store:
+        project = store.project(".")
+        found = changes_of(store, project, timeout)
+        if options.json:
+            for status in found:
+                print_json_line(status_document(status))
+        elif is_terminal():
+            show_live(project, found)
+        else:
+            for status in found:
+                work = status.work["task"] if status.work else "nothing"
+                tasks = " ".join(f"{name}={n}" for name, n in status.tasks.items())
+                row = (status.mode, work, str(len(status.waiting)), tasks)
+                print_table(WATCH_COLUMNS, [row])
+
+
+def changes_of(store: Store, project: Project, timeout: float | None) -> Iterator[ProjectStatus]:
+    """Yields where a project stands, now and whenever that has changed."""
+    ends, last = None if timeout is None else monotonic() + timeout, None
+    while True:
+        position, found = store.position, project.status()
+        seen = status_document(found)
+        seen["coordinator"] = found.coordinator and found.coordinator.worker  # not its age
+        if seen != last:
+            yield found
+        last = seen
+        left_s = POLL_S * 5 if ends is None else min(POLL_S * 5, ends - monotonic())
+        if left_s <= 0:
+            return
+        store._log.wait_after(position, left_s)
+
+
+def show_live(project: Project, found: Iterator[ProjectStatus]) -> None:
+    """Shows where a project stands on one screen, with what can be begun next."""
+    from rich.live import Live
+    from rich.table import Table
+    from rich.text import Text
+
+    with Live(console=console(), auto_refresh=False) as live:
+        for status in found:
+            table = Table(box=None, show_header=False, pad_edge=False)
+            waiting = [(one.kind, one.text) for one in status.waiting[:SHOWN_MAX]]
+            ready = [("ready", f"{one.id} {one.title}") for one in project.ready(SHOWN_MAX)]
+            for name, value in [*status_facts(status), *waiting, *ready]:
+                table.add_row(Text(name, style="bold"), Text(clean(value)))
+            live.update(table, refresh=True)
 
 
 def tasks(*, all: Flag = False, limit: int = 100, options: Options = DEFAULTS) -> None:
@@ -467,6 +542,49 @@ def print_summary(summary: Summary) -> None:
             ("next", short(summary.next)),
         ]
     )
+
+
+def recover(
+    *,
+    from_files: Flag = False,
+    go_on: Flag = False,
+    script: Path | None = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Say what is known of the project after a crash, and from where; import edited files.
+
+    Parameters
+    ----------
+    from_files
+        The store is gone: make a new one from the five files and git.
+    go_on
+        Go on with the work that was left.
+    script
+        A JSON file that answers for all agents, instead of [agents] of holdfast.toml.
+    """
+    if from_files:
+        refuse_memory(options.place)
+    store = (
+        holdfast.open(options.place, actor=options.writer) if from_files else open_writing(options)
+    )
+    with store:
+        project = store.project(".")
+        if from_files and project.scope.revision:
+            raise UsageError(
+                f'the store knows project "{project.id}": {project.scope.revision} events',
+                hint="leave out --from-files",
+            )
+        if go_on:
+            store.use_executor(executor(script))
+        found = project.recover(go_on=go_on)
+    if options.json:
+        print_json(recovery_report_document(found))
+        return
+    print_table(
+        ("source", "what", "found"), [(one.source, one.name, one.value) for one in found.facts]
+    )
+    for one in found.differences:
+        print_line(clean(f"{one.file} {one.item or ''}: {one.found} ({one.winner} counts)"))
 
 
 def checkpoint(name: str, /, *, options: Options = DEFAULTS) -> None:

@@ -1,4 +1,4 @@
-"""Verbs for questions over everything recorded: query, sql."""
+"""Verbs for questions over everything recorded: query, similar, sql."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from holdfast.cli.options import (
 )
 from holdfast.cli.parsing import parse_limit, parse_where, read_time
 from holdfast.cli.printing import is_terminal, print_aside, print_json, print_note, print_table
+from holdfast.cli.user_code import load_embedder
 from holdfast.query.form import TIMEOUT_S, Hit, Hits
-from holdfast.render.query import hits_document, rows_document
+from holdfast.render.query import hits_document, rows_document, similar_document
 from holdfast.render.text import encode_json, show_time
 
 COLUMNS = ("kind", "scope", "id", "time", "actor", "status", "text")
@@ -116,6 +117,38 @@ def query(
         return
     _print_hits(hits, explain=explain)
     print_more(hits, ["query", *question.words()], options)
+
+
+def similar(
+    text: str,
+    /,
+    *,
+    embedder: str,
+    question: Question = EVERYTHING,
+    limit: int = 10,
+    options: Options = DEFAULTS,
+) -> None:
+    """Find what was recorded that is nearest to a text in meaning, by an embedder of yours.
+
+    Parameters
+    ----------
+    text
+        What it is to be like.
+    embedder
+        Your embedder: FILE.py:name or package.module:name.
+    limit
+        How many at most.
+    """
+    asked, chosen = question.arguments(), load_embedder(embedder)
+    with open_reading(options) as store:
+        found = store.similar(text, limit=parse_limit(limit), embedder=chosen, **asked)
+    if options.json:
+        print_json(similar_document(found))
+    elif found:
+        rows = [[f"{one.score:.3f}", *_row(one.hit)] for one in found]
+        print_table(("score", *COLUMNS), rows)
+    else:
+        print_note("nothing found")
 
 
 def _print_hits(hits: Hits, *, explain: bool) -> None:

@@ -17,6 +17,7 @@ from holdfast.core.schema import is_schema
 from holdfast.errors import NotFoundError, UsageError
 from holdfast.nodes.define import Graph, is_graph
 from holdfast.projections import Projection
+from holdfast.query.vectors import Embedder
 from holdfast.runs.define import RunFunction, find_run, is_run
 
 FORMS = "write it like review.py:review or package.module:review"
@@ -63,6 +64,29 @@ def load_graph(code: str, modules: Sequence[str] | None = None) -> Graph:
     if not found:
         raise NotFoundError(f'"{place}" has no graph', hint="make one with holdfast.Graph")
     raise NotFoundError(f'"{place}" has no graph "{name}": it has {listed}', hint=FORMS)
+
+
+def load_embedder(code: str) -> Embedder:
+    """Returns the embedder that `FILE.py:name` or `module:name` names."""
+    place, name = split(code)
+    module = load(code)
+    found: dict[str, Embedder] = {
+        key: value
+        for key, value in vars(module).items()
+        if isinstance(value, Embedder) and not isinstance(value, type)
+    }
+    if not found:
+        raise NotFoundError(
+            f'"{place}" has no embedder',
+            hint="make an object with a name, a dimension and a method embed(texts)",
+        )
+    if not name and len(found) == 1:
+        return next(iter(found.values()))
+    if name not in found:
+        raise NotFoundError(
+            f'"{place}" has no embedder "{name}": it has {", ".join(found)}', hint=FORMS
+        )
+    return found[name]
 
 
 def load_schemas(code: str) -> list[type[Any]]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
-from contextlib import suppress
+from pathlib import Path
 
 from holdfast.errors import ConflictError, UnavailableError, UsageError, show_error
+from holdfast.views.exchange import exchange, put, read_file, write_new
 
 _logger = logging.getLogger("holdfast.context")
 
@@ -58,65 +58,68 @@ def _find(data: bytes) -> tuple[int, int] | None:
 def write_block(path: str, text: str) -> bool:
     """Writes the block of a file, which is made if it is missing; returns whether it changed.
 
-    The new file is written beside the old one and takes its name: a crash leaves one of the two.
-    Whoever saves the file meanwhile wins: it is read again, and the block goes into what they have
-    written.
+    The new file is written beside the old one, and the two names are exchanged in one step: a crash
+    leaves one of the two, and what came out is looked at. If it is not what was read, somebody has
+    saved in between, and the block goes into what they wrote. Nothing of theirs is lost.
     """
-    path = os.path.realpath(path)
-    for _ in range(RETRIES):
-        before = _read(path)
-        after = splice(before or b"", text)
-        if after == before:
-            return False
-        if _replace(path, before, after):
-            return True
-        _logger.info('"%s" changed meanwhile: its block is written again', path)
-    raise ConflictError(
-        f'"{path}" changed {RETRIES} times while its block was written: nothing was written',
-        stream=path,
-        expected=0,
-        actual=0,
-    )
-
-
-def _read(path: str) -> bytes | None:
+    target = Path(os.path.realpath(path))
+    before = _read(target)
+    if splice(before or b"", text) == before:
+        return False
+    beside = target.with_name(f".{target.name}.{os.getpid()}.boot")
     try:
-        with open(path, "rb") as file:
-            return file.read()
-    except FileNotFoundError:
-        return None
+        if not _exchange_until_quiet(target, beside, before, text):
+            raise ConflictError(
+                f'"{target}" was saved {RETRIES} times while its block was written',
+                hint=f'what was saved last is in "{beside}"',
+                stream=str(target),
+                expected=0,
+                actual=0,
+            )
+        _sync_folder(target.parent)
+    except OSError as error:
+        raise UnavailableError(f'"{target}" cannot be written: {show_error(error)}') from error
+    return True
+
+
+def _exchange_until_quiet(target: Path, beside: Path, base: bytes | None, text: str) -> bool:
+    """Puts the block into the file as it is in the end; False if it never rests.
+
+    `expected` is what should be at the name; `base` what the block belongs into.
+    """
+    expected = base
+    for _ in range(RETRIES):
+        try:
+            new = splice(base or b"", text)
+        except UsageError:
+            if base != expected:
+                exchange(beside, target)  # theirs, which has other markers now, gets its name back
+                beside.unlink()
+            raise
+        write_new(beside, new, None if base is None else target.stat().st_mode & 0o7777)
+        outcome = exchange(beside, target)
+        if outcome == "absent" and put(beside, target):
+            return True
+        if outcome == "exchanged":
+            found = _read(beside)
+            if found == expected:
+                beside.unlink()
+                return True
+            _logger.info('"%s" was saved meanwhile: its block goes into that', target)
+            base, expected = found, new
+        else:
+            base = expected = _read(target)
+    return False
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return read_file(path)
     except OSError as error:
         raise UsageError(f'"{path}" cannot be read: {show_error(error)}') from error
 
 
-def _replace(path: str, before: bytes | None, after: bytes) -> bool:
-    """Gives a file its new bytes; False if it is not what it was."""
-    folder = os.path.dirname(path)
-    try:
-        handle, beside = tempfile.mkstemp(prefix=f".{os.path.basename(path)}.", dir=folder)
-    except OSError as error:
-        raise UsageError(
-            f'"{path}" cannot be written: {show_error(error)}', hint="does its folder exist?"
-        ) from error
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(after)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(beside, 0o644 if before is None else os.stat(path).st_mode & 0o7777)
-        if _read(path) != before:
-            return False
-        os.replace(beside, path)
-        _sync_folder(folder)
-        return True
-    except OSError as error:
-        raise UnavailableError(f'"{path}" cannot be written: {show_error(error)}') from error
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(beside)
-
-
-def _sync_folder(folder: str) -> None:
+def _sync_folder(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -10,10 +10,12 @@ same bytes, in every process and on every backend, as long as no fact's time run
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+from holdfast.context.compact import encode_items
 from holdfast.context.gather import Gathered, fact_parts, warnings_of, with_needs
 from holdfast.context.parts import (
     Budget,
@@ -101,6 +103,21 @@ def check_wanted(
 def build(context: RecordContext, scope: Scope, ask: Ask, wanted: Wanted) -> PromptContext:
     """Returns the context of a scope."""
     return _Builder(context, scope, ask, wanted).build()
+
+
+def build_compact(context: RecordContext, scope: Scope, wanted: Wanted) -> PromptContext:
+    """Returns what a scope has in its compact form, whole: it is not cut to the budget."""
+    text = encode_items(scope.name, Gathered(context, scope, None).things())
+    return PromptContext(
+        text=text,
+        parts=(),
+        left_out=(),
+        tokens=wanted.counter.count(text),
+        budget=wanted.budget,
+        is_exact=wanted.counter.is_exact,
+        counted_by=wanted.counter.name,
+        instructions=text,
+    )
 
 
 class _Builder:
@@ -287,9 +304,13 @@ class _Builder:
     def _left_out(self) -> Iterator[LeftOut]:
         """Yields what there is no room for, by kind."""
         name, chosen = self._scope.name, self._budget.chosen
-        for kind, where in _where(name):
+        for kind in _COMMANDS:
             parts = [one for one in self._refused.get(kind, ()) if key_of(one) not in chosen]
-            unique = {one.id: one for one in parts}
+            unique = {one.id: None for one in parts}
+            if kind == "older":
+                found = (f"message:{name}@{revision}" for revision in sorted(self._said.unread))
+                unique |= {id: None for id in found if f"message {id}" not in chosen}
+            where = _where(kind, parts[0] if parts else None, name)
             is_uncounted = kind == "message" and self._said.has_older
             if is_uncounted or (kind == "older" and self._is_index_late):
                 yield LeftOut(kind, None, where, tuple(unique))
@@ -297,21 +318,32 @@ class _Builder:
                 yield LeftOut(kind, len(unique), where, tuple(unique))
 
 
-def _where(scope: str) -> Iterable[tuple[PartKind, str]]:
-    """Returns for each kind the command that shows all of it."""
-    return (
-        ("warning", "holdfast stale"),
-        ("decision", f"holdfast decisions {scope} --incomplete"),
-        ("progress", f"holdfast task list {scope} --status in_progress"),
-        ("place", f"holdfast get {scope} boot.files"),
-        ("word", f"holdfast get {scope} boot.vocabulary"),
-        ("how", "holdfast --help"),
-        ("elsewhere", "holdfast scopes"),
-        ("decided", f"holdfast decisions {scope}"),
-        ("note", f"holdfast get {scope} working_memory.notes"),
-        ("fact", f"holdfast query --kind fact --scope {scope}"),
-        ("summary", f"holdfast messages {scope} --original"),
-        ("file", f"holdfast get {scope} working_memory.files"),
-        ("older", f"holdfast query --kind message --scope {scope}"),
-        ("message", f"holdfast messages {scope} --original"),
-    )
+_COMMANDS: dict[PartKind, str] = {
+    "warning": "holdfast stale",
+    "decision": "holdfast decisions {scope} --incomplete",
+    "progress": "holdfast task list {scope} --status in_progress",
+    "place": "holdfast get {scope} boot.files",
+    "word": "holdfast get {scope} boot.vocabulary",
+    "how": "holdfast --help",
+    "elsewhere": "holdfast scopes",
+    "decided": "holdfast decisions {scope}",
+    "note": "holdfast get {scope} working_memory.notes",
+    "fact": "holdfast query --kind fact --scope {scope}",
+    "summary": "holdfast messages {scope} --original",
+    "file": "holdfast get {scope} working_memory.files",
+    "older": "holdfast query --kind message --scope {scope}",
+    "message": "holdfast messages {scope} --original",
+}
+"""For each kind the command that shows all of it."""
+
+
+def _where(kind: PartKind, first: PromptPart | None, scope: str) -> str:
+    """Returns the command that shows what was left out, in the scope that has the first of it."""
+    command = _COMMANDS[kind]
+    if first is not None:
+        scope = first.scope or scope
+        if first.id.startswith("learning:"):
+            command = "holdfast get {scope} learnings"
+        elif kind == "file" and first.message is None and "working memory" not in first.text:
+            command = "holdfast messages {scope} --original"
+    return command.format(scope=shlex.quote(scope))

@@ -14,6 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from holdfast.context.compact import CompactItem, trimmed, value_text
 from holdfast.context.parts import PromptPart, item
 from holdfast.core import codec
 from holdfast.core.event import from_datetime
@@ -238,8 +239,37 @@ class Gathered:
                 scope=name,
             )
 
+    def things(self) -> Iterator[CompactItem]:
+        """Yields what the project has, for its compact form: nothing is left out."""
+        decisions = Decisions(self._context)
+        for scope in reversed(self._scopes):
+            for order in decisions.standing([scope.name]):
+                texts = trimmed((order.decision, order.rationale))
+                yield CompactItem(kind="order", id=order.key, texts=texts)
+            for id, text in _listed(scope, GOALS):
+                yield CompactItem(kind="goal", id=id, texts=(text.removesuffix(f" ({id})"),))
+            for task in scope.tasks.list(status=("open", "in_progress", "blocked"), limit=None):
+                yield CompactItem(
+                    kind="task",
+                    id=task.id,
+                    texts=trimmed((task.title, task.note)),
+                    status=task.status,
+                    priority=task.priority,
+                    owner=task.owner,
+                    waits=task.waits_for,
+                    tags=task.tags,
+                    epic=task.epic,
+                )
+            made = sorted(decisions.open_in(scope.name), key=lambda entry: entry.revision)
+            for entry in made:
+                said = (entry.decision, entry.rationale, entry.planned_action)
+                yield CompactItem(kind="open", id=entry.key, texts=trimmed(said))
+        for fact in self.facts():
+            texts = (value_text(fact.value), *(("stale",) if fact.stale else ()))
+            yield CompactItem(kind="fact", id=fact.name, texts=texts)
+
     def _named(self, key: str, kind: Any) -> Iterator[PromptPart]:
-        found: dict[str, str] = {}
+        found: dict[str, tuple[str, str]] = {}
         for scope in self._scopes:
             kept = scope.get((KEY, key), None)
             if kept is None:
@@ -250,10 +280,11 @@ class Gathered:
                     f"found {show_value(kept)}"
                 )
             for name in kept:
-                found.setdefault(name, shown(kept[name]))
+                found.setdefault(name, (shown(kept[name]), scope.name))
         for name in sorted(found):
-            text = item(f"{name}: {found[name]}")
-            yield PromptPart(kind=kind, id=f"{kind}:{name}", text=text, order=(name,))
+            means, scope = found[name]
+            text = item(f"{name}: {means}")
+            yield PromptPart(kind=kind, id=f"{kind}:{name}", text=text, order=(name,), scope=scope)
 
 
 # --- stale facts ----------------------------------------------------------------------------------

@@ -37,6 +37,8 @@ WEIGHTS: dict[str, int] = {"full": 6, "window": 6, "summary": 2, "entity": 3, "r
 """How the room for messages is divided among strategies; what one does not need, others use."""
 WINDOW = 20
 FOUND_MAX = 50
+READ_MAX = 20
+"""How many of those that were found by their words are read: the best of them."""
 WORDS_MAX = 6
 WORD_CHARACTERS_MIN = 4
 EDITS_MAX = 200
@@ -73,6 +75,8 @@ class Conversation:
         self.has_older = False
         """Whether there are messages before the window."""
         self.newest: list[Message] = []
+        self.unread: set[int] = set()
+        """The revisions of messages that were found, and were not among the best."""
 
     def read(self, window: int, *, full: bool) -> None:
         """Reads the newest messages: those of the window, or all."""
@@ -112,7 +116,9 @@ class Conversation:
             for hit in found:
                 if hit.revision < first:
                     scores[hit.revision] = scores.get(hit.revision, 0.0) + weight
-        for revision in sorted(scores, key=lambda one: (-scores[one], -one)):
+        best = sorted(scores, key=lambda one: (-scores[one], -one))
+        self.unread.update(best[READ_MAX:])
+        for revision in best[:READ_MAX]:
             message = self._message(revision)
             if message is not None:
                 yield message_part(self._scope.name, message, kind="older")

@@ -11,6 +11,7 @@ from msgspec import Raw
 from holdfast.backends.protocol import Objects
 from holdfast.core import codec
 from holdfast.core.limits import Limits
+from holdfast.core.sealing import Seal, Sealing, subject_of_blob
 from holdfast.core.tree import Op
 from holdfast.errors import CorruptError
 
@@ -27,12 +28,21 @@ class Blobs:
         objects_of: Callable[[str], Objects],
         keep_until: Callable[[str], int],
         collected: Callable[[], int],
+        sealing: Sealing,
+        seal_of: Callable[[str], Seal | None],
     ) -> None:
-        """`collected` tells when blobs were last deleted, in any process (0: never)."""
+        """`collected` tells when blobs were last deleted, in any process (0: never).
+
+        `seal_of` tells by which seal the large values of a stream are sealed, None: by none.
+        """
         self._objects = objects
+        self._sealing = sealing
+        self._seal_of = seal_of
         self._objects_of = objects_of
         self._keep_until = keep_until
         self.collected = collected
+        self.clean: Callable[[bytes, str], bytes] | None = None
+        """Takes secrets out of a value before it is stored, if anything does."""
         # Until when each is known to be there.
         self._known: dict[tuple[Objects, str], float] = {}
         self._collected = 0
@@ -52,14 +62,18 @@ class Blobs:
         if len(op.value) < BLOB_BYTES_MIN:
             return op
         raw = bytes(op.value)
-        name = sha256(raw).hexdigest()
+        if self.clean is not None:
+            raw = self.clean(raw, stream)
+        seal = self._seal_of(stream)
+        name, data = (sha256(raw).hexdigest(), None) if seal is None else seal.blob(raw)
         expires_us = self._keep_until(stream)
         until = expires_us or inf
         objects = self._objects_of(stream)
         if self._known.get((objects, name), 0) < until or self._are_collected():
             if self.limits is not None:
                 self.limits.check_blob()
-            objects.put("blob", name, codec.compress(raw), expires_us=expires_us)
+            data = codec.compress(raw) if data is None else data
+            objects.put("blob", name, data, expires_us=expires_us)
             if len(self._known) >= KNOWN_MAX:
                 self._known.pop(next(iter(self._known)), None)
             self._known[objects, name] = until
@@ -89,7 +103,27 @@ class Blobs:
         self._objects.put("blob", name, data)
 
     def read(self, name: str, size: int) -> bytes:
-        """Returns the bytes of a blob, verified against its name."""
+        """Returns the bytes of a blob, verified against its name, and opened if it is sealed."""
+        data = self._get(name)
+        if subject_of_blob(data) is not None:
+            return self._sealing.open_blob(data, name, size)
+        return _verified(data, name, size)
+
+    def stored(self, name: str, size: int) -> bytes:
+        """Returns a blob as it is stored, verified against its name; no key is needed for it."""
+        data = self._get(name)
+        if subject_of_blob(data) is None:
+            _verified(data, name, size)
+        elif sha256(data).hexdigest() != name:
+            raise CorruptError(f'blob "{name}" does not match its digest', where=f"blob {name}")
+        return data
+
+    def subject(self, name: str) -> str | None:
+        """Returns whose a blob is; None if it is nobody's, or not there."""
+        data = self._objects.get("blob", name)
+        return None if data is None else subject_of_blob(data)
+
+    def _get(self, name: str) -> bytes:
         data = self._objects.get("blob", name)
         if data is None:
             raise CorruptError(
@@ -100,7 +134,11 @@ class Blobs:
                 hint="restore it from the original or a backup; its name is the sha256 of its "
                 "bytes",
             )
-        raw = codec.decompress(data, size_max=size)
-        if len(raw) != size or sha256(raw).hexdigest() != name:
-            raise CorruptError(f'blob "{name}" does not match its digest', where=f"blob {name}")
-        return raw
+        return data
+
+
+def _verified(data: bytes, name: str, size: int) -> bytes:
+    raw = codec.decompress(data, size_max=size)
+    if len(raw) != size or sha256(raw).hexdigest() != name:
+        raise CorruptError(f'blob "{name}" does not match its digest', where=f"blob {name}")
+    return raw

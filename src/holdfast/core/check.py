@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from holdfast.backends.protocol import GONE, START, Finding, Head, Record
 from holdfast.core import codec, event
-from holdfast.core.event import ops_of
+from holdfast.core.event import SEALED, ops_of
 from holdfast.core.log import READ_CHUNK, Log
 from holdfast.core.migrate import outdated
 from holdfast.core.retention import STREAM, digests_told
@@ -145,7 +145,7 @@ class _Chains:
 
     def read_over_damage(self) -> None:
         """Begins again, with what a salvage would take over: one damage must not hide another."""
-        remains = Remains(self._link_of, self._log.blobs.read)
+        remains = Remains(self._link_of, self._log.blobs.stored)
         for remnant in remnants(self._log):
             if isinstance(remnant, list):
                 for record in remnant:
@@ -162,7 +162,7 @@ class _Chains:
     def _link_of(self, stream: str, revision: int) -> bytes | None:
         """Returns the link that a fork follows, None if that event cannot be read."""
         try:
-            return self._log.record(stream, revision).link
+            return self._log.link_at(stream, revision)
         except HoldfastError:
             return None
 
@@ -186,7 +186,7 @@ class _Chains:
             return  # and that is a finding already
         known, _ = self.ends.get(stream, (head.first - 1, b""))
         while known < head.revision:
-            behind = self._log.read(stream, after=known, until=head.revision, limit=READ_CHUNK)
+            behind = self._log.stored(stream, after=known, until=head.revision)
             if not behind or behind[0].position <= self._settled:
                 break
             self._check(behind)
@@ -229,8 +229,7 @@ def _check_record(
         origin = log.origin(record.stream) if record.revision > 1 else None
         known = (0, event.ORIGIN)
         if origin is not None:
-            before = log.records(origin[0], after=origin[1] - 1, until=origin[1])
-            known = (origin[1], before[0].link if before else b"")
+            known = (origin[1], log.link_at(*origin) or b"")
     revision, link = known
     where = f'event {record.revision} of "{record.stream}"'
     if record.revision != revision + 1:
@@ -241,9 +240,10 @@ def _check_record(
     if event.record_link(link, record) != record.link:
         raise CorruptError(f"{where} does not match its link: it or an event before it changed")
     codec.check(record.payload)
-    ops_of(record)  # which cannot be read if they are not what they should be
+    if not record.payload.startswith(SEALED):  # what is sealed is verified without its key
+        ops_of(record)  # which cannot be read if they are not what they should be
     for name, size in codec.blobs_in(record.payload):
-        log.blobs.read(name, size)
+        log.blobs.stored(name, size)
 
 
 def _compare_heads(log: Log, chains: _Chains | None, findings: list[Finding]) -> Content:

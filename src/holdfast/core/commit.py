@@ -160,6 +160,7 @@ class ProposedCommit(Struct, frozen=True):
     meta: str | None = None  # of every event of it; what an event says of itself counts before it
     time: int | None = None  # of an import: when its events happened; None: now
     actor: str | None = None  # who writes it; None: whoever the store was opened for
+    is_redacted: bool = False  # secrets were taken out of what the caller wanted
 
 
 class CommitResult(Struct, frozen=True):
@@ -170,6 +171,11 @@ class CommitResult(Struct, frozen=True):
     after: tuple[StreamState, ...]
     news: dict[str, int] = {}
     repeated: bool = False  # an earlier commit with the same key is the answer; nothing was written
+    redacted: tuple[StreamWrite, ...] = ()  # what was written, if secrets were taken out of it
+
+    def written(self, write: StreamWrite) -> StreamWrite:
+        """Returns a write of the caller's as it was written: without secrets."""
+        return next((one for one in self.redacted if one.stream == write.stream), write)
 
     @property
     def revision(self) -> int:

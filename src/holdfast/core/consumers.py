@@ -97,7 +97,7 @@ class StoreFollower:
             if not ops and record.type not in (CLOSED, REMOVED):
                 return []
             before = self._log.at(stream, record.revision - 1)
-        after = fold(before, [record], self._log.blobs.read)
+        after = fold(before, [record], self._log.blobs.read, self._log.sealing.payload)
         if len(self._states) >= _STATES_MAX:
             self._states.pop(next(iter(self._states)))
         self._states[stream] = after
@@ -126,7 +126,8 @@ class Follower:
             return None
         changes: list[Change] = []
         for record in records:
-            after = fold(self._before, [record], self._log.blobs.read)
+            log = self._log
+            after = fold(self._before, [record], log.blobs.read, log.sealing.payload)
             for change in tree.touched(ops_of(record), self._before.root, after.root):
                 changes.append(_change_of(record, change))
             self._before = after
@@ -361,6 +362,7 @@ class Member:
     def _load(self) -> bool:
         newest = self._log.position()
         records = self._log.read_all(after=self._reached.position, limit=READ_CHUNK)
+        records = self._log.opened(records)
         # What has ended by itself is gone, also where the backend still has it.
         there = {record.stream for record in self._log.expiry.kept(records)}
         for position, commit in groupby(records, key=lambda record: record.position):

@@ -202,8 +202,8 @@ class Copier:
                     # One that ends with its stream may be there for less long than this one needs.
                     ends = append.expires_us and append.expires_us + BLOBS_STAY_US
                     if ends or name not in objects.names("blob", prefix=name):
-                        raw = self._source.blobs.read(name, size)
-                        objects.put("blob", name, codec.compress(raw), expires_us=ends)
+                        data = self._source.blobs.stored(name, size)
+                        objects.put("blob", name, data, expires_us=ends)
                         self._blobs += 1
                     if ends:
                         continue

@@ -90,8 +90,22 @@ life that a stream is in is found by one look at the names, however long the str
 BASE = "\x1ebase"
 """The checkpoint name of an event that has states of its stream by value (`compaction.py`)."""
 
+SEALED = b'{"$sealed":"'
+"""How the payload of a sealed event begins (`sealing.py`); no layer writes such a payload."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNREAD = object()
+
+
+class Opened(Record, frozen=True, gc=False):
+    """A record of a subject's scope as its writer gave it, with what is stored of it."""
+
+    stored: Record | None = None
+
+
+def own_subject(subject: str | None, meta: str | None) -> str | None:
+    """Returns whose stream an event is in by its envelope; None if the stream is nobody's."""
+    return subject if subject is not None and meta is not None and '"cipher":' in meta else None
 
 
 def next_link(
@@ -114,6 +128,8 @@ def record_link(previous: bytes, record: Record, digest: bytes | None = None) ->
 
     `digest` is that of its payload, if the payload is not there any more.
     """
+    if isinstance(record, Opened) and record.stored is not None:
+        record = record.stored
     envelope = [
         record.stream,
         record.revision,
@@ -354,6 +370,7 @@ class StreamState(Struct, frozen=True):
     expires_us: int = 0  # when the stream ends by itself, on the backend's clock; 0: it lasts
     removed_at: int = 0  # the revision that ended the life before this one; of an end -1: not known
     version: int = 0  # of the schema that the state follows; 0: of none; of an end -1: not known
+    subject: str | None = None  # whose scope it is, by a random id: its events are sealed
 
     @property
     def is_absent(self) -> bool:
@@ -424,10 +441,11 @@ def ops_of(record: Record) -> tuple[Op, ...]:
     """
     if record.payload == GONE and record.type in OF_STATE:
         raise LetGoError(record.stream, record.revision)
-    return _ops(record.type, record.payload)
+    return ops_in(record.type, record.payload)
 
 
-def _ops(type: str, payload: bytes) -> tuple[Op, ...]:
+def ops_in(type: str, payload: bytes) -> tuple[Op, ...]:
+    """Returns the ops in the payload of a type of event; none for types that have none."""
     if type == CHANGED:
         return decode_ops(payload)
     if type == RESTORED:
@@ -482,6 +500,7 @@ def end_of(record: Record, expires_us: int) -> StreamEnd:
         expires_us,
         removed_at,
         version,
+        own_subject(record.subject, record.meta),
     )
 
 
@@ -648,11 +667,12 @@ def advance(
         closed_at, dropped, expires_us = 0, False, 0
     kind = state.__class__  # an end stays one: its root is no state
     if type == REMOVED:
-        return kind(revision, link, time, NOTHING, expires_us=expires_us, removed_at=revision)
-    removed_at = state.removed_at
+        root, parent, closed_at, dropped, version = NOTHING, None, 0, False, 0
+    removed_at = revision if type == REMOVED else state.removed_at
     return kind(
-        revision, link, time, root, parent, closed_at, dropped, expires_us, removed_at, version
-    )
+        revision, link, time, root, parent, closed_at, dropped, expires_us, removed_at, version,
+        state.subject,
+    )  # fmt: skip
 
 
 def _returned(
@@ -678,21 +698,33 @@ def _returned(
         state.expires_us,
         life.removed_at,
         version,
+        state.subject,
     )
 
 
-def fold(state: StreamState, records: list[Record], blobs: BlobReader) -> StreamState:
+Opener = Callable[[str, bytes], bytes]
+"""Returns the payload of an event from its subject and what is stored; `GONE` if it was erased."""
+
+
+def fold(
+    state: StreamState, records: list[Record], blobs: BlobReader, opener: Opener | None = None
+) -> StreamState:
     """Returns the fold after the records, having verified order and links (guarantees 6 and 7).
 
     They may begin in the stream that theirs was forked from.
     """
     for stream, run in groupby(records, attrgetter("stream")):
-        state = fold_rows(state, stream, map(linked_row, run), blobs)
+        rows = [linked_row(getattr(record, "stored", record)) for record in run]
+        state = fold_rows(state, stream, rows, blobs, opener)
     return state
 
 
 def fold_rows(
-    state: StreamState, stream: str, rows: Iterable[LinkedRow], blobs: BlobReader
+    state: StreamState,
+    stream: str,
+    rows: Iterable[LinkedRow],
+    blobs: BlobReader,
+    opener: Opener | None = None,
 ) -> StreamState:
     """Returns the fold after the rows of a stream, having verified order and links.
 
@@ -719,6 +751,17 @@ def fold_rows(
                 run = _batch(UNKNOWN)
             before = link
             continue
+        if subject is not None and own_subject(subject, meta):
+            if state.subject is None:
+                state = replace(state, subject=subject)
+            if type in CORE_TYPES and payload[:12] == SEALED:
+                assert opener is not None, "BUG: sealed events without what opens them"
+                payload = opener(subject, payload)
+                if payload == GONE:
+                    if type in OF_STATE:
+                        run = _batch(UNKNOWN)
+                    before = link
+                    continue
         try:
             if meta is not said and meta != said and type in OF_STATE:
                 said = meta
@@ -727,7 +770,7 @@ def fold_rows(
                 run.apply_payload(payload, revision, blobs)
             else:
                 state = replace(state, revision=revision - 1, root=run.root(), version=version)
-                state = advance(state, link, time, type, payload, _ops(type, payload), blobs)
+                state = advance(state, link, time, type, payload, ops_in(type, payload), blobs)
                 run, version, said = _batch(state.root), state.version, None
         except UsageError as misfit:
             raise _misfit(stream, revision, misfit) from misfit
@@ -759,6 +802,8 @@ def each_state(
         if not follows(state.link, record) or record.revision != revision:
             raise _unlinked(stream, revision, record.revision)
         link = record.link
+        if record.subject is not None and state.subject is None:
+            state = replace(state, subject=own_subject(record.subject, record.meta))
         if record.payload == GONE:
             root = UNKNOWN if record.type in OF_STATE else state.root
             state = replace(state, revision=revision, link=link, time=record.time, root=root)

@@ -92,4 +92,5 @@ def _end(state: StreamState) -> StreamEnd:
         state.expires_us,
         state.removed_at,
         state.version,
+        state.subject,
     )

@@ -209,7 +209,9 @@ class GatheringLog(Log):
     def __init__(self, log: Log, key: str | None) -> None:
         self._overlay = overlay = Overlay(log._backend, key, log.find)
         self._key = key
-        super().__init__(cast("Backend", overlay), clock=log.clock, actor=log.actor)
+        super().__init__(
+            cast("Backend", overlay), clock=log.clock, actor=log.actor, sealing=log.sealing
+        )
         self.blobs, self.expiry, self.show = log.blobs, log.expiry, log.show
         self.typed, self.said = log.typed, log.said
         self._gathered: dict[str, list[StreamWrite]] = {}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
+from functools import partial
 from itertools import groupby, starmap
 from operator import attrgetter
 from threading import Lock
@@ -101,13 +102,17 @@ from holdfast.core.event import (
 from holdfast.core.event_values import EventBlocks, EventValues
 from holdfast.core.expiry import EXPIRING, Expiry
 from holdfast.core.folds import Folds
+from holdfast.core.keystore import to_keys
 from holdfast.core.layers import Layer, lasting_prefixes, register_layer
 from holdfast.core.limits import DiskWatch, Limits, Quota, local_places
 from holdfast.core.meta import Meta, encode_meta, imported_meta, is_imported, joined
 from holdfast.core.observe import Observer, Observers, Tracer
 from holdfast.core.own_event import event_of
 from holdfast.core.provenance import SAID, Said, both
+from holdfast.core.redaction import Redactor
 from holdfast.core.schema import Schema
+from holdfast.core.sealing import PREFIX as SUBJECT_PREFIX
+from holdfast.core.sealing import Seal, Sealing, stream_of
 from holdfast.core.snapshot import EVENT_OVERHEAD_BYTES, Snapshots
 from holdfast.core.tree import Map, encode_ops, missing_ops
 from holdfast.core.turns import Turns
@@ -116,6 +121,7 @@ from holdfast.core.watch import PositionWatch
 from holdfast.errors import (
     ClosedError,
     CorruptError,
+    ErasedError,
     ExpiredError,
     HoldfastError,
     LeaseLostError,
@@ -303,9 +309,17 @@ class Log:
 
     is_gathering = False
     """Whether what is committed to it is one part of a commit to come (`gathering.py`)."""
+    said: Said | None = None
+    """What is said of all that is written here, unless a block says otherwise (0047)."""
+    redactor: Redactor | None = None
+    """What keeps secrets out, if anything does: `use_redactor` sets it."""
 
-    def __init__(self, backend: Backend, *, clock: Clock, actor: str) -> None:
+    def __init__(
+        self, backend: Backend, *, clock: Clock, actor: str, sealing: Sealing | None = None
+    ) -> None:
         self._backend = backend
+        self.sealing = sealing or Sealing(partial(to_keys, None))
+        """Opens and seals what belongs to a subject."""
         self.expiry = Expiry(backend)
         self.show: Callable[[StreamState, str], Map] = state_of
         """Returns the state that a reader is handed, through the transforms if there are any."""
@@ -323,8 +337,6 @@ class Log:
         self._subscribed: list[Callable[[], None]] = []
         self.clock = clock
         self._actor = actor
-        self.said: Said | None = None
-        """What is said of all that is written here, unless a block says otherwise (0047)."""
         self.observers: Observers | None = None
         self.reports: list[str] = []
         self._server_us: tuple[int, int] | None = None  # its time, and the boot time of then
@@ -337,8 +349,9 @@ class Log:
         self._keeps_meta = not self._is_split and keeps_meta(backend)
         self.record_keys = takes_record_keys(backend)
         self.blobs = Blobs(
-            backend.objects, self.routes.objects_of, self.expiry.keep_until, self._collected_us
-        )
+            backend.objects, self.routes.objects_of, self.expiry.keep_until, self._collected_us,
+            self.sealing, self._seal_of,
+        )  # fmt: skip
         # A backend on a server says how long a call may take; another has no such attribute.
         timeout_s: float | None = getattr(backend, "timeout_s", None)
         self._waits = timeout_s is not None
@@ -351,17 +364,18 @@ class Log:
         self._states, self._ends = self.folds.states, self.folds.ends
         self._used = self.folds.used
         self._busy: dict[str, int] = {}  # streams that others write to, for so many quiet views
-        self._blocks = EventBlocks(
-            lambda stream, after, until: self.records(stream, after=after, until=until),
-            self.blobs.read,
-        )
+        self._blocks = EventBlocks(self._between, self.blobs.read)
         self.snapshots = Snapshots(
             self.routes.objects_of,
             link_of=self._link_of,
             values_of=self._values,
             blobs=self.blobs.read,
+            sealing=self.sealing,
             report=self.report,
         )
+
+    def _between(self, stream: str, after: int, until: int) -> list[Record]:
+        return self.records(stream, after=after, until=until)
 
     def _collected_us(self) -> int:
         """Returns when blobs were last collected; asked when a large value is known already."""
@@ -397,6 +411,11 @@ class Log:
             self.typed = typed
             is_plain = not typed.all and not self._transforms
             self.show = state_of if is_plain else self._show_transformed
+
+    def use_redactor(self, redactor: Redactor | None) -> None:
+        """Has every commit, and every large value before it, looked through for secrets."""
+        self.redactor = redactor
+        self.blobs.clean = None if redactor is None else redactor.clean_value
 
     def use_limits(self, quotas: Sequence[Quota], disk: DiskWatch | None) -> None:
         """Has writes refused that go over a quota, or that a nearly full disk must not take."""
@@ -468,6 +487,8 @@ class Log:
             proposed = writer.prepare(proposed)
         if SAID.get(self.said) is not None:
             proposed = self._attributed(proposed)
+        if self.redactor is not None:
+            proposed = self.redactor.cleaned(proposed)
         if self.observers is not None:
             proposed = self.observers.traced(proposed)
         if self._is_split:
@@ -489,6 +510,8 @@ class Log:
             proposed = writer.prepare(proposed)
         if SAID.get(self.said) is not None:
             proposed = self._attributed(proposed)
+        if self.redactor is not None:
+            proposed = self.redactor.cleaned(proposed)
         if self.observers is not None:
             proposed = self.observers.traced(proposed)
         if self._is_split:
@@ -504,6 +527,8 @@ class Log:
             proposed = [writer.prepare(one) for one in proposed]
         if SAID.get(self.said) is not None:
             proposed = [self._attributed(one) for one in proposed]
+        if self.redactor is not None:
+            proposed = [self.redactor.cleaned(one) for one in proposed]
         if self.observers is not None:
             proposed = [self.observers.traced(one) for one in proposed]
         for one in proposed:
@@ -721,10 +746,8 @@ class Log:
         host's, or what a server said that found this host's too far ahead (clause 22).
         """
         proposed: ProposedCommit = request.work
-        writes = proposed.writes
-        before: list[StreamState] = []
-        newest = 0
-        reads = proposed.reads
+        writes, reads = proposed.writes, proposed.reads
+        before, newest = list[StreamState](), 0
         if proposed.guards:
             written = {write.stream: write.expected for write in writes}
             guarded = self._guarded(proposed.guards, written, overlay)
@@ -764,6 +787,8 @@ class Log:
                 marks = (*marks, Cleared(ABSENT, append.stream))
             appends.append(append)
             after.append(state)
+            if state.subject is not None:
+                reads, marks = self._guarded_by_subject(proposed, write, state, reads, marks)
         if len(appends) > 1 or self.limits is not None:
             self._check_appends(appends, before)
         commit = Commit(time, actor, tuple(appends), reads, proposed.fence, marks, proposed.watch)
@@ -815,7 +840,9 @@ class Log:
         schema = self.typed.of(stream) if self.typed.all and not write.keeps_state else None
         if schema is not None and (base.version != schema.version or schema.aliases):
             new_events = self._migrated(write, base, new_events)
-        state = before = base
+        state, before, seal = base, base, None
+        if base.subject is not None or self.sealing.intended:
+            seal, state = self._seal_for(stream, base)
         records: list[Record] = []
         last = new_events[-1]
         for one in new_events:
@@ -833,28 +860,120 @@ class Log:
                 payload = encode_ops(ops)
             checkpoint = write.checkpoint if one is last else None
             revision = state.revision + 1
-            envelope = [stream, revision, time, type, actor, key, checkpoint, None]
             meta, version = common if one.meta is None else joined(common, one.meta), 0
             if (schema is not None or meta is not None or base.version) and type in OF_STATE:
                 meta, version = self._versioned(stream, state, meta, one, schema)
+            stored, subject = payload, None
+            if seal is not None:
+                stored, key, checkpoint, meta = seal.record(type, payload, key, checkpoint, meta)
+                subject = seal.subject
+            envelope = [stream, revision, time, type, actor, key, checkpoint, subject]
             if meta is not None:
                 if not (self._keeps_meta or self.routes.keeps_meta(stream)):
                     raise meta_not_kept(stream)
                 envelope.append(meta)
-            link = event.next_link(state.link, payload, envelope)
+            link = event.next_link(state.link, stored, envelope)
             state = advance(state, link, time, type, payload, ops, blobs, version)
             if type == MIGRATED:
                 before = state
-            record = Record(
-                stream, revision, time, type, actor, payload, link, key, checkpoint, meta=meta
-            )
-            records.append(record)
+            given = stored, link, key, checkpoint, subject
+            records.append(Record(stream, revision, time, type, actor, *given, meta=meta))
             key = None
         if schema is not None:
             self.typed.check(write, before.root, state, schema)
         is_fork = write.origin is not None
         append = Append(stream, base.revision, tuple(records), is_fork, base.link, expires_us)
         return append, state
+
+    # --- what is sealed ----------------------------------------------------------------------
+
+    def _seal_for(self, stream: str, base: StreamState) -> tuple[Seal | None, StreamState]:
+        """Returns what seals the events of a stream, None if it is nobody's, and its state so far.
+
+        Whose it is, its first event decides for ever. Raises ErasedError if that one was erased.
+        """
+        intended = self.sealing.intended.get(stream)
+        if base.revision and intended not in (None, base.subject):
+            raise self._not_theirs(stream, base.subject)
+        subject = base.subject if base.revision else intended
+        if subject is None:
+            return None, base
+        return self.sealing.of(subject), msgspec.structs.replace(base, subject=subject)
+
+    def _not_theirs(self, stream: str, subject: str | None) -> HoldfastError:
+        """Returns the error for a scope that is to be a subject's, and is not."""
+        if subject is not None and self.sealing.keys.is_erased(subject):
+            return ErasedError(subject, f'scope "{stream}"')
+        whose = "nobody's" if subject is None else "another subject's"
+        return UsageError(
+            f'scope "{stream}" is {whose}: whose it is, its first event decides',
+            hint="begin a scope with another id",
+        )
+
+    def give_to(self, stream: str, name: str) -> None:
+        """Has a stream be a subject's, if it is begun here; the key is durable when this returns.
+
+        Raises UsageError if it is there and is not that subject's, ErasedError if it was erased.
+        """
+        [head] = self._backend.heads([stream])
+        if head is None:
+            self.sealing.intended[stream] = self.sealing.named(name).subject
+            return
+        subject, key = self.subject_of(stream), self.sealing.keys.find(name)
+        if subject is None or key is None or key.id != subject:
+            raise self._not_theirs(stream, subject)
+
+    def subject_of(self, stream: str) -> str | None:
+        """Returns whose a stream is, by id; None if it is nobody's, or not there."""
+        known = self._states.get(stream) or self._ends.get(stream)
+        if known is None:
+            [head] = self._backend.heads([stream])
+            if head is None:
+                return self.sealing.intended.get(stream)
+            [newest] = self._backend.read(stream, after=head.revision - 1, until=head.revision)
+            return event.own_subject(newest.subject, newest.meta)
+        return known.subject
+
+    def _seal_of(self, stream: str) -> Seal | None:
+        subject = self.subject_of(stream)
+        return None if subject is None else self.sealing.of(subject)
+
+    def opened(self, records: list[Record]) -> list[Record]:
+        """Returns records of any streams as their writers gave them."""
+        for record in records:
+            if record.subject is not None:
+                return list(map(self.sealing.open, records))
+        return records
+
+    def _guarded_by_subject(
+        self,
+        proposed: ProposedCommit,
+        write: StreamWrite,
+        after: StreamState,
+        reads: tuple[tuple[str, int], ...],
+        marks: tuple[Mark | Cleared, ...],
+    ) -> tuple[tuple[tuple[str, int], ...], tuple[Mark | Cleared, ...]]:
+        """Returns what a commit with data of a subject reads besides, and the marks that it sets.
+
+        The stream of the subject says when it is being erased. Each commit names it among what it
+        read: so one that is prepared before that, and comes after it, is refused by the backend,
+        and refused here when it is prepared again. A mark says which streams have such data.
+        """
+        stream, subject = write.stream, after.subject
+        assert subject is not None, "BUG: nobody's"
+        if (subject, stream) not in self.sealing.known:
+            marks = (*marks, Mark(f"{SUBJECT_PREFIX}{subject}", stream))
+        name = stream_of(stream, subject)
+        if any(name == one.stream for one in proposed.writes) or any(
+            name == one for one, _ in reads
+        ):
+            return reads, marks
+        state = self._states.get(name) or self.newest(name)
+        if state.root.get("erasing"):
+            state = self.newest(name)  # it may be out of date: ask before refusing
+            if state.root.get("erasing"):
+                raise ErasedError(subject, f'scope "{stream}"')
+        return (*reads, (name, state.revision)), marks
 
     def _with_opening(
         self, write: StreamWrite, base: StreamState
@@ -1078,12 +1197,16 @@ class Log:
             else:
                 self.snapshots.grown(stream, state, size)
                 self.folds.keep(stream, state, is_grown=True)
-        if self.unrecorded:
-            for mark in one.commit.marks:
-                if mark.index == LEVELS:
-                    self.unrecorded.pop(mark.key, None)
+        for mark in one.commit.marks:
+            if mark.index == LEVELS:
+                self.unrecorded.pop(mark.key, None)
+            elif mark.index.startswith(SUBJECT_PREFIX):
+                self.sealing.known.add((mark.index.removeprefix(SUBJECT_PREFIX), mark.key))
+                self.sealing.intended.pop(mark.key, None)
         request = one.request
         request.result = CommitResult(receipt.position, one.before, one.after, receipt.news)
+        if request.work.is_redacted:
+            request.result = msgspec.structs.replace(request.result, redacted=request.work.writes)
         request.answered = True
         if self.dispatcher.listening:
             self.dispatcher.put(one, receipt.position)
@@ -1273,7 +1396,8 @@ class Log:
             if len(short) > 1:
                 found = read_many(self._backend, list(short), limit=BULK_EVENTS)
                 for (stream, revision), records in zip(short.items(), found, strict=True):
-                    read[stream] = fold(EMPTY, records[:revision], self.blobs.read)
+                    records = records[:revision]
+                    read[stream] = fold(EMPTY, records, self.blobs.read, self.sealing.payload)
             for stream, head in heads.items():
                 states[stream] = self._newest_at(stream, head, read.get(stream))
         return [states[stream] for stream in streams]
@@ -1402,7 +1526,7 @@ class Log:
         try:
             rows = read_linked(self._backend, stream, after=after, until=until, limit=READ_CHUNK)
             if rows:
-                return fold_rows(state, stream, rows, self.blobs.read)
+                return fold_rows(state, stream, rows, self.blobs.read, self.sealing.payload)
         except CorruptError:
             # The rows were taken as they are. Their checksums say which one it is, and where.
             self._backend.read(stream, after=after, until=until, limit=READ_CHUNK)
@@ -1470,7 +1594,7 @@ class Log:
         state, news = base, records[1:]
         while True:
             seen = [record for record in news if moment.has(record.position)]
-            state = fold(state, seen, self.blobs.read)
+            state = fold(state, seen, self.blobs.read, self.sealing.payload)
             if len(seen) < len(news) or len(records) < READ_CHUNK:
                 return state
             records = news = self._backend.read(stream, after=state.revision, limit=READ_CHUNK)
@@ -1582,6 +1706,9 @@ class Log:
             records = self.records(origin[0], after=after, until=min(last, origin[1]))
         if last >= head.first:
             records += self._backend.read(stream, after=max(after, head.first - 1), until=last)
+        for record in records:
+            if record.subject is not None:
+                return self.opened(records)
         return records
 
     def record(self, stream: str, revision: int) -> Record:
@@ -1644,7 +1771,22 @@ class Log:
         self, stream: str, *, after: int, until: int | None = None, limit: int | None = None
     ) -> list[Record]:
         """Returns a stream's own records by revision; `records` has those of its ancestors too."""
-        return self._backend.read(stream, after=after, until=until, limit=limit)
+        records = self._backend.read(stream, after=after, until=until, limit=limit)
+        for record in records:
+            if record.subject is not None:
+                return self.opened(records)
+        return records
+
+    def stored(self, stream: str, *, after: int, until: int) -> list[Record]:
+        """Returns some of a stream's own records as they are stored: no key is needed for it."""
+        return self._backend.read(stream, after=after, until=until, limit=READ_CHUNK)
+
+    def link_at(self, stream: str, revision: int) -> bytes | None:
+        """Returns the link of an event, an ancestor's for a fork's past; None if it is missing."""
+        for name, until in self.ancestry(stream, revision):
+            if until == revision and (found := self._link_of(name, revision)) is not None:
+                return found
+        return None
 
     def first_of(self, streams: Sequence[str]) -> list[Record | None]:
         """Returns the first record of each stream's own, None where there is no such stream.
@@ -1673,7 +1815,35 @@ class Log:
         """
         if key is not None:
             key = event.key_in(self.life(stream, until), key)
+        known = self._states.get(stream) or self._ends.get(stream)
+        subject = self.subject_of(stream) if known is None else known.subject
+        if subject is not None:
+            return self._find_sealed(stream, subject, key, checkpoint)
         return self._backend.find(stream, key=key, checkpoint=checkpoint)
+
+    def _find_sealed(
+        self, stream: str, subject: str, key: str | None, checkpoint: str | None
+    ) -> list[Found]:
+        """Finds what `find` does in a subject's stream, where names are keyed digests.
+
+        What was erased has no names any more.
+        """
+        try:
+            seal = self.sealing.of(subject)
+        except ErasedError:
+            return []
+        if key is not None:
+            key = seal.digest("key", key)
+        if checkpoint is not None and checkpoint != event.LIFE:
+            checkpoint = seal.digest("checkpoint", checkpoint)
+        found = self._backend.find(stream, key=key, checkpoint=checkpoint)
+        if key is not None or checkpoint is not None:
+            return found
+        named: list[Found] = []
+        for one in found:
+            record = self.record(stream, one.revision)
+            named.append(Found(one.revision, record.checkpoint or one.name, one.time))
+        return named
 
     def life(self, stream: str, until: int | None = None) -> int:
         """Returns the revision of the newest removal of a stream, up to a revision if one is given.
@@ -1785,7 +1955,7 @@ class Log:
         newest = after
         while True:
             records = self._backend.read_all(after=after, limit=READ_CHUNK)
-            yield from self.expiry.kept(records)
+            yield from self.opened(self.expiry.kept(records))
             if records:
                 after = records[-1].position
             elif newest > after:

@@ -178,7 +178,7 @@ class _Whole:
 
     def _commits(self, records: list[Record]) -> list[list[Record]]:
         """Returns whole commits, without the events of streams whose end has come."""
-        kept = self._log.expiry.kept(records)
+        kept = self._log.opened(self._log.expiry.kept(records))
         return [list(commit) for _, commit in groupby(kept, lambda record: int(record.position))]
 
 

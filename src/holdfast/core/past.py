@@ -101,7 +101,8 @@ class _Past:
         bases = [state] if state.revision >= after else []
         while state.revision < last:
             until = last if bases else after
-            state = fold(state, self._records(state.revision, until), self._log.blobs.read)
+            records = self._records(state.revision, until)
+            state = fold(state, records, self._log.blobs.read, self._log.sealing.payload)
             if state.revision >= after:
                 bases.append(state)
         return bases

@@ -103,7 +103,7 @@ _STATE = frozenset({CHANGED, MIGRATED})
 _MESSAGES = "message."
 """How the types of messages begin: they are dropped with the state."""
 
-Why = Literal["removed", "closed", "expired", "policy", "compacted"]
+Why = Literal["removed", "closed", "expired", "policy", "compacted", "erased"]
 
 
 class Retained(Struct, frozen=True):
@@ -276,7 +276,7 @@ def _records(log: Log, one: Condemned) -> Iterator[Record]:
     """Yields the records that have something to let go of."""
     after = one.after
     while after < one.until:
-        page = log.read(one.stream, after=after, until=one.until, limit=READ_CHUNK)
+        page = log.stored(one.stream, after=after, until=one.until)
         for record in page:
             is_gone = record.payload == GONE or len(record.payload) < len(GONE)
             if not is_gone and _may_go(record.type, one) and record.revision not in one.kept:
@@ -289,6 +289,8 @@ def _may_go(type: str, one: Condemned) -> bool:
         return is_named(type, one.types)
     if one.why == "closed":
         return type in _STATE or type.startswith(_MESSAGES)
+    if one.why == "erased" and type == CHECKPOINTED:
+        return True  # sealed with its name
     return type not in _STRUCTURE
 
 
@@ -382,16 +384,26 @@ class Retainer:
         kept = sorted({*kept, *planned.held})
         return replace(planned, scopes=scopes, held=kept, dry_run=True)
 
-    def run(
-        self, *, grace_s: float, whole: bool, wait_s: float, policies: Policies | None = None
-    ) -> Retention:
-        """Lets go of what may go; raises LeaseLostError if another run does not end in time."""
+    def check_rewrites(self) -> None:
+        """Raises UsageError if a backend of the store cannot let go of what it stores."""
         for part in self._log.routes.parts() or [self._log._backend]:
             if not isinstance(part, Rewrites):
                 raise UsageError(
                     f"{part.inspect.describe()['kind']} cannot let go of what it stores",
                     hint="copy the store to a backend that can",
                 )
+
+    def run(
+        self, *, grace_s: float, whole: bool, wait_s: float, policies: Policies | None = None
+    ) -> Retention:
+        """Lets go of what may go; raises LeaseLostError if another run does not end in time."""
+        self.check_rewrites()
+        return self._under_lease(
+            wait_s, lambda lease: _Run(self, self._log, lease, grace_s, policies).run(whole=whole)
+        )
+
+    def _under_lease(self, wait_s: float, work: Callable[[Lease], Retention]) -> Retention:
+        """Does what lets go of data while no other process does."""
         if not self._lock.acquire(timeout=wait_s):
             raise _at_work(self._lease_keeper.worker)
         try:
@@ -401,11 +413,21 @@ class Retainer:
                 wait_s,
             )
             try:
-                return _Run(self, self._log, lease, grace_s, policies).run(whole=whole)
+                return work(lease)
             finally:
                 self._lease_keeper.give_back(lease)
         finally:
             self._lock.release()
+
+    def erase(self, subject: str, streams: Sequence[str], *, wait_s: float) -> Retention:
+        """Lets go of all that a subject's streams hold, at once; raises as `run` does.
+
+        They are sealed: nobody else names their blobs, and nothing was derived from them in clear.
+        So no other data of the store is looked at.
+        """
+        return self._under_lease(
+            wait_s, lambda lease: _Run(self, self._log, lease, 0, None).erase(subject, streams)
+        )
 
     def held(self) -> set[str]:
         """Returns the names of the scopes that are held."""
@@ -465,6 +487,27 @@ class _Run:
         kept = sorted(set(self._kept))
         return replace(done, scopes=self._scopes, blobs=blobs, held=kept, left=left, dry_run=False)
 
+    def erase(self, subject: str, streams: Sequence[str]) -> Retention:
+        log = self._log
+        # One that was killed has told of blobs that it did not delete any more.
+        told = [mark.key for mark in log.marks.list(BLOBS, limit=NO_LIMIT)]
+        blobs = {name for name in told if log.blobs.subject(name) == subject}
+        for stream, head in zip(streams, log.heads(streams), strict=True):
+            if head is None or head.expires_us:
+                continue  # a server lets go of it by itself
+            now_us = log.clock.now_us()
+            one = Condemned(stream, "erased", now_us, head.first - 1, head.revision)
+            for record in _records(log, one):
+                blobs.update(name for name, _ in codec.blobs_in(record.payload))
+            self._let_go(one)
+            self._snapshots[stream] = head.revision  # also if the events went before a kill
+        self._flush(is_sealed=True)
+        for name in sorted(blobs):
+            log.blobs.delete(name)
+        for some in _chunks([Cleared(BLOBS, name) for name in sorted(blobs)], MARKS_PER_COMMIT):
+            self._retainer._commit([], some, self._lease)
+        return Retention(self._scopes, len(blobs), [], self._purge(whole=False), False)
+
     # --- records ---
 
     def _let_go(self, one: Condemned) -> None:
@@ -496,8 +539,8 @@ class _Run:
         if sum(map(len, self._batch.values())) >= RECORDS_AT_ONCE:
             self._flush()
 
-    def _flush(self) -> None:
-        """Steps 2, 3 and 5 of what was told so far."""
+    def _flush(self, *, is_sealed: bool = False) -> None:
+        """Steps 2, 3 and 5 of what was told so far. Nothing is derived from what is sealed."""
         self._check_lease()
         batch, self._batch = self._batch, {}
         snapshots, self._snapshots = self._snapshots, {}
@@ -507,7 +550,7 @@ class _Run:
             backend.rewrite(batch)
         for stream, until in snapshots.items():
             self._log.snapshots.forget(stream, until)
-        if snapshots:
+        if snapshots and not is_sealed:
             places = {self._log.routes.place_of(stream): stream for stream in snapshots}
             for stream in places.values():
                 self._log.snapshots.forget_derived(stream)

@@ -44,7 +44,7 @@ from holdfast.core.copy import (
     Progress,
     parts_of,
 )
-from holdfast.core.event import FORKED, ORIGIN, expires_of, follows, ops_of, origin_of
+from holdfast.core.event import FORKED, ORIGIN, SEALED, expires_of, follows, ops_of, origin_of
 from holdfast.core.log import Log
 from holdfast.errors import ConflictError, CorruptError, ExpiredError, HoldfastError
 
@@ -147,7 +147,8 @@ class Remains:
             if link is not None and not follows(link, record):
                 return f"event {record.revision} does not match its link"
             codec.check(record.payload)
-            ops_of(record)  # which cannot be read if they are not what they should be
+            if not record.payload.startswith(SEALED):
+                ops_of(record)  # which cannot be read if they are not what they should be
             for name, size in codec.blobs_in(record.payload):
                 self._blob(name, size)
         except HoldfastError as error:
@@ -195,7 +196,7 @@ class _Salvage:
         self._source = source
         self._target = target
         self._rest = rest
-        self._remains = Remains(self._link_of, source.blobs.read)
+        self._remains = Remains(self._link_of, source.blobs.stored)
         self._copier = Copier(source, target, progress, self._ends)
         self._batch: list[list[Record]] = []
         self._bytes = 0
@@ -250,7 +251,9 @@ class _Salvage:
                 f'it was forked from "{stream}" at revision {revision}, which is lost'
             )
         self._flush()
-        return self._target.record(stream, revision).link
+        link = self._target.link_at(stream, revision)
+        assert link is not None, "BUG: an event that was taken over is not there"
+        return link
 
     def _ends(self, streams: list[str]) -> dict[str, int]:
         """Returns when each stream ends by itself, -1 where it has: its first event says it."""

@@ -41,10 +41,11 @@ from holdfast.core.codec import Encoded
 from holdfast.core.collector import Uncollected
 from holdfast.core.event import BlobReader, StreamState
 from holdfast.core.layers import Layer, register_layer
+from holdfast.core.sealing import Sealing
 from holdfast.core.tree import Blobs, Lazy, List, Map, thaw
 from holdfast.core.tree.frozen import SHORT, enter, unread_level
 from holdfast.core.tree.vector import Node, Source, Vector, from_source
-from holdfast.errors import CorruptError, HoldfastError
+from holdfast.errors import CorruptError, ErasedError, HoldfastError
 
 _logger = logging.getLogger("holdfast.log")
 
@@ -461,6 +462,12 @@ class _Header(Struct, array_like=True):
     schema: int = 0
 
 
+class _SealedHeader(_Header, array_like=True):
+    """That of a subject's scope: what comes after it is sealed."""
+
+    subject: str | None = None
+
+
 class _Growth(Struct):
     bytes: int
     due_at_bytes: int
@@ -476,12 +483,14 @@ class Snapshots:
         link_of: Callable[[str, int], bytes | None],
         values_of: Callable[[str], Values],
         blobs: BlobReader,
+        sealing: Sealing,
         report: Callable[[str], None],
     ) -> None:
         self._objects_of = objects_of
         self._link_of = link_of
         self._values_of = values_of
         self._blobs = blobs
+        self._sealing = sealing
         self._report = report
         self.growth: dict[str, _Growth] = {}
         """By stream, how many bytes were added since its newest snapshot."""
@@ -567,13 +576,19 @@ class Snapshots:
         if data is None or sha256(data[_DIGEST_BYTES:]).digest() != data[:_DIGEST_BYTES]:
             raise CorruptError(f"{what} fails its digest", stream=stream, revision=revision)
         end = data.index(b"\n", _DIGEST_BYTES)
-        header = codec.decode_as(data[_DIGEST_BYTES:end], _Header)
+        header = codec.decode_as(data[_DIGEST_BYTES:end], _SealedHeader)
         link = bytes.fromhex(header.link)
         named = (header.stream, header.revision)
         if named != (stream, revision) or self._link_of(stream, revision) != link:
             raise CorruptError(f"{what} disagrees with the log", stream=stream, revision=revision)
         values = self._values_of(stream)
-        root = unpack(data[end + 1 :], fetch=values.encoded, blobs=self._blobs, plain=values.plain)
+        packed = data[end + 1 :]
+        if header.subject is not None:
+            try:
+                packed = self._sealing.of(header.subject).open(packed)
+            except ErasedError as error:
+                raise CorruptError(f"{what} is of a subject that was erased") from error
+        root = unpack(packed, fetch=values.encoded, blobs=self._blobs, plain=values.plain)
         return StreamState(
             revision,
             link,
@@ -585,10 +600,11 @@ class Snapshots:
             header.expires_us,
             header.removed_at,
             header.schema,
+            header.subject,
         )
 
     def _write(self, stream: str, state: StreamState, growth: _Growth) -> None:
-        header = _Header(
+        fields = (
             1,
             stream,
             state.revision,
@@ -601,8 +617,13 @@ class Snapshots:
             state.removed_at,
             state.version,
         )
-        rest = codec.encode_plain(header) + b"\n" + pack(state.root)
+        packed = pack(state.root)
+        header = _Header(*fields)
         try:
+            if state.subject is not None:
+                header = _SealedHeader(*fields, state.subject)
+                packed = self._sealing.of(state.subject).seal(packed)
+            rest = codec.encode_plain(header) + b"\n" + packed
             name = _name(stream, state.revision)
             data = sha256(rest).digest() + rest
             self._objects_of(stream).put("snapshot", name, data, expires_us=state.expires_us)
@@ -612,7 +633,7 @@ class Snapshots:
             # has been written once more.
             self._report(f'snapshot of "{stream}" was not written: {error}')
         growth.bytes = 0
-        growth.due_at_bytes = max(GROWTH_BYTES_MIN, len(rest))
+        growth.due_at_bytes = max(GROWTH_BYTES_MIN, len(packed))
 
     def forget_derived(self, stream: str) -> None:
         """Deletes what other layers derived from events, of any stream that is kept with this one.

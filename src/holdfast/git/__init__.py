@@ -6,6 +6,10 @@ work_tree    the files on the disk: what they hold, and putting one back without
 exchange     two names of a folder, exchanged in one step
 files        one file: what it held at a commit, what differs, which commits changed it
 commits      commits and events, each linked to the other
+witness      what a store had when it was closed, noted where git does not take it back
+versions     the versions of a store that commits have
+installed    a merge driver and a hook, put into a repository when they are asked for
+told         events told in the messages of commits, and read back from them
 rewinds      points to go back to, of scopes and files, and the way back and forth
 """
 
@@ -13,6 +17,7 @@ from holdfast.git.commits import EventPlace, events_named, record_commit
 from holdfast.git.files import FileDifference, ProjectFile
 from holdfast.git.repository import Commit, Entry, Repository
 from holdfast.git.rewinds import FileStep, Preview, RewindPoint, Rewinds, Rewound, What
+from holdfast.git.told import GitSettings, Rebuilt, commit_events, rebuild_from_git
 from holdfast.git.work_tree import FileStatus, Look, WorkTree
 
 __all__ = [
@@ -22,15 +27,19 @@ __all__ = [
     "FileDifference",
     "FileStatus",
     "FileStep",
+    "GitSettings",
     "Look",
     "Preview",
     "ProjectFile",
+    "Rebuilt",
     "Repository",
     "RewindPoint",
     "Rewinds",
     "Rewound",
     "What",
     "WorkTree",
+    "commit_events",
     "events_named",
+    "rebuild_from_git",
     "record_commit",
 ]

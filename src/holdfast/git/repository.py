@@ -95,15 +95,11 @@ class Repository:
         """
         if not isinstance(path, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"a work tree is found by a path, found {show_value(path)}")
-        start = folder = os.path.realpath(path)
-        while True:
-            pointer = os.path.join(folder, ".git")
-            if os.path.lexists(pointer):
-                break
-            above = os.path.dirname(folder)
-            if above == folder:
-                raise NotFoundError(f'"{start}" is in no git repository', hint="git init makes one")
-            folder = above
+        start = os.path.realpath(path)
+        folder = _folder_above(start)
+        if folder is None:
+            raise NotFoundError(f'"{start}" is in no git repository', hint="git init makes one")
+        pointer = os.path.join(folder, ".git")
         git_dir = _git_dir(pointer)
         common_dir = _common_dir(git_dir)
         for each in dict.fromkeys((folder, pointer, git_dir, common_dir)):
@@ -328,6 +324,29 @@ def _plain(text: str) -> str:
     """Returns a name as git takes it: on one line, without what ends it there."""
     cleaned = "".join(each for each in text if each.isprintable() and each not in "<>")
     return cleaned.encode("utf-8", "replace").decode().strip(" .,:;\"'")
+
+
+def find_git_dir(path: str) -> str | None:
+    """Returns the folder of the repository that a path is in; None if it is in none of ours.
+
+    It asks the file system alone, and costs a few looks at names.
+    """
+    folder = _folder_above(os.path.realpath(path))
+    if folder is None:
+        return None
+    git_dir = _git_dir(os.path.join(folder, ".git"))
+    _check_owner(git_dir)
+    return git_dir
+
+
+def _folder_above(path: str) -> str | None:
+    """Returns the nearest folder, from a path upwards, that has a repository in it."""
+    while not os.path.lexists(os.path.join(path, ".git")):
+        above = os.path.dirname(path)
+        if above == path:
+            return None
+        path = above
+    return path
 
 
 def _git_dir(pointer: str) -> str:

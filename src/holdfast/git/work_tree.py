@@ -24,6 +24,7 @@ from holdfast.errors import GitError
 from holdfast.git.exchange import exchange
 from holdfast.git.repository import GITLINK, SYMLINK, Entry, Repository
 from holdfast.names import short_id
+from holdfast.views.last_text import DIRECTORY as KEPT_BY_VIEWS
 
 UNTRACKED_BYTES_MAX = 100 << 20
 """A larger file that git does not know is left out of a checkpoint, and named."""
@@ -73,6 +74,7 @@ class WorkTree:
     """The files of one work tree. `exclude` are folders and files that are none of the project's.
 
     Stores of ours are never among its files: a checkpoint that took one back would lose revisions.
+    What views keep beside their files is not, either.
     """
 
     def __init__(self, repository: Repository, *, exclude: Iterable[str] = ()) -> None:
@@ -189,7 +191,8 @@ class WorkTree:
         ]
 
     def _is_excluded(self, path: str, stores: list[str]) -> bool:
-        if any(path.startswith(store) for store in stores):
+        # What views keep beside their files follows the log, and must not go back without it.
+        if any(path.startswith(store) for store in stores) or KEPT_BY_VIEWS in path.split("/"):
             return True
         return any(
             path in (each, *(each + suffix for suffix in _BESIDE_SQLITE))
@@ -281,6 +284,15 @@ class WorkTree:
             )[1]
             for path, id in zip(regular, printed.decode().split(), strict=True):
                 files[path] = Entry(files[path].mode, id)  # it may have changed since the look
+
+    def keep(self, path: str) -> Entry | None:
+        """Writes what one file holds into the repository; None if there is no such file."""
+        entry = self.entry(path)
+        if entry is None:
+            return None
+        files = {path: entry}
+        self._keep(files)
+        return files[path]
 
     # --- putting back ----------------------------------------------------------------------------
 

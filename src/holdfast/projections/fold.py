@@ -162,6 +162,7 @@ class StoreSource:
         return (
             projection.handles(record.type)
             and record.payload != GONE
+            and record.subject is None  # what is sealed enters no state of the whole store
             and self._has(record.stream)
             and record.revision > self._lives.get(record.stream, 0)
         )

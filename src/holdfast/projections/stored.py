@@ -47,6 +47,8 @@ class _Header(Struct, array_like=True):
 def save(log: Log, fold: Fold, thumb: str) -> None:
     """Keeps a fold, in place of older ones of the same code."""
     place = fold.place
+    if place.stream and log.subject_of(place.stream) is not None:
+        return  # a copy of what is sealed would be in clear: it is folded again each time
     header = _Header(
         1, fold.projection.name, fold.source.name, thumb, place.at, place.events, place.life,
         place.until_us, place.stream, place.revision, place.link.hex(),

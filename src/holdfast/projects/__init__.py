@@ -7,6 +7,7 @@ coordinator   the one that works, under the project's lease; its children
 work          work on a task as a run, a turn as a block of it
 inbox         messages of a person, taken in the commit that uses them
 outcome       what came of a task, and of a session
+recovery      what is known again after a crash, and from where
 tree          files as git sees them, points to go back to
 handoff       one session gives its context to another
 sessions      conversations of the project, and who is in them
@@ -17,6 +18,7 @@ from holdfast.projects.handoff import Accepted, Handoff
 from holdfast.projects.inbox import WaitingMessage
 from holdfast.projects.outcome import Outcome, Summary
 from holdfast.projects.project import Project, ProjectStatus
+from holdfast.projects.recovery import RecoveryReport
 from holdfast.projects.sessions import ProjectSession
 from holdfast.projects.settings import Settings
 from holdfast.projects.survey import Finding, Survey
@@ -32,6 +34,7 @@ __all__ = [
     "Project",
     "ProjectSession",
     "ProjectStatus",
+    "RecoveryReport",
     "Result",
     "Settings",
     "Summary",

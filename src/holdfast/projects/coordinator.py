@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from holdfast.backends.deadline import monotonic
 from holdfast.backends.protocol import Lease
 from holdfast.core.arguments import Duration
 from holdfast.core.event import to_datetime
@@ -45,6 +46,7 @@ from holdfast.errors import (
     RunCancelledError,
     RunFailedError,
     StillRunningError,
+    UnavailableError,
     UsageError,
     show_us,
 )
@@ -59,11 +61,14 @@ from holdfast.record.task_events import Task
 from holdfast.record.tasks import Tasks
 from holdfast.runs.engine import Run
 from holdfast.runs.execution import INDEX
+from holdfast.views.item import Finding
 
 if TYPE_CHECKING:
     from holdfast.projects.project import Project
     from holdfast.record.memory import Memory
 
+SYNC_S = 1.0
+"""How often the files are looked at while a run is at work, for what people edit."""
 LOOK_S = 0.1
 """How often the inbox is looked into while a run is at work."""
 _logger = logging.getLogger("holdfast.projects")
@@ -131,6 +136,10 @@ class Coordinator:
         self._take_over = take_over
         self._wait_s = wait_s
         self._lease: HeldLease | None = None
+        self.findings: list[Finding] = []
+        """What was found in the files of the project when it began."""
+        self._views = project.views() if project.settings.views else None
+        self._shown = (0, 0.0)
         self.session: str | None = None
         """The session that answers to messages are added to."""
 
@@ -198,6 +207,30 @@ class Coordinator:
         current = self._current()
         if current is not None and self._take_over:
             self._break(f"run/{current['run']}")
+        self.findings = self.sync()
+
+    def sync(self) -> list[Finding]:
+        """Imports what people have edited in the five files, and writes what has changed.
+
+        Files that cannot be written now (a full disk, no permission) are written with the next
+        call: the log has everything that they would show.
+        """
+        found: list[Finding] = []
+        # Asked before: a run may commit while the files are written, which is shown next time.
+        revision = self.scope.revision
+        if self._views is not None:
+            try:
+                found = self._views.sync()
+            except (UnavailableError, OSError) as error:
+                _logger.warning('the files of project "%s" are behind: %s', self.project.id, error)
+        self._shown = revision, monotonic()
+        return found
+
+    def _keep_shown(self) -> None:
+        """Writes the files if something has changed, and looks now and then whether they have."""
+        revision, at = self._shown
+        if self.scope.revision != revision or monotonic() - at > SYNC_S:
+            self.sync()
 
     def _leave(self) -> None:
         """Pauses what is at work here, and gives the lease back; it can be gone on with."""
@@ -205,6 +238,9 @@ class Coordinator:
             self._engine.suspend(run, "the coordinator has left")
         for run in self._at_work():
             self._await_pass(run)
+        if self._lease is not None and self._lease.entered and not self.is_replaced:
+            with contextlib.suppress(LeaseLostError):
+                self._keep_shown()
         work.leave(self)
         if self._lease is not None:
             if self._lease.entered:
@@ -358,12 +394,14 @@ class Coordinator:
         while True:
             if self._heed(run.id) == "stopped":
                 return Result(task, "stopped", run=run.id, reason="a person stopped it")
+            self._keep_shown()
             try:
                 found = run.result(timeout=LOOK_S)
             except StillRunningError:
                 continue
             except (RunFailedError, RunCancelledError, NeedsAttentionError) as error:
                 return self._settle(task, run.id, error)
+            self._keep_shown()
             return Result(
                 task, found["status"], found["answer"], found["reason"], run.id, found["usage"]
             )
@@ -444,6 +482,7 @@ class Coordinator:
         for id in self._at_work():
             if not (leave and id in children):
                 self._engine.suspend(id, "a person stopped it")
+        self.sync()
         with self.store.commit() as tx:
             tx.scope(self.scope).set("mode", "conversation")
             if message is not None:
@@ -482,12 +521,18 @@ class Coordinator:
         for id in self._at_work():
             self._await_pass(id)
         done = self.store.rewinds(self.project.root).rewind(point, what=what)
+        if self._views is not None and what in ("files", "all"):
+            # The five files show the log: an old text of theirs is not an edit of a person.
+            for one in self._views.status():
+                if one.status not in ("fresh", "behind", "missing"):
+                    self._views.reject(one.file)
         if what in ("state", "all"):
             with self.store.commit() as tx:
                 scope = tx.scope(self.scope)
                 scope.set("mode", "conversation")
                 scope.delete("work", missing_ok=True)
                 scope.delete("children", missing_ok=True)
+        self.sync()
         return done
 
     def handoff(

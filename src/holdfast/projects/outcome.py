@@ -174,7 +174,7 @@ def _outcome(project: Project, result: Result, began: datetime, before: Files) -
         result.task,
         result.status,
         result.answer or result.reason,
-        changed(before, look(project)),
+        tuple(path for path in changed(before, look(project)) if path not in project.files),
         tuple(one.id for one in decided if one.updated_at >= began),
         tuple(tasks),
         result.usage,

@@ -17,17 +17,26 @@ from holdfast.core.inbox import Inbox
 from holdfast.errors import UsageError
 from holdfast.git.rewinds import RewindPoint
 from holdfast.names import GLOBAL
-from holdfast.projects import handoff, inbox, outcome, sessions, tree
+from holdfast.projects import handoff, inbox, outcome, recovery, sessions, tree
 from holdfast.projects.coordinator import Coordinator, Holder, Mode, holder_of
 from holdfast.projects.handoff import Accepted, Handoff
 from holdfast.projects.inbox import WaitingMessage
 from holdfast.projects.outcome import Outcome, Summary
+from holdfast.projects.recovery import RecoveryReport
 from holdfast.projects.sessions import ProjectSession
-from holdfast.projects.settings import Settings, load_settings, project_id, project_root
+from holdfast.projects.settings import Files, Settings, load_settings, project_id, project_root
 from holdfast.projects.survey import Survey, survey
 from holdfast.record.task_events import Task
 from holdfast.record.tasks import Tasks
 from holdfast.scope import Scope
+from holdfast.views import (
+    Views,
+    goal_list,
+    learning_list,
+    progress_list,
+    task_list,
+    todo_list,
+)
 
 if TYPE_CHECKING:
     from holdfast.store import Store
@@ -78,6 +87,37 @@ class Project:
                 f'the id "{self.id}" is used twice: by "{place["path"]}" and by "{self.root}"',
                 hint='give one of them another id: [project] id = "…" in its holdfast.toml',
             )
+
+    # --- the five files --------------------------------------------------------------------------
+
+    @property
+    def files(self) -> list[str]:
+        """The five files, from the root: learnings, goals, tasks, progress and to-do."""
+        return [getattr(self.settings.files, name) for name in Files.__struct_fields__]
+
+    def views(self) -> Views:
+        """Returns the five files as views: `sync()` imports what was edited and writes the rest."""
+        names = self.settings.files
+        made = [
+            learning_list(self.scope, names.learnings),
+            goal_list(self.scope, names.goals),
+            task_list(self.scope, names.tasks),
+            progress_list(self.scope, names.progress),
+            todo_list(self.scope, names.todo),
+        ]
+        return self.store.views(self.root, made)
+
+    def recover(self, *, go_on: bool = False) -> RecoveryReport:
+        """Says what is known of the project, each fact with its source, and what was left.
+
+        Files that people have edited are imported first. With `go_on` the work that was left is
+        gone on with. In a store that knows nothing of the project, all of it comes from the files.
+        """
+        with self.coordinate() as main:
+            found = recovery.report(main)
+            if check_flag(go_on, "go_on"):
+                main.resume()
+        return found
 
     # --- looking ---------------------------------------------------------------------------------
 

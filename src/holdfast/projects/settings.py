@@ -4,6 +4,7 @@
     id = "shop"
     budget = 8000
     checkpoints = true
+    views = true
 
     [project.files]
     tasks = "notes/TASKS.md"
@@ -67,6 +68,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     """How many tokens a turn is told at most, besides the task itself."""
     checkpoints: bool = True
     """Whether a point to go back to is made before each turn."""
+    views: bool = True
+    """Whether the five files are written, and read when people have edited them."""
     files: Files = Files()
     limits: Limits = Limits()
 
@@ -124,7 +127,7 @@ def load_settings(root: Path) -> Settings:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise UsageError(
             f'[project] of "{path}" cannot be read: {error}',
-            hint="it has id, budget, checkpoints, [project.files] and [project.limits]",
+            hint="it has id, budget, checkpoints, views, [project.files] and [project.limits]",
         ) from error
     check_whole(settings.budget, "project.budget", least=1)
     for name in Limits.__struct_fields__:

@@ -71,7 +71,8 @@ def changes_since(project: Project, commit: str | None) -> list[FileChange]:
         return []
     try:
         before, after = tree.repository.files_of(commit), tree.look().files
-        paths = changed(before, after)[:CHANGES_MAX]
+        own = set(project.files)
+        paths = [path for path in changed(before, after) if path not in own][:CHANGES_MAX]
         plain = [path for path in paths if path in before and before[path].mode != GITLINK]
         held = tree.repository.read_objects(before[path].id for path in plain)
     except GitError as error:

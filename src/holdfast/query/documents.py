@@ -14,12 +14,13 @@ from typing import Any, cast
 
 from msgspec import Struct
 
-from holdfast.backends.protocol import Record
+from holdfast.backends.protocol import GONE, Record
 from holdfast.core import event
 from holdfast.core.event import Event, StreamState, from_datetime
 from holdfast.core.layers import reserved_prefixes
 from holdfast.core.meta import source_and_trust
 from holdfast.core.own_event import OWN, OwnEvent
+from holdfast.errors import ClosedError, ExpiredError, NotFoundError
 from holdfast.query.words import texts_in
 from holdfast.record import facts, task_events
 from holdfast.record.context import RecordContext
@@ -243,6 +244,8 @@ def documents_of(context: RecordContext, stream: str) -> Iterator[Document]:
 
     Raises ExpiredError if the stream has ended by itself.
     """
+    if context.log.subject_of(stream) is not None:
+        return  # what is sealed is found by nobody who looks through the store
     if stream.startswith(f"{RUN}/"):
         if (run := run_document(context, stream)) is not None:
             yield run
@@ -281,6 +284,31 @@ def messages_of(context: RecordContext, stream: str) -> Iterator[Document]:
         edits = [scan.edits_of(record) for record in found]
     for record, edited in zip(found, edits, strict=True):
         yield message_document(stream, Message(record, context.log.blobs.read, edited))
+
+
+def again(
+    context: RecordContext, kind: str, stream: str, id: str, revision: int
+) -> Document | None:
+    """Returns one document of what somebody said, as it is now; None if it is gone."""
+    try:
+        if kind == "message":
+            return edited_message(context, stream, revision)
+        if kind == "decision":
+            decision = Decisions(context).as_had_by(stream, id)
+            return None if decision is None else decision_document(stream, decision)
+        if kind == "task":
+            table = context.tables.of(stream)
+            with table.lock:
+                table.refresh()
+                task = table.tasks.get(id)
+            return None if task is None else task_document(stream, task)
+        if kind == "fact":
+            return fact_document(context, stream, id)
+        records = context.log.records(stream, after=revision - 1, until=revision)
+        is_there = bool(records) and records[0].type.startswith(OWN) and records[0].payload != GONE
+        return event_document(context, stream, records[0]) if is_there else None
+    except (ClosedError, ExpiredError, NotFoundError):
+        return None
 
 
 def edited_message(context: RecordContext, stream: str, revision: int) -> Document | None:

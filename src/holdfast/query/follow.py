@@ -96,6 +96,8 @@ class Batch:
                 self._changes.expiring[record.stream] = expires
             if record.type == event.FORKED:
                 self._changes.origins[record.stream] = event.origin_of(record)[0]
+            if record.subject is not None:
+                continue  # what is sealed enters no index: that would be a copy in clear
             if record.stream.startswith("run/"):
                 if record.type in _OF_A_RUN:
                     self._runs.add(record.stream)

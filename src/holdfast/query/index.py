@@ -23,13 +23,14 @@ from holdfast.backends.protocol import START, Position, Record
 from holdfast.backends.side import Condition, DamagedTablesError, SideSession, SideTables
 from holdfast.core.log import Log
 from holdfast.errors import ExpiredError, HoldfastError, UnavailableError
-from holdfast.query import paths
+from holdfast.query import paths, vectors
 from holdfast.query.documents import Document, decision_document
 from holdfast.query.follow import Batch, Changes, key_of
 from holdfast.query.form import TIMEOUT_S, Hit, Hits, Query, hit_time
 from holdfast.query.links import DanglingLink, dangling, is_scope, target
 from holdfast.query.paths import Listed, Row, StateIndex, read_listed
 from holdfast.query.scan import has_state, make_page
+from holdfast.query.vectors import Embedder, Model, Similar
 from holdfast.query.words import chunks_of
 from holdfast.record.context import RecordContext
 
@@ -106,6 +107,14 @@ class QueryIndex:
             return self._ask(query)
 
     def _ask(self, query: Query) -> Hits:
+        reached, behind = self._reach(query)
+        hits, explained = self._find(query)
+        answer = make_page(query, hits, int(reached), behind)
+        answer.explained = (*explained, f"index in {self._tables.place}")
+        return answer
+
+    def _reach(self, query: Query) -> tuple[Position, int]:
+        """Follows the log for a question; returns how far it is, and how far the store is ahead."""
         newest, is_settled = self._log.settled_position(query.timeout_s)
         reached = self.follow(newest, query.timeout_s)
         behind = _distance(self._log.position(), reached) if newest > reached else 0
@@ -117,10 +126,53 @@ class QueryIndex:
                 f"the index is {behind} positions behind after {query.timeout_s:g} s",
                 hint="give the query a longer timeout, or stale_ok=True",
             )
-        hits, explained = self._find(query)
-        answer = make_page(query, hits, int(reached), behind)
-        answer.explained = (*explained, f"index in {self._tables.place}")
-        return answer
+        return reached, behind
+
+    def similar(self, query: Query, embedder: Embedder, text: str, limit: int) -> list[Similar]:
+        """Returns what is nearest to a text in meaning, of what a question asks for."""
+        until = monotonic() + query.timeout_s
+        self._reach(query)
+        [target] = vectors.embed(embedder, [text])
+        model = self._fill_vectors(embedder, until, stale_ok=query.stale_ok)
+        now_us = self._now_us()
+
+        def work(session: SideSession) -> list[tuple[float, Hit]]:
+            others = self._asked(session, query, now_us)[0]
+            found = vectors.nearest(session, self._tables, model, target, others, limit)
+            hits: list[tuple[float, Hit]] = []
+            for score, n in found:
+                rows = session.ask(f"SELECT {', '.join(_COLUMNS)} FROM docs WHERE n = ?", [n])
+                hits += [(score, _hit(row)) for row in rows]
+            return hits
+
+        hits = self._tables.read(work) if target else []
+        hits.sort(key=lambda one: (one[0], one[1].place), reverse=True)
+        return [Similar(hit, score) for score, hit in hits[:limit]]
+
+    def _fill_vectors(self, embedder: Embedder, until: float, *, stale_ok: bool) -> Model:
+        """Has the embedder see what it has not seen; raises UnavailableError if time is up."""
+        while True:
+            told = self.rows("SELECT value FROM about WHERE name = 'vectors'", [])[0][0]
+            model = vectors.model_for(told, embedder)
+            listed: Any = self.rows(vectors.LISTED, [model.seen])
+            if not listed:
+                return model
+            if monotonic() > until:
+                if stale_ok:
+                    return model
+                raise UnavailableError(
+                    f'the embedder "{embedder.name}" has not seen everything in time',
+                    hint="give it a longer timeout, or stale_ok=True; what it has seen is kept",
+                )
+            texts = vectors.texts_of(self._context, listed)
+            made = vectors.embed(embedder, [text for _, text in texts]) if texts else []
+            pairs = [(n, one) for (n, _), one in zip(texts, made, strict=True) if one]
+            self._tables.write(
+                partial(
+                    vectors.keep, tables=self._tables, model=model, seen=listed[-1][0],
+                    vectors=pairs,
+                )
+            )  # fmt: skip
 
     def _find(self, query: Query) -> tuple[list[Hit], list[str]]:
         """Returns one hit more than is asked for, if there are more."""
@@ -143,14 +195,7 @@ class QueryIndex:
         now_us = self._now_us()
 
         def work(session: SideSession) -> tuple[list[tuple[Any, ...]], list[str]]:
-            parts = self._conditions(query, now_us)
-            explained = [" AND ".join(text for text, _ in parts) or "everything"]
-            others = _joined(parts)
-            if query.terms:
-                terms = [(term.words, term.is_prefix) for term in query.terms]
-                found = self._tables.with_words(session, terms, others)
-                explained.append(found[0])
-                others = _joined([*parts, found])
+            others, explained = self._asked(session, query, now_us)
             index = _ordered_by(query) if "paths" not in others[0] else None
             hint = self._tables.hint(index) if index else ""
             columns = ", ".join(_COLUMNS)
@@ -160,6 +205,20 @@ class QueryIndex:
             return session.ask(statement, others[1]), explained
 
         return self._tables.read(work)
+
+    def _asked(
+        self, session: SideSession, query: Query, now_us: int | None
+    ) -> tuple[Condition, list[str]]:
+        """Returns all that a question asks for as one condition, and says it in words."""
+        parts = self._conditions(query, now_us)
+        explained = [" AND ".join(text for text, _ in parts) or "everything"]
+        others = _joined(parts)
+        if query.terms:
+            terms = [(term.words, term.is_prefix) for term in query.terms]
+            found = self._tables.with_words(session, terms, others)
+            explained.append(found[0])
+            others = _joined([*parts, found])
+        return others, explained
 
     def _now_us(self) -> int | None:
         """Returns the time that ends scopes with a lifetime; None where there are none.
@@ -317,8 +376,9 @@ class QueryIndex:
                 )
             )
         tables.make_words(session)
+        tables.make_vectors(session)
         about = {"format": FORMAT, "store": self._store, "position": "0", "next": "1", "end": "",
-                 "paths": "[]"}  # fmt: skip
+                 "paths": "[]", "vectors": "[]"}  # fmt: skip
         session.many("INSERT INTO about (name, value) VALUES (?, ?)", about.items())
         declared = [Listed(n, one, is_whole=True) for n, one in enumerate(self._declared)]
         paths.note_listed(session, declared)
@@ -452,7 +512,7 @@ class QueryIndex:
 
     def _drop(self, session: SideSession, gone: Sequence[tuple[int, int]]) -> None:
         self._tables.drop_words(session, gone)
-        for table in ("docs", "tags", "links", "paths"):
+        for table in ("docs", "tags", "links", "paths", "vectors"):
             session.many(f"DELETE FROM {table} WHERE n = ?", [(n,) for n, _ in gone])
 
     def _add(

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from holdfast.core.arguments import check_whole
 from holdfast.errors import UsageError, show_value
 from holdfast.query.form import TIMEOUT_S, Condition, Hit, Hits, Rows, check_query
 from holdfast.query.links import DanglingLink
 from holdfast.query.paths import StateIndex
+from holdfast.query.vectors import Embedder, Similar
 from holdfast.record.context import FoundDecision, RecordContext
 
 if TYPE_CHECKING:
@@ -31,8 +33,14 @@ class Questions:
     """The index of one store, opened once it is needed: who asks nothing pays nothing."""
 
     def __init__(
-        self, context: RecordContext, *, read_only: bool, indexes: Sequence[StateIndex] = ()
+        self,
+        context: RecordContext,
+        *,
+        read_only: bool,
+        indexes: Sequence[StateIndex] = (),
+        embedder: Embedder | None = None,
     ) -> None:
+        self._embedder = embedder
         self._context = context
         self._declared = indexes
         self._read_only = read_only
@@ -84,6 +92,30 @@ class Questions:
     ) -> list[str]:
         """Returns the names of scopes whose states fulfil comparisons, in order, after a name."""
         return self._index().fitting(where, prefix, after, limit)
+
+    def similar(
+        self, to: object, limit: object, embedder: Embedder | None, **question: Any
+    ) -> list[Similar]:
+        """Returns what is nearest to a text in meaning, of what the other arguments ask for."""
+        from holdfast.query.vectors import KINDS
+
+        embedder = embedder or self._embedder
+        if embedder is None:
+            raise UsageError(
+                "this store was opened without an embedder: nothing can be compared by its meaning",
+                hint="holdfast.open(…, embedder=…): it has a name, a dimension and embed(texts)",
+            )
+        if not isinstance(to, str) or not to.strip():
+            raise UsageError(f"similar takes a text, found {show_value(to)}")
+        question["kind"] = question.get("kind") or KINDS
+        query = check_query(self._context.log.clock.now_us(), **question)
+        for kind in ("state",) if query.where else query.kinds:
+            if kind not in KINDS:
+                raise UsageError(
+                    f"a {kind} is not compared by its meaning: expected {', '.join(KINDS)}"
+                )
+        most = check_whole(limit, "limit", least=1)
+        return self._index().similar(query, embedder, to, most)
 
     def find_decisions(
         self, stream: str | None, passed: tuple[Any, ...] | None, events: int

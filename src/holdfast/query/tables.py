@@ -231,6 +231,8 @@ class OutsideTables:
         """Returns the rows that a scope has now, by table; none if it has ended."""
         context, log = self._context, self._log
         try:
+            if log.subject_of(stream) is not None:
+                return {}  # what is sealed enters no table: that would be a copy in clear
             if stream.startswith("run/"):
                 return {"runs": list(self._runs(stream))}
             if not is_of_scope(stream):
@@ -304,7 +306,7 @@ def _facts(context: RecordContext, stream: str, records: Sequence[Record]) -> It
 def _event_row(record: Record) -> list[Any]:
     """Returns an event; what a program recorded itself is in its metadata."""
     said: Any = None
-    if record.type.startswith(OWN) and record.payload != GONE:
+    if record.type.startswith(OWN) and record.payload != GONE and record.subject is None:
         own = OwnEvent(record, _unread)
         said = {"data": own.raw, "refs": list(own.refs)}
     shown = Event(record)

@@ -58,6 +58,7 @@ from holdfast.core.page import (
     read_cursor,
     write_cursor,
 )
+from holdfast.core.redaction import MODES, Mode
 from holdfast.core.tree import Op
 from holdfast.errors import (
     ClosedError,
@@ -404,7 +405,7 @@ BREACHED = "policy.breached"
 POLICY_S = 5.0
 """How long a run does without another look at a policy that was off."""
 POLICY_STREAM = "policy/store"
-"""Its state has what the store says: "effects", and "keep" by level."""
+"""Its state has what the store says: "effects", "keep" by level, "secrets" by pattern of scopes."""
 
 PolicyMode = Literal["off", "warn", "refuse"]
 
@@ -423,6 +424,13 @@ def kept_when_closed(context: RecordContext, level: str) -> bool | None:
     """Returns what the store says about the state of a level's closed scopes; None if nothing."""
     kept = context.policy_log.newest(POLICY_STREAM).root.get("keep", {})
     return kept.get(level)
+
+
+def secret_rules(context: RecordContext) -> dict[str, Mode]:
+    """Returns what the store says about secrets, by pattern of scopes."""
+    found = context.policy_log.newest(POLICY_STREAM).root.get("secrets", {})
+    # One that this version does not know is a newer one: rather too strict.
+    return {name: mode if mode in MODES else "refuse" for name, mode in found.items()}
 
 
 def set_policy(context: RecordContext, path: tuple[str, ...], value: object) -> None:
@@ -585,6 +593,8 @@ class Decisions:
         write = scope._event_write(NewEvent(OPENED, codec.encode(data)), key=item.key(1))
         result = keyed_item.append(self.log, item, 1, write, marks=tuple(marks))
         after = result.after[0]
+        if result.redacted:
+            data = codec.decode(result.written(write).new_events[-1].payload)
         envelope = _Envelope(scope.name, after.revision, after.time, *self.log.provenance)
         entry = self._with_liveness(opened(envelope, data))
         if entry.is_open and not entry.is_personal:
@@ -952,7 +962,7 @@ class Decisions:
         last = min(last, low)
         while found := find(stream, (last + 1,), newest - first):
             for _, id, _ in found:
-                entry = self._as_had_by(stream, id)
+                entry = self.as_had_by(stream, id)
                 if entry is None:  # in an old form, or gone since
                     yield from self._read_back(stream, last, newest, first)
                     return
@@ -961,7 +971,7 @@ class Decisions:
         if found is None:
             yield from self._read_back(stream, last, newest, first)
 
-    def _as_had_by(self, stream: str, id: str) -> Decision | None:
+    def as_had_by(self, stream: str, id: str) -> Decision | None:
         """Returns a decision as a scope has it, found by its key; None if it cannot be."""
         key, of = split_id(id)
         item = KeyedItem(KIND, of, key)
@@ -993,7 +1003,7 @@ class Decisions:
         try:
             own = self._read(KeyedItem(KIND, of, key)) if of in streams else None
             own = own or (self._read_old(id, of) if of in streams else None)
-            copies = [own] if own else [self._as_had_by(stream, id) for stream in streams]
+            copies = [own] if own else [self.as_had_by(stream, id) for stream in streams]
         except ExpiredError:
             _logger.debug('decision "%s" is of an expired scope: passed over', id)
             return

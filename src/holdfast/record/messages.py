@@ -753,6 +753,8 @@ class Messages(History):
     def _committed(self, prepared: PreparedMessages, result: CommitResult) -> list[Message]:
         """Returns the messages that a commit added, now that it is durable."""
         write = prepared.commit.writes[0]
+        if result.redacted:
+            write = result.written(write)
         after = result.after[0]
         before = after.revision - len(write.new_events) + 1
         if prepared.turn is not None:

@@ -45,7 +45,7 @@ def recorded(log: Log, write: StreamWrite, result: CommitResult) -> OwnEvent:
     after = result.after[0]
     if result.repeated and not log.is_gathering:
         return OwnEvent(log.record(write.stream, after.revision), log.blobs.read)
-    [new_event] = write.new_events
+    [new_event] = result.written(write).new_events
     actor, meta = log.provenance
     record = Record(
         write.stream, after.revision, after.time, new_event.type, actor, new_event.payload,

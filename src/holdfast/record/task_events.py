@@ -553,6 +553,8 @@ class TaskTable:
         )
         after = result.after[0]
         self.answered(number)
+        if result.redacted:
+            data = codec.decode(result.written(write).new_events[-1].payload)
         self.apply(TaskEvent(type, data, after.time, number, *self._log.provenance), after.revision)
 
     def answered(self, number: int) -> None:

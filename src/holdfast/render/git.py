@@ -11,11 +11,13 @@ from holdfast.git.commits import events_named
 from holdfast.git.files import FileDifference
 from holdfast.git.repository import Commit
 from holdfast.git.rewinds import FileStep, Preview, RewindPoint, Rewound
+from holdfast.git.told import Rebuilt
 from holdfast.git.work_tree import FileStatus
 from holdfast.query.form import Hit
 from holdfast.render.history import diff_document
 from holdfast.render.query import hit_document
 from holdfast.render.text import time_text
+from holdfast.taken_back import BroughtBack, LostRevisions
 
 
 def path_text(path: str) -> str:
@@ -156,4 +158,63 @@ def git_status_document(
             {"path": path_text(one.path), "staged": one.staged, "changed": one.changed}
             for one in files
         ],
+    }
+
+
+def lost_document(lost: Iterable[LostRevisions], *, accepted: bool) -> dict[str, Any]:
+    """Returns the revisions that git took back; `commit` is null if no commit has them."""
+    return {"lost": [_lost(one) for one in lost], "accepted": accepted}
+
+
+def brought_back_document(done: BroughtBack) -> dict[str, Any]:
+    """Returns what was brought back, and what did not fit."""
+    return {
+        "regained": [_lost(one) for one in done.regained],
+        "merged": [_lost(one) for one in done.merged],
+        "events": done.events,
+        "not_applied": [
+            {
+                "scope": one.stream,
+                "revision": one.revision,
+                "type": one.type,
+                "why": one.why,
+                "link": one.link,
+            }
+            for one in done.not_applied
+        ],
+    }
+
+
+def made_commit_document(commit: Commit | None) -> dict[str, Any]:
+    """Returns the commit that was made, null if nothing was new."""
+    return {"made": None if commit is None else commit_document(commit)}
+
+
+def hook_document(root: str, path: str | None) -> dict[str, Any]:
+    """Returns where the hook of a repository is, null if there is none."""
+    return {"work_tree": path_text(root), "hook": None if path is None else path_text(path)}
+
+
+def rebuilt_document(done: Rebuilt) -> dict[str, Any]:
+    """Returns what a rebuild from commits did."""
+    return {
+        "added": done.added,
+        "agree": done.agree,
+        "differ": done.differ,
+        "missing": done.missing,
+    }
+
+
+def merge_driver_document(root: str, attributes: Sequence[str]) -> dict[str, Any]:
+    """Returns where the merge driver was installed, and the attributes that name it."""
+    return {"work_tree": path_text(root), "attributes": list(attributes)}
+
+
+def _lost(one: LostRevisions) -> dict[str, Any]:
+    return {
+        "scope": one.stream,
+        "first": one.first,
+        "last": one.last,
+        "commit": one.commit,
+        "diverged": one.is_diverged,
     }

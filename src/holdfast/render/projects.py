@@ -11,6 +11,7 @@ from holdfast.projects.coordinator import Holder
 from holdfast.projects.inbox import WaitingMessage
 from holdfast.projects.outcome import Outcome, Summary
 from holdfast.projects.project import ProjectStatus
+from holdfast.projects.recovery import RecoveryReport
 from holdfast.projects.sessions import ProjectSession
 from holdfast.projects.survey import Survey
 from holdfast.render.text import time_text
@@ -112,6 +113,15 @@ def summary_document(summary: Summary) -> dict[str, Any]:
         "open": short(summary.open),
         "files": list(summary.files),
         "next": short(summary.next),
+    }
+
+
+def recovery_report_document(report: RecoveryReport) -> dict[str, Any]:
+    """Returns what was recovered, each fact with its source, and which side of differences won."""
+    return {
+        "facts": [to_builtins(one) for one in report.facts],
+        "differences": [to_builtins(one) for one in report.differences],
+        "work": list(report.work),
     }
 
 

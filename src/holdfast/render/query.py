@@ -10,6 +10,7 @@ from msgspec import to_builtins
 from holdfast.core.check import Report
 from holdfast.query.form import Hit, Hits, Rows
 from holdfast.query.links import DanglingLink
+from holdfast.query.vectors import Similar
 from holdfast.render.store import check_document
 from holdfast.render.text import page_document, time_text
 
@@ -55,6 +56,11 @@ def hits_document(answer: Hits) -> dict[str, Any]:
         "explained": list(answer.explained),
         **page_document(answer),
     }
+
+
+def similar_document(found: Sequence[Similar]) -> dict[str, Any]:
+    """Returns what is near in meaning, the nearest first."""
+    return {"similar": [{"score": one.score, **hit_document(one.hit)} for one in found]}
 
 
 def rows_document(found: Rows) -> dict[str, Any]:

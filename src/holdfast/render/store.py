@@ -178,6 +178,11 @@ def error_document(error: HoldfastError) -> dict[str, Any]:
     }
 
 
+def secrets_document(rules: Mapping[str, str]) -> dict[str, Any]:
+    """Returns what is done about secrets, by pattern of scopes."""
+    return {"secrets": dict(sorted(rules.items()))}
+
+
 def architecture_document(kinds: Sequence[StateKind]) -> dict[str, Any]:
     """Returns every kind of state with what it is for."""
     return {"kinds": [to_builtins(kind) for kind in kinds]}

@@ -611,6 +611,8 @@ class Execution:
 
 def stored(log: Log, stream: str, encoded: bytes) -> Raw:
     """Returns an encoded value as an event of that stream holds it: a large one as a blob."""
+    if log.redactor is not None:
+        encoded = log.redactor.clean_value(encoded, stream)
     return Raw(log.blobs.spill(Op("set", "value", Raw(encoded)), stream).value)
 
 

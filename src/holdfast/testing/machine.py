@@ -109,7 +109,8 @@ class BackendMachine(RuleBasedStateMachine):
 
     @rule(stream=_STREAMS, keys=st.lists(_KEYS, min_size=1, max_size=3))
     def append_keyed(self, stream: str, keys: list[str | None]) -> None:
-        """A key on each record (clause 26), where the backend takes them; one may come twice."""
+        """A key on each record (clause 26), where the backend takes them; some are known."""
+        keys = [key if key not in keys[:at] else None for at, key in enumerate(keys)]
         if not takes_record_keys(self.real):
             keys = keys[:1]
         payloads = [b'"%d"' % (self.build.time + n) for n in range(len(keys))]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
+from struct import unpack
 from typing import Any, TypeVar
 
 import psycopg
@@ -160,9 +161,73 @@ class PostgresqlSide:
         each = "docs.n IN (SELECT n FROM words WHERE said @@ (?::text)::tsquery)"
         return " AND ".join([each] * len(terms)), [_tsquery(*term) for term in terms]
 
+    # --- vectors ---------------------------------------------------------------------------------
+    #
+    # Plain rows. Where the extension `vector` (pgvector) is there when the table is made, a second
+    # column has each vector as its type, and the server compares them. It is never installed here:
+    # that concerns the whole database.
+
+    def make_vectors(self, session: SideSession) -> None:
+        home = _home_of_vectors(session)
+        near = "" if home is None else f', near "{home}".vector'
+        session.ask(f"CREATE TABLE vectors (model BIGINT, n BIGINT, vector BYTEA{near})")
+        session.ask("CREATE INDEX vectors_n ON vectors (n)")
+
+    def add_vectors(
+        self, session: SideSession, model: int, rows: Iterable[tuple[int, bytes]]
+    ) -> None:
+        home = self._home(session)
+        if home is None:
+            session.many(
+                "INSERT INTO vectors (model, n, vector) VALUES (?, ?, ?)",
+                [(model, n, vector) for n, vector in rows],
+            )
+            return
+        session.many(
+            "INSERT INTO vectors (model, n, vector, near) "
+            f'VALUES (?, ?, ?, (?::text)::"{home}".vector)',
+            [(model, n, vector, _shown_vector(vector)) for n, vector in rows],
+        )
+
+    def nearest(
+        self, session: SideSession, model: int, target: bytes, others: Condition, limit: int
+    ) -> list[tuple[int, bytes, float]] | None:
+        home = self._home(session)
+        if home is None:
+            return None
+        found = session.ask(
+            f'SELECT docs.n, vectors.vector, vectors.near OPERATOR("{home}".<->) '
+            f'(?::text)::"{home}".vector AS apart FROM docs JOIN vectors ON vectors.n = docs.n '
+            f"WHERE vectors.model = {int(model)} AND {others[0]} ORDER BY apart LIMIT {int(limit)}",
+            [_shown_vector(target), *others[1]],
+        )
+        return [(n, bytes(vector), apart) for n, vector, apart in found]
+
+    def _home(self, session: SideSession) -> str | None:
+        """Returns the schema of the extension, if the table was made with it and it is there."""
+        made = session.ask(
+            "SELECT 1 FROM pg_catalog.pg_attribute WHERE attrelid = 'vectors'::regclass "
+            "AND attname = 'near' AND NOT attisdropped"
+        )
+        return _home_of_vectors(session) if made else None
+
     def like(self, column: str, pattern: str) -> Condition:
         escaped = "".join(f"\\{one}" if one in "%_\\" else one for one in pattern)
         return f"{column} LIKE ?", [escaped.replace("*", "%")]
+
+
+def _home_of_vectors(session: SideSession) -> str | None:
+    """Returns the schema that the extension for vectors is in; None if it is not installed."""
+    found = session.ask(
+        "SELECT space.nspname FROM pg_catalog.pg_extension AS one JOIN pg_catalog.pg_namespace "
+        "AS space ON space.oid = one.extnamespace WHERE one.extname = 'vector'"
+    )
+    return str(found[0][0]) if found else None
+
+
+def _shown_vector(kept: bytes) -> str:
+    """Returns a vector in the words of the extension."""
+    return str(list(unpack(f"<{len(kept) // 4}f", kept)))
 
 
 def _vector(words: Sequence[str]) -> str:

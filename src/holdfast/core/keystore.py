@@ -1,0 +1,461 @@
+"""Keys of subjects, kept apart from every store: whoever destroys one has erased what it sealed.
+
+A key store has, for each person or other subject, a random id and a key. The name is known here
+alone: in a store stands the id. It also keeps the ids of those that were erased, so that "erased"
+is told from "the key is missing", also by a store that was restored from an older backup.
+
+`FolderKeys` is a folder of small files:
+
+    secret          32 random bytes, by which names become names of files
+    names/<digest>  the key of a subject, found by its name
+    ids/<id>        the same file, found by its id: a second name of it
+    erased/<id>     an empty file for each subject that was erased
+
+A key is made under another name, synced, and given its names by `link`, of which one process
+succeeds. It is destroyed in the order: noted as erased, overwritten, unlinked. A process that is
+killed in between leaves what the next `destroy` or `make` finishes.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import re
+import subprocess
+from base64 import b32hexencode, b64decode, b64encode
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Protocol, cast, runtime_checkable
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.clock import Clock, SystemClock
+from holdfast.errors import UnavailableError, UsageError, show_value
+from holdfast.names import new_id
+
+KEY_BYTES = 32
+COMMAND_TIMEOUT_S = 30.0
+_FILE_BYTES_MAX = 65536
+
+
+class SubjectKey(Struct, frozen=True):
+    """The key of one subject; `name` is what the application calls it."""
+
+    id: str
+    name: str
+    key: bytes
+
+    def __repr__(self) -> str:
+        return f"<SubjectKey {self.id}>"
+
+
+@runtime_checkable
+class KeyStore(Protocol):
+    """Where keys are: never in the store whose data they seal, nor in its backups."""
+
+    def make(self, name: str) -> SubjectKey:
+        """Returns the key of a subject by its name, made and durable if there was none."""
+        ...
+
+    def find(self, name: str) -> SubjectKey | None:
+        """Returns the key of a subject by its name; None if there is none."""
+        ...
+
+    def get(self, id: str) -> SubjectKey | None:
+        """Returns a key by the subject's id; None if it is not there."""
+        ...
+
+    def has(self, id: str) -> bool:
+        """Says whether the key of an id is there, at as little cost as possible."""
+        ...
+
+    def is_erased(self, id: str) -> bool:
+        """Says whether the subject of an id was erased."""
+        ...
+
+    def destroy(self, id: str) -> None:
+        """Notes that a subject is erased and destroys its key; done twice it is as if once."""
+        ...
+
+    def subjects(self) -> list[SubjectKey]:
+        """Returns every key that is there, by id."""
+        ...
+
+    def pseudonym(self, text: str) -> str:
+        """Returns a digest of text that only who has this key store can make: `p-` and letters."""
+        ...
+
+
+PSEUDONYM = re.compile(r"p-[0-9a-v]{32}\Z")
+_OPAQUE = re.compile(
+    r"[0-9a-hjkmnp-tv-z]{26}\Z|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\Z|[0-9a-f]{32,64}\Z"
+)
+
+
+def is_pseudonym(id: str) -> bool:
+    """Says whether an id tells nothing of a person: a pseudonym, a UUID, a random id, a digest."""
+    return PSEUDONYM.match(id) is not None or _OPAQUE.match(id) is not None
+
+
+def to_pseudonym(secret: bytes, text: str) -> str:
+    """Returns the pseudonym of text under a secret."""
+    digest = hmac.new(secret, b"pseudonym " + text.encode(errors="surrogatepass"), sha256).digest()
+    return "p-" + b32hexencode(digest[:20]).decode().lower()
+
+
+class _File(Struct):
+    id: str
+    name: str
+    key: str
+    holdfast: str = "subject key"
+    format: int = 1
+
+
+def encode_key(key: SubjectKey) -> bytes:
+    """Returns a key as the JSON document that files and commands have."""
+    return msgspec.json.encode(_File(key.id, key.name, b64encode(key.key).decode()))
+
+
+def decode_key(data: bytes) -> SubjectKey | None:
+    """Returns the key of a document; None if it is not one, because it was overwritten."""
+    try:
+        found = msgspec.json.decode(data, type=_File)
+        key = b64decode(found.key, validate=True)
+    except (msgspec.MsgspecError, ValueError):
+        return None
+    return SubjectKey(found.id, found.name, key) if len(key) == KEY_BYTES else None
+
+
+# --- a folder -------------------------------------------------------------------------------------
+
+
+def default_folder() -> Path:
+    """Returns where keys are if nothing else is said: HOLDFAST_KEYS, or a folder of the user's."""
+    if named := os.environ.get("HOLDFAST_KEYS"):
+        return Path(named)
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(data) / "holdfast" / "keys"
+
+
+class FolderKeys:
+    """Keys as files of a folder, for one host. Nothing is made before the first key is."""
+
+    def __init__(self, path: str | os.PathLike[str], *, clock: Clock | None = None) -> None:
+        self.path = Path(path).absolute()
+        self._clock = clock or SystemClock()
+        self._secret: bytes | None = None
+
+    def __repr__(self) -> str:
+        return f"<FolderKeys {self.path}>"
+
+    def make(self, name: str) -> SubjectKey:
+        """Returns the key of a subject, made and durable if there was none."""
+        with self._reported():
+            for folder in (self.path, *map(self.path.joinpath, ("names", "ids", "erased"))):
+                _make_folder(folder)
+            while True:
+                found = self.find(name)
+                if found is None:
+                    found = self._make(name)
+                if found is not None:
+                    return found
+
+    def find(self, name: str) -> SubjectKey | None:
+        """Returns the key of a subject by its name; None if there is none."""
+        with self._reported():
+            secret = self._read_secret(is_made=(self.path / "names").is_dir())
+            if secret is None:
+                return None
+            place = self._named(name, secret)
+            data = _read(place)
+            if data is None:
+                return None
+            found = decode_key(data)
+            if found is None or self.is_erased(found.id):
+                # An erasure that was killed in between: its end is certain, so it is finished.
+                if found is not None:
+                    self.destroy(found.id)
+                place.unlink(missing_ok=True)
+                return None
+            by_id = self._by_id(found.id)
+            if not by_id.exists():
+                with suppress(FileExistsError):
+                    os.link(place, by_id)
+                _sync_folder(by_id.parent)
+            return found
+
+    def get(self, id: str) -> SubjectKey | None:
+        """Returns a key by the subject's id; None if it is not there."""
+        with self._reported():
+            data = _read(self._by_id(id))
+            return None if data is None or self.is_erased(id) else decode_key(data)
+
+    def has(self, id: str) -> bool:
+        """Says whether the key of an id is there."""
+        return self._by_id(id).exists()
+
+    def is_erased(self, id: str) -> bool:
+        """Says whether the subject of an id was erased."""
+        return (self.path / "erased" / _file_name(id)).exists()
+
+    def destroy(self, id: str) -> None:
+        """Notes that a subject is erased and destroys its key."""
+        with self._reported():
+            for folder in (self.path, self.path / "erased"):
+                _make_folder(folder)
+            noted = self.path / "erased" / _file_name(id)
+            if not noted.exists():
+                _write(noted, b"", exclusive=False)
+            place = self._by_id(id)
+            data = _read(place)
+            if data is None:
+                return
+            _overwrite(place, len(data))
+            found = decode_key(data)
+            if found is not None:
+                secret = self._read_secret(is_made=True)
+                assert secret is not None, "BUG: a key without the secret of its folder"
+                self._named(found.name, secret).unlink(missing_ok=True)
+            else:
+                self._unlink_overwritten()
+            _sync_folder(self.path / "names")
+            place.unlink(missing_ok=True)
+            _sync_folder(place.parent)
+
+    def subjects(self) -> list[SubjectKey]:
+        """Returns every key that is there, by id."""
+        with self._reported():
+            try:
+                ids = sorted(one.name for one in (self.path / "ids").iterdir())
+            except FileNotFoundError:
+                return []
+            return [found for id in ids if (found := self.get(id)) is not None]
+
+    def pseudonym(self, text: str) -> str:
+        """Returns a digest of text under a secret of this key store."""
+        with self._reported():
+            for folder in (self.path, self.path / "names"):
+                _make_folder(folder)
+            secret = self._read_secret(is_made=True)
+        assert secret is not None, "BUG: no secret although it is made"
+        return to_pseudonym(secret, text)
+
+    def _make(self, name: str) -> SubjectKey | None:
+        """Makes a key; None if another process was faster."""
+        secret = self._read_secret(is_made=True)
+        assert secret is not None, "BUG: no secret although it is made"
+        key = SubjectKey(new_id(self._clock), name, self._clock.random_bytes(KEY_BYTES))
+        place = self._named(name, secret)
+        with self._temporary(encode_key(key)) as temporary:
+            try:
+                os.link(temporary, place)
+            except FileExistsError:
+                return None
+            os.link(temporary, self._by_id(key.id))
+            _sync_folder(place.parent)
+            _sync_folder(self.path / "ids")
+        return key
+
+    def _read_secret(self, *, is_made: bool) -> bytes | None:
+        if self._secret is None and is_made:
+            place = self.path / "secret"
+            if _read(place) is None:
+                random = self._clock.random_bytes(KEY_BYTES)
+                with self._temporary(random) as temporary, suppress(FileExistsError):
+                    os.link(temporary, place)
+                _sync_folder(self.path)
+            self._secret = _read(place)
+        return self._secret
+
+    def _named(self, name: str, secret: bytes) -> Path:
+        digest = hmac.new(secret, name.encode(errors="surrogatepass"), sha256)
+        return self.path / "names" / digest.hexdigest()
+
+    def _by_id(self, id: str) -> Path:
+        return self.path / "ids" / _file_name(id)
+
+    def _unlink_overwritten(self) -> None:
+        """Unlinks the files that an erasure has overwritten before it was killed."""
+        for place in (self.path / "names").iterdir():
+            data = _read(place)
+            if data is not None and not data.strip(b"\0"):
+                place.unlink(missing_ok=True)
+
+    @contextmanager
+    def _temporary(self, data: bytes) -> Generator[Path]:
+        path = self.path / f"new.{self._clock.random_bytes(8).hex()}"
+        _write(path, data, exclusive=True)
+        try:
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _reported(self) -> Generator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise UnavailableError(
+                f'the keys in "{self.path}" are out of reach: {error.strerror}',
+                hint="keys=… or HOLDFAST_KEYS say where they are",
+            ) from error
+
+
+def _file_name(id: str) -> str:
+    """Returns the name of a file for an id, which may have been read from a strange store."""
+    return id if id.isascii() and id.isalnum() else f"x{id.encode().hex()}"
+
+
+def _make_folder(path: Path) -> None:
+    """Makes a folder that its owner alone may enter, durable in the one above it."""
+    if not path.is_dir():
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _sync_folder(path.parent)
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        with open(path, "rb") as file:
+            return file.read(_FILE_BYTES_MAX)
+    except FileNotFoundError:
+        return None
+
+
+def _write(path: Path, data: bytes, *, exclusive: bool) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | (os.O_EXCL if exclusive else 0)
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        os.write(descriptor, data)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    _sync_folder(path.parent)
+
+
+def _overwrite(path: Path, size: int) -> None:
+    """Writes zeros over a key, in place: a file system without copies then has it no more."""
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        os.write(descriptor, bytes(size))
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# --- a command ------------------------------------------------------------------------------------
+
+
+class CommandKeys:
+    """Keys behind a command, such as that of a vault: it is called with a verb and a word.
+
+    `make NAME`, `find NAME` and `get ID` print a key as JSON (`{"id":…,"name":…,"key":base64}`), or
+    nothing; `erased ID` prints `true` or `false`; `destroy ID` nothing; `list` an array of keys;
+    `pseudonym TEXT` a keyed digest of text: `p-` and 32 of the digits of base32hex, in lower case.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = list(command)
+        if not self._command:
+            raise UsageError("a command that keeps keys has at least one word, found none")
+
+    def __repr__(self) -> str:
+        return f"<CommandKeys {self._command[0]}>"
+
+    def make(self, name: str) -> SubjectKey:
+        """Returns the key of a subject, made and durable if there was none."""
+        found = self._key("make", name)
+        if found is None:
+            raise UnavailableError(f'"{self._command[0]} make" printed no key')
+        return found
+
+    def find(self, name: str) -> SubjectKey | None:
+        """Returns the key of a subject by its name; None if there is none."""
+        return self._key("find", name)
+
+    def get(self, id: str) -> SubjectKey | None:
+        """Returns a key by the subject's id; None if it is not there."""
+        return self._key("get", id)
+
+    def has(self, id: str) -> bool:
+        """Says whether the key of an id is there."""
+        return self._key("get", id) is not None
+
+    def is_erased(self, id: str) -> bool:
+        """Says whether the subject of an id was erased."""
+        return self._run("erased", id).strip() == b"true"
+
+    def destroy(self, id: str) -> None:
+        """Notes that a subject is erased and destroys its key."""
+        self._run("destroy", id)
+
+    def subjects(self) -> list[SubjectKey]:
+        """Returns every key that is there, by id."""
+        try:
+            listed = msgspec.json.decode(self._run("list"), type=list[msgspec.Raw])
+        except msgspec.MsgspecError as error:
+            raise UnavailableError(f'"{self._command[0]} list" printed no array of keys') from error
+        return [found for one in listed if (found := decode_key(bytes(one))) is not None]
+
+    def pseudonym(self, text: str) -> str:
+        """Returns a digest of text under a secret of this key store."""
+        printed = self._run("pseudonym", text).decode(errors="replace").strip()
+        if PSEUDONYM.match(printed) is None:
+            raise UnavailableError(f'"{self._command[0]} pseudonym" printed no pseudonym')
+        return printed
+
+    def _key(self, *words: str) -> SubjectKey | None:
+        printed = self._run(*words).strip()
+        if not printed:
+            return None
+        found = decode_key(printed)
+        if found is None:
+            raise UnavailableError(
+                f'"{self._command[0]} {words[0]}" printed something else than a key'
+            )
+        return found
+
+    def _run(self, *words: str) -> bytes:
+        try:
+            done = subprocess.run(
+                [*self._command, *words],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=COMMAND_TIMEOUT_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise UnavailableError(
+                f'the keys behind "{self._command[0]}" are out of reach: {error}'
+            ) from error
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").strip()[:200]
+            raise UnavailableError(
+                f'"{self._command[0]} {words[0]}" failed with {done.returncode}: {said}'
+            )
+        return done.stdout
+
+
+def to_keys(given: object) -> KeyStore:
+    """Returns where keys are, from what `open` was given: a path, `command:…`, or a key store."""
+    if given is None:
+        return FolderKeys(default_folder())
+    if isinstance(given, KeyStore):
+        return given
+    if isinstance(given, str) and given.startswith("command:"):
+        return CommandKeys(given.removeprefix("command:").split())
+    if isinstance(given, str | os.PathLike):
+        return FolderKeys(cast("str | os.PathLike[str]", given))
+    raise UsageError(
+        f"keys is a folder, command:… or a KeyStore, found {show_value(cast('Any', given))}"
+    )

@@ -1,0 +1,270 @@
+"""Sealed events: payloads, snapshots and blobs that only the key of their subject opens (0045).
+
+A scope is a subject's from its first event on, and for ever. Every event of it has the subject's
+id in its envelope and a cipher in its meta; its payload is
+
+    {"$sealed":"<base64>"}                 and, if it names blobs, after it
+    ,"blobs":[<reference>,…]               so that copies take them along, without the key
+
+The bytes are AES-256-GCM-SIV of `[key,checkpoint,payload]`: the idempotency key and the checkpoint
+name stand in the envelope as keyed digests, and are read from here. Without a nonce of its own the
+cipher is deterministic, so equal data under one key has equal bytes: a blob is stored once, and
+nothing else is told. The associated data is the format, the subject and the key, never the place:
+a restore or a merge brings the same bytes to another revision.
+
+The digest that an event is linked by is that of the sealed bytes. So the chain verifies without
+any key, and still does when the key is gone. What an erased subject sealed reads as let go of.
+"""
+
+from __future__ import annotations
+
+import hmac
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from holdfast.backends.protocol import GONE, Record
+from holdfast.core import codec
+from holdfast.core.event import (
+    CLOSED,
+    FORKED,
+    JOINED,
+    LEASE,
+    LIFE,
+    OPENED,
+    REMOVED,
+    SEALED,
+    Opened,
+)
+from holdfast.core.keystore import KeyStore, SubjectKey
+from holdfast.core.layers import Layer, register_layer
+from holdfast.core.meta import Meta, encode_meta, joined
+from holdfast.errors import CorruptError, ErasedError, KeyMissingError, UsageError
+
+CIPHER = "AES-256-GCM-SIV"
+FORMAT = b"holdfast sealed 1"
+PREFIX = "subject/"
+"""How the streams of subjects begin: `subject/<level>/<id>` says what counts for the data of a
+subject that is kept with that level: holds, and that it is being erased."""
+ERASING = "subject.erasing"
+"""The index that has a mark for each subject whose erasure has begun and is not done."""
+register_layer(
+    Layer(name="subjects", prefixes=("subject",), kept_with={"subject": None}, indexes=(ERASING,))
+)
+
+_NONCE = bytes(12)
+_BLOB = b"hfseal1\0"
+_CLEAR = frozenset((OPENED, FORKED, CLOSED, REMOVED, JOINED, LEASE))
+"""Types that say how streams hang together, and nothing that people wrote: they are not sealed."""
+_plain = msgspec.json.Decoder(tuple[str | None, str | None, Raw])
+
+
+class _Stored(msgspec.Struct):
+    sealed: str = msgspec.field(name="$sealed")
+
+
+_stored = msgspec.json.Decoder(_Stored)
+
+
+def load_cipher() -> Callable[[bytes], Any]:
+    """Returns the class of the cipher, or raises UsageError that names what is missing."""
+    try:
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
+    except ImportError as error:
+        raise UsageError(
+            "data of a subject is sealed, and the package cryptography is not installed",
+            hint='pip install "holdfast[seal]"',
+        ) from error
+    try:
+        AESGCMSIV(bytes(32))
+    except UnsupportedAlgorithm as error:
+        raise UsageError(
+            f"data of a subject is sealed by {CIPHER}, which this OpenSSL does not have: expected "
+            "3.2 or newer",
+            hint="install the wheel of cryptography, which brings its own OpenSSL",
+        ) from error
+    return AESGCMSIV
+
+
+def stream_of(stream: str, subject: str) -> str:
+    """Returns the stream that says what counts for a subject's data in another stream."""
+    return f"{PREFIX}{stream.partition('/')[0]}/{subject}"
+
+
+class Seal:
+    """The cipher of one subject, with its key taken apart for what it does."""
+
+    def __init__(self, key: SubjectKey) -> None:
+        self.subject = key.id
+        self.name = key.name
+        self.key_id = sha256(b"holdfast key id" + key.key).hexdigest()[:16]
+        text = encode_meta(Meta(cipher=CIPHER, key_id=self.key_id))
+        assert text is not None, "BUG: a cipher that says nothing"
+        self.meta = text
+        self._cipher = load_cipher()(_derived(key.key, b"seal"))
+        self._names = _derived(key.key, b"names")
+        self._about = b"\0".join((FORMAT, key.id.encode(), self.key_id.encode()))
+
+    def __repr__(self) -> str:
+        return f"<Seal {self.subject}>"
+
+    def seal(self, data: bytes) -> bytes:
+        """Returns data that only `open` of the same key can read."""
+        return self._cipher.encrypt(_NONCE, data, self._about)
+
+    def open(self, data: bytes) -> bytes:
+        """Returns what was sealed, or raises CorruptError."""
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            return self._cipher.decrypt(_NONCE, data, self._about)
+        except (InvalidTag, ValueError) as error:
+            raise CorruptError(
+                f'sealed data of subject "{self.subject}" does not fit its key: one of them changed'
+            ) from error
+
+    def digest(self, what: str, name: str) -> str:
+        """Returns what stands in the envelope for a name that people chose."""
+        digest = hmac.new(self._names, f"{what} {name}".encode(), sha256).hexdigest()
+        return f"sealed:{digest[:40]}"
+
+    def record(
+        self, type: str, payload: bytes, key: str | None, checkpoint: str | None, meta: str | None
+    ) -> tuple[bytes, str | None, str | None, str]:
+        """Returns payload, key, checkpoint name and meta of an event as they are stored."""
+        stored_key = None if key is None else self.digest("key", key)
+        stored_name = checkpoint
+        if checkpoint is not None and checkpoint != LIFE:
+            stored_name = self.digest("checkpoint", checkpoint)
+        meta = joined(meta, self.meta)
+        if type in _CLEAR:
+            return payload, stored_key, stored_name, meta
+        names = codec.encode_plain((key, checkpoint))
+        sealed = b64encode(self.seal(b"%b,%b]" % (names[:-1], payload)))
+        blobs = codec.blobs_in(payload)
+        if not blobs:
+            return b'%b%b"}' % (SEALED, sealed), stored_key, stored_name, meta
+        references = b",".join([codec.blob_ref(*one) for one in dict.fromkeys(blobs)])
+        return b'%b%b","blobs":[%b]}' % (SEALED, sealed, references), stored_key, stored_name, meta
+
+    def blob(self, raw: bytes) -> tuple[str, bytes]:
+        """Returns name and bytes of a blob, sealed; the name is the digest of these bytes."""
+        id = self.subject.encode()
+        data = b"%b%c%b%b" % (_BLOB, len(id), id, self.seal(codec.compress(raw)))
+        return sha256(data).hexdigest(), data
+
+
+def _derived(key: bytes, use: bytes) -> bytes:
+    return hmac.new(key, b"holdfast " + use, sha256).digest()
+
+
+def subject_of_blob(data: bytes) -> str | None:
+    """Returns whose blob it is; None if it is not sealed."""
+    if not data.startswith(_BLOB):
+        return None
+    start = len(_BLOB) + 1
+    return data[start : start + data[start - 1]].decode()
+
+
+class Sealing:
+    """The seals of one store: by subject, and for streams that are to begin."""
+
+    def __init__(self, keys: Callable[[], KeyStore]) -> None:
+        """`keys` is asked when the first key is needed: most stores never need one."""
+        self._keys_of = keys
+        self._keys: KeyStore | None = None
+        self._seals: dict[str, Seal] = {}
+        self.intended: dict[str, str] = {}
+        """The subject's id of each stream that is to be a subject's if it is begun here."""
+        self.known: set[tuple[str, str]] = set()
+        """Subjects and streams of which a mark says already that they belong together."""
+
+    @property
+    def keys(self) -> KeyStore:
+        """Where the keys are."""
+        if self._keys is None:
+            self._keys = self._keys_of()
+        return self._keys
+
+    def of(self, subject: str) -> Seal:
+        """Returns the seal of a subject by its id; raises ErasedError, or KeyMissingError.
+
+        The key is looked for each time: another process may have destroyed it.
+        """
+        seal = self._seals.get(subject)
+        if seal is not None and self.keys.has(subject):
+            return seal
+        self._seals.pop(subject, None)
+        key = self.keys.get(subject)
+        if key is None:
+            if self.keys.is_erased(subject):
+                raise ErasedError(subject)
+            raise KeyMissingError(subject, repr(self.keys))
+        seal = self._seals[subject] = Seal(key)
+        return seal
+
+    def named(self, name: str) -> Seal:
+        """Returns the seal of a subject by its name, with a new key if it has none."""
+        key = self.keys.make(name)
+        seal = self._seals.get(key.id)
+        if seal is None:
+            seal = self._seals[key.id] = Seal(key)
+        return seal
+
+    def forget(self, subject: str) -> None:
+        """Lets go of a key that this process holds."""
+        self._seals.pop(subject, None)
+
+    # --- records -----------------------------------------------------------------------------
+
+    def payload(self, subject: str, payload: bytes) -> bytes:
+        """Returns the payload of an event of a subject's scope; `GONE` if it was erased."""
+        return payload if payload[:12] != SEALED else bytes(self._opened(subject, payload)[2])
+
+    def open(self, record: Record) -> Record:
+        """Returns a record as its writer gave it; its payload is `GONE` if it was erased."""
+        subject = record.subject
+        if subject is None or record.payload[:12] != SEALED:
+            return record
+        try:
+            key, checkpoint, payload = self._opened(subject, record.payload)
+        except CorruptError as error:
+            raise CorruptError(
+                f'event {record.revision} of "{record.stream}": {error.message}',
+                stream=record.stream,
+                revision=record.revision,
+            ) from error
+        if payload == GONE:
+            key, checkpoint = record.key, record.checkpoint
+        fields = {name: getattr(record, name) for name in Record.__struct_fields__}
+        fields |= {"key": key, "checkpoint": checkpoint, "payload": bytes(payload)}
+        return Opened(**fields, stored=record)
+
+    def _opened(self, subject: str, payload: bytes) -> tuple[str | None, str | None, Raw | bytes]:
+        try:
+            seal = self.of(subject)
+        except ErasedError:
+            return None, None, GONE
+        try:
+            return _plain.decode(seal.open(b64decode(_stored.decode(payload).sealed)))
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise CorruptError(f"sealed data cannot be read: {error}") from error
+
+    # --- blobs -------------------------------------------------------------------------------
+
+    def open_blob(self, data: bytes, name: str, size: int) -> bytes:
+        """Returns what a sealed blob holds, verified; raises ErasedError."""
+        subject = subject_of_blob(data)
+        assert subject is not None, "BUG: a blob that is not sealed"
+        if sha256(data).hexdigest() != name:
+            raise CorruptError(f'blob "{name}" does not match its digest', where=f"blob {name}")
+        start = len(_BLOB) + 1 + len(subject.encode())
+        raw = codec.decompress(self.of(subject).open(data[start:]), size_max=size)
+        if len(raw) != size:
+            raise CorruptError(f'blob "{name}" is not as long as its event says')
+        return raw

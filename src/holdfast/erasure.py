@@ -1,0 +1,278 @@
+"""Erasing a subject: everything that was sealed for it, and a receipt of that (0045).
+
+The order, so that a process that is killed anywhere leaves nothing readable and nothing half done:
+
+    (1) in one commit for each backend, `erasing` is set in the streams of the subject
+        (`subject/<level>/<id>`), which every commit with its data names among what it read, and the
+        subject's scopes are removed. From here on no write for it is accepted. A hold beats this
+    (2) the key is destroyed: nothing that was sealed can be read, here or in any copy or backup
+    (3) snapshots go, then the records are rewritten and blobs deleted, as `retain` does it
+    (4) the receipt is written to the same streams, and the mark that says it is pending cleared
+
+Whoever erases next does again what such a mark still says. What was begun is never taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from msgspec import Struct
+
+from holdfast.backends.protocol import Leftover
+from holdfast.core import tree
+from holdfast.core.commit import Cleared, Mark, ProposedCommit, StreamWrite, changed
+from holdfast.core.event import to_datetime
+from holdfast.core.keystore import SubjectKey
+from holdfast.core.log import NO_LIMIT
+from holdfast.core.retention import Retainer
+from holdfast.core.sealing import ERASING, PREFIX
+from holdfast.errors import ConflictError, ErasedError, HeldError, NotFoundError
+from holdfast.names import Levels
+from holdfast.record import removal
+from holdfast.record.context import RecordContext
+
+RETRIES = 100
+STREAMS_PER_COMMIT = 200
+BEYOND = (
+    "backups, copies and exports that were made before hold sealed bytes: nothing opens them, "
+    "because the key is destroyed; delete them if they must go too",
+    "backups of the keys themselves: `holdfast subject list` shows where keys are; let copies of "
+    "that place expire",
+    "write-ahead archives and replicas of a server, and commits of files that were pushed, hold "
+    "sealed bytes at most",
+    "the digest of each payload is kept for the chain: it is that of sealed bytes, so it confirms "
+    "no guess of what they held",
+)
+"""What no process can reach from here, and what it means."""
+
+
+class ErasedScope(Struct, frozen=True):
+    """What became of the data of one scope: `deleted`, or `pending` a physical step in `left`."""
+
+    scope: str
+    outcome: str
+    events: int
+    bytes: int
+
+
+class ErasureReceipt(Struct, frozen=True):
+    """What an erasure did: of whom, when, per scope, what is left to do, what it cannot reach."""
+
+    subject: str
+    erased_at: datetime
+    scopes: list[ErasedScope]
+    blobs: int
+    left: list[Leftover]
+    beyond: tuple[str, ...] = BEYOND
+
+    @property
+    def events(self) -> int:
+        """How many events lost their data in this run."""
+        return sum(one.events for one in self.scopes)
+
+
+class Subject(Struct, frozen=True):
+    """Somebody whose data is sealed: the name it was given, its id, its scopes, who holds it."""
+
+    name: str
+    id: str
+    scopes: list[str]
+    hold: str | None = None
+
+
+class Erasure:
+    """Erases subjects of one store, and holds them back from it."""
+
+    def __init__(self, context: RecordContext, retainer: Retainer, levels: Levels) -> None:
+        self._context = context
+        self._levels = levels
+        self._log = context.log
+        self._retainer = retainer
+
+    # --- who there is ------------------------------------------------------------------------
+
+    def subjects(self) -> list[Subject]:
+        """Returns the subjects whose keys are there and that have data in this store, by name."""
+        found: list[Subject] = []
+        for key in self._log.sealing.keys.subjects():
+            scopes = self._streams(key.id)
+            if scopes:
+                found.append(Subject(key.name, key.id, scopes, self._held(key.id)))
+        return sorted(found, key=lambda one: one.name)
+
+    def subject(self, name: str) -> Subject:
+        """Returns one of them by its name; raises NotFoundError."""
+        key = self._key(name)
+        return Subject(key.name, key.id, self._streams(key.id), self._held(key.id))
+
+    def hold(self, name: str, reason: str) -> None:
+        """Keeps a subject from being erased; raises ErasedError if that has begun."""
+        self._set(self._key(name).id, "hold", reason or "held")
+
+    def release(self, name: str) -> None:
+        """Ends a hold; raises NotFoundError if there is none."""
+        key = self._key(name)
+        if self._held(key.id) is None:
+            raise NotFoundError(f'subject "{name}" is not held')
+        self._set(key.id, "hold", None)
+
+    def _key(self, name: str) -> SubjectKey:
+        key = self._log.sealing.keys.find(name)
+        if key is None:
+            raise NotFoundError(
+                f'there is no subject "{name}"',
+                hint="`holdfast subject list` shows those there are",
+            )
+        return key
+
+    def _streams(self, id: str) -> list[str]:
+        """Returns the streams that have data of a subject."""
+        marks = self._log.find_marks(f"{PREFIX}{id}", limit=NO_LIMIT)
+        return sorted(mark.key for mark in marks)
+
+    def _about(self, id: str) -> list[str]:
+        """Returns the streams that say what counts for a subject, of every level."""
+        words = {stream.partition("/")[0] for stream in self._streams(id)}
+        words |= {"run", *self._levels.names()}
+        return [f"{PREFIX}{word}/{id}" for word in sorted(words)]
+
+    def _held(self, id: str) -> str | None:
+        for name in self._about(id):
+            hold = self._log.newest(name).root.get("hold")
+            if hold is not None:
+                return str(hold)
+        return None
+
+    def _set(self, id: str, name: str, value: str | None) -> None:
+        for streams in self._by_place(self._about(id)):
+            for _ in range(RETRIES):
+                writes: list[StreamWrite] = []
+                for stream in streams:
+                    now = self._log.newest(stream)
+                    if now.root.get("erasing"):
+                        raise ErasedError(id, "what is to be held")
+                    new_event = changed([tree.set_op(name, value)])
+                    writes.append(StreamWrite(stream, (new_event,), now.revision))
+                try:
+                    self._log.commit(ProposedCommit(tuple(writes)))
+                    break
+                except ConflictError:
+                    continue
+
+    def _by_place(self, streams: Sequence[str]) -> Iterator[list[str]]:
+        """Yields the streams that one backend keeps, backend by backend."""
+        places: dict[int, list[str]] = {}
+        for stream in streams:
+            places.setdefault(self._log.routes.place_of(stream), []).append(stream)
+        yield from places.values()
+
+    # --- erasing -----------------------------------------------------------------------------
+
+    def erase(self, name: str, *, wait_s: float) -> ErasureReceipt:
+        """Erases a subject by its name; raises HeldError, or NotFoundError."""
+        self._retainer.check_rewrites()
+        keys = self._log.sealing.keys
+        told = keys.pseudonym(f"erased {name}")
+        id = self._pending(told)
+        if id is None:
+            id = self._key(name).id
+            self._begin(id, told)
+        return self._finish(id, wait_s)
+
+    def finish(self, *, wait_s: float) -> list[ErasureReceipt]:
+        """Finishes what was begun by processes that were killed."""
+        ids = sorted({mark.key for mark in self._marks()})
+        return [self._finish(id, wait_s) for id in ids]
+
+    def _marks(self) -> list[Mark]:
+        return self._log.find_marks(ERASING, limit=NO_LIMIT)
+
+    def _pending(self, told: str) -> str | None:
+        """Returns the id of an erasure that was begun under a name, and is not done."""
+        return next((mark.key for mark in self._marks() if mark.group == told), None)
+
+    def _begin(self, id: str, told: str) -> None:
+        """Step 1. A hold of the subject, or of one of its scopes, beats it."""
+        held = [one.scope for one in self._retainer.holds() if one.scope in self._streams(id)]
+        if held:
+            raise HeldError(f'scope "{held[0]}" of the subject is held: nothing was erased')
+        for about in self._by_place(self._about(id)):
+            for _ in range(RETRIES):
+                try:
+                    if self._set_erasing(id, told, about):
+                        break
+                except ConflictError:
+                    continue
+
+    def _set_erasing(self, id: str, told: str, about: list[str]) -> bool:
+        """Says in one backend that a subject is being erased; False if there is more to remove."""
+        states = [(stream, self._log.newest(stream)) for stream in about]
+        if all(state.root.get("erasing") for _, state in states):
+            return True
+        hold = self._held(id)
+        if hold is not None:
+            raise HeldError(
+                f"the subject is held: {hold}; nothing was erased",
+                hint="`holdfast subject hold --end` ends it",
+            )
+        place = self._log.routes.place_of(about[0])
+        near = [one for one in self._streams(id) if self._log.routes.place_of(one) == place]
+        living = [one for one in near if not self._is_removed(one)]
+        some, is_last = living[:STREAMS_PER_COMMIT], len(living) <= STREAMS_PER_COMMIT
+        writes, marks = list[StreamWrite](), list[Mark | Cleared]()
+        for stream in some:
+            # The event says nothing of the marks that go: there is no way back.
+            marks += removal.removal(self._context, stream)[1]
+            writes.append(removal.removed(stream))
+        if is_last:
+            said = {"at": self._log.clock.now_us()}
+            for stream, state in states:
+                new_event = changed([tree.set_op("erasing", said)])
+                writes.append(StreamWrite(stream, (new_event,), state.revision))
+            marks.append(Mark(ERASING, id, group=told))
+        self._log.commit(ProposedCommit(tuple(writes), marks=tuple(marks)))
+        return is_last
+
+    def _is_removed(self, stream: str) -> bool:
+        [head] = self._log.heads([stream])
+        if head is None or self._log.expiry.has_ended(stream, head):
+            return True
+        return self._log.life(stream, head.revision) == head.revision
+
+    def _finish(self, id: str, wait_s: float) -> ErasureReceipt:
+        """Steps 2 to 4."""
+        sealing = self._log.sealing
+        sealing.keys.destroy(id)
+        sealing.forget(id)
+        streams = self._streams(id)
+        done = self._retainer.erase(id, streams, wait_s=wait_s)
+        went = {one.scope: one for one in done.scopes}
+        scopes: list[ErasedScope] = []
+        for stream in streams:
+            one = went.get(stream)
+            events, size = (one.events, one.bytes) if one is not None else (0, 0)
+            scopes.append(ErasedScope(stream, "pending" if done.left else "deleted", events, size))
+        now_us = self._log.clock.now_us()
+        receipt = ErasureReceipt(id, to_datetime(now_us), scopes, done.blobs, done.left)
+        said = {
+            "at": now_us,
+            "scopes": [[one.scope, one.outcome, one.events, one.bytes] for one in scopes],
+            "blobs": done.blobs,
+            "left": [[one.where, one.remedy] for one in done.left],
+        }
+        for about in self._by_place(self._about(id)):
+            payload = changed([tree.set_op("erased", said)])
+            writes = tuple(StreamWrite(stream, (payload,)) for stream in about)
+            self._log.commit(ProposedCommit(writes, marks=(Cleared(ERASING, id),)))
+        return receipt
+
+    def receipts(self) -> list[dict[str, object]]:
+        """Returns what every erasure has said, by the id of its subject."""
+        found: dict[str, dict[str, object]] = {}
+        for stream in self._log.streams(prefix=PREFIX):
+            said = self._log.newest(stream).root.get("erased")
+            if said is not None:
+                id = stream.rpartition("/")[2]
+                found[id] = {"subject": id, **tree.thaw(said)}
+        return list(found.values())

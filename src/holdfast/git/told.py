@@ -1,0 +1,286 @@
+"""Events told in the messages of commits, so that a log that was lost can be rebuilt from them.
+
+`commit_events` commits files on the branch that is checked out, with the events that a scope got
+since the last such commit: two lines for each in the message,
+
+    Holdfast-Event: team/red@7
+    Holdfast-Data: {"type":"changed","actor":"ann","time":…,"payload":[…]}
+
+`rebuild_from_git` reads them back into a store that lacks them, and compares those that it has.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Raw, Struct
+
+from holdfast.backends.protocol import GONE, Record
+from holdfast.core import codec
+from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
+from holdfast.core.event import Event, ops_of, to_datetime
+from holdfast.core.log import Log
+from holdfast.core.meta import Meta, encode_meta
+from holdfast.errors import HoldfastError, UsageError
+from holdfast.git.commits import TRAILER, EventPlace, events_named
+from holdfast.git.repository import Commit, Entry, Repository
+from holdfast.git.work_tree import WorkTree, is_safe
+from holdfast.record.sessions import TURN_ENDED
+from holdfast.scope import Scope
+
+_logger = logging.getLogger("holdfast.git")
+
+FILE = "holdfast.toml"
+DATA = "Holdfast-Data"
+EVENTS_MAX = 200
+"""So many events are told in one commit; the next one goes on."""
+DATA_BYTES_MAX = 16_384
+COMMITS_MAX = 100_000
+_CHUNK = 500
+SOURCE = "git commit"
+
+
+CommitMode = Literal["off", "turn", "each"]
+
+
+class GitSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """What `[git]` of holdfast.toml may say: when to commit, which files, events of which scope.
+
+    `each` commits after every event of the scope, `turn` when a turn of it has ended.
+    """
+
+    commit: CommitMode = "off"
+    files: list[str] = []
+    scope: str | None = None
+
+
+class _File(Struct):
+    git: GitSettings = GitSettings()
+
+
+def read_settings(path: str | os.PathLike[str] = FILE) -> GitSettings:
+    """Returns what a configuration file says of git; nothing if there is no file."""
+    import tomllib
+
+    try:
+        with open(path, "rb") as file:
+            return msgspec.convert(tomllib.load(file), _File).git
+    except FileNotFoundError:
+        return GitSettings()
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f'configuration file "{path}" cannot be read: {error}') from error
+    except msgspec.ValidationError as error:
+        raise UsageError(
+            f'[git] of "{path}" cannot be read: {error}',
+            hint='it has commit = "off", "turn" or "each", files = ["…"] and scope = "level/id"',
+        ) from error
+
+
+class Rebuilt(Struct, frozen=True):
+    """What commits told: events that were added, that agree with the log, and that do not.
+
+    `missing` are events that a commit names, and that none tells whole: what follows one in its
+    scope was not added.
+    """
+
+    added: int
+    agree: int
+    differ: list[str]
+    missing: list[str]
+
+
+class _Told(Struct):
+    type: str
+    actor: str
+    time: int
+    payload: Raw
+    key: str | None = None
+    checkpoint: str | None = None
+
+
+def commit_events(
+    scope: Scope,
+    repository: Repository,
+    paths: Iterable[str | os.PathLike[str]],
+    *,
+    summary: str | None = None,
+) -> Commit | None:
+    """Commits files, and tells the events of a scope since the last such commit in the message.
+
+    On the branch that is checked out; only these files are in it, whatever is staged. The author is
+    who wrote the newest event. Returns None if there is nothing new.
+    """
+    told = _newest_told(repository, scope.name)
+    events = [event.record for event in scope.history(after=told)][:EVENTS_MAX]
+    lines = [line for record in events for line in _lines(record)]
+    text = summary or (f"{len(events)} events of {scope.name}" if events else "views")
+    if "\n\n" in text or any(each in text for each in "\0\r"):
+        raise UsageError("a summary is one paragraph of text")
+    author = events[-1].actor if events else "holdfast"
+    message = f"{text}\n\n" + "".join(f"{line}\n" for line in lines)
+    return commit_files(repository, paths, message, author=author, even_if_same=bool(events))
+
+
+def commit_as_told(
+    events: Iterable[Event],
+    scope: Scope,
+    repository: Repository,
+    paths: Sequence[str | os.PathLike[str]],
+    mode: CommitMode,
+) -> Iterator[Commit]:
+    """Commits files as a scope gets events, and yields each commit; `events` are those to come."""
+    for event in events:
+        is_due = mode == "each" or (mode == "turn" and event.type == TURN_ENDED)
+        if event.stream == scope.name and is_due:
+            made = commit_events(scope, repository, paths)
+            if made is not None:
+                yield made
+
+
+def commit_files(
+    repository: Repository,
+    paths: Iterable[str | os.PathLike[str]],
+    message: str,
+    *,
+    author: str,
+    even_if_same: bool = False,
+) -> Commit | None:
+    """Commits some files as they are, on the branch that is checked out; hooks are not run.
+
+    What else is staged stays staged. Returns None if they are as committed already.
+    """
+    tree = WorkTree(repository)
+    head = repository.head
+    files = repository.files_of(head) if head else {}
+    inside = [repository.relative(path) for path in paths]
+    changed: dict[str, Entry | None] = {}
+    for path in inside:
+        if not is_safe(path):
+            raise UsageError(f'"{path}" is no file that can be committed')
+        changed[path] = tree.keep(path)
+    now = {path: one for path, one in {**files, **changed}.items() if one is not None}
+    if now != files or even_if_same:
+        made = repository.write_commit(
+            repository.write_tree(now), message, parents=[head] if head else [], author=author
+        )
+        old = head or "0" * len(made)
+        subject = message.partition("\n")[0]
+        repository.run("update-ref", "-m", f"holdfast: {subject}", "HEAD", made, old)
+    else:
+        made = None
+    # After the commit, and in any case: a process that was killed in between left them behind.
+    for path, one in changed.items():
+        if one is None:
+            repository.run("update-index", "--force-remove", "--", path)
+        else:
+            about = f"{one.mode},{one.id},{path}"
+            repository.run("update-index", "--add", "--cacheinfo", about)
+    return repository.find_commit(made) if made else None
+
+
+def _newest_told(repository: Repository, stream: str) -> int:
+    """Returns the newest revision of a stream that a commit names; 0 if none does."""
+    for commit in repository.last_commits(_CHUNK):
+        revisions = [one.revision for one in events_named(commit) if one.scope == stream]
+        if revisions:
+            return max(revisions)
+    return 0
+
+
+def _lines(record: Record) -> list[str]:
+    named = f"{TRAILER}: {record.stream}@{record.revision}"
+    if record.subject is not None or record.payload == GONE:
+        return [named]  # what can be erased, or was let go of, must not live on in a commit
+    about: dict[str, Any] = {
+        "type": record.type,
+        "actor": record.actor,
+        "time": record.time,
+        "payload": Raw(record.payload),
+    }
+    about |= {"key": record.key} if record.key is not None else {}
+    about |= {"checkpoint": record.checkpoint} if record.checkpoint is not None else {}
+    data = codec.encode_plain(about).decode()
+    return [named] if len(data) > DATA_BYTES_MAX else [named, f"{DATA}: {data}"]
+
+
+# --- reading it back -----------------------------------------------------------------------------
+
+
+def rebuild_from_git(log: Log, repository: Repository) -> Rebuilt:
+    """Adds the events that commits tell and the log lacks, and compares those that it has.
+
+    An event keeps type, data, actor, key, checkpoint name and revision. It gets a new time and
+    link; when it happened is in its meta, and so is that it came from a commit. Marks are not told:
+    what is found by them, such as open decisions over all scopes, is not rebuilt.
+    """
+    told = _told_by_commits(repository)
+    added = agree = 0
+    differ: list[str] = []
+    missing: list[str] = []
+    for stream in sorted({place.scope for place in told}):
+        places = sorted(one.revision for one in told if one.scope == stream)
+        head = log.head(stream)
+        end = head.revision if head else 0
+        for revision in places:
+            place = EventPlace(stream, revision)
+            event = told[place]
+            if revision <= end:
+                same = event is None or _is_same(log.record(stream, revision), event)
+                agree += same
+                differ += [] if same else [str(place)]
+            elif event is None or revision != end + 1:
+                missing.append(str(place))
+            elif _append(log, place, event):
+                end, added = revision, added + 1
+            else:
+                missing.append(str(place))
+    return Rebuilt(added, agree, differ, missing)
+
+
+def _told_by_commits(repository: Repository) -> dict[EventPlace, _Told | None]:
+    """Returns every event that a commit names, with what it tells of it, if it does."""
+    found: dict[EventPlace, _Told | None] = {}
+    for commit in reversed(repository.last_commits(COMMITS_MAX)):
+        place: EventPlace | None = None
+        named = {str(one): one for one in events_named(commit)}
+        for name, value in commit.trailers:
+            if name == TRAILER:
+                place = named.get(value)
+                if place is not None:
+                    found.setdefault(place, None)
+            elif name == DATA and place is not None:
+                try:
+                    found[place] = msgspec.json.decode(value, type=_Told)
+                except msgspec.DecodeError:
+                    continue  # somebody edited it: it is named as missing
+    return found
+
+
+def _is_same(record: Record, event: _Told) -> bool:
+    return (record.type, record.actor, record.payload) == (
+        event.type,
+        event.actor,
+        bytes(event.payload),
+    )
+
+
+def _append(log: Log, place: EventPlace, event: _Told) -> bool:
+    """Adds one event; False if it cannot follow what is there."""
+    payload = bytes(event.payload)
+    record = Record(place.scope, place.revision, event.time, event.type, event.actor, payload, b"")
+    meta = encode_meta(Meta(source=SOURCE, original_time=to_datetime(event.time)))
+    try:
+        ops = tuple(ops_of(record) or ())
+        new_event = NewEvent(event.type, payload, ops, meta=meta)
+        write = StreamWrite(
+            place.scope, (new_event,), place.revision - 1, event.key, event.checkpoint
+        )
+        log.commit(ProposedCommit((write,), actor=event.actor))
+    except HoldfastError as error:
+        _logger.warning("event %s is not rebuilt: %s", place, error)
+        return False
+    return True

@@ -1,0 +1,201 @@
+"""What a store on plain files had when it was closed, noted where git does not take it back.
+
+A store that people keep in git goes back with a `git checkout`, `reset` or `stash`, as every file
+does, and is a whole, older store then. Nothing in it can tell. So the end of each stream is noted
+in the repository's own folder, `.git/holdfast/stores/<id>.json`, when the store is closed. What was
+there once and is not there now stays noted until it is back, or somebody says that it may go.
+
+A note is never a truth: one that cannot be read or written is no note.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.clock import SystemClock
+from holdfast.core import codec
+from holdfast.core.layers import Layer, register_layer
+from holdfast.core.log import Log
+from holdfast.core.meta import decode_meta
+from holdfast.errors import HoldfastError
+from holdfast.git.repository import find_git_dir
+from holdfast.names import GLOBAL, short_id
+
+STREAMS_MAX = 2_000
+"""In a store with more streams, nothing is noted: it would cost more than the close itself."""
+OF_PROCESSES = ("store", "lease")
+"""Streams about processes that have ended since: nobody misses them."""
+MERGES = "git/merges"
+"""Every merge of another branch: what was added, and what did not fit."""
+SOURCE = "merge:"
+"""What the source of an event begins with that came from another branch; its old link follows."""
+
+_logger = logging.getLogger("holdfast.git")
+
+register_layer(Layer(name="git", prefixes=("git",), kept_with={"git": GLOBAL}))
+
+
+class Seen(Struct, frozen=True, array_like=True):
+    """The end of a stream: its newest revision, and the link of that, in hex."""
+
+    revision: int
+    link: str
+
+
+class Witness(Struct, frozen=True):
+    """What was seen: the newest end of each stream, ends that are gone, and what may stay gone."""
+
+    heads: dict[str, Seen] = {}
+    gone: list[tuple[str, Seen]] = []
+    accepted: list[str] = []
+
+
+def witness_file(log: Log) -> str | None:
+    """Returns where the note of a store is; None if it is not on files, or in no repository."""
+    facts = log.describe()
+    if facts.get("kind") != "files":
+        return None
+    try:
+        git_dir = find_git_dir(str(facts["path"]))
+    except HoldfastError as error:
+        _logger.debug("nothing is noted of the store: %s", error)
+        return None
+    return git_dir and os.path.join(git_dir, "holdfast", "stores", f"{facts['store']}.json")
+
+
+def read_witness(path: str) -> Witness:
+    """Returns what was noted; nothing if there is no note that can be read."""
+    try:
+        with open(path, "rb") as file:
+            return msgspec.json.decode(file.read(), type=Witness)
+    except FileNotFoundError:
+        return Witness()
+    except (OSError, msgspec.DecodeError) as error:
+        _logger.debug('the note "%s" cannot be read: %s', path, error)
+        return Witness()
+
+
+def write_witness(path: str, witness: Witness) -> None:
+    """Replaces the note."""
+    beside = f"{path}.{short_id(SystemClock())}"
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        with open(beside, "xb") as file:
+            file.write(msgspec.json.encode(witness))
+        os.replace(beside, path)
+    except OSError as error:
+        _logger.debug('the note "%s" cannot be written: %s', path, error)
+        with contextlib.suppress(OSError):
+            os.unlink(beside)
+
+
+def heads_of(log: Log) -> dict[str, Seen] | None:
+    """Returns the end of each stream; None if there are too many."""
+    names: list[str] = []
+    for name in log.streams():
+        if name.partition("/")[0] in OF_PROCESSES:
+            continue
+        names.append(name)
+        if len(names) > STREAMS_MAX:
+            return None
+    heads = zip(names, log.heads(names), strict=True)
+    return {name: Seen(one.revision, one.link.hex()) for name, one in heads if one is not None}
+
+
+def is_there(log: Log, stream: str, seen: Seen, head: Seen | None) -> bool:
+    """Says whether a stream still has an event that was its end once."""
+    if head is None or head.revision < seen.revision:
+        return False
+    if head.revision == seen.revision:
+        return head.link == seen.link
+    found = log.read(stream, after=seen.revision - 1, until=seen.revision)
+    return bool(found) and found[0].link.hex() == seen.link
+
+
+def remember(log: Log) -> None:
+    """Notes what a store has that is about to be closed. A failure is logged and stops nothing."""
+    try:
+        path = witness_file(log)
+        heads = heads_of(log) if path is not None else None
+        if path is None or heads is None:
+            return
+        before = read_witness(path)
+        if before.heads == heads:
+            return
+        known = [*before.heads.items(), *before.gone]
+        gone = [
+            (stream, seen)
+            for stream, seen in dict.fromkeys(known)
+            if heads.get(stream) != seen and not is_there(log, stream, seen, heads.get(stream))
+        ]
+        write_witness(path, Witness(heads, gone, before.accepted))
+    except HoldfastError as error:
+        _logger.debug("nothing is noted of the store: %s", error)
+
+
+class NotedLoss(Struct, frozen=True):
+    """Revisions of a stream that were there when the store was closed, and are not now."""
+
+    stream: str
+    first: int
+    last: int
+    is_diverged: bool
+
+
+def noted_losses(log: Log, witness: Witness, known: set[str]) -> list[NotedLoss]:
+    """Returns what was noted and is not there, by stream. `known` are links to pass over."""
+    gone: dict[str, Seen] = {}
+    ends: dict[str, int] = {}
+    for stream, seen in [*witness.heads.items(), *witness.gone]:
+        [head] = log.heads([stream])
+        now = None if head is None else Seen(head.revision, head.link.hex())
+        if seen.link in known or is_there(log, stream, seen, now):
+            continue
+        ends[stream] = now.revision if now else 0
+        if stream not in gone or gone[stream].revision < seen.revision:
+            gone[stream] = seen
+    return [
+        NotedLoss(
+            stream,
+            min(ends[stream] + 1, seen.revision),
+            seen.revision,
+            ends[stream] >= seen.revision,
+        )
+        for stream, seen in gone.items()
+    ]
+
+
+def loss_reports(log: Log) -> list[str]:
+    """Returns a line for each stream that git took revisions of; none if there is nothing noted."""
+    path = witness_file(log)
+    if path is None or not os.path.exists(path):
+        return []
+    witness = read_witness(path)
+    found = noted_losses(log, witness, set())
+    if found:
+        found = noted_losses(log, witness, merged_links(log))
+    return [
+        f'revisions {one.first} to {one.last} of "{one.stream}" were here and are not: git took '
+        "them back; holdfast recover --from-git brings back what a commit has"
+        for one in found
+    ]
+
+
+def merged_links(log: Log) -> set[str]:
+    """Returns the links of events of other branches that are here, or are listed as not fitting."""
+    known: set[str] = set()
+    head = log.head(MERGES)
+    for record in log.records(MERGES, until=head.revision) if head else []:
+        data = codec.decode(record.payload)
+        known |= {one["link"] for one in data["not_applied"]}
+        for stream, since in data["streams"].items():
+            for one in log.read(stream, after=since):
+                source = decode_meta(one.meta).source if one.meta else None
+                if source is not None and source.startswith(SOURCE):
+                    known.add(source.removeprefix(SOURCE))
+    return known

@@ -1,0 +1,261 @@
+"""What is near in meaning: vectors of texts by an embedder of the user's, kept as derived data.
+
+No model comes with Holdfast. An embedder says its name and its dimension, and turns texts into
+vectors. They are kept in the index, one for each document with text, and are disposable as that is:
+an event never holds one. Documents are numbered as they are added, and one that changes gets a new
+number, so it is enough to know up to which number an embedder has seen them.
+
+A search is exact. Where the database can compare vectors (sqlite-vec, pgvector) it picks some more
+than are asked for, and the order among them is found here, from the vectors themselves; elsewhere
+all are compared here. So the same is found with each.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from operator import mul
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+
+from msgspec import Struct
+
+from holdfast.errors import UnavailableError, UsageError, show_error, show_value
+from holdfast.query.documents import Document, again
+from holdfast.query.form import Hit
+from holdfast.record.context import RecordContext
+
+if TYPE_CHECKING:
+    from holdfast.backends.side import Condition, SideSession, SideTables
+
+KINDS = ("message", "decision", "task", "fact", "event")
+"""What has vectors: what somebody said. A state is looked for by its words and its paths."""
+TEXT_CHARACTERS_MAX = 8_000
+AT_ONCE = 64
+CLOSE = 0.001
+"""Two databases may compute the same distance so differently."""
+DIMENSION_MAX = 16_000
+LISTED = (
+    "SELECT n, kind, scope, id, revision FROM docs WHERE chunks > 0 AND n > ? AND kind IN "
+    f"({', '.join(map(repr, KINDS))}) ORDER BY n LIMIT {AT_ONCE}"
+)
+
+
+def _sum_of_products(a: array[float], b: array[float]) -> float:
+    return sum(map(mul, a, b))
+
+
+_dot: Callable[[array[float], array[float]], float] = getattr(math, "sumprod", _sum_of_products)
+"""Python 3.12 and later have it built in."""
+
+
+@runtime_checkable
+class Embedder(Protocol):
+    """What turns texts into vectors: a model that you choose."""
+
+    name: str
+    """Says which model it is: vectors of different names are never compared."""
+    dimension: int
+
+    def embed(self, texts: Sequence[str], /) -> Sequence[Sequence[float]]:
+        """Returns a vector for each text."""
+        ...
+
+
+class Similar(Struct, frozen=True):
+    """Something that was recorded, and how near it is in meaning: 1 is the same, 0 nothing like it.
+
+    It is the cosine of the angle between the two vectors.
+    """
+
+    hit: Hit
+    score: float
+
+
+class Model(Struct, frozen=True):
+    """An embedder as the index knows it, and the number up to which it has seen documents."""
+
+    number: int
+    name: str
+    dimension: int
+    seen: int
+
+
+def check_embedder(embedder: object) -> Embedder | None:
+    """Returns an embedder, or raises UsageError."""
+    if embedder is None:
+        return None
+    if not isinstance(embedder, Embedder):
+        raise UsageError(
+            "an embedder has a name, a dimension and a method embed(texts), "
+            f"found {show_value(embedder)}"
+        )
+    name, dimension = cast("object", embedder.name), cast("object", embedder.dimension)
+    if not isinstance(name, str) or not name:
+        raise UsageError(f"the name of an embedder is text, found {show_value(name)}")
+    is_whole = isinstance(dimension, int) and not isinstance(dimension, bool)
+    if not is_whole or not 1 <= cast("int", dimension) <= DIMENSION_MAX:
+        raise UsageError(
+            f"the dimension of an embedder is a whole number from 1 to {DIMENSION_MAX}, "
+            f"found {show_value(dimension)}"
+        )
+    return embedder
+
+
+def embed(embedder: Embedder, texts: Sequence[str]) -> list[bytes]:
+    """Returns the vectors of texts as they are kept: of length 1, in 32 bits each, little-endian.
+
+    One that has no direction is empty: nothing is near it.
+
+    Raises UnavailableError if the embedder fails, and UsageError if it does not return what it says
+    that it does.
+    """
+    try:
+        found = list(embedder.embed(texts))
+    except Exception as error:
+        raise UnavailableError(
+            f'the embedder "{embedder.name}" failed: {show_error(error)[:200]}',
+            hint="what was recorded is unharmed, and what it has seen so far is kept: try again",
+        ) from error
+    if len(found) != len(texts):
+        raise UsageError(
+            f'the embedder "{embedder.name}" returned {len(found)} vectors for {len(texts)} texts'
+        )
+    return [_kept(embedder, one) for one in found]
+
+
+def _kept(embedder: Embedder, vector: Any) -> bytes:
+    try:
+        numbers = [float(one) for one in vector]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UsageError(
+            f'the embedder "{embedder.name}" returned {show_value(vector)}: expected a list of '
+            "numbers"
+        ) from error
+    if len(numbers) != embedder.dimension:
+        raise UsageError(
+            f'the embedder "{embedder.name}" says that its dimension is {embedder.dimension}, and '
+            f"returned a vector of {len(numbers)}",
+            hint="correct its dimension; give a model of another dimension another name",
+        )
+    length = math.sqrt(sum(one * one for one in numbers))
+    if not math.isfinite(length):
+        raise UsageError(f'the embedder "{embedder.name}" returned a number that is not finite')
+    return _bytes(array("f", [one / length for one in numbers])) if length else b""
+
+
+def _bytes(numbers: array[float]) -> bytes:
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def numbers_of(kept: bytes) -> array[float]:
+    """Returns the numbers of a vector that is kept."""
+    numbers = array("f")
+    numbers.frombytes(kept)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
+
+
+# --- what the index knows -------------------------------------------------------------------------
+
+
+def models_of(told: str) -> list[Model]:
+    """Returns the embedders whose vectors tables have."""
+    return [Model(number, *one) for number, one in enumerate(json.loads(told))]
+
+
+def model_for(told: str, embedder: Embedder) -> Model:
+    """Returns an embedder as the index knows it, or is to know it; raises UsageError."""
+    models = models_of(told)
+    for one in models:
+        if one.name == embedder.name:
+            if one.dimension == embedder.dimension:
+                return one
+            raise UsageError(
+                f'the embedder "{one.name}" had the dimension {one.dimension}, and now has '
+                f"{embedder.dimension}",
+                hint="give the new model another name; rebuild_index() forgets the old one",
+            )
+    return Model(len(models), embedder.name, embedder.dimension, 0)
+
+
+def texts_of(
+    context: RecordContext, listed: Iterable[tuple[int, str, str, str, int]]
+) -> list[tuple[int, str]]:
+    """Returns the numbers and texts of documents, as they are now; not of those that are gone."""
+    found: list[tuple[int, str]] = []
+    for n, kind, scope, id, revision in listed:
+        document: Document | None = again(context, kind, scope, id, revision)
+        if document is not None and document.texts:
+            found.append((n, "\n".join(document.texts)[:TEXT_CHARACTERS_MAX]))
+    return found
+
+
+def keep(
+    session: SideSession,
+    tables: SideTables,
+    model: Model,
+    seen: int,
+    vectors: Sequence[tuple[int, bytes]],
+) -> None:
+    """Adds vectors of documents up to a number, unless another process has meanwhile."""
+    told = session.ask("SELECT value FROM about WHERE name = 'vectors'")[0][0]
+    models: list[list[Any]] = [[one.name, one.dimension, one.seen] for one in models_of(told)]
+    if model.number == len(models):
+        models.append([model.name, model.dimension, 0])
+    kept = models[model.number]
+    if kept != [model.name, model.dimension, model.seen]:
+        return
+    marks = ", ".join("?" * len(vectors))
+    numbers = [n for n, _ in vectors]
+    rows = session.ask(f"SELECT n FROM docs WHERE n IN ({marks})", numbers) if vectors else []
+    there = {n for (n,) in rows}  # a document that was replaced has another number
+    tables.add_vectors(session, model.number, [one for one in vectors if one[0] in there])
+    kept[2] = seen
+    session.ask("UPDATE about SET value = ? WHERE name = 'vectors'", [json.dumps(models)])
+
+
+# --- searching ------------------------------------------------------------------------------------
+
+
+def nearest(
+    session: SideSession,
+    tables: SideTables,
+    model: Model,
+    target: bytes,
+    others: Condition,
+    count: int,
+) -> list[tuple[float, int]]:
+    """Returns the documents that are nearest to a vector, each with its score: a few too many.
+
+    Those that are as near as the last one are all there, so that their order can be settled by
+    something else.
+    """
+    asked = count + 32
+    while True:
+        found = tables.nearest(session, model.number, target, others, asked)
+        if found is None:
+            rows = session.ask(
+                "SELECT docs.n, vectors.vector FROM docs JOIN vectors ON vectors.n = docs.n "
+                f"WHERE vectors.model = {model.number} AND {others[0]}",
+                others[1],
+            )
+            return _scored(target, [(n, bytes(kept)) for n, kept in rows], count)
+        if len(found) < asked or found[-1][2] > found[count - 1][2] + CLOSE:
+            return _scored(target, [(n, kept) for n, kept, _ in found], count)
+        asked *= 4
+
+
+def _scored(
+    target: bytes, rows: Sequence[tuple[int, bytes]], count: int
+) -> list[tuple[float, int]]:
+    wanted = numbers_of(target)
+    scored = [(float(_dot(wanted, numbers_of(kept))), n) for n, kept in rows]
+    scored.sort(reverse=True)
+    last = scored[count - 1][0] if len(scored) >= count else -math.inf
+    return [one for one in scored if one[0] >= last]

@@ -1,0 +1,75 @@
+"""Documents of subjects: who there is, what is held of them, what was erased."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.core.event import Event
+from holdfast.erasure import ErasureReceipt, Subject
+from holdfast.render.text import time_text
+
+
+def subject_document(subject: Subject) -> dict[str, Any]:
+    """Returns a subject with the names of its scopes."""
+    return {
+        "subject": subject.name,
+        "id": subject.id,
+        "scopes": subject.scopes,
+        "hold": subject.hold,
+    }
+
+
+def subjects_document(subjects: Sequence[Subject], keys: str) -> dict[str, Any]:
+    """Returns the subjects of a store, by name, and where their keys are."""
+    return {"subjects": [subject_document(one) for one in subjects], "keys": keys}
+
+
+def export_document(subject: Subject, events: Sequence[Event]) -> dict[str, Any]:
+    """Returns everything that a store has of a subject, in clear."""
+    return {
+        **subject_document(subject),
+        "events": [
+            {
+                "scope": event.stream,
+                "revision": event.revision,
+                "time": time_text(event.time),
+                "type": event.type,
+                "actor": event.actor,
+                "key": event.key,
+                "checkpoint": event.checkpoint,
+                "data": None if event.is_let_go else event.data,
+            }
+            for event in events
+        ],
+    }
+
+
+def erasure_document(receipts: Sequence[ErasureReceipt]) -> dict[str, Any]:
+    """Returns the receipts of erasures."""
+    return {
+        "erased": [
+            {
+                "subject": one.subject,
+                "at": time_text(one.erased_at),
+                "scopes": [
+                    {
+                        "scope": scope.scope,
+                        "outcome": scope.outcome,
+                        "events": scope.events,
+                        "bytes": scope.bytes,
+                    }
+                    for scope in one.scopes
+                ],
+                "blobs": one.blobs,
+                "left": [{"where": left.where, "remedy": left.remedy} for left in one.left],
+                "beyond": list(one.beyond),
+            }
+            for one in receipts
+        ]
+    }
+
+
+def hold_document(name: str, reason: str | None, *, is_held: bool) -> dict[str, Any]:
+    """Returns a subject that is held from now on, or no more."""
+    return {"subject": name, "held": is_held, "reason": reason}

@@ -1,0 +1,548 @@
+"""A store that people keep in git: revisions that git took back, and two branches made one.
+
+`find_lost` says which revisions this work tree had and has not: taken back by a checkout, a reset,
+a stash or a switch of branches. `bring_back` brings them back from the commits that have them. A
+stream that only lacks its end gets it back as it was, with every link. One that went on differently
+since keeps what it has: the events of the other side are added after it, with new revisions and
+links, and with their old link as their source. What no longer fits is listed, and not applied.
+Nothing is brought back by itself, and nothing is forgotten by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.backends.in_use import is_in_use
+from holdfast.backends.protocol import START, Cleared, Head, Mark, Record
+from holdfast.core import codec, event, tree
+from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
+from holdfast.core.copy import MARKS_MAX, Copier, batches, commits_until, parts_of
+from holdfast.core.event import to_datetime
+from holdfast.core.layers import reserved_prefixes
+from holdfast.core.log import Log
+from holdfast.core.meta import Meta, joined
+from holdfast.core.own_event import OWN
+from holdfast.errors import CorruptError, HoldfastError, NotFoundError, UsageError
+from holdfast.git.repository import Repository
+from holdfast.git.versions import StoreVersion, segments_of, store_versions, take_out
+from holdfast.git.witness import (
+    MERGES,
+    OF_PROCESSES,
+    SOURCE,
+    Witness,
+    merged_links,
+    noted_losses,
+    read_witness,
+    witness_file,
+    write_witness,
+)
+from holdfast.record import message_events
+from holdfast.store import Store, open_store
+
+__all__ = [
+    "BroughtBack",
+    "LostRevisions",
+    "NotApplied",
+    "accept_loss",
+    "bring_back",
+    "find_lost",
+    "merge_file",
+]
+
+_logger = logging.getLogger("holdfast.git")
+
+MERGED = "git.merged"
+_CHUNK = 500
+_BY_REVISION = frozenset((message_events.EDITED, message_events.DELETED, message_events.POPPED))
+_FIT = (message_events.ADDED, event.CHECKPOINTED, event.CHANGED)
+_FIT_PREFIXES = (OWN, "decision.", "fact.", "task.", "turn.", "session.")
+
+
+class LostRevisions(Struct, frozen=True):
+    """Revisions of a stream that were here and are not. `commit` has them, None if none does.
+
+    `is_diverged` says that the stream has other events in their place.
+    """
+
+    stream: str
+    first: int
+    last: int
+    commit: str | None
+    is_diverged: bool
+
+
+class NotApplied(Struct, frozen=True):
+    """An event of the other side that does not fit after what is here, and why."""
+
+    stream: str
+    revision: int
+    type: str
+    why: str
+    link: str
+
+
+class BroughtBack(Struct, frozen=True):
+    """What was brought back: revisions as they were, and events of another branch added after."""
+
+    regained: list[LostRevisions]
+    merged: list[LostRevisions]
+    events: int
+    not_applied: list[NotApplied]
+
+
+class _Branch(Struct, frozen=True):
+    """A stream of another version: where both are equal, and where each ends."""
+
+    stream: str
+    common: int
+    ours: int
+    theirs: int
+
+
+# --- what is lost --------------------------------------------------------------------------------
+
+
+def find_lost(store: Store) -> list[LostRevisions]:
+    """Returns the revisions that this work tree had and the store has not, by stream.
+
+    Empty if the store is not on plain files, or in no git repository.
+    """
+    log = store._log
+    place = witness_file(log)
+    if place is None:
+        return []
+    witness = read_witness(place)
+    found: list[LostRevisions] = []
+    known = merged_links(log)
+    with _beyond(log, None, witness) as versions:
+        for commit, theirs in versions:
+            for branch in _branches(log, theirs):
+                left = _unmerged(theirs, branch, known)
+                if left:
+                    is_diverged = branch.ours > branch.common
+                    lost = LostRevisions(
+                        branch.stream, left[0].revision, left[-1].revision, commit, is_diverged
+                    )
+                    if not any((one.stream, one.last) == (lost.stream, lost.last) for one in found):
+                        found.append(lost)
+                known |= {record.link.hex() for record in left}
+    found += [
+        LostRevisions(one.stream, one.first, one.last, None, one.is_diverged)
+        for one in noted_losses(log, witness, known)
+    ]
+    return sorted(found, key=lambda one: (one.stream, one.first))
+
+
+def accept_loss(store: Store) -> list[LostRevisions]:
+    """Says that what is lost may stay lost: it is not named again. Returns what that was."""
+    lost = find_lost(store)
+    log = store._log
+    place = witness_file(log)
+    if place is not None and lost:
+        repository, inside = _place_of(log)
+        witness = read_witness(place)
+        accepted = [version.log for version in store_versions(repository, inside)]
+        write_witness(place, Witness({}, [], [*witness.accepted, *accepted]))
+    return lost
+
+
+def _place_of(log: Log) -> tuple[Repository, str]:
+    path = str(log.describe()["path"])
+    repository = Repository.find(os.path.dirname(path))
+    return repository, repository.relative(path)
+
+
+@contextmanager
+def _beyond(
+    log: Log, commits: Iterable[str] | None, witness: Witness
+) -> Generator[Iterator[tuple[str, Log]]]:
+    """Yields the versions that have something that the store has not, opened one by one."""
+    repository, inside = _place_of(log)
+    path = str(log.describe()["path"])
+    versions = store_versions(repository, inside, commits)
+    if commits is None:
+        versions = [one for one in versions if one.log not in witness.accepted]
+    wanted = _greatest(repository, versions, os.path.join(path, "log"))
+
+    def opened() -> Generator[tuple[str, Log]]:
+        for version in wanted:
+            with tempfile.TemporaryDirectory(prefix="holdfast-version-") as folder:
+                inner = os.path.join(folder, "store")
+                os.mkdir(inner, 0o700)
+                take_out(repository, inside, version, inner, beside=path)
+                with open_store(inner, create=False, durability="none") as theirs:
+                    if theirs._log.describe()["store"] == log.describe()["store"]:
+                        yield version.commit, theirs._log
+
+    with closing(opened()) as found:  # also when an error ends the block in the middle
+        yield found
+
+
+def _greatest(
+    repository: Repository, versions: list[StoreVersion], folder: str
+) -> list[StoreVersion]:
+    """Returns the versions whose text is no beginning of the store's, nor of another version's."""
+    texts: list[tuple[StoreVersion, dict[str, str], bytes]] = []
+    for version in versions:
+        segments = segments_of(repository, version)
+        if not segments:
+            continue
+        name = max(segments)
+        text = repository.read_objects([segments[name]])[segments[name]]
+        if _begins(os.path.join(folder, name), text):
+            continue
+        texts = [
+            (other, theirs, longest)
+            for other, theirs, longest in texts
+            if not (max(theirs) == name and text.startswith(longest))
+        ]
+        if not any(
+            theirs.get(name) == segments[name] or (max(theirs) == name and other.startswith(text))
+            for _, theirs, other in texts
+        ):
+            texts.append((version, segments, text))
+    return [version for version, _, _ in texts]
+
+
+def _begins(path: str, text: bytes) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(text)) == text
+    except FileNotFoundError:
+        return False
+
+
+def _branches(ours: Log, theirs: Log) -> Iterator[_Branch]:
+    """Yields the streams of another version that have events which ours has not."""
+    names = [name for name in theirs.streams() if name.partition("/")[0] not in OF_PROCESSES]
+    for name, mine, other in zip(names, ours.heads(names), theirs.heads(names), strict=True):
+        if other is None or (mine is not None and mine.link == other.link):
+            continue
+        common = _common(ours, theirs, name, mine, other)
+        if common < other.revision:
+            yield _Branch(name, common, mine.revision if mine else 0, other.revision)
+
+
+def _common(ours: Log, theirs: Log, stream: str, mine: Head | None, other: Head) -> int:
+    """Returns the newest revision up to which two streams are equal. Links are chained, so one
+    that is equal says that all before it are.
+    """
+    if mine is None:
+        return 0
+    low, high = 0, min(mine.revision, other.revision)
+    while low < high:
+        middle = (low + high + 1) // 2
+        links = [
+            [one.link for one in log.read(stream, after=middle - 1, until=middle)]
+            for log in (ours, theirs)
+        ]
+        if links[0] == links[1]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _unmerged(theirs: Log, branch: _Branch, known: set[str]) -> list[Record]:
+    """Returns the records of the other side that were neither merged nor listed before."""
+    records = theirs.read(branch.stream, after=branch.common)
+    return [record for record in records if record.link.hex() not in known]
+
+
+# --- bringing it back ----------------------------------------------------------------------------
+
+
+def bring_back(
+    place: str | os.PathLike[str], *, commit: str | None = None, actor: str | None = None
+) -> BroughtBack:
+    """Brings back what git took from a store, or what a commit has that it has not.
+
+    Run again, it does nothing more. Whatever was written since stays. A store that was open when
+    git took its files is put right first, from what was rescued then, or from a commit.
+    """
+    _mend(os.fspath(place))
+    done = BroughtBack([], [], 0, [])
+    with open_store(os.fspath(place), create=False, actor=actor) as store:
+        log = store._log
+        noted = witness_file(log)
+        if noted is None:
+            raise UsageError(
+                f'"{os.fspath(place)}" is no store on plain files in a git repository',
+                hint="name the folder of a store that git tracks",
+            )
+        commits = None
+        if commit is not None:
+            repository, inside = _place_of(log)
+            commits = [repository.find_commit(commit).id]
+            if not store_versions(repository, inside, commits):
+                raise NotFoundError(f'commit {commits[0][:12]} has no store in "{inside}"')
+        with _beyond(log, commits, read_witness(noted)) as versions:
+            for id, theirs in versions:
+                done = _bring_from(log, theirs, id, done)
+    return done
+
+
+def _mend(place: str) -> None:
+    """Gives a store its text back that was open when git put an older one in its place.
+
+    Its journal goes on from the newer text, and does not reach the older one. Whichever text goes
+    on from the one that is there, byte by byte, is the right one: its lines are verified by whoever
+    opens the store next. The longest is taken.
+    """
+    folder = os.path.join(place, "log")
+    if not os.path.isdir(folder) or is_in_use(place):
+        return
+    with open_store(place, create=False, read_only=True) as store:
+        try:
+            next(store._log.streams(), None)
+            return
+        except CorruptError as error:
+            _logger.warning("the store lacks text: %s", error.message)
+    for name, texts in _texts_elsewhere(place).items():
+        path = os.path.join(folder, name)
+        longest = max(texts, key=len)
+        if _is_beginning(path, longest):
+            with open(path, "r+b") as file:
+                file.seek(0, os.SEEK_END)
+                file.write(longest[file.tell() :])
+                file.flush()
+                os.fsync(file.fileno())
+
+
+def _texts_elsewhere(place: str) -> dict[str, list[bytes]]:
+    """Returns the texts of segments that commits have, and that were rescued, by their names."""
+    found: dict[str, list[bytes]] = {}
+    here = os.path.realpath(place)
+    for beside in (os.path.dirname(here), here):
+        for path in sorted(Path(beside).glob("rescued/*/log/*.jsonl")):
+            found.setdefault(path.name, []).append(path.read_bytes())
+    repository = Repository.find(os.path.dirname(here))
+    for version in store_versions(repository, repository.relative(here)):
+        for name, id in segments_of(repository, version).items():
+            found.setdefault(name, []).append(repository.read_objects([id])[id])
+    current = set(os.listdir(os.path.join(place, "log")))
+    return {name: texts for name, texts in found.items() if name in current}
+
+
+def _is_beginning(path: str, text: bytes) -> bool:
+    with open(path, "rb") as file:
+        there = file.read(len(text) + 1)
+    return len(there) < len(text) and text.startswith(there)
+
+
+def _bring_from(log: Log, theirs: Log, commit: str, done: BroughtBack) -> BroughtBack:
+    branches = list(_branches(log, theirs))
+    straight = {one.stream: one for one in branches if one.ours <= one.common}
+    regained = [
+        LostRevisions(one.stream, one.common + 1, one.theirs, commit, is_diverged=False)
+        for one in straight.values()
+    ]
+    events = _copy_streams(log, theirs, set(straight)) if straight else 0
+    known = merged_links(log)
+    merged: list[LostRevisions] = []
+    not_applied: list[NotApplied] = []
+    since: dict[str, int] = {}
+    for branch in branches:
+        records = _unmerged(theirs, branch, known) if branch.stream not in straight else []
+        if not records:
+            continue
+        since[branch.stream] = branch.common
+        merge = _Merge(log, theirs, branch)
+        for record in records:
+            merge.add(record)
+        merge.take_marks()
+        not_applied += merge.not_applied
+        events += merge.applied
+        last = records[-1].revision
+        merged.append(
+            LostRevisions(branch.stream, records[0].revision, last, commit, is_diverged=True)
+        )
+    if since:
+        about = {
+            "commit": commit,
+            "streams": since,
+            "not_applied": [msgspec.to_builtins(one) for one in not_applied],
+        }
+        write = StreamWrite(MERGES, (NewEvent(MERGED, codec.encode_plain(about)),))
+        log.commit(ProposedCommit((write,)))
+    return BroughtBack(
+        [*done.regained, *regained],
+        [*done.merged, *merged],
+        done.events + events,
+        [*done.not_applied, *not_applied],
+    )
+
+
+def _copy_streams(log: Log, theirs: Log, streams: set[str]) -> int:
+    """Copies the ends of streams that ours only lacks, as they were, with their marks."""
+    copier = Copier(theirs, log, None)
+    for part in parts_of(theirs):
+        commits = commits_until(part, START, part.wait(START, timeout_s=0))
+        chosen = ([one for one in records if one.stream in streams] for records in commits)
+        for batch in batches(records for records in chosen if records):
+            copier.copy(batch, 0)
+    _take_marks(log, theirs, [(stream, None) for stream in streams])
+    return copier.copied(0, is_behind=False).events
+
+
+def _take_marks(log: Log, theirs: Log, of: list[tuple[str, set[str] | None]]) -> None:
+    """Makes the marks about streams those of the other side; of some items alone, if named."""
+    wanted = dict(of)
+
+    def chosen(marks: list[Mark]) -> dict[tuple[str, str], Mark]:
+        found: dict[tuple[str, str], Mark] = {}
+        for mark in marks:
+            stream = mark.group if mark.group in wanted else mark.key
+            if stream not in wanted:
+                continue
+            names = wanted[stream]
+            if names is None or mark.key.partition(":")[2] in names:
+                found[mark.index, mark.key] = mark
+        return found
+
+    there = chosen(theirs.marks.list(limit=MARKS_MAX))
+    here = chosen(log.marks.list(limit=MARKS_MAX))
+    changes: list[Mark | Cleared] = [mark for name, mark in there.items() if here.get(name) != mark]
+    changes += [Cleared(*name) for name in here if name not in there]
+    for start in range(0, len(changes), _CHUNK):
+        log.commit(ProposedCommit((), marks=tuple(changes[start : start + _CHUNK])))
+
+
+class _Merge:
+    """The events of another branch of one stream, added after ours."""
+
+    def __init__(self, log: Log, theirs: Log, branch: _Branch) -> None:
+        self._log = log
+        self._theirs = theirs
+        self._stream = branch.stream
+        self._common = branch.common
+        self._is_reserved = branch.stream.partition("/")[0] in reserved_prefixes()
+        self._places: dict[int, int] = {}
+        self._items: set[str] = set()
+        self.not_applied: list[NotApplied] = []
+        self.applied = 0
+        old = log.at(branch.stream, branch.common).root if branch.common else tree.Map()
+        now = log.newest(branch.stream).root
+        self._changed = [one.path for one in tree.diff(old, now)]
+
+    def add(self, record: Record) -> None:
+        """Adds one event, or lists why it does not fit."""
+        why, payload = self._check(record)
+        if why is None:
+            try:
+                write = self._write(record, payload)
+                result = self._log.commit(ProposedCommit((write,), actor=record.actor))
+                self._places[record.revision] = result.after[0].revision
+                self.applied += 1
+            except HoldfastError as error:
+                why = error.message
+        if why is not None:
+            link = record.link.hex()
+            entry = NotApplied(self._stream, record.revision, record.type, why, link)
+            self.not_applied.append(entry)
+        elif record.key is not None and "#" in record.key:
+            self._items.add(record.key.partition(":")[2])
+
+    def _write(self, record: Record, payload: bytes) -> StreamWrite:
+        source = f"{SOURCE}{record.link.hex()}"
+        said = codec.encode_plain(Meta(source=source, original_time=to_datetime(record.time)))
+        ops = tree.decode_ops(payload) if record.type == event.CHANGED else ()
+        new_event = NewEvent(record.type, payload, ops, meta=joined(record.meta, said.decode()))
+        return StreamWrite(self._stream, (new_event,), None, record.key, record.checkpoint)
+
+    def _check(self, record: Record) -> tuple[str | None, bytes]:
+        """Returns why an event does not fit, or None, and its payload with revisions as here."""
+        payload = record.payload
+        if self._is_reserved:
+            return "the stream is written by holdfast itself", payload
+        if record.key is not None and self._log.find(self._stream, key=record.key):
+            return f"its key {record.key!r:.60} was used here too", payload
+        if record.type in _BY_REVISION:
+            data = cast("dict[str, Any]", codec.decode(payload))
+            at = data["at"]
+            if at > self._common and at not in self._places:
+                return f"the event {at} that it is about was not applied", payload
+            return None, codec.encode_plain({**data, "at": self._places.get(at, at)})
+        if record.type not in _FIT and not record.type.startswith(_FIT_PREFIXES):
+            return "it would take back, or end, what was written here", payload
+        if record.type == event.CHANGED:
+            return self._misfit(tree.decode_ops(payload)), payload
+        return None, payload
+
+    def _misfit(self, ops: Iterable[tree.Op]) -> str | None:
+        """Returns which place of the state both sides changed, None if there is none."""
+        for op in ops:
+            if op.kind in ("append", "increment"):
+                continue
+            keys = op.keys
+            for path in self._changed:
+                length = min(len(keys), len(path))
+                if keys[:length] == path[:length]:
+                    shown = ".".join(map(str, path)) or "the whole state"
+                    return f"{shown} was changed here too"
+        return None
+
+    def take_marks(self) -> None:
+        """Takes over the marks of the items whose events were added."""
+        if self._items:
+            _take_marks(self._log, self._theirs, [(self._stream, self._items)])
+
+
+# --- the merge driver of git ---------------------------------------------------------------------
+
+
+def merge_file(path: str, ours: str, theirs: str) -> None:
+    """Merges a file of a store as git asks for it: into the file `ours`, or raises.
+
+    `path` is where it lies in the work tree, which is the folder of the process. Of a segment of
+    the log, the other side's events are added after ours. `head.json` becomes one that says that
+    the text may go on after its end: who opens the store next verifies it up to there.
+    """
+    store, name = os.path.split(path)
+    if name == "head.json":
+        with open(ours, "rb") as file:
+            head = msgspec.json.decode(file.read(), type=dict[str, Any])
+        with open(ours, "wb") as file:
+            file.write(msgspec.json.encode({**head, "closed": False}) + b"\n")
+        return
+    store = os.path.dirname(store)
+    repository = Repository.find(".")
+    [version] = store_versions(repository, store, [str(repository.head)]) or [None]
+    if version is None:
+        raise NotFoundError(f'the commit that is checked out has no store in "{store}"')
+    with tempfile.TemporaryDirectory(prefix="holdfast-merge-") as folder:
+        sides: list[str] = []
+        for side, text in (("ours", ours), ("theirs", theirs)):
+            place = os.path.join(folder, side)
+            os.mkdir(place, 0o700)
+            take_out(repository, store, version, place, beside=os.path.abspath(store))
+            shutil.copyfile(text, os.path.join(place, "log", name))
+            sides.append(place)
+        segments = set(os.listdir(os.path.join(sides[0], "log")))
+        with (
+            open_store(sides[0], durability="none", create=False) as mine,
+            open_store(sides[1], durability="none", create=False) as other,
+        ):
+            _bring_from(mine._log, other._log, _merged_commit(), BroughtBack([], [], 0, []))
+        if set(os.listdir(os.path.join(sides[0], "log"))) != segments:
+            raise UsageError(
+                "the merged log needs another segment, which a merge driver cannot add",
+                hint="keep our side, then holdfast recover --from-git --commit OTHER",
+            )
+        shutil.copyfile(os.path.join(sides[0], "log", name), ours)
+
+
+def _merged_commit() -> str:
+    """Returns the commit that git merges, by what it tells its drivers; empty if it does not."""
+    named = [name for name in os.environ if name.startswith("GITHEAD_")]
+    return named[0].removeprefix("GITHEAD_") if len(named) == 1 else ""

@@ -1,0 +1,232 @@
+"""Key stores: made once, durable, destroyed for good, also by processes that are killed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.core import keystore
+from holdfast.core.keystore import (
+    CommandKeys,
+    FolderKeys,
+    SubjectKey,
+    default_folder,
+    encode_key,
+    is_pseudonym,
+    to_keys,
+)
+from holdfast.errors import UnavailableError, UsageError
+
+
+def test_a_key_is_made_once_and_found_by_name_and_id(tmp_path: Path) -> None:
+    keys = FolderKeys(tmp_path / "keys")
+    assert keys.find("ada") is None
+    assert keys.subjects() == []
+    ada = keys.make("ada")
+    assert len(ada.key) == 32
+    assert ada.key.hex() not in repr((ada, keys))
+    assert keys.make("ada") == ada == keys.find("ada") == keys.get(ada.id)
+    assert FolderKeys(tmp_path / "keys").find("ada") == ada
+    assert keys.has(ada.id)
+    bob = keys.make("bob")
+    assert {bob.name, ada.name} == {one.name for one in keys.subjects()}
+    assert keys.get("../secret") is None
+    for path in (tmp_path / "keys").rglob("*"):
+        assert path.stat().st_mode & 0o077 == 0
+        assert "ada" not in path.name
+    assert not [path for path in (tmp_path / "keys").iterdir() if path.name.startswith("new.")]
+
+
+def test_a_destroyed_key_is_noted_and_its_bytes_are_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = FolderKeys(tmp_path / "keys")
+    ada, bob = keys.make("ada"), keys.make("bob")
+    place = tmp_path / "keys" / "ids" / ada.id
+    with open(place, "rb") as kept:  # the bytes themselves, whatever becomes of the names
+        keys.destroy(ada.id)
+        keys.destroy(ada.id)
+        assert not kept.read().strip(b"\0")
+    assert keys.is_erased(ada.id)
+    assert not keys.has(ada.id)
+    assert (keys.get(ada.id), keys.find("ada")) == (None, None)
+    assert keys.find("bob") == bob
+    assert keys.make("ada").id != ada.id
+    assert keys.is_erased(ada.id)
+
+
+@pytest.mark.parametrize("step", ["_overwrite", "_sync_folder", "unlink"])
+def test_a_destruction_that_was_killed_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    keys = FolderKeys(tmp_path / "keys")
+    ada = keys.make("ada")
+    keys.make("bob")
+    calls: list[int] = []
+
+    class Killed(BaseException):
+        pass
+
+    def kill(*args: object, **kwargs: object) -> None:
+        calls.append(1)
+        # The first folder that is synced is that of the note.
+        if step != "_sync_folder" or len(calls) > 1:
+            raise Killed
+
+    monkeypatch.setattr(Path if step == "unlink" else keystore, step, kill)
+    with pytest.raises(Killed):
+        keys.destroy(ada.id)
+    monkeypatch.undo()
+    assert keys.is_erased(ada.id)
+    assert keys.get(ada.id) is None
+    if step == "_overwrite":
+        assert keys.find("ada") is None  # which finishes it
+    keys.destroy(ada.id)
+    assert not keys.has(ada.id)
+    assert keys.find("ada") is None
+    assert keys.make("ada").id != ada.id
+    assert keys.find("bob") is not None
+
+
+def test_a_name_whose_key_was_overwritten_is_free_again(tmp_path: Path) -> None:
+    keys = FolderKeys(tmp_path / "keys")
+    ada = keys.make("ada")
+    keystore._overwrite(tmp_path / "keys" / "ids" / ada.id, 200)
+    assert keys.find("ada") is None
+    assert keys.make("ada").id != ada.id
+
+
+def test_a_making_that_was_killed_between_its_two_names_is_finished(tmp_path: Path) -> None:
+    keys = FolderKeys(tmp_path / "keys")
+    ada = keys.make("ada")
+    (tmp_path / "keys" / "ids" / ada.id).unlink()
+    assert keys.get(ada.id) is None
+    assert keys.find("ada") == ada
+    assert keys.get(ada.id) == ada
+
+
+def test_of_two_processes_that_make_a_key_at_once_both_get_the_same(tmp_path: Path) -> None:
+    keys, other = FolderKeys(tmp_path / "keys"), FolderKeys(tmp_path / "keys")
+    made: list[SubjectKey] = []
+    looked = keys.find
+
+    def find(name: str) -> SubjectKey | None:
+        found = looked(name)
+        if not made:
+            made.append(other.make(name))
+        return found
+
+    keys.find = find  # type: ignore[method-assign]
+    assert keys.make("ada") == made[0]
+    code = "import sys, holdfast; print(holdfast.FolderKeys(sys.argv[1]).make('eve').id)"
+    command = [sys.executable, "-c", code, str(tmp_path / "new")]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert len({one.communicate()[0] for one in both}) == 1
+
+
+def test_keys_that_are_out_of_reach_say_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UnavailableError, match="out of reach"):
+        FolderKeys(tmp_path / "file").make("ada")
+
+
+def test_pseudonyms_need_the_key_store(tmp_path: Path) -> None:
+    keys = FolderKeys(tmp_path / "keys")
+    name = keys.pseudonym("ada@example.org")
+    assert name == FolderKeys(tmp_path / "keys").pseudonym("ada@example.org")
+    assert name != FolderKeys(tmp_path / "other").pseudonym("ada@example.org")
+    assert name != keys.pseudonym("bob@example.org")
+    assert is_pseudonym(name)
+    assert is_pseudonym("7c9e6679-7425-40de-944b-e07fc1f90ae7")
+    assert not is_pseudonym("ada@example.org")
+    assert not is_pseudonym("adalovelaceadalovelaceadal")  # has letters that ids have not
+
+
+def test_where_keys_are_is_said_by_the_caller_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_KEYS", str(tmp_path / "named"))
+    assert default_folder() == tmp_path / "named"
+    monkeypatch.delenv("HOLDFAST_KEYS")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert default_folder() == tmp_path / "holdfast" / "keys"
+    monkeypatch.delenv("XDG_DATA_HOME")
+    assert default_folder().parts[-4:] == (".local", "share", "holdfast", "keys")
+    mine = FolderKeys(tmp_path)
+    assert to_keys(mine) is mine
+    assert isinstance(to_keys(None), FolderKeys)
+    assert isinstance(to_keys(str(tmp_path)), FolderKeys)
+    assert isinstance(to_keys("command:vault keys"), CommandKeys)
+    with pytest.raises(UsageError, match="found 7"):
+        to_keys(7)
+
+
+def test_keys_inside_the_store_are_refused(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "store", keys=tmp_path / "store" / "keys") as hf:
+        hf.team("red").set("n", 1)
+        with pytest.raises(UsageError, match="inside the store"):
+            hf.pseudonym("ada")
+
+
+VAULT = """
+import sys
+from holdfast import FolderKeys
+from holdfast.core.keystore import encode_key
+keys, (verb, *words) = FolderKeys(sys.argv[1]), sys.argv[2:]
+if verb == "list":
+    print("[" + ",".join(encode_key(one).decode() for one in keys.subjects()) + "]")
+elif verb == "erased":
+    print("true" if keys.is_erased(*words) else "false")
+elif verb == "destroy":
+    keys.destroy(*words)
+elif verb == "pseudonym":
+    print(keys.pseudonym(*words))
+elif (found := getattr(keys, verb)(*words)) is not None:
+    print(encode_key(found).decode())
+"""
+
+
+def test_a_command_keeps_keys(tmp_path: Path) -> None:
+    script = tmp_path / "vault.py"
+    script.write_text(VAULT)
+    keys = CommandKeys([sys.executable, str(script), str(tmp_path / "keys")])
+    ada = keys.make("ada")
+    assert ada == keys.find("ada") == keys.get(ada.id) == FolderKeys(tmp_path / "keys").find("ada")
+    assert keys.subjects() == [ada]
+    assert keys.has(ada.id)
+    assert is_pseudonym(keys.pseudonym("ada"))
+    assert not keys.is_erased(ada.id)
+    keys.destroy(ada.id)
+    assert keys.is_erased(ada.id)
+    assert keys.find("ada") is None
+    assert keys.subjects() == []
+    assert "vault" not in repr(keys)
+
+
+def test_a_command_that_fails_or_talks_nonsense_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="at least one word"):
+        CommandKeys([])
+    with pytest.raises(UnavailableError, match="out of reach"):
+        CommandKeys([str(tmp_path / "missing")]).find("ada")
+    with pytest.raises(UnavailableError, match="failed with 1"):
+        CommandKeys(["false"]).destroy("x")
+    for call in ("find", "subjects", "pseudonym"):
+        with pytest.raises(UnavailableError, match="printed"):
+            keys = CommandKeys(["echo"])
+            getattr(keys, call)(*([] if call == "subjects" else ["ada"]))
+    with pytest.raises(UnavailableError, match="no key"):
+        CommandKeys(["true"]).make("ada")
+
+
+def test_what_is_no_key_is_none() -> None:
+    key = SubjectKey("i", "n", bytes(32))
+    assert keystore.decode_key(encode_key(key)) == key
+    assert keystore.decode_key(encode_key(SubjectKey("i", "n", b"short"))) is None
+    assert keystore.decode_key(bytes(10)) is None
+    assert keystore.decode_key(b'{"id":"i","name":"n","key":"?"}') is None
+    assert os.sep not in keystore._file_name("a/b")

@@ -1,0 +1,267 @@
+"""Seals: what is bound, what fits, what is an error, and what costs nothing without subjects."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import FolderKeys, Store
+from holdfast.core import codec
+from holdfast.core.event import LIFE, SEALED, own_subject
+from holdfast.core.keystore import SubjectKey
+from holdfast.core.sealing import Seal, Sealing, load_cipher, stream_of, subject_of_blob
+from holdfast.errors import CorruptError, ErasedError, KeyMissingError, UsageError
+
+KEY = SubjectKey("01j9zsubject0000000000000a", "ada", bytes(range(32)))
+
+
+def store(tmp_path: Path, url: str = "memory:") -> Store:
+    return holdfast.open(url, keys=tmp_path / "keys", clear_ids=True)
+
+
+def test_a_seal_is_deterministic_and_bound_to_subject_and_key() -> None:
+    seal = Seal(KEY)
+    sealed = seal.seal(b"hello")
+    assert sealed == Seal(KEY).seal(b"hello")
+    assert seal.open(sealed) == b"hello"
+    for other in (SubjectKey("other", "ada", KEY.key), SubjectKey(KEY.id, "ada", bytes(32))):
+        with pytest.raises(CorruptError, match="does not fit its key"):
+            Seal(other).open(sealed)
+    with pytest.raises(CorruptError, match="does not fit its key"):
+        seal.open(b"short")
+    assert KEY.key.hex() not in repr(seal)
+
+
+def test_names_are_keyed_digests_and_the_ends_of_lives_are_not() -> None:
+    seal = Seal(KEY)
+    payload, key, name, meta = seal.record("changed", b"[]", "k", "n", None)
+    assert payload.startswith(SEALED)
+    assert key is not None
+    assert name is not None
+    assert key.startswith("sealed:")
+    assert key != seal.digest("checkpoint", "k")
+    assert name == seal.digest("checkpoint", "n")
+    assert '"cipher":"AES-256-GCM-SIV"' in meta
+    clear = seal.record("removed", b"{}", None, LIFE, '{"source":"x"}')
+    assert clear[:3] == (b"{}", None, LIFE)
+    assert '"source":"x"' in clear[3]
+    assert own_subject("s", clear[3]) == "s"
+    assert own_subject("s", None) is None
+
+
+def test_a_build_without_the_cipher_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.startswith("cryptography"):
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(UsageError, match=r"holdfast\[seal\]"):
+        load_cipher()
+    monkeypatch.undo()
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.ciphers import aead
+
+    def refuse(key: bytes) -> None:
+        raise UnsupportedAlgorithm("no")
+
+    monkeypatch.setattr(aead, "AESGCMSIV", refuse)
+    with pytest.raises(UsageError, match="OpenSSL"):
+        load_cipher()
+
+
+def test_nothing_of_it_is_loaded_before_it_is_used(tmp_path: Path) -> None:
+    import subprocess
+
+    code = """
+import sys, holdfast
+with holdfast.open(sys.argv[1]) as hf:
+    hf.team("red").set("n", 1)
+    hf.team("red").to_dict()
+assert "cryptography" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "s")], check=True)
+
+
+def test_damage_of_sealed_data_is_an_error_that_names_its_place(tmp_path: Path) -> None:
+    with store(tmp_path) as hf:
+        scope = hf.team("red", subject="ada")
+        scope.set("n", 1)
+        scope.set("large", "x" * 100_000)
+        [first, second] = hf._log._backend.read("team/red")
+        damaged = first.__class__(
+            **{name: getattr(first, name) for name in first.__struct_fields__}
+            | {"payload": SEALED + b'AAAA"}'}
+        )
+        with pytest.raises(CorruptError, match='event 1 of "team/red"'):
+            hf._log.sealing.open(damaged)
+        with pytest.raises(CorruptError, match="cannot be read"):
+            hf._log.sealing.payload(scope.subject or "", SEALED + b'A"}')
+        [(name, size)] = codec.blobs_in(second.payload)
+        objects = hf._log._backend.objects
+        data = objects.get("blob", name) or b""
+        assert subject_of_blob(data) == scope.subject
+        assert hf._log.blobs.stored(name, size) == data
+        with pytest.raises(CorruptError, match="as long as"):
+            hf._log.sealing.open_blob(data, name, size + 1)
+        objects.put("blob", name, data[:-1] + b"?")
+        for read in (hf._log.blobs.read, hf._log.blobs.stored):
+            with pytest.raises(CorruptError, match="does not match its digest"):
+                read(name, size)
+        assert hf._log.blobs.subject("0" * 64) is None
+        assert hf._log.sealing.open(hf._log.record("team/red", 1)) is not None
+
+
+def test_a_key_is_looked_for_each_time_and_its_absence_has_two_names(tmp_path: Path) -> None:
+    keys = FolderKeys(tmp_path / "keys")
+    seals = Sealing(lambda: keys)
+    ada = seals.named("ada")
+    assert seals.named("ada") is ada is seals.of(ada.subject)
+    with pytest.raises(KeyMissingError, match="was not erased"):
+        seals.of("nobody")
+    keys.destroy(ada.subject)
+    with pytest.raises(ErasedError) as raised:
+        seals.of(ada.subject)
+    assert raised.value.subject == ada.subject
+    seals.forget(ada.subject)
+    assert seals.payload(ada.subject, b"[]") == b"[]"
+    assert seals.payload(ada.subject, SEALED + b'AAAA"}') == b"-0"
+
+
+def test_every_way_to_the_state_opens_what_is_sealed(tmp_path: Path) -> None:
+    """Folds, snapshots, old revisions, views, many at once, ends without a fold."""
+    url = str(tmp_path / "store")
+    with store(tmp_path, url) as hf:
+        scope = hf.team("red", subject="ada")
+        for number in range(60):
+            scope.append("list", f"item {number} {'x' * 80}")
+        hf.team("blue", subject="ada").set("n", 1)
+        hf._log.snapshots._write(
+            "team/red", hf._log.newest("team/red"), hf._log.snapshots._begin("t")
+        )
+    with store(tmp_path, url) as hf:
+        assert hf._log.snapshots.revisions("team/red") == [60]
+        assert len(hf.team("red").state["list"]) == 60
+        assert hf.team("red").state["list"][3].startswith("item 3 ")
+        assert [len(one.state["list"]) for one in hf.team("red").states(after=57)] == [58, 59, 60]
+        newest = hf.team("red").states(after=55, newest_first=True)
+        assert [one.revision for one in newest] == [60, 59, 58, 57, 56]
+    with store(tmp_path, url) as hf:
+        states = hf.states(["team/red", "team/blue"])
+        assert states["team/blue"] == {"n": 1}
+        view = hf.view()
+        assert view.state(hf.team("blue")) == {"n": 1}
+        hf.team("blue").set("n", 2)
+        assert hf.view().state(hf.team("blue")) == {"n": 2}
+    with store(tmp_path, url) as hf:
+        hf.team("blue").set("m", 3)  # on the end of the stream, which is not folded
+        hf.team("blue").remove()
+        hf.team("blue").set("m", 4, key="k")
+        assert hf.team("blue").set("m", 4, key="k") == hf.team("blue").revision
+        assert all(record.subject for record in hf._log._backend.read("team/blue"))
+        seen: list[str] = []
+        hf.team("blue").subscribe(lambda change: seen.append(str(change.new)))
+        hf.team("blue").set("m", "told")
+        hf.drain()
+        assert seen == ["told"]
+        [*events] = hf.events(limit=3)
+        assert events[0].data is not None
+    with store(tmp_path, url) as hf:
+        hf.erase("ada")
+        assert hf._log.snapshots.revisions("team/red") == []
+        assert hf.check().findings == []
+
+
+def test_an_erased_snapshot_is_discarded(tmp_path: Path) -> None:
+    url = str(tmp_path / "store")
+    with store(tmp_path, url) as hf:
+        scope = hf.team("red", subject="ada")
+        for number in range(3):
+            scope.set("n", number)
+        hf._log.snapshots._write(
+            "team/red", hf._log.newest("team/red"), hf._log.snapshots._begin("t")
+        )
+        hf._log.sealing.keys.destroy(scope.subject or "")
+        # A snapshot that cannot be sealed any more is not written, and nothing fails for it.
+        hf._log.snapshots._write(
+            "team/red", hf._log.newest("team/red"), hf._log.snapshots._begin("t")
+        )
+        assert "was not written" in hf._log.reports[-1]
+    with store(tmp_path, url) as hf:
+        with pytest.raises(holdfast.LetGoError):
+            hf.team("red").to_dict()
+        assert "was erased" in hf._log.reports[-1]
+        assert hf._log.find("team/red", key="x") == []
+        assert [event.is_let_go for event in hf.team("red").history()] == [True] * 3
+        *_, last = hf.team("red").states()
+        with pytest.raises(holdfast.LetGoError):
+            last.state  # noqa: B018
+
+
+def test_an_open_handle_that_meant_another_subject_is_refused(tmp_path: Path) -> None:
+    with store(tmp_path) as hf:
+        other = holdfast.open(backend=hf._log._backend, keys=tmp_path / "keys", clear_ids=True)
+        mine = hf.team("red", subject="ada")
+        theirs = other.team("red", subject="bob")
+        free = other.team("free", subject="bob")
+        theirs.set("n", 1)
+        hf.team("free").set("n", 1)
+        with pytest.raises(UsageError, match="another subject's"):
+            mine.set("n", 2)
+        with pytest.raises(UsageError, match="nobody's"):
+            free.set("n", 2)
+        with pytest.raises(UsageError, match="nobody's"):
+            hf.team("free", subject="ada")
+        assert hf._log.link_at("team/red", 9) is None
+
+
+def test_the_ways_of_an_erasure_are_all_taken_in_memory(tmp_path: Path) -> None:
+    with store(tmp_path) as hf:
+        scope = hf.team("red", subject="ada")
+        scope.set("large", "y" * 100_000)
+        scope.checkpoint("named")
+        assert len(scope.state["large"]) == 100_000
+        assert hf.team("red", subject="ada").subject == scope.subject
+        assert [record.payload for record in hf._log.read("team/red", after=1)] == [b"null"]
+        other = holdfast.open(backend=hf._log._backend, keys=tmp_path / "keys", clear_ids=True)
+        hf.team("blue").set("n", 1)
+        assert other.team("blue").get("n") == 1
+        id = scope.subject or ""
+        hf._erasure._begin(id, "p-told")
+        with pytest.raises(ErasedError):
+            hf.team("new", subject="ada").set("n", 1)
+        assert [one.subject for one in other.finish_erasures()] == [id]
+        with pytest.raises(ErasedError):
+            hf.team("red", subject="ada")
+
+
+def test_a_checkpoint_of_an_erased_subject_leaves_the_state_as_it_is(tmp_path: Path) -> None:
+    url = str(tmp_path / "store")
+    with store(tmp_path, url) as hf:
+        scope = hf.team("red", subject="ada")
+        scope.checkpoint("first of all")
+        id = scope.subject or ""
+        hf._log.sealing.keys.destroy(id)
+    with store(tmp_path, url) as hf:
+        assert hf.team("red").to_dict() == {}
+        assert [len(one.state) for one in hf.team("red").states()] == [0]
+
+
+def test_a_commit_that_a_change_of_its_subject_overtakes_is_prepared_again(tmp_path: Path) -> None:
+    """A hold is such a change: it refuses nothing."""
+    with store(tmp_path) as hf:
+        scope = hf.team("red", subject="ada")
+        scope.set("n", 1)
+        other = holdfast.open(backend=hf._log._backend, keys=tmp_path / "keys", clear_ids=True)
+        other.hold_subject("ada", "case 7")
+        assert scope.set("n", 2) == 2
+        other.unhold_subject("ada")
+        hf._log.newest(stream_of("team/red", scope.subject or ""))
+        assert scope.set("n", 3) == 3
