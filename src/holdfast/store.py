@@ -1585,15 +1585,25 @@ class Store:
         """Ends a legal hold of a subject."""
         self._erasure.release(check_name(name, "subject"))
 
-    def erase(self, subject: str, *, wait_s: float = 60.0) -> ErasureReceipt:
+    def erase(
+        self, subject: str | None = None, *, scope: Scope | str | None = None, wait_s: float = 60.0
+    ) -> ErasureReceipt:
         """Erases a subject: destroys its key, removes its scopes and their bytes, says what went.
 
         From then on nothing of it can be read, here or in any copy, backup or export that was made
         before. It cannot be undone. Raises HeldError if the subject, or one of its scopes, is held,
         and NotFoundError if there is no such subject. A call that was killed is made again, or
         `finish_erasures` does the rest. While a `retain` is at work it waits `wait_s`.
+
+        With `scope` it erases what one scope held that was never sealed: it is removed, and its
+        bytes go at once. Copies that were made before still have it.
         """
         check_seconds(wait_s, "wait_s", above=-1e-9)
+        if (subject is None) == (scope is None):
+            raise UsageError("expected the name of a subject, or a scope")
+        if scope is not None:
+            one = scope if isinstance(scope, Scope) else self.scope(scope)
+            return self._erasure.erase_scope(one.name, one.remove, wait_s=wait_s)
         return self._erasure.erase(check_name(subject, "subject"), wait_s=wait_s)
 
     def finish_erasures(self, *, wait_s: float = 60.0) -> list[ErasureReceipt]:

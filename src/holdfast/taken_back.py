@@ -40,6 +40,7 @@ from holdfast.git.witness import (
     OF_PROCESSES,
     SOURCE,
     Witness,
+    merged_from,
     merged_links,
     noted_losses,
     read_witness,
@@ -127,7 +128,7 @@ def find_lost(store: Store) -> list[LostRevisions]:
     with _beyond(log, None, witness) as versions:
         for commit, theirs in versions:
             for branch in _branches(log, theirs):
-                left = _unmerged(theirs, branch, known)
+                left = _unmerged(log, theirs, branch, known)
                 if left:
                     is_diverged = branch.ours > branch.common
                     lost = LostRevisions(
@@ -253,10 +254,14 @@ def _common(ours: Log, theirs: Log, stream: str, mine: Head | None, other: Head)
     return low
 
 
-def _unmerged(theirs: Log, branch: _Branch, known: set[str]) -> list[Record]:
-    """Returns the records of the other side that were neither merged nor listed before."""
+def _unmerged(ours: Log, theirs: Log, branch: _Branch, known: set[str]) -> list[Record]:
+    """Returns the records of the other side that were neither merged nor listed before.
+
+    Those that a merge added before it was killed are found by their source: it is listed last.
+    """
+    there = known | merged_from(ours, branch.stream, branch.common).keys()
     records = theirs.read(branch.stream, after=branch.common)
-    return [record for record in records if record.link.hex() not in known]
+    return [record for record in records if record.link.hex() not in there]
 
 
 # --- bringing it back ----------------------------------------------------------------------------
@@ -353,10 +358,14 @@ def _bring_from(log: Log, theirs: Log, commit: str, done: BroughtBack) -> Brough
     not_applied: list[NotApplied] = []
     since: dict[str, int] = {}
     for branch in branches:
-        records = _unmerged(theirs, branch, known) if branch.stream not in straight else []
+        if branch.stream in straight:
+            continue
+        records = _unmerged(log, theirs, branch, known)
+        # One that was killed has added events, and not said so yet.
+        if records or merged_from(log, branch.stream, branch.common).keys() - known:
+            since[branch.stream] = branch.common
         if not records:
             continue
-        since[branch.stream] = branch.common
         merge = _Merge(log, theirs, branch)
         for record in records:
             merge.add(record)
@@ -427,12 +436,19 @@ class _Merge:
         self._stream = branch.stream
         self._common = branch.common
         self._is_reserved = branch.stream.partition("/")[0] in reserved_prefixes()
-        self._places: dict[int, int] = {}
+        merged = merged_from(log, branch.stream, branch.common)
+        self._places: dict[int, int] = {
+            one.revision: merged[one.link.hex()]
+            for one in theirs.read(branch.stream, after=branch.common)
+            if one.link.hex() in merged
+        }
         self._items: set[str] = set()
         self.not_applied: list[NotApplied] = []
         self.applied = 0
         old = log.at(branch.stream, branch.common).root if branch.common else tree.Map()
-        now = log.newest(branch.stream).root
+        # What was changed here: up to where a merge that was killed has begun to add.
+        until = min(merged.values(), default=branch.ours + 1) - 1
+        now = log.at(branch.stream, until).root
         self._changed = [one.path for one in tree.diff(old, now)]
 
     def add(self, record: Record) -> None:

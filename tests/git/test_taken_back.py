@@ -6,6 +6,9 @@ Five commits, then every way in which git changes files. What is reported is wha
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,8 @@ import pytest
 import holdfast
 from holdfast import Store
 from holdfast.cli import main
+from holdfast.core.commit import CommitResult, ProposedCommit
+from holdfast.core.log import Log
 from holdfast.errors import FilesTakenError, NotFoundError, UsageError
 from holdfast.taken_back import (
     LostRevisions,
@@ -20,20 +25,31 @@ from holdfast.taken_back import (
     bring_back,
     find_lost,
 )
+from tests.crash.children import Child
 from tests.git.conftest import Project
 
 COMMITS = 5
 
 
+_made: list[Path] = []
+
+
 @pytest.fixture
-def kept(project: Project) -> Project:
+def kept(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A project whose store is in git, with five commits; each has one more change."""
-    project.write(".gitignore", "")
-    for number in range(1, COMMITS + 1):
-        with opened(project) as hf:
-            hf.team("red").set("n", number)
-            hf.conversation("c1").say(f"message {number}")
-        project.commit(f"commit {number}")
+    if not _made:
+        made = Project(tmp_path_factory.mktemp("kept") / "project")
+        shutil.copytree(project.path, made.path)
+        made.write(".gitignore", "")
+        for number in range(1, COMMITS + 1):
+            with opened(made) as hf:
+                hf.team("red").set("n", number)
+                hf.conversation("c1").say(f"message {number}")
+            made.commit(f"commit {number}")
+        shutil.rmtree(made.path / ".holdfast" / "workers")  # it has moved, and is no copy
+        _made.append(made.path)
+    shutil.rmtree(project.path)
+    shutil.copytree(_made[0], project.path)
     return project
 
 
@@ -304,6 +320,35 @@ def test_git_merge_without_the_driver(kept: Project) -> None:
     kept.commit("merged")
     assert contents(kept)[1] == [*WHOLE[1], "from main", "from feature"]
     assert lost(kept) == []
+
+
+@pytest.mark.parametrize("commits", range(4))
+def test_a_killed_recovery_is_finished_by_the_next(kept: Project, commits: int) -> None:
+    """Killed before any of its commits: done again, nothing is missing, and nothing is twice."""
+    branches(kept)
+
+    def until_killed(pipe: int, stop: int) -> None:
+        commit, left = Log.commit, commits
+
+        def commit_or_die(self: Log, proposed: ProposedCommit) -> CommitResult:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return commit(self, proposed)
+
+        Log.commit = commit_or_die  # type: ignore[method-assign]
+        bring_back(kept.path / ".holdfast", commit="feature")
+
+    status = Child(until_killed).end()
+    assert os.WIFEXITED(status) == (commits > 2)  # a message, an item, and what was merged
+    bring_back(kept.path / ".holdfast", commit="feature")
+    with opened(kept) as hf:
+        assert hf.check(read_all=True).ok
+        texts = [one.text for one in hf.conversation("c1").messages]
+        assert texts == [*WHOLE[1], "from main", "from feature"]
+        assert hf.team("red").to_dict() == {"n": 5, "both": "ours", "items": ["theirs"]}
+        assert find_lost(hf) == []
 
 
 def test_recover_on_the_command_line(

@@ -164,6 +164,28 @@ def test_an_index_that_cannot_be_used_is_done_without(
     assert "the index is not used: no room" in caplog.text
 
 
+def test_decisions_of_a_subject_are_read_from_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is sealed is in no index, so lists do not ask one for it."""
+    monkeypatch.setattr(decisions, "LOOKED_MAX", 2)
+    monkeypatch.setattr(decisions, "PAGE", 2)
+    keys = str(tmp_path / "keys")
+    with holdfast.open(str(tmp_path / "store"), keys=keys) as store:
+        store.conversation("plain").decide("one", key="d1")
+        sealed = store.conversation(store.pseudonym("ada"), subject="ada")
+        sealed.decide("two", key="d2")
+        fork = sealed.fork(store.pseudonym("ada") + "-f")
+        for chat in (sealed, fork, store.conversation("plain")):
+            for n in range(6):
+                chat.say(f"say {n}")
+        store.query(limit=1)
+        for chat in (sealed, fork):
+            assert [one.key for one in chat.recall().recent] == ["d2"]
+            assert [one.key for one in store.decisions(scope=chat)] == ["d2"]
+        assert {one.key for one in store.decisions()} == {"d1", "d2"}
+
+
 def test_decisions_of_old_forms_are_read_from_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

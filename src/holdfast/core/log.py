@@ -361,18 +361,13 @@ class Log:
             lambda after, timeout_s: backend.wait(after, timeout_s=timeout_s)
         )
         self.folds = Folds()
-        self._states, self._ends = self.folds.states, self.folds.ends
-        self._used = self.folds.used
+        self._states, self._ends, self._used = self.folds.states, self.folds.ends, self.folds.used
         self._busy: dict[str, int] = {}  # streams that others write to, for so many quiet views
         self._blocks = EventBlocks(self._between, self.blobs.read)
         self.snapshots = Snapshots(
-            self.routes.objects_of,
-            link_of=self._link_of,
-            values_of=self._values,
-            blobs=self.blobs.read,
-            sealing=self.sealing,
-            report=self.report,
-        )
+            self.routes.objects_of, link_of=self._link_of, values_of=self._values,
+            blobs=self.blobs.read, sealing=self.sealing, report=self.report,
+        )  # fmt: skip
 
     def _between(self, stream: str, after: int, until: int) -> list[Record]:
         return self.records(stream, after=after, until=until)
@@ -898,7 +893,8 @@ class Log:
         subject = base.subject if base.revision else intended
         if subject is None:
             return None, base
-        return self.sealing.of(subject), msgspec.structs.replace(base, subject=subject)
+        seal = self.sealing.of(subject)
+        return seal, base if base.revision else msgspec.structs.replace(base, subject=subject)
 
     def _not_theirs(self, stream: str, subject: str | None) -> HoldfastError:
         """Returns the error for a scope that is to be a subject's, and is not."""
@@ -968,11 +964,15 @@ class Log:
             name == one for one, _ in reads
         ):
             return reads, marks
-        state = self._states.get(name) or self.newest(name)
-        if state.root.get("erasing"):
-            state = self.newest(name)  # it may be out of date: ask before refusing
-            if state.root.get("erasing"):
-                raise ErasedError(subject, f'scope "{stream}"')
+        state = self._states.get(name)
+        if state is None:
+            # Most are never held or erased, and have no such stream. That is asked once: the
+            # backend refuses the commit if it is there by now, and then it is in memory.
+            state = EMPTY if name in self.sealing.quiet else self.newest(name)
+            if not state.revision:
+                self.sealing.quiet.add(name)
+        if state.root.get("erasing"):  # which is never taken back
+            raise ErasedError(subject, f'scope "{stream}"')
         return (*reads, (name, state.revision)), marks
 
     def _with_opening(
@@ -1397,7 +1397,7 @@ class Log:
                 found = read_many(self._backend, list(short), limit=BULK_EVENTS)
                 for (stream, revision), records in zip(short.items(), found, strict=True):
                     records = records[:revision]
-                    read[stream] = fold(EMPTY, records, self.blobs.read, self.sealing.payload)
+                    read[stream] = fold(EMPTY, records, self.blobs.read, self.sealing.opener())
             for stream, head in heads.items():
                 states[stream] = self._newest_at(stream, head, read.get(stream))
         return [states[stream] for stream in streams]
@@ -1526,7 +1526,7 @@ class Log:
         try:
             rows = read_linked(self._backend, stream, after=after, until=until, limit=READ_CHUNK)
             if rows:
-                return fold_rows(state, stream, rows, self.blobs.read, self.sealing.payload)
+                return fold_rows(state, stream, rows, self.blobs.read, self.sealing.opener())
         except CorruptError:
             # The rows were taken as they are. Their checksums say which one it is, and where.
             self._backend.read(stream, after=after, until=until, limit=READ_CHUNK)
@@ -1594,7 +1594,7 @@ class Log:
         state, news = base, records[1:]
         while True:
             seen = [record for record in news if moment.has(record.position)]
-            state = fold(state, seen, self.blobs.read, self.sealing.payload)
+            state = fold(state, seen, self.blobs.read, self.sealing.opener())
             if len(seen) < len(news) or len(records) < READ_CHUNK:
                 return state
             records = news = self._backend.read(stream, after=state.revision, limit=READ_CHUNK)

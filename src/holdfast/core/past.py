@@ -102,7 +102,7 @@ class _Past:
         while state.revision < last:
             until = last if bases else after
             records = self._records(state.revision, until)
-            state = fold(state, records, self._log.blobs.read, self._log.sealing.payload)
+            state = fold(state, records, self._log.blobs.read, self._log.sealing.opener())
             if state.revision >= after:
                 bases.append(state)
         return bases

@@ -429,6 +429,20 @@ class Retainer:
             wait_s, lambda lease: _Run(self, self._log, lease, 0, None).erase(subject, streams)
         )
 
+    def check_no_fork(self, stream: str) -> None:
+        """Raises UsageError if a fork that is there began from a scope: it is the fork's past."""
+        if kept_for_forks(self._log).get(stream):
+            raise UsageError(
+                f'scope "{stream}" is the past of a fork that is there: nothing was erased',
+                hint="erase the fork first",
+            )
+
+    def erase_scope(self, stream: str, *, wait_s: float) -> Retention:
+        """Lets go of all that a removed scope held, at once, of data that was never sealed."""
+        return self._under_lease(
+            wait_s, lambda lease: _Run(self, self._log, lease, 0, None).erase_scope(stream)
+        )
+
     def held(self) -> set[str]:
         """Returns the names of the scopes that are held."""
         return {mark.key for mark in self._log.marks.list(HOLDS, limit=NO_LIMIT)}
@@ -507,6 +521,17 @@ class _Run:
         for some in _chunks([Cleared(BLOBS, name) for name in sorted(blobs)], MARKS_PER_COMMIT):
             self._retainer._commit([], some, self._lease)
         return Retention(self._scopes, len(blobs), [], self._purge(whole=False), False)
+
+    def erase_scope(self, stream: str) -> Retention:
+        [head] = self._log.heads([stream])
+        if head is not None and not head.expires_us:
+            now_us = self._log.clock.now_us()
+            one = Condemned(stream, "erased", now_us, head.first - 1, head.revision)
+            self._let_go(one)
+            self._snapshots[stream] = head.revision
+        self._flush()
+        blobs = self._collect_blobs(whole=False)
+        return Retention(self._scopes, blobs, [], self._purge(whole=False), False)
 
     # --- records ---
 

@@ -194,8 +194,15 @@ def merged_links(log: Log) -> set[str]:
         data = codec.decode(record.payload)
         known |= {one["link"] for one in data["not_applied"]}
         for stream, since in data["streams"].items():
-            for one in log.read(stream, after=since):
-                source = decode_meta(one.meta).source if one.meta else None
-                if source is not None and source.startswith(SOURCE):
-                    known.add(source.removeprefix(SOURCE))
+            known |= merged_from(log, stream, since).keys()
     return known
+
+
+def merged_from(log: Log, stream: str, since: int) -> dict[str, int]:
+    """Returns the events of other branches that a stream has: their old links, and where."""
+    found: dict[str, int] = {}
+    for one in log.read(stream, after=since):
+        source = decode_meta(one.meta).source if one.meta else None
+        if source is not None and source.startswith(SOURCE):
+            found[source.removeprefix(SOURCE)] = one.revision
+    return found

@@ -4,6 +4,7 @@ A list of decisions must equal what reading every event gives, so the index only
 are: each is then read by its key. It is asked where many events would have to be read without it.
 If it has fallen far behind, it follows for about as long as reading them takes, and the events are
 read; so the next call finds it nearer, and none waits for an index that is made from the start.
+What is sealed is in no index, so where there is any the events are read.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def find_decisions(
     """
     try:
         index = open_index()
-        if not index.catch_up(events * EVENT_S):
+        if not index.catch_up(events * EVENT_S) or index.has_sealed(stream):
             return None
         if stream is not None:
             hint = index.hint("docs_decided")

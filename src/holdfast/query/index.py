@@ -33,10 +33,11 @@ from holdfast.query.scan import has_state, make_page
 from holdfast.query.vectors import Embedder, Model, Similar
 from holdfast.query.words import chunks_of
 from holdfast.record.context import RecordContext
+from holdfast.record.keyed_item import lineage
 
 T = TypeVar("T")
 _logger = logging.getLogger("holdfast.query")
-FORMAT = "4"
+FORMAT = "5"
 BATCH_EVENTS = 2_000
 GLANCE_S = 0.005
 _KEYS_AT_ONCE = 300
@@ -67,6 +68,7 @@ CREATE INDEX links_link ON links (link, n)
 CREATE INDEX links_n ON links (n)
 CREATE TABLE forks (stream {text} PRIMARY KEY, origin {text})
 CREATE TABLE expiring (stream {text} PRIMARY KEY, expires {whole})
+CREATE TABLE sealed (stream {text} PRIMARY KEY)
 """
 _STATES_AT_ONCE = 500
 _STATES = (
@@ -311,6 +313,17 @@ class QueryIndex:
             lambda: self._tables.read(lambda session: session.ask(statement, values))
         )
 
+    def has_sealed(self, stream: str | None) -> bool:
+        """Says whether the store, or a scope with what it inherited, has events that are sealed.
+
+        Those are in no index: it is not to be asked for a list of everything then.
+        """
+        if stream is None:
+            return bool(self.rows("SELECT 1 FROM sealed LIMIT 1", []))
+        names = [name for name, _ in lineage(self._log, stream)]
+        marks = ", ".join("?" * len(names))
+        return bool(self.rows(f"SELECT 1 FROM sealed WHERE stream IN ({marks}) LIMIT 1", names))
+
     def hint(self, index: str) -> str:
         """Returns what has a table read by an index, where the database must be told."""
         return self._tables.hint(index)
@@ -477,6 +490,11 @@ class QueryIndex:
             "INSERT INTO expiring (stream, expires) VALUES (?, ?)", changes.expiring.items()
         )
         expiring: dict[str, int] = dict(session.ask("SELECT stream, expires FROM expiring"))  # pyright: ignore[reportArgumentType]
+        sealed = {record.stream for record in records if record.subject is not None}
+        session.many(
+            "INSERT INTO sealed (stream) VALUES (?) ON CONFLICT DO NOTHING",
+            [(stream,) for stream in sorted(sealed)],
+        )
         added = [document for document in changes.puts.values() if document is not None]
         for documents in changes.whole.values():
             added += documents

@@ -18,29 +18,31 @@ from holdfast.core.log import Log
 
 
 def tables_for(log: Log, *, read_only: bool) -> SideTables:
-    """Returns where the index of a store is, or is to be."""
-    facts = log.describe()
-    if not read_only and (tables := log.side_tables("query")) is not None:
-        return tables
-    folder = _folder(facts)
-    if read_only and not (folder is not None and os.path.isdir(folder)):
+    """Returns where the index of a store is, or is to be; who only reads uses one that is there."""
+    folder = _folder(log.describe())
+    if read_only and (folder is None or not os.path.isdir(folder)):
         folder = None
-    return SideFile(folder)
+    return _tables(log, "query", folder, read_only=read_only)
+
+
+def outside_tables_for(log: Log, *, read_only: bool) -> SideTables:
+    """Returns where the tables for outside tools are; for who only reads they are in memory."""
+    folder = None if read_only else _folder(log.describe())
+    return _tables(log, "sql", folder, read_only=read_only, name="tables.db")
+
+
+def _tables(
+    log: Log, what: str, folder: str | None, *, read_only: bool, name: str | None = None
+) -> SideTables:
+    """Returns tables on the server that the store is on, or else in a file of a folder."""
+    on_server = None if read_only else log.side_tables(what)
+    return SideFile(folder, name=name) if on_server is None else on_server
 
 
 def is_there(log: Log) -> bool:
     """Returns whether the store has an index, or may have one where that cannot be told."""
     folder = _folder(log.describe())
     return log.side_tables("query") is not None or (folder is not None and os.path.isdir(folder))
-
-
-def outside_tables_for(log: Log, *, read_only: bool) -> SideTables:
-    """Returns where the tables for outside tools are: `tables.db` beside the index, or a schema."""
-    facts = log.describe()
-    if not read_only and (tables := log.side_tables("sql")) is not None:
-        return tables
-    folder = None if read_only else _folder(facts)
-    return SideFile(folder, name="tables.db")
 
 
 def _folder(facts: dict[str, object]) -> str | None:
