@@ -23,6 +23,7 @@ import msgspec
 from holdfast.backends.deadline import monotonic
 from holdfast.backends.protocol import (
     AHEAD_US,
+    GONE,
     START,
     Append,
     Backend,
@@ -1356,7 +1357,8 @@ class Log:
             root = self.at(record.stream, record.revision - 1).root
             ops = missing_ops(root, new_event.defaults, self.blobs.read)
             payload = encode_ops((*ops, *new_event.ops))
-        return (record.type, record.payload) == (new_event.type, payload)
+        is_same = record.payload in (payload, GONE)  # what was let go of was the same, or is gone
+        return record.type == new_event.type and is_same
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -1409,7 +1411,7 @@ class Log:
         """Returns the state that a head leads to, None if the stream has expired."""
         if head is None:
             return EMPTY
-        if read is not None and read.link == head.link:
+        if read is not None and read.link == head.link and read.root is not UNKNOWN:
             self.folds.keep(stream, read)
         state = self._states.get(stream)
         try:
@@ -1465,16 +1467,9 @@ class Log:
             state = self._root(stream)
         began = state.revision
         began_s = 0.0 if self.observers is None else monotonic()
-        while state.revision < revision:
-            if self._waits or revision - state.revision <= READ_CHUNK:
-                state = self._folded(stream, head, state, revision)
-            else:
-                stop = min(revision, state.revision + HELD_EVENTS)
-                with Uncollected():
-                    while state.revision < stop:
-                        state = self._folded(stream, head, state, stop)
+        state = self._folded_to(stream, head, state, revision)
         if state.root is UNKNOWN:
-            raise LetGoError(stream, revision)
+            state = self._on_base(stream, head, revision)
         if revision == head.revision:
             if state.link != head.link:
                 found = f"does not fold to its head at revision {revision}"
@@ -1484,6 +1479,49 @@ class Log:
         if self.observers is not None:
             self.observers.tell("read", stream, began_s or monotonic(), events=revision - began)
         return state
+
+    def _folded_to(self, stream: str, head: Head, state: StreamState, revision: int) -> StreamState:
+        """Returns a state with the events after it up to a revision."""
+        while state.revision < revision:
+            if self._waits or revision - state.revision <= READ_CHUNK:
+                state = self._folded(stream, head, state, revision)
+            else:
+                stop = min(revision, state.revision + HELD_EVENTS)
+                with Uncollected():
+                    while state.revision < stop:
+                        state = self._folded(stream, head, state, stop)
+        return state
+
+    def replayed(self, stream: str, head: Head, revision: int) -> StreamState:
+        """Returns a state from the events alone: nothing in memory and no snapshot is asked."""
+        state = self._folded_to(stream, head, self._root(stream), revision)
+        return self._on_base(stream, head, revision) if state.root is UNKNOWN else state
+
+    def _on_base(self, stream: str, head: Head, revision: int) -> StreamState:
+        """Returns a state whose older changes were let go of, from the newest base (0059).
+
+        Raises LetGoError if it has no point from which the state can be known.
+        """
+        for found in self._backend.find(stream, checkpoint=event.BASE, limit=1):
+            based = self.record(stream, found.revision).payload
+            point = None if based == GONE else event.point_of(based, revision, self.blobs.read)
+            if point is not None:
+                state = self._folded_to(stream, head, self._root(stream), point.revision)
+                state = self._folded_to(stream, head, point.onto(state), revision)
+                if state.root is not UNKNOWN:
+                    return state
+        raise LetGoError(stream, revision)
+
+    def check_known(self, stream: str, revision: int) -> None:
+        """Raises LetGoError if a base has let the state at a revision go, or is about to."""
+        for found in self._backend.find(stream, checkpoint=event.BASE, limit=1):
+            based = self.record(stream, found.revision).payload
+            if found.revision > revision and based != GONE:
+                point = event.point_of(based, revision, self.blobs.read)
+                newest = event.point_of(based, found.revision, self.blobs.read)
+                is_cut = point is not None and newest is not None and point == newest
+                if not is_cut and (point is None or point.revision != revision):
+                    raise LetGoError(stream, revision)
 
     def _folded(self, stream: str, head: Head, state: StreamState, until: int) -> StreamState:
         """Returns a state with the next events of its stream, as many as are read at once."""
