@@ -14,7 +14,7 @@ Whoever erases next does again what such a mark still says. What was begun is ne
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 
 from msgspec import Struct
@@ -27,7 +27,7 @@ from holdfast.core.keystore import SubjectKey
 from holdfast.core.log import NO_LIMIT
 from holdfast.core.retention import Retainer
 from holdfast.core.sealing import ERASING, PREFIX
-from holdfast.errors import ConflictError, ErasedError, HeldError, NotFoundError
+from holdfast.errors import ConflictError, ErasedError, HeldError, NotFoundError, UsageError
 from holdfast.names import Levels
 from holdfast.record import removal
 from holdfast.record.context import RecordContext
@@ -45,6 +45,14 @@ BEYOND = (
     "no guess of what they held",
 )
 """What no process can reach from here, and what it means."""
+BEYOND_UNSEALED = (
+    "backups, copies and exports that were made before hold it in clear: delete them, or let them "
+    "expire",
+    "write-ahead archives and replicas of a server, and commits of files that were pushed, may "
+    "hold it in clear",
+    "the digest of each payload is kept for the chain: who guesses a payload can confirm it",
+)
+"""The same for data that was never sealed."""
 
 
 class ErasedScope(Struct, frozen=True):
@@ -57,7 +65,10 @@ class ErasedScope(Struct, frozen=True):
 
 
 class ErasureReceipt(Struct, frozen=True):
-    """What an erasure did: of whom, when, per scope, what is left to do, what it cannot reach."""
+    """What an erasure did: of whom, when, per scope, what is left to do, what it cannot reach.
+
+    `subject` is empty if a scope was erased that was nobody's.
+    """
 
     subject: str
     erased_at: datetime
@@ -180,6 +191,27 @@ class Erasure:
             self._begin(id, told)
         return self._finish(id, wait_s)
 
+    def erase_scope(
+        self, stream: str, remove: Callable[[], object], *, wait_s: float
+    ) -> ErasureReceipt:
+        """Erases what a scope held that was never sealed; `remove` removes the scope."""
+        self._retainer.check_rewrites()
+        if any(one.scope == stream for one in self._retainer.holds()):
+            raise HeldError(f'scope "{stream}" is held: nothing was erased')
+        if self._log.subject_of(stream) is not None:
+            raise UsageError(
+                f'scope "{stream}" is a subject\'s: the subject is erased as a whole',
+                hint="hf.erase(name)",
+            )
+        self._retainer.check_no_fork(stream)
+        if not self._is_removed(stream):
+            remove()
+        done = self._retainer.erase_scope(stream, wait_s=wait_s)
+        outcome = "pending" if done.left else "deleted"
+        scopes = [ErasedScope(one.scope, outcome, one.events, one.bytes) for one in done.scopes]
+        now = to_datetime(self._log.clock.now_us())
+        return ErasureReceipt("", now, scopes, done.blobs, done.left, BEYOND_UNSEALED)
+
     def finish(self, *, wait_s: float) -> list[ErasureReceipt]:
         """Finishes what was begun by processes that were killed."""
         ids = sorted({mark.key for mark in self._marks()})
@@ -219,7 +251,10 @@ class Erasure:
         place = self._log.routes.place_of(about[0])
         near = [one for one in self._streams(id) if self._log.routes.place_of(one) == place]
         living = [one for one in near if not self._is_removed(one)]
-        some, is_last = living[:STREAMS_PER_COMMIT], len(living) <= STREAMS_PER_COMMIT
+        # Those that expire go first, in commits of their own: none is written with what lasts.
+        expiring = [one for one in living if self._log.newest(one).expires_us]
+        some = (expiring or living)[:STREAMS_PER_COMMIT]
+        is_last = not expiring and len(living) <= STREAMS_PER_COMMIT
         writes, marks = list[StreamWrite](), list[Mark | Cleared]()
         for stream in some:
             # The event says nothing of the marks that go: there is no way back.

@@ -413,7 +413,7 @@ class Scope(Generic[S_co]):
             Checkpoint(found.name, self.name, found.revision, event.to_datetime(found.time))
             for stream, until in self._log.ancestry(self.name, self.revision)
             for found in self._log.find(stream)
-            if began < found.revision <= until and found.name != event.LIFE
+            if began < found.revision <= until and found.name not in (event.LIFE, event.BASE)
         ]
         return cut("checkpoints", found, lambda one: (-one.revision,), after=after, limit=limit)
 
@@ -775,6 +775,7 @@ class Scope(Generic[S_co]):
         revision = self.revision if at is None else self.revision_of(at)
         if revision == 0 or (at is None and revision == self._life()):
             raise UsageError(f'scope "{self.name}" has no events yet: there is nothing to fork')
+        self._log.check_known(self.name, revision)
         fork = cast("Self", self._like(self.level, stored, self._parent, id))
         payload = event.forked_payload(self.name, revision, fork._whole_id)
         write = StreamWrite(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -176,6 +177,7 @@ from holdfast.undo import Undoing, Undone
 from holdfast.views.config import state_views
 from holdfast.views.directory import FileView, Views
 
+_logger = logging.getLogger("holdfast.store")
 P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A")
@@ -1247,7 +1249,7 @@ class Store:
         except HoldfastError as error:
             # A store that is too damaged to tell is still read; what is written is guarded by what
             # the opener says.
-            self._log.report(f"what the store says about secrets cannot be read: {error.message}")
+            _logger.warning("what the store says about secrets cannot be read: %s", error)
         rules = stricter(stored, self._secrets_given)
         is_on = any(mode != "off" for mode in rules.values())
         self._log.use_redactor(Redactor(rules) if is_on else None)
@@ -1595,15 +1597,25 @@ class Store:
         """Ends a legal hold of a subject."""
         self._erasure.release(check_name(name, "subject"))
 
-    def erase(self, subject: str, *, wait_s: float = 60.0) -> ErasureReceipt:
+    def erase(
+        self, subject: str | None = None, *, scope: Scope | str | None = None, wait_s: float = 60.0
+    ) -> ErasureReceipt:
         """Erases a subject: destroys its key, removes its scopes and their bytes, says what went.
 
         From then on nothing of it can be read, here or in any copy, backup or export that was made
         before. It cannot be undone. Raises HeldError if the subject, or one of its scopes, is held,
         and NotFoundError if there is no such subject. A call that was killed is made again, or
         `finish_erasures` does the rest. While a `retain` is at work it waits `wait_s`.
+
+        With `scope` it erases what one scope held that was never sealed: it is removed, and its
+        bytes go at once. Copies that were made before still have it.
         """
         check_seconds(wait_s, "wait_s", above=-1e-9)
+        if (subject is None) == (scope is None):
+            raise UsageError("expected the name of a subject, or a scope")
+        if scope is not None:
+            one = scope if isinstance(scope, Scope) else self.scope(scope)
+            return self._erasure.erase_scope(one.name, one.remove, wait_s=wait_s)
         return self._erasure.erase(check_name(subject, "subject"), wait_s=wait_s)
 
     def finish_erasures(self, *, wait_s: float = 60.0) -> list[ErasureReceipt]:

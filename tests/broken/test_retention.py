@@ -20,7 +20,7 @@ Put = Callable[[Any, str, Any], None]
 
 
 def _hold_ignored(put: Put) -> None:
-    put(Retainer, "_held", lambda _: set())
+    put(Retainer, "held", lambda _: set())
 
 
 def _blob_collected_too_early(put: Put) -> None:

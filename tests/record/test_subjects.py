@@ -378,3 +378,36 @@ def test_the_place_is_no_part_of_what_is_sealed(hf: Store) -> None:
     assert sealed & {record.payload for record in hf._log._backend.read(other.name)}
     assert sealing.CIPHER in str(next(iter(chat.history())).meta)
     assert other.get("large") == third.get("large") == CANARY * 9000
+
+
+def test_a_scope_that_was_never_sealed_is_erased_by_rewriting(hf: Store) -> None:
+    word = "PLAIN-5e41"
+    chat, other = hf.conversation("c"), hf.conversation("other")
+    chat.set("name", word)
+    chat.set("large", [word * 9000])
+    other.set("large", [word * 9000])  # names the same blob
+    chat.say(f"{word} hello")
+    assert list(hf.query(text=word))
+    fork = chat.fork("f")
+    with pytest.raises(UsageError, match="the past of a fork"):
+        hf.erase(scope=chat)
+    assert chat.get("name") == word
+    fork.remove()
+    hf.hold(chat)
+    with pytest.raises(HeldError):
+        hf.erase(scope=chat)
+    hf.unhold(chat)
+    receipt = hf.erase(scope=chat)
+    assert [one.scope for one in receipt.scopes] == [chat.name]
+    assert receipt.events >= 1
+    assert "in clear" in receipt.beyond[0]
+    assert all(one.payload == b"-0" for one in hf._log._backend.read(chat.name, until=3))
+    assert other.get("large") == [word * 9000]
+    assert [hit.scope for hit in hf.query(text="hello")] == []
+    assert hf.check().findings == []
+    with pytest.raises(UsageError, match="or a scope"):
+        hf.erase()
+    sealed = hf.conversation(hf.pseudonym("ada"), subject="ada")
+    sealed.set("n", 1)
+    with pytest.raises(UsageError, match="a subject's"):
+        hf.erase(scope=sealed)

@@ -275,6 +275,8 @@ COMMANDS = {
     "project note": ["project", "note", "below the mat"],
     "project checkpoint": ["project", "checkpoint", "before"],
     "project recover": ["project", "recover"],
+    "project doctor": ["project", "doctor"],
+    "project restore": ["project", "restore", "RALPH_TASKS.md"],
     "project rewind": ["project", "rewind", "marked"],
     "project alias": ["project", "alias", "ralph", "--to", "bin"],
     "decide": ["decide", SCOPE, "refund", "--because", "broken"],

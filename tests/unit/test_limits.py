@@ -196,3 +196,12 @@ def test_the_fullest_disk_counts(disk: Disk) -> None:
 def test_the_real_disk_has_space(tmp_path: Path) -> None:
     free, total = limits.disk_space(str(tmp_path))
     assert 0 < free <= total
+
+
+def test_what_is_not_there_yet_or_not_any_more_is_not_counted() -> None:
+    found = Limits([], None, places=[], read=lambda *_: [], report=print)
+    found._sizes["team/t"] = (5, 100)
+    assert found._size("team/t", 5) == 100
+    assert found._size("team/t", 3) == 0  # counted anew: that was further than this
+    with pytest.raises(UsageError, match="by a pattern"):
+        Quota(7, events=1)  # type: ignore[arg-type]

@@ -835,8 +835,15 @@ class AsyncStore:
     async def unhold_subject(self, name: str) -> None:
         await self._loop.hop(self._store.unhold_subject, name)
 
-    async def erase(self, subject: str, *, wait_s: float = 60.0) -> ErasureReceipt:
-        return await self._loop.hop_shielded(self._store.erase, subject, wait_s=wait_s)
+    async def erase(
+        self,
+        subject: str | None = None,
+        *,
+        scope: AsyncScope | str | None = None,
+        wait_s: float = 60.0,
+    ) -> ErasureReceipt:
+        name = None if scope is None else name_of(scope)
+        return await self._loop.hop_shielded(self._store.erase, subject, scope=name, wait_s=wait_s)
 
     async def finish_erasures(self, *, wait_s: float = 60.0) -> list[ErasureReceipt]:
         return await self._loop.hop_shielded(self._store.finish_erasures, wait_s=wait_s)

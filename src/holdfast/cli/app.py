@@ -192,6 +192,8 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("project follow-up", project.follow_up, _CHANGE),
     ("project note", project.note, _CHANGE),
     ("project recover", project.recover, _CARE),
+    ("project doctor", project.doctor, _CARE),
+    ("project restore", project.restore, _CARE),
     ("project checkpoint", project.checkpoint, _CHANGE),
     ("project rewind", project.rewind, _CHANGE),
     ("project alias", project.alias, _START),

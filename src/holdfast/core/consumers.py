@@ -97,7 +97,7 @@ class StoreFollower:
             if not ops and record.type not in (CLOSED, REMOVED):
                 return []
             before = self._log.at(stream, record.revision - 1)
-        after = fold(before, [record], self._log.blobs.read, self._log.sealing.payload)
+        after = fold(before, [record], self._log.blobs.read, self._log.sealing.opener())
         if len(self._states) >= _STATES_MAX:
             self._states.pop(next(iter(self._states)))
         self._states[stream] = after
@@ -127,7 +127,7 @@ class Follower:
         changes: list[Change] = []
         for record in records:
             log = self._log
-            after = fold(self._before, [record], log.blobs.read, log.sealing.payload)
+            after = fold(self._before, [record], log.blobs.read, log.sealing.opener())
             for change in tree.touched(ops_of(record), self._before.root, after.root):
                 changes.append(_change_of(record, change))
             self._before = after

@@ -21,6 +21,8 @@ An event is one immutable fact in one stream. The built-in types and their data:
     joined        null                              first event of a commit over several records,
                                                     if none of them can carry the commit's key
     lease         {"name": …, "owner": …, "epoch": …}   a lease passed to a new epoch
+    scope.based   {"points": [[7, 0, [op, …]], …]}  the state at revision 7, by value, and the
+                                                    version of its schema; it changes nothing
 
 A checkpoint is the envelope field `checkpoint` of whatever event made that revision, so naming a
 change costs no second event. Types that begin with a letter and contain a dot belong to layers
@@ -66,6 +68,7 @@ FORKED = "forked"
 CLOSED = "closed"
 REMOVED = "removed"
 LEASE = "lease"
+BASED = "scope.based"
 JOINED = "joined"
 
 OF_STATE = frozenset((CHANGED, RESTORED, MIGRATED))
@@ -83,6 +86,9 @@ ORIGIN = bytes(32)
 LIFE = "\x1elife"
 """The checkpoint name of an event that ended a life, or took that back. No user can give it: so the
 life that a stream is in is found by one look at the names, however long the stream is."""
+
+BASE = "\x1ebase"
+"""The checkpoint name of an event that has states of its stream by value (`compaction.py`)."""
 
 SEALED = b'{"$sealed":"'
 """How the payload of a sealed event begins (`sealing.py`); no layer writes such a payload."""
@@ -236,7 +242,7 @@ class Event:
     def checkpoint(self) -> str | None:
         """The name that its writer gave this revision, or None."""
         name = self.record.checkpoint
-        return None if name == LIFE else name
+        return None if name in (LIFE, BASE) else name
 
     @property
     def key(self) -> str | None:
@@ -566,6 +572,47 @@ def restored_payload(
 def migrated_payload(start: int, end: int, ops_payload: bytes) -> bytes:
     """Returns the payload of a `migrated` event; ops stand in it as `changed` writes them."""
     return b'{"from":%d,"to":%d,"ops":%b}' % (start, end, ops_payload)
+
+
+class _Point(Struct, array_like=True):
+    revision: int
+    version: int
+    ops: Raw
+
+
+class _Based(Struct):
+    points: list[_Point]
+
+
+class BasePoint(Struct, frozen=True):
+    """The state at a revision as a base has it."""
+
+    revision: int
+    version: int
+    root: Map
+
+    def onto(self, state: StreamState) -> StreamState:
+        """Returns a fold up to that revision with the state that it does not know."""
+        return replace(state, root=self.root, version=self.version)
+
+
+def based_payload(points: Iterable[tuple[int, int, bytes]]) -> bytes:
+    """Returns the payload of a base: revisions, versions, and ops that make each state of none."""
+    texts = [b"[%d,%d,%b]" % point for point in points]
+    return b'{"points":[%b]}' % b",".join(texts)
+
+
+def point_of(payload: bytes, revision: int, blobs: BlobReader) -> BasePoint | None:
+    """Returns the newest point of a base that is not after a revision, None if it has none.
+
+    The values are of no event: a snapshot holds them by value.
+    """
+    points = [one for one in codec.decode_as(payload, _Based).points if one.revision <= revision]
+    if not points:
+        return None
+    newest = points[-1]
+    root = apply(NOTHING, decode_ops(bytes(newest.ops)), revision=None, blobs=blobs)
+    return BasePoint(newest.revision, newest.version, root)
 
 
 def is_whole_restore(record: Record) -> bool:

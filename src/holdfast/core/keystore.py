@@ -147,6 +147,7 @@ class FolderKeys:
         self.path = Path(path).absolute()
         self._clock = clock or SystemClock()
         self._secret: bytes | None = None
+        self._places: dict[str, str] = {}
 
     def __repr__(self) -> str:
         return f"<FolderKeys {self.path}>"
@@ -195,7 +196,10 @@ class FolderKeys:
 
     def has(self, id: str) -> bool:
         """Says whether the key of an id is there."""
-        return self._by_id(id).exists()
+        place = self._places.get(id)
+        if place is None:
+            place = self._places[id] = str(self._by_id(id))
+        return os.path.exists(place)
 
     def is_erased(self, id: str) -> bool:
         """Says whether the subject of an id was erased."""

@@ -17,7 +17,7 @@ from msgspec import Struct
 from holdfast.backends.deadline import monotonic
 from holdfast.backends.protocol import Append, Record
 from holdfast.core.arguments import check_whole
-from holdfast.core.event import CLOSED, REMOVED, StreamState
+from holdfast.core.event import BASED, CLOSED, REMOVED, StreamState
 from holdfast.core.layers import lasting_prefixes
 from holdfast.errors import LimitError, UsageError, show_value
 
@@ -25,7 +25,7 @@ LOOK_S = 1.0
 """How long the free space of a disk counts as what it was."""
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?)?B?\Z", re.IGNORECASE)
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-_MAKES_ROOM = frozenset((REMOVED, CLOSED))
+_MAKES_ROOM = frozenset((REMOVED, CLOSED, BASED))
 _KNOWN_MAX = 65536
 
 

@@ -23,6 +23,7 @@ import msgspec
 from holdfast.backends.deadline import monotonic
 from holdfast.backends.protocol import (
     AHEAD_US,
+    GONE,
     START,
     Append,
     Backend,
@@ -360,18 +361,13 @@ class Log:
             lambda after, timeout_s: backend.wait(after, timeout_s=timeout_s)
         )
         self.folds = Folds()
-        self._states, self._ends = self.folds.states, self.folds.ends
-        self._used = self.folds.used
+        self._states, self._ends, self._used = self.folds.states, self.folds.ends, self.folds.used
         self._busy: dict[str, int] = {}  # streams that others write to, for so many quiet views
         self._blocks = EventBlocks(self._between, self.blobs.read)
         self.snapshots = Snapshots(
-            self.routes.objects_of,
-            link_of=self._link_of,
-            values_of=self._values,
-            blobs=self.blobs.read,
-            sealing=self.sealing,
-            report=self.report,
-        )
+            self.routes.objects_of, link_of=self._link_of, values_of=self._values,
+            blobs=self.blobs.read, sealing=self.sealing, report=self.report,
+        )  # fmt: skip
 
     def _between(self, stream: str, after: int, until: int) -> list[Record]:
         return self.records(stream, after=after, until=until)
@@ -542,12 +538,14 @@ class Log:
         Asked of the caller, in whose context that is known: the leader that prepares the commit may
         be another thread. What the commit says itself counts before it.
         """
-        actor, meta = self.provenance
-        if meta is not None and proposed.meta is not None:
+        here, store = SAID.get(), self.said
+        meta = None if store is None else store.meta
+        if here is not None:
+            meta = here.meta if meta is None else both(meta, here.meta)
+        if proposed.meta is not None:
             meta = joined(meta, proposed.meta)
-        return msgspec.structs.replace(
-            proposed, actor=proposed.actor or actor, meta=meta or proposed.meta
-        )
+        actor = proposed.actor or (None if here is None else here.actor)
+        return msgspec.structs.replace(proposed, actor=actor, meta=meta)
 
     @property
     def provenance(self) -> tuple[str, str | None]:
@@ -860,7 +858,8 @@ class Log:
             checkpoint = write.checkpoint if one is last else None
             revision = state.revision + 1
             meta, version = common if one.meta is None else joined(common, one.meta), 0
-            if (schema is not None or meta is not None or base.version) and type in OF_STATE:
+            says_version = meta is not None and '"schema"' in meta  # most say a source alone
+            if (schema is not None or state.version or says_version) and type in OF_STATE:
                 meta, version = self._versioned(stream, state, meta, one, schema)
             stored, subject = payload, None
             if seal is not None:
@@ -897,7 +896,8 @@ class Log:
         subject = base.subject if base.revision else intended
         if subject is None:
             return None, base
-        return self.sealing.of(subject), msgspec.structs.replace(base, subject=subject)
+        seal = self.sealing.of(subject)
+        return seal, base if base.revision else msgspec.structs.replace(base, subject=subject)
 
     def _not_theirs(self, stream: str, subject: str | None) -> HoldfastError:
         """Returns the error for a scope that is to be a subject's, and is not."""
@@ -967,11 +967,15 @@ class Log:
             name == one for one, _ in reads
         ):
             return reads, marks
-        state = self._states.get(name) or self.newest(name)
-        if state.root.get("erasing"):
-            state = self.newest(name)  # it may be out of date: ask before refusing
-            if state.root.get("erasing"):
-                raise ErasedError(subject, f'scope "{stream}"')
+        state = self._states.get(name)
+        if state is None:
+            # Most are never held or erased, and have no such stream. That is asked once: the
+            # backend refuses the commit if it is there by now, and then it is in memory.
+            state = EMPTY if name in self.sealing.quiet else self.newest(name)
+            if not state.revision:
+                self.sealing.quiet.add(name)
+        if state.root.get("erasing"):  # which is never taken back
+            raise ErasedError(subject, f'scope "{stream}"')
         return (*reads, (name, state.revision)), marks
 
     def _with_opening(
@@ -1353,7 +1357,8 @@ class Log:
             root = self.at(record.stream, record.revision - 1).root
             ops = missing_ops(root, new_event.defaults, self.blobs.read)
             payload = encode_ops((*ops, *new_event.ops))
-        return (record.type, record.payload) == (new_event.type, payload)
+        is_same = record.payload in (payload, GONE)  # what was let go of was the same, or is gone
+        return record.type == new_event.type and is_same
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -1395,7 +1400,7 @@ class Log:
                 found = read_many(self._backend, list(short), limit=BULK_EVENTS)
                 for (stream, revision), records in zip(short.items(), found, strict=True):
                     records = records[:revision]
-                    read[stream] = fold(EMPTY, records, self.blobs.read, self.sealing.payload)
+                    read[stream] = fold(EMPTY, records, self.blobs.read, self.sealing.opener())
             for stream, head in heads.items():
                 states[stream] = self._newest_at(stream, head, read.get(stream))
         return [states[stream] for stream in streams]
@@ -1406,7 +1411,7 @@ class Log:
         """Returns the state that a head leads to, None if the stream has expired."""
         if head is None:
             return EMPTY
-        if read is not None and read.link == head.link:
+        if read is not None and read.link == head.link and read.root is not UNKNOWN:
             self.folds.keep(stream, read)
         state = self._states.get(stream)
         try:
@@ -1462,16 +1467,9 @@ class Log:
             state = self._root(stream)
         began = state.revision
         began_s = 0.0 if self.observers is None else monotonic()
-        while state.revision < revision:
-            if self._waits or revision - state.revision <= READ_CHUNK:
-                state = self._folded(stream, head, state, revision)
-            else:
-                stop = min(revision, state.revision + HELD_EVENTS)
-                with Uncollected():
-                    while state.revision < stop:
-                        state = self._folded(stream, head, state, stop)
+        state = self._folded_to(stream, head, state, revision)
         if state.root is UNKNOWN:
-            raise LetGoError(stream, revision)
+            state = self._on_base(stream, head, revision)
         if revision == head.revision:
             if state.link != head.link:
                 found = f"does not fold to its head at revision {revision}"
@@ -1482,13 +1480,56 @@ class Log:
             self.observers.tell("read", stream, began_s or monotonic(), events=revision - began)
         return state
 
+    def _folded_to(self, stream: str, head: Head, state: StreamState, revision: int) -> StreamState:
+        """Returns a state with the events after it up to a revision."""
+        while state.revision < revision:
+            if self._waits or revision - state.revision <= READ_CHUNK:
+                state = self._folded(stream, head, state, revision)
+            else:
+                stop = min(revision, state.revision + HELD_EVENTS)
+                with Uncollected():
+                    while state.revision < stop:
+                        state = self._folded(stream, head, state, stop)
+        return state
+
+    def replayed(self, stream: str, head: Head, revision: int) -> StreamState:
+        """Returns a state from the events alone: nothing in memory and no snapshot is asked."""
+        state = self._folded_to(stream, head, self._root(stream), revision)
+        return self._on_base(stream, head, revision) if state.root is UNKNOWN else state
+
+    def _on_base(self, stream: str, head: Head, revision: int) -> StreamState:
+        """Returns a state whose older changes were let go of, from the newest base (0059).
+
+        Raises LetGoError if it has no point from which the state can be known.
+        """
+        for found in self._backend.find(stream, checkpoint=event.BASE, limit=1):
+            based = self.record(stream, found.revision).payload
+            point = None if based == GONE else event.point_of(based, revision, self.blobs.read)
+            if point is not None:
+                state = self._folded_to(stream, head, self._root(stream), point.revision)
+                state = self._folded_to(stream, head, point.onto(state), revision)
+                if state.root is not UNKNOWN:
+                    return state
+        raise LetGoError(stream, revision)
+
+    def check_known(self, stream: str, revision: int) -> None:
+        """Raises LetGoError if a base has let the state at a revision go, or is about to."""
+        for found in self._backend.find(stream, checkpoint=event.BASE, limit=1):
+            based = self.record(stream, found.revision).payload
+            if found.revision > revision and based != GONE:
+                point = event.point_of(based, revision, self.blobs.read)
+                newest = event.point_of(based, found.revision, self.blobs.read)
+                is_cut = point is not None and newest is not None and point == newest
+                if not is_cut and (point is None or point.revision != revision):
+                    raise LetGoError(stream, revision)
+
     def _folded(self, stream: str, head: Head, state: StreamState, until: int) -> StreamState:
         """Returns a state with the next events of its stream, as many as are read at once."""
         after = state.revision
         try:
             rows = read_linked(self._backend, stream, after=after, until=until, limit=READ_CHUNK)
             if rows:
-                return fold_rows(state, stream, rows, self.blobs.read, self.sealing.payload)
+                return fold_rows(state, stream, rows, self.blobs.read, self.sealing.opener())
         except CorruptError:
             # The rows were taken as they are. Their checksums say which one it is, and where.
             self._backend.read(stream, after=after, until=until, limit=READ_CHUNK)
@@ -1556,7 +1597,7 @@ class Log:
         state, news = base, records[1:]
         while True:
             seen = [record for record in news if moment.has(record.position)]
-            state = fold(state, seen, self.blobs.read, self.sealing.payload)
+            state = fold(state, seen, self.blobs.read, self.sealing.opener())
             if len(seen) < len(news) or len(records) < READ_CHUNK:
                 return state
             records = news = self._backend.read(stream, after=state.revision, limit=READ_CHUNK)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast.backends.protocol import Head, Record
-from holdfast.core.event import EMPTY, Event, StreamState, each_state, fold
+from holdfast.core.event import EMPTY, UNKNOWN, Event, StreamState, each_state, fold
 from holdfast.core.log import Log
 from holdfast.core.tree import Map
 
@@ -38,7 +38,10 @@ class StateAt:
     @property
     def state(self) -> Map:
         """The state, as `at` returns it; ClosedError if it was dropped at this revision."""
-        return self._log.show(self._folded, self._stream)
+        folded = self._folded
+        if folded.root is UNKNOWN:
+            folded = self._log.at(self._stream, self.revision)  # from a base, or LetGoError
+        return self._log.show(folded, self._stream)
 
     def __repr__(self) -> str:
         return f"<StateAt {self._stream}@{self.revision}>"
@@ -99,7 +102,7 @@ class _Past:
         while state.revision < last:
             until = last if bases else after
             records = self._records(state.revision, until)
-            state = fold(state, records, self._log.blobs.read, self._log.sealing.payload)
+            state = fold(state, records, self._log.blobs.read, self._log.sealing.opener())
             if state.revision >= after:
                 bases.append(state)
         return bases

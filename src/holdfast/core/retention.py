@@ -23,7 +23,7 @@ The next run does again what a mark still says. One run at a time has the lease 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from hashlib import sha256
 from itertools import chain
@@ -103,7 +103,7 @@ _STATE = frozenset({CHANGED, MIGRATED})
 _MESSAGES = "message."
 """How the types of messages begin: they are dropped with the state."""
 
-Why = Literal["removed", "closed", "expired", "policy", "erased"]
+Why = Literal["removed", "closed", "expired", "policy", "compacted", "erased"]
 
 
 class Retained(Struct, frozen=True):
@@ -196,6 +196,7 @@ class Condemned(Struct, frozen=True):
     after: int
     until: int
     types: tuple[str, ...] = ()  # as they are stored; one that ends in * is the beginning of some
+    kept: frozenset[int] = frozenset()
 
 
 class Policies(Protocol):
@@ -209,8 +210,8 @@ class Policies(Protocol):
         """Removes what the policies say, and returns the same."""
         ...
 
-    def condemned(self, kept: Mapping[str, int]) -> Iterator[Condemned]:
-        """Yields what may go of scopes that stay; `kept`: up to where each is a fork's past."""
+    def condemned(self, *, dry_run: bool) -> Iterator[Condemned]:
+        """Yields what may go of scopes that stay, and is known without it: a base is written."""
         ...
 
 
@@ -278,7 +279,7 @@ def _records(log: Log, one: Condemned) -> Iterator[Record]:
         page = log.stored(one.stream, after=after, until=one.until)
         for record in page:
             is_gone = record.payload == GONE or len(record.payload) < len(GONE)
-            if not is_gone and _may_go(record.type, one):
+            if not is_gone and _may_go(record.type, one) and record.revision not in one.kept:
                 yield record
         after = page[-1].revision
 
@@ -342,7 +343,7 @@ class Retainer:
 
     def holds(self) -> list[Hold]:
         """Returns the scopes that are held, by name."""
-        names = self._held()
+        names = self.held()
         if not names:
             return []
         found: dict[str, Hold] = {}
@@ -370,10 +371,10 @@ class Retainer:
     def plan(self, *, grace_s: float, policies: Policies | None = None) -> Retention:
         """Returns what would go, and why; changes no byte."""
         grace_us = round(grace_s * 1_000_000)
-        held, scopes, kept = self._held(), list[Retained](), list[str]()
+        held, scopes, kept = self.held(), list[Retained](), list[str]()
         planned = NO_POLICIES if policies is None else policies.plan(held)
         ended = condemned(self._log, now_us=self._log.clock.now_us(), grace_us=grace_us)
-        for one in chain(ended, _by_policies(self._log, policies)):
+        for one in chain(ended, _by_policies(policies, dry_run=True)):
             if one.stream in held:
                 kept.append(one.stream)
                 continue
@@ -428,7 +429,22 @@ class Retainer:
             wait_s, lambda lease: _Run(self, self._log, lease, 0, None).erase(subject, streams)
         )
 
-    def _held(self) -> set[str]:
+    def check_no_fork(self, stream: str) -> None:
+        """Raises UsageError if a fork that is there began from a scope: it is the fork's past."""
+        if kept_for_forks(self._log).get(stream):
+            raise UsageError(
+                f'scope "{stream}" is the past of a fork that is there: nothing was erased',
+                hint="erase the fork first",
+            )
+
+    def erase_scope(self, stream: str, *, wait_s: float) -> Retention:
+        """Lets go of all that a removed scope held, at once, of data that was never sealed."""
+        return self._under_lease(
+            wait_s, lambda lease: _Run(self, self._log, lease, 0, None).erase_scope(stream)
+        )
+
+    def held(self) -> set[str]:
+        """Returns the names of the scopes that are held."""
         return {mark.key for mark in self._log.marks.list(HOLDS, limit=NO_LIMIT)}
 
     def _commit(
@@ -467,16 +483,16 @@ class _Run:
         log = self._log
         pending = {mark.key for mark in log.marks.list(PENDING, limit=NO_LIMIT)}
         policies = self._policies
-        done = NO_POLICIES if policies is None else policies.apply(self._retainer._held())
+        done = NO_POLICIES if policies is None else policies.apply(self._retainer.held())
         self._kept += done.held
         ended = condemned(log, now_us=log.clock.now_us(), grace_us=self._grace_us)
-        for one in chain(ended, _by_policies(log, policies)):
-            if one.stream in self._retainer._held():  # asked each time: it may be held since
+        for one in chain(ended, _by_policies(policies, dry_run=False)):
+            if one.stream in self._retainer.held():  # asked each time: it may be held since
                 self._kept.append(one.stream)
                 continue
             self._let_go(one)
             if one.stream in pending:
-                self._snapshots[one.stream] = one.until
+                self._snapshots[one.stream] = _snapshots_until(one)
         self._flush()
         blobs = self._collect_blobs(whole=whole)
         left: list[Leftover] = []
@@ -506,6 +522,17 @@ class _Run:
             self._retainer._commit([], some, self._lease)
         return Retention(self._scopes, len(blobs), [], self._purge(whole=False), False)
 
+    def erase_scope(self, stream: str) -> Retention:
+        [head] = self._log.heads([stream])
+        if head is not None and not head.expires_us:
+            now_us = self._log.clock.now_us()
+            one = Condemned(stream, "erased", now_us, head.first - 1, head.revision)
+            self._let_go(one)
+            self._snapshots[stream] = head.revision
+        self._flush()
+        blobs = self._collect_blobs(whole=False)
+        return Retention(self._scopes, blobs, [], self._purge(whole=False), False)
+
     # --- records ---
 
     def _let_go(self, one: Condemned) -> None:
@@ -533,7 +560,7 @@ class _Run:
         new_event = NewEvent(LET_GO, codec.encode_plain(said))
         self._retainer._commit([new_event], marks, self._lease)
         self._batch.setdefault(one.stream, []).extend(record.revision for record in chunk)
-        self._snapshots[one.stream] = one.until
+        self._snapshots[one.stream] = _snapshots_until(one)
         if sum(map(len, self._batch.values())) >= RECORDS_AT_ONCE:
             self._flush()
 
@@ -610,8 +637,13 @@ class _Run:
 NO_POLICIES = Retention([], 0, [], [], True)
 
 
-def _by_policies(log: Log, policies: Policies | None) -> Iterator[Condemned]:
-    return iter(()) if policies is None else policies.condemned(kept_for_forks(log))
+def _by_policies(policies: Policies | None, *, dry_run: bool) -> Iterator[Condemned]:
+    return iter(()) if policies is None else policies.condemned(dry_run=dry_run)
+
+
+def _snapshots_until(one: Condemned) -> int:
+    """Returns up to which revision snapshots may hold, or refer to, what goes."""
+    return 1 << 62 if one.why == "compacted" else one.until
 
 
 def _retained(one: Condemned, events: int, size: int) -> Retained:

@@ -19,7 +19,7 @@ any key, and still does when the key is gone. What an erased subject sealed read
 from __future__ import annotations
 
 import hmac
-from base64 import b64decode, b64encode
+from binascii import a2b_base64, b2a_base64
 from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
@@ -39,6 +39,7 @@ from holdfast.core.event import (
     REMOVED,
     SEALED,
     Opened,
+    Opener,
 )
 from holdfast.core.keystore import KeyStore, SubjectKey
 from holdfast.core.layers import Layer, register_layer
@@ -63,17 +64,16 @@ _CLEAR = frozenset((OPENED, FORKED, CLOSED, REMOVED, JOINED, LEASE))
 _plain = msgspec.json.Decoder(tuple[str | None, str | None, Raw])
 
 
-class _Stored(msgspec.Struct):
-    sealed: str = msgspec.field(name="$sealed")
+_SEALED_BYTES = len(SEALED)
 
 
-_stored = msgspec.json.Decoder(_Stored)
+def load_cipher() -> tuple[Callable[[bytes], Any], type[Exception]]:
+    """Returns the class of the cipher, and what it raises if a key does not fit.
 
-
-def load_cipher() -> Callable[[bytes], Any]:
-    """Returns the class of the cipher, or raises UsageError that names what is missing."""
+    Raises UsageError that names what is missing.
+    """
     try:
-        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.exceptions import InvalidTag, UnsupportedAlgorithm
         from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
     except ImportError as error:
         raise UsageError(
@@ -88,7 +88,7 @@ def load_cipher() -> Callable[[bytes], Any]:
             "3.2 or newer",
             hint="install the wheel of cryptography, which brings its own OpenSSL",
         ) from error
-    return AESGCMSIV
+    return AESGCMSIV, InvalidTag
 
 
 def stream_of(stream: str, subject: str) -> str:
@@ -106,7 +106,8 @@ class Seal:
         text = encode_meta(Meta(cipher=CIPHER, key_id=self.key_id))
         assert text is not None, "BUG: a cipher that says nothing"
         self.meta = text
-        self._cipher = load_cipher()(_derived(key.key, b"seal"))
+        cipher, self._misfit = load_cipher()
+        self._cipher = cipher(_derived(key.key, b"seal"))
         self._names = _derived(key.key, b"names")
         self._about = b"\0".join((FORMAT, key.id.encode(), self.key_id.encode()))
 
@@ -119,11 +120,9 @@ class Seal:
 
     def open(self, data: bytes) -> bytes:
         """Returns what was sealed, or raises CorruptError."""
-        from cryptography.exceptions import InvalidTag
-
         try:
             return self._cipher.decrypt(_NONCE, data, self._about)
-        except (InvalidTag, ValueError) as error:
+        except (self._misfit, ValueError) as error:
             raise CorruptError(
                 f'sealed data of subject "{self.subject}" does not fit its key: one of them changed'
             ) from error
@@ -144,8 +143,9 @@ class Seal:
         meta = joined(meta, self.meta)
         if type in _CLEAR:
             return payload, stored_key, stored_name, meta
-        names = codec.encode_plain((key, checkpoint))
-        sealed = b64encode(self.seal(b"%b,%b]" % (names[:-1], payload)))
+        is_named = key is not None or checkpoint is not None
+        names = codec.encode_plain((key, checkpoint)) if is_named else b"[null,null]"
+        sealed = b2a_base64(self.seal(b"%b,%b]" % (names[:-1], payload)), newline=False)
         blobs = codec.blobs_in(payload)
         if not blobs:
             return b'%b%b"}' % (SEALED, sealed), stored_key, stored_name, meta
@@ -171,6 +171,17 @@ def subject_of_blob(data: bytes) -> str | None:
     return data[start : start + data[start - 1]].decode()
 
 
+def _opened(seal: Seal | None, payload: bytes) -> tuple[str | None, str | None, Raw | bytes]:
+    """Returns key, checkpoint name and payload of a sealed event; `GONE` without a seal."""
+    if seal is None:
+        return None, None, GONE
+    try:
+        sealed = a2b_base64(payload[_SEALED_BYTES : payload.index(b'"', _SEALED_BYTES)])
+        return _plain.decode(seal.open(sealed))
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise CorruptError(f"sealed data cannot be read: {error}") from error
+
+
 class Sealing:
     """The seals of one store: by subject, and for streams that are to begin."""
 
@@ -181,6 +192,8 @@ class Sealing:
         self._seals: dict[str, Seal] = {}
         self.intended: dict[str, str] = {}
         """The subject's id of each stream that is to be a subject's if it is begun here."""
+        self.quiet: set[str] = set()
+        """Streams of subjects that were not there when they were asked for."""
         self.known: set[tuple[str, str]] = set()
         """Subjects and streams of which a mark says already that they belong together."""
 
@@ -222,9 +235,16 @@ class Sealing:
 
     # --- records -----------------------------------------------------------------------------
 
-    def payload(self, subject: str, payload: bytes) -> bytes:
-        """Returns the payload of an event of a subject's scope; `GONE` if it was erased."""
-        return payload if payload[:12] != SEALED else bytes(self._opened(subject, payload)[2])
+    def opener(self) -> Opener:
+        """Returns what opens the payloads of one read of events: each key is looked for once."""
+        seals: dict[str, Seal | None] = {}
+
+        def open(subject: str, payload: bytes) -> bytes:
+            if subject not in seals:
+                seals[subject] = self._of(subject)
+            return bytes(_opened(seals[subject], payload)[2])
+
+        return open
 
     def open(self, record: Record) -> Record:
         """Returns a record as its writer gave it; its payload is `GONE` if it was erased."""
@@ -232,7 +252,7 @@ class Sealing:
         if subject is None or record.payload[:12] != SEALED:
             return record
         try:
-            key, checkpoint, payload = self._opened(subject, record.payload)
+            key, checkpoint, payload = _opened(self._of(subject), record.payload)
         except CorruptError as error:
             raise CorruptError(
                 f'event {record.revision} of "{record.stream}": {error.message}',
@@ -245,15 +265,12 @@ class Sealing:
         fields |= {"key": key, "checkpoint": checkpoint, "payload": bytes(payload)}
         return Opened(**fields, stored=record)
 
-    def _opened(self, subject: str, payload: bytes) -> tuple[str | None, str | None, Raw | bytes]:
+    def _of(self, subject: str) -> Seal | None:
+        """Returns the seal of a subject; None if it was erased."""
         try:
-            seal = self.of(subject)
+            return self.of(subject)
         except ErasedError:
-            return None, None, GONE
-        try:
-            return _plain.decode(seal.open(b64decode(_stored.decode(payload).sealed)))
-        except (msgspec.MsgspecError, ValueError) as error:
-            raise CorruptError(f"sealed data cannot be read: {error}") from error
+            return None
 
     # --- blobs -------------------------------------------------------------------------------
 

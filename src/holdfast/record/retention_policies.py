@@ -3,7 +3,8 @@
 A policy without types is about whole scopes. What it is for is removed, as `remove` does it, and is
 in the bin then: until the time of grace is over, `unretain` brings it back whole, and `retain` lets
 go of its bytes after that. A policy with types is about events of the user's own in scopes that
-stay: their data goes, once it is as old as the policy and the time of grace say.
+stay: their data goes, once it is as old as the policy and the time of grace say. One with the type
+`state` is about the changes of their states, of which a base is made first (`compaction.py`).
 
 Nothing that is under way is removed: an open decision, an unfinished run, a live worker. A hold
 beats every policy.
@@ -15,10 +16,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.backends.protocol import GONE, Head
+from holdfast.core import compaction
 from holdfast.core.arguments import Duration, check_duration, check_whole
 from holdfast.core.event import CORE_TYPES, to_datetime
+from holdfast.core.layers import held_by
 from holdfast.core.limits import DiskWatch, Quota, check_pattern, check_size, fits
 from holdfast.core.log import READ_CHUNK, Log
 from holdfast.core.own_event import OWN
@@ -28,6 +32,7 @@ from holdfast.core.retention import (
     Retainer,
     Retention,
     is_named,
+    kept_for_forks,
 )
 from holdfast.errors import ConflictError, NotFoundError, UsageError, show_value
 
@@ -35,6 +40,8 @@ if TYPE_CHECKING:
     from holdfast.scope import Scope
 
 M = TypeVar("M")
+STATE = "state"
+"""In place of types: the changes of the state, whose past is folded into a base."""
 
 
 class RetentionPolicy(Struct, frozen=True):
@@ -43,7 +50,9 @@ class RetentionPolicy(Struct, frozen=True):
     Without `types`: scopes that were not written to for `older_than` are removed, and all but the
     newest `count`, and all but the newest that hold `bytes` of data together. With `types`, the
     names of types of your own events (`*` at the end is any ending): in each scope their data goes
-    by the same three. Whoever gives several has everything go that one of them names.
+    by the same three. With `types=["state"]` old changes of the state go so: its checkpoints, and
+    every state since the cut, are still known. What one of several names goes, whatever the others
+    keep.
     """
 
     scopes: str
@@ -88,6 +97,13 @@ def _stored_types(policy: RetentionPolicy) -> tuple[str, ...]:
     types: object = policy.types
     if isinstance(types, str) or not isinstance(types, list | tuple):
         raise UsageError(f"types is a list of names, found {show_value(types)}")
+    if STATE in policy.types:
+        if len(policy.types) > 1:
+            raise UsageError(
+                f'"{STATE}" stands alone among the types of a policy, found {show_value(types)}',
+                hint="write a policy for each",
+            )
+        return compaction.CHANGES
     for type in policy.types:
         if not isinstance(type, str) or not type:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"a type is the name of an own event, found {show_value(type)}")
@@ -131,6 +147,7 @@ class AppliedPolicies:
         self._grace_us = round(grace_s * 1_000_000)
         self._found: list[tuple[RetentionPolicy, dict[str, Head]]] | None = None
         self._removed: set[str] = set()
+        self.refused: dict[str, str] = {}
 
     # --- whole scopes ----------------------------------------------------------------------------
 
@@ -142,7 +159,7 @@ class AppliedPolicies:
 
     def apply(self, held: set[str]) -> Retention:
         """Removes those scopes, each told of first; one that is in use stays, and is named."""
-        binned, kept, refused = list[Binned](), list[str](), dict[str, str]()
+        binned, kept, refused = list[Binned](), list[str](), self.refused
         for one in self._due():
             if one.scope in held:
                 kept.append(one.scope)
@@ -220,18 +237,52 @@ class AppliedPolicies:
 
     # --- events of scopes that stay --------------------------------------------------------------
 
-    def condemned(self, kept: Mapping[str, int]) -> Iterator[Condemned]:
-        """Yields what goes of own events, by scope; what is younger than the grace never does."""
-        for policy, heads in self._matched():
-            if policy.types:
-                types = _stored_types(policy)
-                for name in sorted(heads.keys() - self._removed):  # the bin keeps what it has
-                    head = heads[name]
-                    after = max(kept.get(name, 0), head.first - 1)
-                    after = max(after, self._log.life(name, head.revision))
-                    until = self._cut(policy, types, name, head, after)
-                    if until > after:
-                        yield Condemned(name, "policy", self._now_us, after, until, types)
+    def condemned(self, *, dry_run: bool) -> Iterator[Condemned]:
+        """Yields what goes of scopes that stay; what is younger than the grace never does.
+
+        Before old changes of a state go, a base is written that has what they came to.
+        """
+        typed = [(policy, heads) for policy, heads in self._matched() if policy.types]
+        kept = kept_for_forks(self._log) if typed else {}
+        for policy, heads in typed:
+            types = _stored_types(policy)
+            for name in sorted(heads.keys() - self._removed):  # the bin keeps what it has
+                head = heads[name]
+                after = max(kept.get(name, 0), head.first - 1)
+                after = max(after, self._log.life(name, head.revision))
+                until = self._cut(policy, types, name, head, after)
+                if until <= after:
+                    continue
+                if STATE not in policy.types:
+                    yield Condemned(name, "policy", self._now_us, after, until, types)
+                elif (one := self._compacted(name, head, after, until, dry_run)) is not None:
+                    yield one
+
+    def _compacted(
+        self, name: str, head: Head, after: int, cut: int, dry_run: bool
+    ) -> Condemned | None:
+        """Returns what goes of the changes of a state, once a base has what they came to.
+
+        None if nothing would go, or if the scope is in use: closed, written to meanwhile, or with
+        something under way that may look back.
+        """
+        after = max(after, compaction.folded_until(self._log, name))
+        if cut <= after:
+            return None
+        found = Condemned(name, "compacted", self._now_us, after, cut, compaction.TYPES)
+        if dry_run or name in self._retainer.held():
+            return replace(found, kept=compaction.held_by_lists(self._log, name, head))
+        scope = self._scope_of(name)
+        under_way = list(held_by(scope._context, name))  # pyright: ignore[reportPrivateUsage]
+        if under_way or scope.is_closed:
+            self.refused[name] = "; ".join(under_way) or "it is closed, and takes no base"
+            return None
+        try:
+            held = compaction.write_base(self._log, name, head, after=after, cut=cut)
+        except ConflictError as error:
+            self.refused[name] = f"it was written to meanwhile: {error.message}"
+            return None
+        return None if held is None else replace(found, kept=held)
 
     def _cut(
         self,

@@ -1,0 +1,133 @@
+"""Folding the past of a state into a base: what old changes came to, by value (0059).
+
+A base is an event of the stream itself, `scope.based`. So it is durable, linked to everything
+before it, copied, exported and backed up like any other, and needs nothing of a backend. It has the
+state at some revisions, its points: every checkpoint up to the cut, and the cut. With it the
+payloads of older changes can be let go of, and the state is still known at each checkpoint and at
+every revision from the cut on.
+
+Nothing is written unless three agree: the state that the log hands out (from memory, from
+snapshots), the state that is replayed from the events alone, and what the base decodes to. A
+difference is damage, and then every event stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from holdfast.backends.protocol import GONE, Head
+from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
+from holdfast.core.event import (
+    BASE,
+    BASED,
+    CHANGED,
+    LIFE,
+    MIGRATED,
+    StreamState,
+    based_payload,
+    point_of,
+)
+from holdfast.core.log import READ_CHUNK, Log
+from holdfast.core.tree import Lazy, List, Map, diff, diff_ops, encode_ops
+from holdfast.errors import CorruptError
+
+CHANGES = (CHANGED, MIGRATED)
+"""What a base stands for."""
+TYPES = (*CHANGES, BASED)
+"""What goes once a base has it: changes, and bases that are older than the newest one."""
+
+
+def write_base(log: Log, stream: str, head: Head, *, after: int, cut: int) -> frozenset[int] | None:
+    """Writes a base of a stream as it is at `head`; returns which old events must stay anyway.
+
+    None, and nothing is written, if no change after `after` up to the cut would go. Raises
+    ConflictError if the stream was written to meanwhile, and CorruptError if the states differ.
+    """
+    kept = held_by_lists(log, stream, head)
+    if not any(revision not in kept for revision in _changes(log, stream, after, cut)):
+        return None
+    points: list[tuple[int, int, bytes]] = []
+    states: list[StreamState] = []
+    for revision in _points(log, stream, head, cut):
+        state = log.replayed(stream, head, revision)
+        prove(stream, state, log.at(stream, revision), "what the log hands out")
+        way = diff_ops(Map(), state.root)
+        ops = tuple(log.blobs.spill(op, stream) for op in way)
+        points.append((revision, state.version, encode_ops(ops)))
+        states.append(state)
+    payload = based_payload(points)
+    for state in states:
+        found = point_of(payload, state.revision, log.blobs.read)
+        assert found is not None, "BUG: a base without one of its points"
+        prove(stream, state, found.onto(state), "the base")
+    write = StreamWrite(stream, (NewEvent(BASED, payload),), head.revision, checkpoint=BASE)
+    log.commit(ProposedCommit((write,)))
+    return kept
+
+
+def folded_until(log: Log, stream: str) -> int:
+    """Returns the cut of the newest base of a stream, 0 if it has none.
+
+    What was kept below it was kept for lists, and stays: the base has values, and does not tell any
+    more which events they were of.
+    """
+    for found in log.find(stream, checkpoint=BASE)[:1]:
+        payload = log.record(stream, found.revision).payload
+        if payload != GONE:
+            point = point_of(payload, found.revision, log.blobs.read)
+            return 0 if point is None else point.revision
+    return 0
+
+
+def prove(stream: str, replayed: StreamState, found: StreamState, what: str) -> None:
+    """Raises CorruptError unless a state is the one that the events alone fold to."""
+    differs = diff(replayed.root, found.root) or list(replayed.root) != list(found.root)
+    if differs or replayed.version != found.version:
+        raise CorruptError(
+            f'the state of "{stream}" at revision {replayed.revision} is not what its events fold '
+            f"to in {what}: nothing was let go of",
+            stream=stream,
+            revision=replayed.revision,
+        )
+
+
+def _points(log: Log, stream: str, head: Head, cut: int) -> list[int]:
+    """Returns the revisions that must stay known: checkpoints of this life, and the cut."""
+    began = max(log.life(stream, head.revision), head.first - 1)
+    named = {
+        found.revision
+        for found in log.find(stream)
+        if began < found.revision < cut and found.name not in (LIFE, BASE)
+    }
+    return [*sorted(named), cut]
+
+
+def _changes(log: Log, stream: str, after: int, cut: int) -> Iterator[int]:
+    """Yields the revisions of changes that have their payload."""
+    while after < cut:
+        page = log.read(stream, after=after, until=cut, limit=READ_CHUNK)
+        for record in page:
+            if record.type in CHANGES and record.payload != GONE:
+                yield record.revision
+        after = page[-1].revision
+
+
+def held_by_lists(log: Log, stream: str, head: Head) -> frozenset[int]:
+    """Returns the events whose values items of lists are, in the state that a head leads to.
+
+    Snapshots, and the states in the memory of other processes, name the event of such an item in
+    place of its value. So it stays for as long as the item does.
+    """
+    found: set[int] = set()
+    open_nodes: list[Any] = [log.replayed(stream, head, head.revision).root]
+    while open_nodes:
+        node = open_nodes.pop()
+        items: Sequence[Any]
+        if isinstance(node, Map):
+            items = [kept for _, kept in node._kept()]
+        else:
+            items = [item for chunk in node.vector().chunks() for item in chunk]
+            found.update(item.source[0] for item in items if type(item) is Lazy and item.source)
+        open_nodes += [item for item in items if isinstance(item, Map | List)]
+    return frozenset(found)
