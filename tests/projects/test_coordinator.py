@@ -325,3 +325,23 @@ def test_a_turn_costs_at_most_five_commits(root: Path, tmp_path: Path):
         (root / "RALPH_PROGRESS.md").unlink()
     assert counts[1] - counts[0] <= 5
     assert counts[2] - counts[1] <= 5
+
+
+def test_a_task_is_assigned_though_others_commit_at_the_same_moment(root: Path, tmp_path: Path):
+    """A child or another process changes the tasks while the coordinator claims one."""
+    place = str(tmp_path / "s")
+    with holdfast.open(place) as hf, holdfast.open(place) as other:
+        hf.use_executor(Scripted({}))
+        there = other.project(root)
+        with hf.project(root).coordinate() as main:
+            task = main.tasks.add("mine")
+            is_mine, late = main._is_mine, ["theirs"]
+
+            def racing(known: Any) -> bool:
+                if late:
+                    there.tasks.add(late.pop())
+                return is_mine(known)
+
+            main._is_mine = racing  # type: ignore[method-assign]
+            assert main.work(task).status == "done"
+            assert [one.title for one in main.tasks.list(status="open")] == ["theirs"]

@@ -18,6 +18,7 @@ from holdfast.agents import Scripted
 from holdfast.backends.files.backend import FilesBackend
 from holdfast.core import codec
 from holdfast.projects import Project
+from holdfast.views import directory
 from tests.crash.children import Child, tell
 from tests.selection import RUNS_ALL, this_turn
 
@@ -46,6 +47,31 @@ def die_at(number: int, when: str) -> None:
         return done
 
     FilesBackend.commit = counted  # type: ignore[method-assign]
+
+
+def die_at_file(number: int) -> None:
+    """Has this process kill itself before or after one of the steps that write a file.
+
+    Odd numbers are before a step, even ones after it.
+    """
+    made = 0
+
+    def counted(step: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            nonlocal made
+            made += 1
+            if made == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            done = step(*args, **options)
+            made += 1
+            if made == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return done
+
+        return call
+
+    for name in ("write_new", "exchange", "put"):
+        setattr(directory, name, counted(getattr(directory, name)))
 
 
 def play(place: str, root: Path) -> None:
@@ -115,7 +141,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("number", this_turn(range(1, COMMITS + 1), 6))
+@pytest.mark.parametrize("number", this_turn(range(1, COMMITS + 1), 10))
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_coordinator_that_is_killed_at_any_commit_leaves_the_same(
     root: Path, whole: dict[str, Any], number: int, when: str
@@ -142,10 +168,34 @@ def _plain(found: dict[str, Any]) -> dict[str, Any]:
     return {**found, "tasks": tasks}
 
 
+FILE_STEPS = 90
+"""At least as many steps as write the files of the scene."""
+
+
+@pytest.mark.parametrize("number", this_turn(range(1, FILE_STEPS + 1), 18))
+def test_files_and_log_agree_after_a_kill_at_any_step_of_a_file(
+    root: Path, whole: dict[str, Any], number: int
+):
+    """RALPH-33, RALPH-39, RALPH-53: no line is lost, and no item comes twice."""
+    place = str(root / ".holdfast")
+
+    def dies() -> None:
+        die_at_file(number)
+        play(place, root)
+
+    run(dies, killed=True)
+    run(lambda: play(place, root))
+    assert _plain(outcome(place, root)) == _plain(whole)
+    with holdfast.open(place) as hf:
+        assert {one.status for one in hf.project(root).views().status()} == {"fresh"}
+        shown = (root / "RALPH_TASKS.md").read_text()
+        assert shown.count("<!-- hf:") == len(whole["tasks"])
+
+
 def test_each_message_is_taken_once_whatever_is_killed_and_stopped(root: Path):
     """RALPH-30, RALPH-39: messages come at random moments of work that is killed and stopped."""
     place = str(root / ".holdfast")
-    count = 200 if RUNS_ALL else 40
+    count = 200 if RUNS_ALL else 30
     chance = random.Random(7)
 
     def works(pipe: int, stop: int) -> None:

@@ -161,3 +161,17 @@ def test_a_project_is_watched(shop: Path, cli: Any, screen: Any):
     shown = screen("project", "watch", "--timeout", "0")
     assert "in green" in shown
     assert "coordinator" in shown
+
+
+def test_a_doctor_says_what_is_wrong_and_a_file_is_restored(shop: Path, cli: Any):
+    cli("project", "do", "begin", "--script", "script.json")
+    assert cli("project", "doctor").out == ""
+    path = shop / "RALPH_TASKS.md"
+    path.write_text(path.read_text().replace("begin", "end"))
+    wrong = cli("project", "doctor", code=1).out
+    assert wrong.startswith("file\tRALPH_TASKS.md\tedited")
+    assert "rejected" in cli("project", "restore", "RALPH_TASKS.md").out
+    assert cli("project", "doctor", "--json").document == {"project": "shop", "ailments": []}
+    cli("project", "recover")
+    (shop / "typed").write_text("")
+    assert "leave out --from-files" in cli("project", "recover", "--from-files", code=2).err

@@ -48,16 +48,19 @@ from holdfast.errors import ExistsError, UnavailableError, UsageError, show_us
 from holdfast.git.rewinds import What
 from holdfast.names import check_name
 from holdfast.projects.coordinator import Coordinator, Result
+from holdfast.projects.doctor import Remedy
 from holdfast.projects.outcome import Summary
 from holdfast.projects.project import Project, ProjectStatus
 from holdfast.projects.sessions import ProjectSession
 from holdfast.projects.survey import Finding
 from holdfast.render.git import point_document, rewound_document
 from holdfast.render.projects import (
+    ailments_document,
     alias_document,
     outcome_document,
     project_sessions_document,
     recovery_report_document,
+    restored_document,
     sent_document,
     status_document,
     summary_document,
@@ -585,6 +588,49 @@ def recover(
     )
     for one in found.differences:
         print_line(clean(f"{one.file} {one.item or ''}: {one.found} ({one.winner} counts)"))
+
+
+def doctor(*, options: Options = DEFAULTS) -> int:
+    """Say what is wrong with the project: files, store, git, work, disk; exit code 1 if anything.
+
+    Nothing is changed; each line says what can be done.
+    """
+    with open_reading(options) as store:
+        project = store.project(".")
+        found = project.doctor()
+    if options.json:
+        print_json(ailments_document(project.id, found))
+    elif found:
+        rows = [(one.part, one.name, one.found, "; ".join(one.options)) for one in found]
+        print_table(("part", "name", "found", "what can be done"), rows)
+    else:
+        print_note("nothing is wrong")
+    return int(bool(found))
+
+
+def restore(
+    file: str,
+    /,
+    *,
+    remedy: Remedy = "log",
+    options: Options = DEFAULTS,
+) -> None:
+    """Restore one of the five files, or take the edit that waits in it.
+
+    Parameters
+    ----------
+    file
+        The file, from the root of the project.
+    remedy
+        Where from: log, git (the last commit), or keep, which takes the edit.
+    """
+    with open_writing(options) as store:
+        done = store.project(".").restore_file(file, remedy)
+    if options.json:
+        print_json(restored_document(file, remedy, done))
+        return
+    for line in done or ["nothing had to be done"]:
+        print_line(clean(line))
 
 
 def checkpoint(name: str, /, *, options: Options = DEFAULTS) -> None:

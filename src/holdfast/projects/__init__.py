@@ -8,12 +8,14 @@ work          work on a task as a run, a turn as a block of it
 inbox         messages of a person, taken in the commit that uses them
 outcome       what came of a task, and of a session
 recovery      what is known again after a crash, and from where
+doctor        what is wrong with a project, and what can be done
 tree          files as git sees them, points to go back to
 handoff       one session gives its context to another
 sessions      conversations of the project, and who is in them
 """
 
 from holdfast.projects.coordinator import Child, Coordinator, Holder, Result
+from holdfast.projects.doctor import Ailment
 from holdfast.projects.handoff import Accepted, Handoff
 from holdfast.projects.inbox import WaitingMessage
 from holdfast.projects.outcome import Outcome, Summary
@@ -25,6 +27,7 @@ from holdfast.projects.survey import Finding, Survey
 
 __all__ = [
     "Accepted",
+    "Ailment",
     "Child",
     "Coordinator",
     "Finding",

@@ -24,6 +24,7 @@ import logging
 import os
 import socket
 from collections.abc import Iterator, Sequence
+from functools import partial
 from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -51,6 +52,7 @@ from holdfast.errors import (
     show_us,
 )
 from holdfast.git.rewinds import RewindPoint, Rewound, What
+from holdfast.joint import JointCommit
 from holdfast.names import new_id
 from holdfast.projects import work
 from holdfast.projects.handoff import LASTS_S, Handoff
@@ -347,13 +349,14 @@ class Coordinator:
         added: list[Task] = []
         for one in self.inbox():
             if one.kind == "follow-up":
-                with self.store.commit() as tx:
-                    key, priority = f"inbox-{one.revision}", one.value.get("priority", 0)
-                    tasks = tx.scope(self.scope).tasks
-                    task = tasks.add(one.text, key=key, priority=priority)
-                    one.done(tx)
+                task = self.store.commit(partial(self._add_follow_up, one))
                 added.append(task)
         return added
+
+    def _add_follow_up(self, message: WaitingMessage, tx: JointCommit) -> Task:
+        message.done(tx)
+        key, priority = f"inbox-{message.revision}", message.value.get("priority", 0)
+        return tx.scope(self.scope).tasks.add(message.text, key=key, priority=priority)
 
     def _next(self) -> Task | None:
         """Returns the task of highest priority that nothing stands in the way of."""
@@ -364,14 +367,18 @@ class Coordinator:
 
     def _assign(self, task: Task, current: dict[str, str]) -> None:
         """Claims a task for this worker and says that it is being worked on, in one commit."""
-        with self.store.commit() as tx:
+
+        def assign(tx: JointCommit) -> None:  # again if a child commits at the same moment
             scope = tx.scope(self.scope)
-            if task.status == "blocked":
+            known = scope.tasks.get(task.id)
+            if known.status == "blocked":
                 scope.tasks.unblock(task.id)
-            if not self._is_mine(task):
+            if not self._is_mine(known):
                 scope.tasks.claim(task.id)
             scope.set("mode", "autonomous")
             scope.set("work", current)
+
+        self.store.commit(assign)
 
     def _reclaim(self, id: str, owner: str | None) -> None:
         task = self.tasks.get(id)
@@ -409,15 +416,18 @@ class Coordinator:
     def _settle(self, task: str, run: str, error: Exception | None = None) -> Result:
         """Blocks a task whose run ended without an answer, for a person to look at."""
         reason = "its run ended without an answer" if error is None else str(error)
-        known = self.tasks.get(task)
-        with self.store.commit() as tx:
+
+        def block(tx: JointCommit) -> None:
             scope = tx.scope(self.scope)
+            known = scope.tasks.get(task)
             if known.status == "open" or self._is_mine(known) or known.suspect:
                 scope.tasks.block(task, why=reason[:1000], owner=known.owner)
             scope.delete(("children", run), missing_ok=True)
             if (self._current() or {"run": ""})["run"] == run:
                 scope.set("mode", "conversation")
                 scope.delete("work", missing_ok=True)
+
+        self.store.commit(block)
         return Result(task, "failed", reason=reason, run=run)
 
     # --- talking ---------------------------------------------------------------------------------
@@ -554,10 +564,13 @@ class Coordinator:
         self._check_limits(children, depth, None if parent is None else parent.run.id)
         id = self._free_run(known.id)
         entry = {"task": known.id, "agent": agent, "epoch": self.lease.epoch, "depth": depth}
-        with self.store.commit() as tx:
+
+        def write(tx: JointCommit) -> None:
             scope = tx.scope(self.scope)
             scope.tasks.claim(known.id, owner=agent)
             scope.set(("children", id), {**entry, "parent": parent and parent.run.id})
+
+        self.store.commit(write)
         return Child(self, self._start_child(id, entry), known.id, depth)
 
     def _start_child(self, id: str, child: dict[str, Any]) -> Run[Any]:

@@ -17,8 +17,9 @@ from holdfast.core.inbox import Inbox
 from holdfast.errors import UsageError
 from holdfast.git.rewinds import RewindPoint
 from holdfast.names import GLOBAL
-from holdfast.projects import handoff, inbox, outcome, recovery, sessions, tree
+from holdfast.projects import doctor, handoff, inbox, outcome, recovery, sessions, tree
 from holdfast.projects.coordinator import Coordinator, Holder, Mode, holder_of
+from holdfast.projects.doctor import Ailment, Remedy
 from holdfast.projects.handoff import Accepted, Handoff
 from holdfast.projects.inbox import WaitingMessage
 from holdfast.projects.outcome import Outcome, Summary
@@ -118,6 +119,20 @@ class Project:
             if check_flag(go_on, "go_on"):
                 main.resume()
         return found
+
+    def doctor(self) -> list[Ailment]:
+        """Returns what is wrong with files, store, git, work and disk, each with what can be done.
+
+        Nothing is changed.
+        """
+        return doctor.examine(self)
+
+    def restore_file(self, file: str, remedy: Remedy) -> list[str]:
+        """Restores one of the five files from the "log" or from "git", or takes the edit: "keep".
+
+        What stood there is kept beside it. Returns what was done.
+        """
+        return doctor.restore(self, file, remedy)
 
     # --- looking ---------------------------------------------------------------------------------
 

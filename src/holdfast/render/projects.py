@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import to_builtins
 
 from holdfast.projects.coordinator import Holder
+from holdfast.projects.doctor import Ailment
 from holdfast.projects.inbox import WaitingMessage
 from holdfast.projects.outcome import Outcome, Summary
 from holdfast.projects.project import ProjectStatus
@@ -123,6 +124,16 @@ def recovery_report_document(report: RecoveryReport) -> dict[str, Any]:
         "differences": [to_builtins(one) for one in report.differences],
         "work": list(report.work),
     }
+
+
+def ailments_document(project: str, found: Sequence[Ailment]) -> dict[str, Any]:
+    """Returns what is wrong with a project."""
+    return {"project": project, "ailments": [to_builtins(one) for one in found]}
+
+
+def restored_document(file: str, remedy: str, done: Sequence[str]) -> dict[str, Any]:
+    """Returns what the restoring of a file did."""
+    return {"file": file, "remedy": remedy, "done": list(done)}
 
 
 def alias_document(name: str, path: str) -> dict[str, Any]:

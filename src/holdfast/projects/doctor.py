@@ -1,0 +1,126 @@
+"""What is wrong with a project, and what can be done about each: nothing is changed by looking.
+
+A file of the project can be restored from the log, restored from git, or kept as it was edited. The
+store has `holdfast check` and `holdfast salvage`, or is made again from the files. What git and the
+configuration lack is said, with what to do.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+
+from holdfast.errors import GitError, NotFoundError, UsageError
+from holdfast.git.repository import Repository
+
+if TYPE_CHECKING:
+    from holdfast.projects.project import Project
+
+Remedy = Literal["log", "git", "keep"]
+REMEDIES: tuple[Remedy, ...] = ("log", "git", "keep")
+FREE_BYTES_MIN = 64 << 20
+
+
+class Ailment(Struct, frozen=True):
+    """One thing that is wrong: where, what was found, and what can be done."""
+
+    part: Literal["file", "store", "git", "work", "disk"]
+    name: str
+    found: str
+    options: tuple[str, ...]
+
+
+def examine(project: Project) -> list[Ailment]:
+    """Returns what is wrong with a project; nothing is changed."""
+    return [*_files(project), *_store(project), *_git(project), *_work(project), *_disk(project)]
+
+
+def _files(project: Project) -> list[Ailment]:
+    if not project.settings.views or not project.scope.revision:
+        return []
+    found: list[Ailment] = []
+    for one in project.views().status():
+        if one.status in ("fresh", "behind"):
+            continue
+        text = f"{one.status}: {one.message}" if one.message else one.status
+        verb = f"holdfast project restore {one.file} --remedy"
+        options = [f"{verb} log", f"{verb} git"]
+        if one.status in ("edited", "pending"):
+            options.append(f"{verb} keep")
+        found.append(Ailment("file", one.file, text, tuple(options)))
+    return found
+
+
+def _store(project: Project) -> list[Ailment]:
+    report = project.store.check(read_all=False)
+    options = ("holdfast check", "holdfast salvage", "holdfast project recover --from-files")
+    return [
+        Ailment("store", str(project.store.url), str(one), options)
+        for one in report.findings
+        if not one.harmless
+    ]
+
+
+def _git(project: Project) -> list[Ailment]:
+    try:
+        repository = Repository.find(project.root)
+        repository.last_commits(1)
+    except NotFoundError:
+        return []  # a project need not be in a repository
+    except GitError as error:
+        fix = ("git fsck", "git init, or another clone")
+        return [Ailment("git", str(project.root), str(error), fix)]
+    before = project.store.rewinds(project.root).interrupted()
+    if before is None:
+        return []
+    options = (f"holdfast project rewind {before.rewinds}", "holdfast rewind undo")
+    return [Ailment("git", before.name, "a rewind was killed", options)]
+
+
+def _work(project: Project) -> list[Ailment]:
+    status = project.status()
+    found: list[Ailment] = []
+    if status.coordinator is None and status.work is not None:
+        text = f"work on task {status.work['task']} was left, and nobody coordinates"
+        options = ("holdfast project recover --go-on",)
+        found.append(Ailment("work", str(status.work["run"]), text, options))
+    for one in project.sessions(limit=None):
+        if one.status == "crashed":
+            options = (f"holdfast project chat --resume {one.id}",)
+            found.append(Ailment("work", one.id, "the process of this session died", options))
+    return found
+
+
+def _disk(project: Project) -> list[Ailment]:
+    free = shutil.disk_usage(project.root).free
+    if free >= FREE_BYTES_MIN:
+        return []
+    text = f"{free >> 20} MiB are free: what is there stays, and new work will be refused"
+    return [Ailment("disk", str(project.root), text, ("free some space", "holdfast retain"))]
+
+
+def restore(project: Project, file: str, remedy: Remedy) -> list[str]:
+    """Restores a file from the log or from git, or keeps the edit; returns what was done."""
+    if remedy not in REMEDIES:
+        raise UsageError(f"a file is restored from one of {', '.join(REMEDIES)}, found {remedy!r}")
+    views = project.views()
+    if remedy == "git":
+        if file not in project.files:
+            raise NotFoundError(f'"{file}" is none of the five files of project "{project.id}"')
+        (project.root / file).write_bytes(_committed(project, file))
+    found = views.reject(file) if remedy == "log" else views.accept(file)
+    return [str(one) for one in found]
+
+
+def _committed(project: Project, file: str) -> bytes:
+    """Returns what the last commit of git has of a file."""
+    repository = Repository.find(project.root)
+    head = repository.head
+    path = os.path.relpath(project.root / file, repository.root)
+    entry = None if head is None else repository.files_of(head).get(path)
+    if entry is None:
+        raise NotFoundError(f'the last commit of git has no file "{file}"')
+    return repository.read_objects([entry.id])[entry.id]

@@ -1,0 +1,111 @@
+"""What is wrong with a project is said by name, with what can be done; and doing it helps."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import NotFoundError, UsageError
+from holdfast.agents import Scripted
+from holdfast.projects import Project, doctor
+from tests.crash.children import Child
+from tests.projects.test_points import git
+
+TASKS = "RALPH_TASKS.md"
+
+
+@pytest.fixture
+def place(root: Path) -> str:
+    (root / ".gitignore").write_text(".holdfast*\n")
+    return str(root / ".holdfast")
+
+
+def parts(project: Project) -> dict[str, str]:
+    return {one.name: one.found for one in project.doctor()}
+
+
+def test_files_are_restored_from_the_log_from_git_or_kept(root: Path, place: str):
+    """RALPH-52, RALPH-54: each file that differs is named, with three ways out."""
+    with holdfast.open(place) as hf:
+        hf.use_executor(Scripted({}))
+        project = hf.project(root)
+        assert project.doctor() == []
+        with project.coordinate() as main:
+            for title in ("one", "two", "three"):
+                main.tasks.add(title)
+        git(root, "init", "-q")
+        git(root, "add", ".")
+        git(root, "commit", "-q", "-m", "first")
+        assert project.doctor() == []
+        path = root / TASKS
+        text = path.read_text()
+
+        path.write_text("# Tasks\n\n")
+        [found] = project.doctor()
+        assert (found.part, found.name) == ("file", TASKS)
+        assert found.found.startswith("pending: 3 of 3 items are gone")
+        assert [option.rpartition(" ")[2] for option in found.options] == ["log", "git", "keep"]
+        project.restore_file(TASKS, "log")
+        assert path.read_text() == text
+
+        path.write_text(text.replace("one", "another"))
+        assert parts(project)[TASKS].startswith("edited")
+        project.restore_file(TASKS, "keep")
+        assert project.tasks.get("t1").title == "another"
+
+        project.restore_file(TASKS, "git")
+        assert project.tasks.get("t1").title == "one"
+        path.unlink()
+        assert parts(project) == {TASKS: "missing"}
+        project.restore_file(TASKS, "keep")
+        assert project.doctor() == []
+        for file, remedy, error in (
+            ("x.md", "log", NotFoundError),
+            ("x.md", "git", NotFoundError),
+            (TASKS, "magic", UsageError),
+        ):
+            with pytest.raises(error):
+                project.restore_file(file, remedy)  # type: ignore[arg-type]
+
+
+def test_what_a_dead_process_left_is_named(root: Path, place: str):
+    """RALPH-54: work and sessions that were left, and how to go on."""
+
+    class Dying(Scripted):
+        def answer(self, call: object, /) -> object:
+            os.kill(os.getpid(), signal.SIGKILL)
+            return None
+
+    def dies(pipe: int, stop: int) -> None:
+        with holdfast.open(place) as hf:
+            hf.use_executor(Dying({}))
+            project = hf.project(root)
+            with project.coordinate() as main, project.enter_session(project.begin_session()):
+                main.do("write it")
+
+    Child(dies).end()
+    with holdfast.open(place) as hf:
+        hf.use_executor(Scripted({}))
+        project = hf.project(root)
+        found = {one.part: one for one in project.doctor() if one.name == "shop.t1.1"}
+        assert found["work"].options == ("holdfast project recover --go-on",)
+        session = project.scope.get("session")
+        assert parts(project)[session] == "the process of this session died"
+        project.recover(go_on=True)
+        assert "shop.t1.1" not in parts(project)
+
+
+def test_a_broken_repository_and_a_full_disk_are_named(
+    root: Path, place: str, monkeypatch: pytest.MonkeyPatch
+):
+    """RALPH-56: a disk that is nearly full is told before it is."""
+    git(root, "init", "-q")
+    (root / ".git/HEAD").write_text("nonsense\n")
+    monkeypatch.setattr(doctor, "FREE_BYTES_MIN", 1 << 62)
+    with holdfast.open(place) as hf:
+        found = {one.part for one in hf.project(root).doctor()}
+    assert found == {"git", "disk"}
