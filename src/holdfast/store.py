@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -173,9 +174,10 @@ from holdfast.scope import (
 )
 from holdfast.scratch import Scratches, ScratchScope
 from holdfast.undo import Undoing, Undone
-from holdfast.views.directory import Views
-from holdfast.views.item_view import ItemView
+from holdfast.views.config import state_views
+from holdfast.views.directory import FileView, Views
 
+_logger = logging.getLogger("holdfast.store")
 P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A")
@@ -194,6 +196,13 @@ class _DefaultPlace(str):
 
 
 DEFAULT_PLACE = _DefaultPlace(".holdfast")
+
+
+class _StateFiles(str):
+    """The path of a files store whose folder shows every state as a file (0051)."""
+
+    directory: str
+    suffix: str
 
 
 class Store:
@@ -236,6 +245,7 @@ class Store:
         self._erasure = Erasure(self._context, self._retainer, self._levels)
         self._projections = Projections(log)
         self._scratches = Scratches(log.clock, log.actor, self.global_())
+        self._closing: list[Callable[[], object]] = []  # views that end before the log does
         self._read_only = read_only
         self._use_secrets(secrets or {})
         self._async_stores: list[Any] = []  # one for each event loop that uses this store
@@ -1239,7 +1249,7 @@ class Store:
         except HoldfastError as error:
             # A store that is too damaged to tell is still read; what is written is guarded by what
             # the opener says.
-            self._log.report(f"what the store says about secrets cannot be read: {error.message}")
+            _logger.warning("what the store says about secrets cannot be read: %s", error)
         rules = stricter(stored, self._secrets_given)
         is_on = any(mode != "off" for mode in rules.values())
         self._log.use_redactor(Redactor(rules) if is_on else None)
@@ -1249,7 +1259,7 @@ class Store:
     def views(
         self,
         directory: str | os.PathLike[str],
-        views: Sequence[ItemView],
+        views: Sequence[FileView],
         *,
         person: str | None = None,
     ) -> Views:
@@ -1265,7 +1275,9 @@ class Store:
                     f'scope "{view.scope.name}" is a subject\'s: a file would be a copy in clear',
                     hint="hf.subject(…) and `holdfast subject export` show what is held of it",
                 )
-        return Views(self, directory, views, person=person)
+        made = Views(self, directory, views, person=person)
+        self._closing.append(made.close)
+        return made
 
     # --- questions -------------------------------------------------------------------------------
 
@@ -1634,6 +1646,8 @@ class Store:
 
     def close(self) -> None:
         """Closes the store. What was acknowledged is safe without it."""
+        while self._closing:
+            self._closing.pop()()
         self._scratches.close()
         self._engine.close()
         self._projections.close()
@@ -1682,8 +1696,8 @@ def open_store(
     """Opens a store, making it if it is not there.
 
     `url` is a folder's path (plain files, the default `./.holdfast`), "sqlite:state.db",
-    "postgresql://…", "redis://…" or "memory:"; or a mapping from level to URL, with "*" for the
-    rest, or a TOML file that holds one.
+    "postgresql://…", "redis://…" or "memory:"; a mapping from level to URL, with "*" for the rest,
+    or a TOML file that holds one; or "yaml:FOLDER", plain files with every state as a YAML file.
     `levels` registers levels of scopes, each with the one above it. `actor` is written into every
     event; by default it is this worker's id. `source` and `trust` say of all that is written where
     it came from; a block of `holdfast.provenance` says otherwise. A worker that others must know of
@@ -1708,11 +1722,25 @@ def open_store(
     sealing = Sealing(partial(_keys_apart, keys, shown))
     log = _make_log(opened, clock, said._replace(actor=said.actor or worker), typed, care, sealing)
     log.dispatcher = shared_dispatcher(backend or _place_of(shown) or opened)
-    return Store(
+    return _with_state_files(Store(
         log, url=shown, worker=worker, levels=known, heartbeat_s=heartbeat_s, read_only=read_only,
         clear_ids=check_flag(clear_ids, "clear_ids"), retention=care.retention, indexes=declared,
         embedder=embedder, secrets=rules,
-    )  # fmt: skip
+    ), url, read_only=read_only)  # fmt: skip
+
+
+def _with_state_files(store: Store, url: object, *, read_only: bool) -> Store:
+    """Returns the store, its states kept as files beside it if its URL says so."""
+    if isinstance(url, _StateFiles) and not read_only:
+        files = Views(store, url.directory, [], more=partial(state_views, store, url.suffix))
+        store._closing.append(files.close)
+        try:
+            files.sync()
+            files.keep_fresh()
+        except BaseException:
+            store.close()
+            raise
+    return store
 
 
 def _make_log(
@@ -1840,6 +1868,11 @@ def _take_backend(backend: object, url: object, options: dict[str, Any]) -> tupl
 
 def _read_mix(url: object) -> tuple[object, dict[str, str], Care | None]:
     """Returns what a TOML file says of a store: URLs, levels, and the care that is taken of it."""
+    if isinstance(url, str) and url.startswith(("yaml:", "json:")):
+        suffix, _, directory = url.partition(":")
+        place = _StateFiles(os.path.join(directory or ".", DEFAULT_PLACE))
+        place.directory, place.suffix = directory or ".", suffix
+        return place, {}, None
     is_path = isinstance(url, str | os.PathLike)
     path: object = os.fspath(cast("str", url)) if is_path else None
     # Also of one that is not there: a folder in its place would be another, empty store.

@@ -150,3 +150,16 @@ def test_the_hook_records_each_commit(here: Project, capsys: pytest.CaptureFixtu
     here.git("config", "core.hooksPath", "elsewhere")
     with pytest.raises(UsageError, match="elsewhere"):
         install_hook(repository, "true")
+
+
+def test_what_is_sealed_is_told_in_no_commit(
+    here: Project,
+    hf: Store,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOLDFAST_KEYS", str(tmp_path_factory.mktemp("keys")))
+    chat = hf.conversation(hf.pseudonym("ada"), subject="ada")
+    chat.set("name", "Ada Lovelace")
+    with pytest.raises(UsageError, match="in clear, for ever"):
+        commit_events(chat, Repository.find("."), [])

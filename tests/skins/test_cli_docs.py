@@ -372,6 +372,11 @@ COMMANDS = {
     ],
     "nodes invalidate": ["nodes", "invalidate", "planner", SCOPE],
     "nodes forget": ["nodes", "forget", "planner", SCOPE],
+    "views write": ["views", "write", "notes"],
+    "views watch": ["views", "watch", "notes", "--timeout", "0"],
+    "views status": ["views", "status", "notes"],
+    "views accept": ["views", "accept", "TASKS.md", "notes"],
+    "views reject": ["views", "reject", "TASKS.md", "notes"],
 }
 
 
@@ -406,6 +411,13 @@ def test_every_document_has_the_documented_fields(
         request.getfixturevalue("programs_left")
     if verb.startswith("rewind"):
         cli("rewind", "mark", "marked", "--scope", SCOPE)
+    if verb.startswith("views"):
+        Path("notes").mkdir()
+        config = f'[views]\nscope = "{SCOPE}"\n[views.files]\n"TASKS.md" = "tasks"\n'
+        Path("notes/holdfast.toml").write_text(config)
+        cli("views", "write", "notes")
+        with Path("notes/TASKS.md").open("a") as file:
+            file.write("- [ ] call ann\n")
     if verb in ("file", "rebuild") or verb.startswith("git"):
         make_repository()
         cli("git", "record", SCOPE)

@@ -262,6 +262,8 @@ def test_a_commit_that_a_change_of_its_subject_overtakes_is_prepared_again(tmp_p
         other = holdfast.open(backend=hf._log._backend, keys=tmp_path / "keys", clear_ids=True)
         other.hold_subject("ada", "case 7")
         assert scope.set("n", 2) == 2
+        third = holdfast.open(backend=hf._log._backend, keys=tmp_path / "keys", clear_ids=True)
+        assert third.team("blue", subject="ada").set("n", 1) == 1
         other.unhold_subject("ada")
         hf._log.newest(stream_of("team/red", scope.subject or ""))
         assert scope.set("n", 3) == 3

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -405,10 +406,10 @@ def plant_stale(monkeypatch: pytest.MonkeyPatch) -> None:
     real = item_view.ItemView.render
     seen: dict[str, object] = {}
 
-    def render(self: item_view.ItemView, data: bytes | None, named: dict[str, list[str]]) -> bytes:
+    def render(self: item_view.ItemView, *arguments: Any) -> bytes:
         seen.setdefault(self.path, self.source.items())
         monkeypatch.setattr(type(self.source), "items", lambda _: seen[self.path])
-        return real(self, data, named)
+        return real(self, *arguments)
 
     monkeypatch.setattr(item_view.ItemView, "render", render)
 

@@ -74,7 +74,7 @@ from holdfast.record.retention_policies import RetentionPolicy
 from holdfast.runs import Run, RunFunction
 from holdfast.scratch import ScratchScope
 from holdfast.store import S, Store
-from holdfast.views.item_view import ItemView
+from holdfast.views.directory import FileView
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -757,7 +757,7 @@ class AsyncStore:
     def views(
         self,
         directory: str | os.PathLike[str],
-        views: Sequence[ItemView],
+        views: Sequence[FileView],
         *,
         person: str | None = None,
     ) -> AsyncViews:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from holdfast.aio.loop import Loop
 from holdfast.views.directory import Views, ViewStatus
 from holdfast.views.item import Finding
@@ -33,5 +35,14 @@ class AsyncViews:
     async def status(self) -> list[ViewStatus]:
         return await self._loop.hop(self.sync_views.status)
 
-    def close(self) -> None:
-        self.sync_views.close()
+    def keep_fresh(self, tell: Callable[[Finding], object] | None = None) -> None:
+        self.sync_views.keep_fresh(tell)
+
+    async def close(self) -> None:
+        await self._loop.hop_shielded(self.sync_views.close)
+
+    async def __aenter__(self) -> AsyncViews:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

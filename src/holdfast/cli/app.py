@@ -46,6 +46,7 @@ from holdfast.cli import (
     tasks,
     trust,
     undo,
+    views,
 )
 from holdfast.cli.advise import advise_backend
 from holdfast.cli.options import command
@@ -196,6 +197,11 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("project checkpoint", project.checkpoint, _CHANGE),
     ("project rewind", project.rewind, _CHANGE),
     ("project alias", project.alias, _START),
+    ("views status", views.status, _LOOK),
+    ("views write", views.write, _CHANGE),
+    ("views watch", views.watch, _RUNS),
+    ("views accept", views.accept, _CHANGE),
+    ("views reject", views.reject, _CHANGE),
     ("nodes list", nodes.list_nodes, _LOOK),
     ("nodes show", nodes.show, _LOOK),
     ("nodes why", nodes.why, _LOOK),
@@ -232,6 +238,7 @@ _FAMILIES = {
     "session": "List sessions that have not ended, and write one as a JSON document.",
     "subject": "List, show, export, hold and erase people whose data is sealed.",
     "task": "Add, list, claim, change and close tasks.",
+    "views": "Files that people edit: write them, keep them fresh, see how they stand.",
 }
 """Words that other verbs follow, such as runs list; one that is a verb too works by itself."""
 

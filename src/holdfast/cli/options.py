@@ -26,6 +26,7 @@ from holdfast.errors import (
 )
 from holdfast.names import without_secrets
 from holdfast.store import DEFAULT_PLACE, Store
+from holdfast.views.config import FILE, configured_views, read_settings
 
 STORE_VARIABLE = "HOLDFAST_STORE"
 ACTOR_VARIABLE = "HOLDFAST_ACTOR"
@@ -116,7 +117,7 @@ def open_writing(
     options: Options, *, schemas: Sequence[type[Any]] = (), unchecked: bool = False
 ) -> Store:
     """Opens the store to write; it must exist, so that a misspelt name creates no other store."""
-    return open_place(
+    store = open_place(
         options.place,
         actor=options.writer,
         schemas=schemas,
@@ -124,6 +125,28 @@ def open_writing(
         source=os.environ.get(SOURCE_VARIABLE) or None,
         trust=os.environ.get(TRUST_VARIABLE) or None,
     )
+    keep_views(store)
+    return store
+
+
+def keep_views(store: Store) -> None:
+    """Has the views that ./holdfast.toml names written before a store is closed.
+
+    What cannot be written is told, and does not fail the command: what it did is durable.
+    """
+    if not os.path.exists(FILE) or read_settings() is None:
+        return
+    views = configured_views(store)
+
+    def refresh() -> None:
+        try:
+            for finding in views.sync():
+                warn(str(finding))
+        except HoldfastError as error:
+            warn(f"the views of {FILE} are behind: {error}")
+        views.close()
+
+    store._closing.append(refresh)
 
 
 def open_source(place: str, *, schemas: Sequence[type[Any]] = ()) -> Store:

@@ -538,12 +538,14 @@ class Log:
         Asked of the caller, in whose context that is known: the leader that prepares the commit may
         be another thread. What the commit says itself counts before it.
         """
-        actor, meta = self.provenance
-        if meta is not None and proposed.meta is not None:
+        here, store = SAID.get(), self.said
+        meta = None if store is None else store.meta
+        if here is not None:
+            meta = here.meta if meta is None else both(meta, here.meta)
+        if proposed.meta is not None:
             meta = joined(meta, proposed.meta)
-        return msgspec.structs.replace(
-            proposed, actor=proposed.actor or actor, meta=meta or proposed.meta
-        )
+        actor = proposed.actor or (None if here is None else here.actor)
+        return msgspec.structs.replace(proposed, actor=actor, meta=meta)
 
     @property
     def provenance(self) -> tuple[str, str | None]:
@@ -856,7 +858,8 @@ class Log:
             checkpoint = write.checkpoint if one is last else None
             revision = state.revision + 1
             meta, version = common if one.meta is None else joined(common, one.meta), 0
-            if (schema is not None or meta is not None or base.version) and type in OF_STATE:
+            says_version = meta is not None and '"schema"' in meta  # most say a source alone
+            if (schema is not None or state.version or says_version) and type in OF_STATE:
                 meta, version = self._versioned(stream, state, meta, one, schema)
             stored, subject = payload, None
             if seal is not None:

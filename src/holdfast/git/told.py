@@ -114,6 +114,11 @@ def commit_events(
     On the branch that is checked out; only these files are in it, whatever is staged. The author is
     who wrote the newest event. Returns None if there is nothing new.
     """
+    if scope.subject is not None:
+        raise UsageError(
+            f'scope "{scope.name}" is a subject\'s: a commit would tell it in clear, for ever',
+            hint="`holdfast backup` keeps it sealed",
+        )
     told = _newest_told(repository, scope.name)
     events = [event.record for event in scope.history(after=told)][:EVENTS_MAX]
     lines = [line for record in events for line in _lines(record)]

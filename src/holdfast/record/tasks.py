@@ -782,7 +782,8 @@ def _steps_to(task: Task, target: str, outcome: str | None, why: str | None) -> 
     if target == "blocked":
         steps.append((task_events.BLOCKED, reason))
     elif target in task_events.CLOSED_STATUSES:
-        said = outcome or task.outcome or f"{target} by hand"
+        kept = task.outcome if status == target else None
+        said = outcome or kept or f"{target} by hand"
         steps.append((task_events.CLOSED, {"status": target, "outcome": said}))
     return steps
 

@@ -24,7 +24,7 @@ import fcntl
 import logging
 import os
 import pwd
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
@@ -41,6 +41,7 @@ from holdfast.errors import NotFoundError, UnavailableError, UsageError, show_va
 from holdfast.joint import JointCommit
 from holdfast.scope import Scope
 from holdfast.views.exchange import exchange, open_unnoticed, put, read_file, write_new
+from holdfast.views.freshness import Freshness
 from holdfast.views.item import BrokenFile, Finding
 from holdfast.views.item_view import ItemView, Seen, signature
 from holdfast.views.last_text import (
@@ -49,6 +50,9 @@ from holdfast.views.last_text import (
     LastText,
     decode_last,
 )
+from holdfast.views.rows import RowView
+
+FileView = ItemView | RowView
 
 _logger = logging.getLogger("holdfast.views")
 
@@ -100,11 +104,14 @@ class Views:
         self,
         store: StoreOfViews,
         directory: str | os.PathLike[str],
-        views: Sequence[ItemView],
+        views: Sequence[FileView],
         *,
         person: str | None = None,
+        more: Callable[[], Iterable[FileView]] | None = None,
     ) -> None:
         self._mutex = RLock()
+        self._more = more
+        self._fresh: Freshness | None = None
         self._written: dict[str, int] = {}
         self.directory = Path(directory)
         self._store = store
@@ -130,7 +137,8 @@ class Views:
     def sync(self) -> list[Finding]:
         """Imports what was edited, and writes every file that is behind; returns what was found."""
         with self._lock():
-            return [report for view in self._views.values() for report in self._sync(view)]
+            self._look_for_more()
+            return [one for view in self._views.values() for one in self._sync(view)]
 
     write = sync
 
@@ -150,15 +158,32 @@ class Views:
             last = self._load(view)
             text = None if last is None else last.data
             named = {} if last is None else last.named
-            self._write(view, found, view.render(text, named))
+            self._write(view, found, view.render(text, named, b"" if last is None else last.data))
             return [Finding(view.path, "refused", "the edit was rejected; it is kept beside it")]
 
     def status(self) -> list[ViewStatus]:
         """Returns how each file stands to the log, and changes nothing."""
         with self._lock():
+            self._look_for_more()
             return [self._status(view) for view in self._views.values()]
 
-    def _view(self, file: str) -> ItemView:
+    def keep_fresh(self, tell: Callable[[Finding], object] | None = None) -> None:
+        """Syncs after each commit and after each edit, in the background, until `close`.
+
+        A file is written at most once in 100 ms. `tell` is called with what is found, by another
+        thread.
+        """
+        if self._fresh is None:
+            self._fresh = Freshness(self._log, self.directory, lambda: self.files, self.sync, tell)
+
+    def _look_for_more(self) -> None:
+        """Adds views of what has come since, such as the states of new scopes."""
+        for view in () if self._more is None else self._more():
+            if view.path not in self._views:
+                _check_path(view.path)
+                self._views[view.path] = view
+
+    def _view(self, file: str) -> FileView:
         if file not in self._views:
             raise NotFoundError(
                 f"there is no view {show_value(file)}", hint=f"there are {', '.join(self._views)}"
@@ -167,7 +192,7 @@ class Views:
 
     # --- one file --------------------------------------------------------------------------------
 
-    def _status(self, view: ItemView) -> ViewStatus:
+    def _status(self, view: FileView) -> ViewStatus:
         found, last, scope = self._read(view), self._load(view), view.scope.name
         if found.data is None:
             return ViewStatus(view.path, "missing", scope)
@@ -176,7 +201,7 @@ class Views:
         diff = _difference(view.path, text, found.data)
         try:
             seen = view.read(found.data, last, is_read=self._is_read(view, last))
-            new = view.render(found.data, {} if last is None else last.named)
+            new = view.render(found.data, {} if last is None else last.named, text)
         except BrokenFile as broken:
             return ViewStatus(view.path, "broken", scope, changed_at, str(broken), diff)
         if _is_mass_removal(seen):
@@ -189,7 +214,7 @@ class Views:
             return ViewStatus(view.path, "behind", scope, changed_at)
         return ViewStatus(view.path, "fresh", scope, changed_at)
 
-    def _sync(self, view: ItemView, *, accept: bool = False) -> list[Finding]:
+    def _sync(self, view: FileView, *, accept: bool = False) -> list[Finding]:
         findings = self._finish_exchange(view)
         for _ in range(_ROUNDS):
             found = self._read(view)
@@ -212,7 +237,7 @@ class Views:
                 findings += told
                 if told and told[-1].kind == "pending":
                     return findings
-            new = view.render(text, named)
+            new = view.render(text, named, b"" if last is None else last.data)
             if new == found.data or self._write(view, found, new, findings):
                 if new == found.data:
                     self._keep(view, self._known(view, new, {}, self._load(view)))
@@ -221,7 +246,7 @@ class Views:
         return findings
 
     def _import(
-        self, view: ItemView, found: _Found, last: LastText | None, *, accept: bool = False
+        self, view: FileView, found: _Found, last: LastText | None, *, accept: bool = False
     ) -> tuple[dict[str, list[str]], list[Finding]]:
         """Makes an edit a commit; returns the ids of lines that have none, and what was done."""
         assert found.data is not None, "BUG: an edit without a text"
@@ -258,7 +283,7 @@ class Views:
         return named, findings
 
     def _commit(
-        self, view: ItemView, seen: Seen, key: str, owner: int
+        self, view: FileView, seen: Seen, key: str, owner: int
     ) -> tuple[list[Finding], dict[int, str]]:
         """Commits edits once; a commit that a crash kept us from learning of is the answer."""
         done: list[JointCommit] = []
@@ -276,7 +301,7 @@ class Views:
 
     # --- files -----------------------------------------------------------------------------------
 
-    def _read(self, view: ItemView) -> _Found:
+    def _read(self, view: FileView) -> _Found:
         path = self.directory / view.path
         try:
             descriptor = open_unnoticed(path)
@@ -294,7 +319,7 @@ class Views:
             data, facts.st_mtime_ns // 1000, facts.st_uid, facts.st_ino, facts.st_mode & 0o7777
         )
 
-    def _settled(self, view: ItemView, found: _Found) -> _Found:
+    def _settled(self, view: FileView, found: _Found) -> _Found:
         """Returns the file once nobody seems to be writing it.
 
         An editor that saves through a new name leaves a file of another inode, which is whole. One
@@ -311,7 +336,7 @@ class Views:
         return found
 
     def _write(
-        self, view: ItemView, found: _Found, new: bytes, findings: list[Finding] | None = None
+        self, view: FileView, found: _Found, new: bytes, findings: list[Finding] | None = None
     ) -> bool:
         """Puts a text in the place of the file that was read.
 
@@ -345,7 +370,7 @@ class Views:
             ) from error
         return True
 
-    def _end_exchange(self, view: ItemView) -> None:
+    def _end_exchange(self, view: FileView) -> None:
         """Makes the text that is in place now the last one."""
         kept = self._kept(view)
         kept.coming.replace(kept.last)
@@ -355,7 +380,7 @@ class Views:
 
     def _take_over(
         self,
-        view: ItemView,
+        view: FileView,
         found: _Found,
         saved: bytes,
         placed: bytes,
@@ -368,6 +393,7 @@ class Views:
         """
         kept, target = self._kept(view), self.directory / view.path
         told: list[Finding] = [] if findings is None else findings
+        before = self._load(view)
         theirs = replace(found, data=saved, changed_us=self._log.clock.now_us())
         with contextlib.suppress(OSError):
             facts = os.stat(kept.new)
@@ -386,7 +412,7 @@ class Views:
             kept.new.unlink(missing_ok=True)
             kept.coming.unlink(missing_ok=True)
             return False
-        again = view.render(saved, named)
+        again = view.render(saved, named, b"" if before is None else before.data)
         facts = write_new(kept.again, again, found.mode)
         self._hold(view, kept.again)
         outcome = exchange(kept.again, target)
@@ -402,7 +428,7 @@ class Views:
         kept.again.unlink(missing_ok=True)
         return True
 
-    def _finish_exchange(self, view: ItemView) -> list[Finding]:
+    def _finish_exchange(self, view: FileView) -> list[Finding]:
         """Ends what a process that died left in the middle of an exchange."""
         kept = self._kept(view)
         if not kept.coming.exists() and not kept.new.exists():
@@ -423,7 +449,7 @@ class Views:
         self._end_exchange(view)
         return findings
 
-    def _import_late(self, view: ItemView, saved: bytes, coming: LastText) -> list[Finding]:
+    def _import_late(self, view: FileView, saved: bytes, coming: LastText) -> list[Finding]:
         """Imports what came out of an exchange that a crash followed."""
         kept = self._kept(view)
         facts = os.stat(kept.new)
@@ -440,7 +466,7 @@ class Views:
         if current.data != coming.data:
             self._set_aside(view, saved, "saved")
             return findings
-        again = view.render(saved, named)
+        again = view.render(saved, named, b"" if last is None else last.data)
         write_new(kept.again, again, current.mode)
         exchange(kept.again, self.directory / view.path)
         write_new(kept.coming, self._known(view, again, {}, last).encode())
@@ -449,10 +475,10 @@ class Views:
 
     # --- what is kept beside the files -----------------------------------------------------------
 
-    def _kept(self, view: ItemView) -> KeptFiles:
+    def _kept(self, view: FileView) -> KeptFiles:
         return KeptFiles.of(self.directory, view.path)
 
-    def _load(self, view: ItemView) -> LastText | None:
+    def _load(self, view: FileView) -> LastText | None:
         """Returns the last text of a view that is of this log; None if there is none."""
         stored = read_file(self._kept(view).last)
         if view.path in self._last and self._stored.get(view.path) == stored:
@@ -477,7 +503,7 @@ class Views:
         return [record.link.hex() for record in records] == [last.link]
 
     def _known(
-        self, view: ItemView, data: bytes, named: dict[str, list[str]], last: LastText | None
+        self, view: FileView, data: bytes, named: dict[str, list[str]], last: LastText | None
     ) -> LastText:
         """Returns a text as the last one that the log, as it is now, knows."""
         head = self._log.head(view.scope.name)
@@ -488,7 +514,7 @@ class Views:
         return replace(known, unread=last.unread, inode=last.inode, atime_ns=last.atime_ns)
 
     def _rendered(
-        self, view: ItemView, new: bytes, old: bytes | None, facts: os.stat_result
+        self, view: FileView, new: bytes, old: bytes | None, facts: os.stat_result
     ) -> LastText:
         """Returns a text that we put in the place of an old one, as the last that the log knows."""
         last = self._load(view)
@@ -503,7 +529,7 @@ class Views:
             atime_ns=facts.st_atime_ns,
         )
 
-    def _is_read(self, view: ItemView, last: LastText | None) -> bool:
+    def _is_read(self, view: FileView, last: LastText | None) -> bool:
         """Says whether anybody may have read the file that we wrote last."""
         if last is None or not last.inode or not self._notes_reads():
             return True
@@ -528,7 +554,7 @@ class Views:
         return self._are_reads_noted
 
     def _note_late_read(
-        self, view: ItemView, old: bytes, new: bytes, facts: os.stat_result
+        self, view: FileView, old: bytes, new: bytes, facts: os.stat_result
     ) -> None:
         """Looks whether the old text was read right before the exchange, when that counted."""
         last, kept = self._load(view), self._kept(view)
@@ -538,7 +564,7 @@ class Views:
             self._last[view.path] = replace(last, unread={})
             write_new(kept.coming, self._rendered(view, new, old, facts).encode())
 
-    def _hold(self, view: ItemView, path: Path) -> None:
+    def _hold(self, view: FileView, path: Path) -> None:
         """Keeps a hand on the file that we are about to put in place, whatever replaces it."""
         before = self._written.pop(view.path, None)
         if before is not None:
@@ -546,20 +572,30 @@ class Views:
         self._written[view.path] = os.open(path, getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC)
 
     def close(self) -> None:
-        """Lets go of the files. They stay as they are."""
+        """Ends keeping them fresh, after a last sync, and lets go of the files."""
+        fresh, self._fresh = self._fresh, None
+        if fresh is not None:
+            fresh.close()
         with self._mutex:
             while self._written:
                 os.close(self._written.popitem()[1])
 
-    def __del__(self) -> None:
+    def __enter__(self) -> Views:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _keep(self, view: ItemView, last: LastText) -> None:
+    def __del__(self) -> None:
+        while self._written:
+            os.close(self._written.popitem()[1])
+
+    def _keep(self, view: FileView, last: LastText) -> None:
         before = self._last.get(view.path)
         if before is None or (before.data, before.named) != (last.data, last.named):
             self._kept(view).save(last)
 
-    def _set_aside(self, view: ItemView, data: bytes, why: str) -> Path:
+    def _set_aside(self, view: FileView, data: bytes, why: str) -> Path:
         """Keeps a text beside its file as NAME.<why>-<time>; once, if it is there already."""
         target = self.directory / view.path
         for other in sorted(target.parent.glob(f"{_literal(target.name)}.{why}-*")):
@@ -571,7 +607,7 @@ class Views:
         return aside
 
     def _broken(
-        self, view: ItemView, found: _Found, last: LastText | None, broken: BrokenFile
+        self, view: FileView, found: _Found, last: LastText | None, broken: BrokenFile
     ) -> Finding:
         """Leaves a file that cannot be read where it is, and keeps a copy once it is at rest."""
         assert found.data is not None, "BUG: a broken file that is not there"

@@ -150,10 +150,7 @@ class ItemView:
         if not item.problem:
             return item.fields
         findings.append(Finding(self.path, "refused", item.problem, item.id))
-        name = "title" if "title" not in item.fields else "status"
-        if old is None:
-            return item.fields
-        return {**({name: old[name]} if name in old else {}), **item.fields}
+        return item.fields if old is None else {**old, **item.fields}
 
     def visible(self, fields: Fields) -> dict[str, Any]:
         """Returns the fields that the form can show."""
@@ -284,7 +281,9 @@ class ItemView:
 
     # --- writing ---------------------------------------------------------------------------------
 
-    def render(self, data: bytes | None, named: Mapping[str, list[str]]) -> bytes:
+    def render(
+        self, data: bytes | None, named: Mapping[str, list[str]], base: bytes = b""
+    ) -> bytes:
         """Returns the text as it should be now: this one, with what is true of its items.
 
         `named` has the ids of lines that have none, by what the line says.
@@ -308,6 +307,8 @@ class ItemView:
             if (id in known or self.source.is_shown(fields)) and not self.source.is_hidden(fields)
         }
         hidden = {id: self.visible(now[id]) for id in known & now.keys() if id not in items}
+        if self.source.is_whole:
+            hidden |= {id: {} for id in known - now.keys()}
         spliced = self.form.splice(document, items, hidden=hidden, ids=ids)
         new: bytes = spliced.encode()
         self._remember(new, spliced)

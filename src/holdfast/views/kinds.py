@@ -6,19 +6,30 @@ the file that it is written to. `register_view` adds a kind of one's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 from holdfast.core.arguments import check_call
 from holdfast.errors import NotFoundError, show_value
 from holdfast.names import check_name
 from holdfast.record.task_events import check_status
 from holdfast.scope import Scope
+from holdfast.views.directory import FileView
 from holdfast.views.item_view import ItemView
+from holdfast.views.mapping import JsonMapping, YamlMapping
 from holdfast.views.markdown import MarkdownList
-from holdfast.views.sources import ListSource, TaskSource
+from holdfast.views.rows import CatchRows, EventRows, RowView, TsvRows, YamlRows
+from holdfast.views.sources import (
+    DecisionSource,
+    IndexSource,
+    ListSource,
+    StateSource,
+    TaskSource,
+)
+from holdfast.views.yaml_list import YamlList
 
-MakeView = Callable[..., ItemView]
+MakeView = Callable[..., FileView]
 
 
 def task_list(
@@ -57,7 +68,79 @@ def learning_list(scope: Scope, file: str = "AGENT.md", *, title: str = "Learnin
     return ItemView(file, ListSource(scope, "learnings", "l"), form)
 
 
+def decision_list(
+    scope: Scope, file: str = "DECISIONS.md", *, title: str = "Decisions"
+) -> ItemView:
+    """Returns the decisions of a scope as a markdown list; what was decided stays."""
+    return ItemView(file, DecisionSource(scope), MarkdownList(title))
+
+
+def backlog(scope: Scope, file: str = "backlog.yaml", *, root: str = "backlog") -> ItemView:
+    """Returns the tasks of a scope as a list in YAML."""
+    return ItemView(file, TaskSource(scope), YamlList(root))
+
+
+def state_file(
+    scope: Scope,
+    file: str | None = None,
+    *,
+    at: str | None = None,
+    defaults: Mapping[str, Any] | None = None,
+) -> ItemView:
+    """Returns the newest state of a scope as a file, JSON or YAML by how its name ends.
+
+    With `at`, what stands below that key of it. Keys of `defaults` that are not there are shown.
+    """
+    name = f"{quote(scope.name, safe='')}.json" if file is None else file
+    form = YamlMapping() if name.endswith((".yaml", ".yml")) else JsonMapping()
+    return ItemView(name, StateSource(scope, at, dict(defaults or {})), form)
+
+
+KEEL = {
+    "head": None,
+    "decision": 0,
+    "bearing": {"work": None, "last_commit": None, "notes": None},
+    "officer": None,
+    "true_north": None,
+    "gate": None,
+    "tests": {"passed": 0, "failed": 0},
+    "weave": None,
+    "register": None,
+    "tempo": None,
+}
+"""What a `.keel-state` has if nobody said anything."""
+
+
+def keel_state(scope: Scope, file: str = ".keel-state", *, at: str = "keel") -> ItemView:
+    """Returns `state["keel"]` of a scope as JSON; what nobody has set is shown with a default."""
+    return state_file(scope, file, at=at, defaults=KEEL)
+
+
+def event_rows(scope: Scope, file: str = "events.yaml") -> RowView:
+    """Returns the own events of a scope as a YAML file that only grows."""
+    return RowView(file, EventRows(scope), YamlRows(EventRows.columns))
+
+
+def catch_rows(scope: Scope, file: str = "catch-log.tsv") -> RowView:
+    """Returns what controls have caught in a scope, as a table that only grows."""
+    return RowView(file, CatchRows(scope), TsvRows(CatchRows.columns))
+
+
+def decision_index(
+    scope: Scope, file: str = "session-decisions-index.yaml", *, recent: int = 20
+) -> ItemView:
+    """Returns the standing orders of a scope and its newest decisions, as YAML."""
+    return ItemView(file, IndexSource(scope, recent), YamlMapping())
+
+
 _KINDS: dict[str, MakeView] = {
+    "decisions": decision_list,
+    "backlog": backlog,
+    "state": state_file,
+    "keel": keel_state,
+    "events": event_rows,
+    "catches": catch_rows,
+    "decision-index": decision_index,
     "tasks": task_list,
     "goals": goal_list,
     "progress": progress_list,
@@ -72,7 +155,7 @@ def register_view(name: str, make: MakeView) -> None:
     _KINDS[check_name(name, "the name of a view")] = make
 
 
-def make_view(kind: str, scope: Scope, file: str | None = None, **options: Any) -> ItemView:
+def make_view(kind: str, scope: Scope, file: str | None = None, **options: Any) -> FileView:
     """Returns a view of a kind; without a file, in the one that it has by itself."""
     make = _KINDS.get(kind)
     if make is None:

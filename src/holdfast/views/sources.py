@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from holdfast.errors import ConflictError, ExistsError, HoldfastError, NotFoundError, UsageError
 from holdfast.joint import JointCommit
+from holdfast.record.decisions import Decision
 from holdfast.record.task_events import Task
 from holdfast.scope import Scope
 from holdfast.views.item import Fields, plain_fields
@@ -29,6 +30,11 @@ class Source(Protocol):
     @property
     def is_append_only(self) -> bool:
         """Whether what is there never changes: only new items are taken from a file."""
+        ...
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether what the log does not have does not belong into the file either."""
         ...
 
     def items(self) -> dict[str, dict[str, Any]]:
@@ -89,6 +95,7 @@ class TaskSource(Struct, frozen=True):
     scope: Scope
     statuses: tuple[str, ...] | None = None
     is_append_only = False
+    is_whole = False
     later = (("status", "outcome", "why", "owner"), ("dependencies",), ("note",))
 
     def items(self) -> dict[str, dict[str, Any]]:
@@ -171,6 +178,7 @@ class ListSource(Struct, frozen=True):
     name: str
     prefix: str
     is_append_only = False
+    is_whole = False
     later = ()
 
     def items(self) -> dict[str, dict[str, Any]]:
@@ -227,11 +235,204 @@ class ListSource(Struct, frozen=True):
         return "cancelled"
 
 
+class StateSource(Struct, frozen=True):
+    """The newest state of a scope, or what stands below one key of it: each key is an item.
+
+    Keys of `defaults` that are not there are shown with what they have there.
+    """
+
+    scope: Scope
+    at: str | None = None
+    defaults: dict[str, Any] = {}
+    is_append_only = False
+    is_whole = True
+    later = ()
+
+    def items(self) -> dict[str, dict[str, Any]]:
+        """Returns all items as they are now, in the order that a file shows them in."""
+        state: Any = self.scope.state
+        found = state if self.at is None else state.get(self.at, {})
+        known: dict[str, Any] = found.to_dict() if hasattr(found, "to_dict") else {}
+        return {key: {"value": value} for key, value in {**self.defaults, **known}.items()}
+
+    def is_shown(self, fields: Fields) -> bool:
+        """Says whether an item that is not in the file belongs there."""
+        return True
+
+    def is_hidden(self, fields: Fields) -> bool:
+        """Says whether an item that is in the file no longer belongs there."""
+        return False
+
+    def added(self, key: str) -> str | None:
+        """Returns None: a key names itself."""
+        return None
+
+    def add(self, tx: JointCommit, id: str | None, fields: Fields, key: str) -> str:
+        """Sets a new key, and returns it."""
+        assert id is not None, "BUG: a key without a name"
+        tx.scope(self.scope).set(self._path(id), fields["value"])
+        return id
+
+    def change(self, tx: JointCommit, id: str, fields: Fields) -> None:
+        """Sets a key; what is in its value and did not change is not written."""
+        tx.scope(self.scope).set(self._path(id), fields["value"], diff=True)
+
+    def remove(self, tx: JointCommit, id: str) -> str:
+        """Deletes a key."""
+        tx.scope(self.scope).delete(self._path(id), missing_ok=True)
+        return "deleted"
+
+    def _path(self, key: str) -> tuple[str, ...]:
+        return (key,) if self.at is None else (self.at, key)
+
+
+class DecisionSource(Struct, frozen=True):
+    """The decisions of a scope, oldest first. What was decided stays; new ones are taken."""
+
+    scope: Scope
+    is_append_only = True
+    is_whole = False
+    later = ()
+
+    def items(self) -> dict[str, dict[str, Any]]:
+        """Returns all items as they are now, in the order that a file shows them in."""
+        found = reversed(self.scope.recall(recent=1_000_000).recent)
+        return {one.id: decision_fields(one) for one in found}
+
+    def is_shown(self, fields: Fields) -> bool:
+        """Says whether an item that is not in the file belongs there."""
+        return True
+
+    def is_hidden(self, fields: Fields) -> bool:
+        """Says whether an item that is in the file no longer belongs there."""
+        return False
+
+    def added(self, key: str) -> str | None:
+        """Returns the id of the decision that an earlier import added with this key."""
+        found = self.scope.recall(recent=1_000_000).recent
+        return next((one.id for one in found if one.key == key), None)
+
+    def add(self, tx: JointCommit, id: str | None, fields: Fields, key: str) -> str:
+        """Decides what somebody wrote, in the name of whom they name; an outcome closes it."""
+        decided = tx.scope(self.scope).decide(
+            fields["title"],
+            because=fields.get("why"),
+            priority=fields.get("priority", 0),
+            owner=fields.get("owner", self.scope._log.actor),
+            key=key,
+        )
+        if fields.get("status") == "completed":
+            tx.outcome(decided, fields.get("outcome", "done"))
+        return decided.id
+
+    def change(self, tx: JointCommit, id: str, fields: Fields) -> None:
+        """Raises UsageError: what was decided stays."""
+        raise UsageError("what was decided stays as it is")
+
+    def remove(self, tx: JointCommit, id: str) -> str:
+        """Raises UsageError: what was decided stays."""
+        raise UsageError("what was decided stays as it is")
+
+
+class IndexSource(Struct, frozen=True):
+    """Standing orders, which always count, and a window over the newest decisions.
+
+    An entry that somebody adds to either list is a decision; nothing else of it can be edited.
+    """
+
+    scope: Scope
+    recent: int = 20
+    is_append_only = False
+    is_whole = True
+    later = ()
+
+    def items(self) -> dict[str, dict[str, Any]]:
+        """Returns the two lists."""
+        found = self.scope.recall(recent=self.recent)
+        return {
+            "standing_orders": {"value": [_indexed(one) for one in found.orders]},
+            "recent": {"value": [_indexed(one) for one in found.recent]},
+        }
+
+    def is_shown(self, fields: Fields) -> bool:
+        """Says whether an item that is not in the file belongs there."""
+        return True
+
+    def is_hidden(self, fields: Fields) -> bool:
+        """Says whether an item that is in the file no longer belongs there."""
+        return False
+
+    def added(self, key: str) -> str | None:
+        """Returns None: a list names itself."""
+        return None
+
+    def add(self, tx: JointCommit, id: str | None, fields: Fields, key: str) -> str:
+        """Raises UsageError: there are two lists."""
+        raise UsageError(f'there is no list "{id}": standing_orders and recent are the two')
+
+    def change(self, tx: JointCommit, id: str, fields: Fields) -> None:
+        """Decides what somebody has added to a list."""
+        now: list[Any] = self.items()[id]["value"]
+        value = fields["value"]
+        said = cast("list[Any]", value) if isinstance(value, list) else []
+        new = [one for one in said if one not in now]
+        texts = [_decision_of(one) for one in new]
+        if len(said) != len(now) + len(new) or not all(texts):
+            raise UsageError("decisions are added to the index, and neither changed nor removed")
+        for text, because in (one for one in texts if one is not None):
+            tx.scope(self.scope).decide(
+                text,
+                because=because,
+                standing=id == "standing_orders",
+                owner=self.scope._log.actor,
+            )
+
+    def remove(self, tx: JointCommit, id: str) -> str:
+        """Raises UsageError: the index has its two lists."""
+        raise UsageError("decisions are added to the index, and neither changed nor removed")
+
+
+def _indexed(decision: Decision) -> dict[str, Any]:
+    found: dict[str, Any] = {"id": decision.id, "decision": decision.decision}
+    if decision.rationale is not None:
+        found["because"] = decision.rationale
+    return {**found, "status": decision.status}
+
+
+def _decision_of(said: Any) -> tuple[str, str | None] | None:
+    """Returns the text and the reason of an entry that somebody wrote; None if it is none."""
+    if isinstance(said, str):
+        return said, None
+    known = cast("dict[str, Any]", said) if isinstance(said, dict) else {}
+    text, because = known.get("decision"), known.get("because")
+    if not isinstance(text, str) or "id" in known:
+        return None
+    return text, because if isinstance(because, str) else None
+
+
+_STATUSES = {"open": "open", "standing": "in_progress", "closed": "completed"}
+
+
+def decision_fields(decision: Decision) -> dict[str, Any]:
+    """Returns the fields of a decision."""
+    status = _STATUSES.get(decision.status, "cancelled")
+    return plain_fields(
+        {
+            "title": decision.decision,
+            "status": status,
+            "priority": decision.priority,
+            "owner": decision.owner,
+            "why": decision.rationale,
+            "outcome": decision.outcome,
+        }
+    )
+
+
 def _stored(fields: Fields) -> dict[str, Any]:
-    return {name: codec_list(value) for name, value in fields.items()}
+    return {name: as_stored(value) for name, value in fields.items()}
 
 
-def codec_list(value: Any) -> Any:
+def as_stored(value: Any) -> Any:
     """Returns a value as it is stored: a tuple is a list there."""
     return list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value
 

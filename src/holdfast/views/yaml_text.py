@@ -1,0 +1,141 @@
+"""YAML as text with places in it: loaded as plain data, and dumped block by block.
+
+No tag makes an object, and no alias makes more of a file than stands in it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import date, datetime
+from io import StringIO
+from typing import Any, cast
+
+from holdfast.errors import UnavailableError
+from holdfast.views.item import BrokenFile
+
+_LINE = re.compile(r"[^\n]*(?:\n|$)")
+_MARKERS = re.compile(r"^<<<<<<<.*^=======.*^>>>>>>>", re.MULTILINE | re.DOTALL)
+_VALUES_MAX = 1_000_000
+_BYTES_MAX = 32 << 20
+_LITERAL = re.compile(r"[|>][-+]?\d?[-+]?[ \t]*(?:#.*)?[\r\n]*$")
+
+
+def split_lines(text: str) -> list[str]:
+    """Returns the lines of a text, each with its end."""
+    return [line for line in _LINE.findall(text) if line]
+
+
+def refuse_markers(text: str) -> None:
+    """Raises BrokenFile for the markers of a merge."""
+    if _MARKERS.search(text):
+        raise BrokenFile("it holds the markers of a merge that is not finished")
+
+
+def load_yaml(text: str) -> Any:
+    """Returns the mapping or list of a text with its places, None if it is empty."""
+    refuse_markers(text)
+    if len(text) > _BYTES_MAX:
+        raise BrokenFile(f"it has {len(text)} characters: at most {_BYTES_MAX} are read")
+    yaml = _yaml()
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        return yaml.load(text)
+    except (YAMLError, ValueError, RecursionError, AssertionError) as error:
+        said = " ".join(str(error).split())
+        raise BrokenFile(f"it is no YAML: {said}") from error
+
+
+def plain_mapping(root: Any) -> dict[str, Any]:
+    """Returns a mapping as plain data, or raises BrokenFile."""
+    if not isinstance(root, Mapping):
+        raise BrokenFile("it is no mapping")
+    return cast("dict[str, Any]", plain(root, [_VALUES_MAX]))
+
+
+def plain(value: Any, left: list[int] | None = None) -> Any:
+    """Returns a loaded value as plain data; times as text; what JSON cannot hold is refused."""
+    left = left or [_VALUES_MAX]
+    left[0] -= 1
+    if left[0] < 0:
+        raise BrokenFile(f"it holds more than {_VALUES_MAX} values, aliases counted")
+    if hasattr(value, "tag") and getattr(value.tag, "value", None):
+        raise BrokenFile(f"it holds the tag {value.tag.value}: tags are not read")
+    if isinstance(value, Mapping):
+        return _plain_mapping(cast("Mapping[Any, Any]", value), left)
+    if isinstance(value, list | tuple):
+        return [plain(one, left) for one in cast("list[Any]", value)]
+    if isinstance(value, datetime | date):
+        return str(value)
+    if value is None or isinstance(value, bool):
+        return value
+    if type(value).__name__ == "ScalarBoolean":
+        return bool(value)
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return float(value)
+    raise BrokenFile(f"it holds {value!r}, which cannot be stored")
+
+
+def _plain_mapping(value: Mapping[Any, Any], left: list[int]) -> dict[str, Any]:
+    for key in value:
+        if not isinstance(key, str):
+            raise BrokenFile(f"its key {key!r} is no text: put it in quotes")
+    return {str(key): plain(one, left) for key, one in value.items()}
+
+
+def block_end(lines: list[str], start: int, end: int) -> int:
+    """Returns where a block ends: comments and empty lines before the next one are not its own.
+
+    Those after a text in block style may be part of that.
+    """
+    if _LITERAL.search(lines[start]):
+        return end
+    while end > start + 1 and (not lines[end - 1].strip() or lines[end - 1].startswith("#")):
+        end -= 1
+    return end
+
+
+def merge_into(old: Any, key: Any, value: Any) -> None:
+    """Puts a value into a loaded mapping so that what it has in common with the old one stays."""
+    before = old.get(key)
+    if isinstance(before, dict) and isinstance(value, dict):
+        known, wanted = cast("dict[str, Any]", before), cast("dict[str, Any]", value)
+        for name in [name for name in known if name not in wanted]:
+            del known[name]
+        for name, one in wanted.items():
+            if name not in known or plain(known[name]) != one:
+                merge_into(known, name, one)
+        return
+    old[key] = value
+
+
+def dump_block(value: Any, ending: str, indent: int = 0) -> list[str]:
+    """Returns a mapping or list as lines, so far to the right."""
+    stream = StringIO()
+    _yaml().dump(value, stream)
+    pad = " " * indent
+    lines = [pad + line if line.strip() else line for line in split_lines(stream.getvalue())]
+    return [line[:-1] + ending if line.endswith("\n") else line + ending for line in lines]
+
+
+def _yaml() -> Any:
+    """Returns a parser that keeps what it does not understand, and makes no objects."""
+    try:
+        from ruamel.yaml import YAML
+    except ImportError as error:
+        raise UnavailableError(
+            "YAML files as views need ruamel.yaml, which is not installed",
+            hint='pip install "holdfast[views]"',
+        ) from error
+    yaml: Any = YAML(typ="rt")
+    yaml.preserve_quotes = True
+    yaml.width = 4096
+    yaml.allow_unicode = True
+    yaml.default_flow_style = False
+    return yaml
