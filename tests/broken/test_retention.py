@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import holdfast
 from holdfast import Store
-from holdfast.core import copy, retention
+from holdfast.backends.protocol import GONE, Record
+from holdfast.core import compaction, copy, retention
 from holdfast.core.blobs import Blobs
+from holdfast.core.event import BASED
 from holdfast.core.retention import Retainer
 from holdfast.core.snapshot import Snapshots
-from tests.record import test_retain
+from holdfast.testing import FakeClock
+from tests.record import test_compaction, test_retain
 from tests.unit import test_rewriting
 
 Put = Callable[[Any, str, Any], None]
@@ -57,6 +62,44 @@ def _grace_ignored(put: Put) -> None:
     put(retention, "condemned", at_once)
 
 
+def _compaction_without_the_proof(put: Put) -> None:
+    put(compaction, "prove", lambda *_: None)
+
+
+def _base_not_copied(put: Put) -> None:
+    batches = copy.batches
+
+    def without_bases(commits: Iterable[list[Record]]) -> Iterator[list[list[Record]]]:
+        for batch in batches(commits):
+            yield [
+                [replace(one, payload=GONE) if one.type == BASED else one for one in commit]
+                for commit in batch
+            ]
+
+    put(copy, "batches", without_bases)
+
+
+def _lists_forgotten(put: Put) -> None:
+    put(compaction, "held_by_lists", lambda *_: frozenset())
+
+
+def _aged(catcher: Callable[..., None], *more: str) -> Callable[..., None]:
+    """Returns a test of compaction as one that brings its own store, with a clock to move."""
+
+    def run(hf: Store, tmp_path: Path) -> None:
+        del hf
+        clock = FakeClock()
+        with holdfast.open("memory:", clock=clock) as store:
+            catcher((store, clock), *([tmp_path] if more else []))
+
+    return run
+
+
+def _on_sqlite(hf: Store, tmp_path: Path) -> None:
+    del hf
+    test_compaction.test_what_another_handle_has_in_memory_is_still_read("sqlite", tmp_path)
+
+
 PLANTS: dict[str, tuple[Callable[[Put], None], Callable[..., None]]] = {
     "hold ignored": (_hold_ignored, test_retain.test_what_is_held_stays_whatever_becomes_of_it),
     "blob collected too early": (
@@ -77,6 +120,15 @@ PLANTS: dict[str, tuple[Callable[[Put], None], Callable[..., None]]] = {
         _nothing_told,
         test_retain.test_what_a_removed_scope_held_goes_and_all_else_stays,
     ),
+    "compaction without the proof": (
+        _compaction_without_the_proof,
+        _aged(test_compaction.test_a_state_that_is_not_what_its_events_fold_to_keeps_every_event),
+    ),
+    "base not copied": (
+        _base_not_copied,
+        _aged(test_compaction.test_a_new_handle_and_a_copy_read_the_same, "tmp_path"),
+    ),
+    "events of list items let go of": (_lists_forgotten, _on_sqlite),
     "grace ignored": (_grace_ignored, test_retain.test_nothing_goes_before_its_grace_is_over),
 }
 
@@ -96,6 +148,6 @@ def _found_nothing(catcher: Callable[..., None], hf: Store, place: Any) -> bool:
     wants_place = "tmp_path" in catcher.__code__.co_varnames[: catcher.__code__.co_argcount]
     try:
         catcher(hf, place) if wants_place else catcher(hf)
-    except (AssertionError, holdfast.HoldfastError):
+    except (AssertionError, holdfast.HoldfastError, pytest.fail.Exception):
         return False
     return True

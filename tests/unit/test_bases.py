@@ -111,3 +111,15 @@ def test_a_damaged_base_is_damage(hf: Store) -> None:
     with pytest.raises(CorruptError):
         point_of(b'{"points":7}', 5, lambda name, size: b"")
     assert hf._log.find("team/a", checkpoint=BASE)
+
+
+def test_an_own_event_that_was_let_go_of_says_so() -> None:
+    with holdfast.open("memory:") as hf:
+        for number in range(2):
+            hf.team("a").record("seen", {"n": number}, unchecked=True)
+        policy = RetentionPolicy("team/*", types=["seen"], count=1)
+        assert hf.retain(policies=[policy], grace_s=0).events == 1
+        first, second = hf.team("a").history(type="seen")
+        with pytest.raises(LetGoError):
+            first.data  # noqa: B018
+        assert second.data == {"n": 1}
