@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +26,8 @@ from holdfast.views import (
     todo_list,
 )
 from holdfast.views.item import BrokenFile
+from holdfast.views.markdown import MarkdownList
+from holdfast.views.sources import task_fields
 
 
 @pytest.fixture
@@ -544,3 +548,60 @@ def test_a_text_of_another_history_says_nothing(views: Views, scope: Scope, tmp_
         assert kinds(again.sync()) == ["added", "added"]
         assert [task.title for task in fresh.tasks.list()] == ["one", "two"]
         again.close()
+
+
+def random_edit(draw: random.Random, text: str) -> str:
+    """Returns a text that a person changed in one way or another."""
+    lines = text.splitlines(keepends=True)
+    items = [at for at, line in enumerate(lines) if "<!-- hf:" in line]
+    at, kind = draw.choice(items), draw.randrange(9)
+    word = f"word{draw.randrange(10_000)}"
+    if kind == 0:
+        lines[at] = re.sub(r"\[.\]", f"[{draw.choice(' /!x-?')}]", lines[at], count=1)
+    elif kind == 1:
+        lines[at] = lines[at].replace("task", word, 1)
+    elif kind == 2:
+        said = draw.choice(["high", "low", "7"])
+        lines[at] = re.sub(r"(\[.\] )(\(.*?\) )?", rf"\1({said}) ", lines[at])
+    elif kind == 3:
+        lines[at] = re.sub(r"(; after t\d+)? <!--", "; after t1 <!--", lines[at])
+    elif kind == 4:
+        del lines[at]
+    elif kind == 5:
+        lines.append(f"- [{draw.choice(' x!')}] task {word}; by {word}\n")
+    elif kind == 6:
+        lines.append(lines[at])
+    elif kind == 7:
+        lines.insert(draw.randrange(len(lines)), f"\n{word} is prose\n\n")
+    else:
+        lines[at] = re.sub(r"(; note \w+)? <!--", f"; note {word} <!--", lines[at])
+    return "".join(lines)
+
+
+def test_a_hundred_edits_by_hand_and_none_is_silent(views: Views, scope: Scope) -> None:
+    """Each is imported, or refused with a difference; then file and log say the same."""
+    for number in range(8):
+        scope.tasks.add(f"task {number}")
+    views.sync()
+    form, prose = MarkdownList("Tasks"), set[str]()
+    for number in range(100):
+        draw = random.Random(number)
+        path = tasks_file(views)
+        before = path.read_text()
+        after = random_edit(draw, before)
+        prose |= {line for line in after.splitlines() if line.endswith("is prose")}
+        save(path, after)
+        found = views.sync()
+        old, new = (
+            [(item.id, item.fields, item.problem) for item in form.parse(text.encode()).items]
+            for text in (before, after)
+        )
+        assert bool(found) == (old != new), (number, before, after, found)
+        assert all(one.diff for one in found if one.kind == "refused")
+        shown = {item.id: item.fields for item in form.parse(path.read_bytes()).items}
+        tasks = {task.id: task_fields(task) for task in scope.tasks.list(limit=None)}
+        assert shown == {id: tasks[id] for id in shown}
+        gone = tasks.keys() - shown.keys()
+        assert {tasks[id]["status"] for id in gone} <= {"cancelled"}
+        assert prose <= set(path.read_text().splitlines())
+        assert views.sync() == []
