@@ -562,9 +562,13 @@ def test_states_that_cannot_be_kept(result: str, said: str, hf: Store, tmp_path:
 
 
 def test_what_is_no_projection(hf: Store) -> None:
-    for wrong in (7, dict, "names", None):
+    for wrong in (7, dict, None):
         with pytest.raises(UsageError, match="expected a projection"):
-            hf.project(wrong)  # pyright: ignore[reportArgumentType]
+            hf.project(wrong)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    with pytest.raises(UsageError, match="a project is a directory"):
+        hf.project("names")
+    with pytest.raises(UsageError, match="over belongs to a projection"):
+        hf.project(".", "team/red")  # pyright: ignore[reportArgumentType, reportCallIssue]
     with pytest.raises(UsageError, match="a scope is a scope or its name"):
         hf.project(names(), 7)  # pyright: ignore[reportArgumentType]
     with pytest.raises(UsageError, match="has no handler"):
