@@ -480,7 +480,7 @@ def test_planted_faults_are_found(
 
 
 def test_a_person_edits_while_updates_are_written(views: Views, scope: Scope) -> None:
-    """1,000 updates, and edits in between: nothing is lost, and the prose is byte-equal."""
+    """RALPH-22: 1,000 updates, and edits in between: nothing is lost, the prose is byte-equal."""
     for number in range(20):
         scope.tasks.add(f"task {number}")
     views.sync()

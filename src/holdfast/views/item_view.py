@@ -154,7 +154,10 @@ class ItemView:
 
     def visible(self, fields: Fields) -> dict[str, Any]:
         """Returns the fields that the form can show."""
-        return {name: fields[name] for name in self.form.fields if name in fields}
+        known = self.form.fields
+        if all(name in known for name in fields):
+            return dict(fields)
+        return {name: fields[name] for name in known if name in fields}
 
     # --- importing -------------------------------------------------------------------------------
 

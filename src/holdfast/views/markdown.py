@@ -208,6 +208,8 @@ class MarkdownList(Struct, frozen=True):
         item = one.item
         if id is None or fields is None:
             return old, item
+        if id == item.id and fields == item.fields and not item.problem:
+            return old, item
         fields = {name: fields[name] for name in self.fields if name in fields}
         if fields == item.fields and not item.problem:
             if id == item.id:

@@ -97,11 +97,22 @@ class TaskSource(Struct, frozen=True):
     is_append_only = False
     is_whole = False
     later = (("status", "outcome", "why", "owner"), ("dependencies",), ("note",))
+    seen: dict[str, tuple[Task, dict[str, Any]]] = {}
+    """The fields of each task when they were last asked for: most have not changed since."""
 
     def items(self) -> dict[str, dict[str, Any]]:
         """Returns all items as they are now, in the order that a file shows them in."""
-        found = self.scope.tasks.list(limit=None)
-        return {task.id: task_fields(task) for task in sorted(found, key=_order)}
+        table = self.scope._context.tables.of(self.scope.name)
+        with table.lock:
+            table.refresh()
+            tasks = sorted(table.tasks.values(), key=_order)
+        found: dict[str, dict[str, Any]] = {}
+        for task in tasks:
+            known = self.seen.get(task.id)
+            if known is None or known[0] is not task:
+                known = self.seen[task.id] = (task, task_fields(task))
+            found[task.id] = known[1]
+        return found
 
     def is_shown(self, fields: Fields) -> bool:
         """Says whether an item that is not in the file belongs there."""
