@@ -80,7 +80,7 @@ def _base_not_copied(put: Put) -> None:
 
 
 def _lists_forgotten(put: Put) -> None:
-    put(compaction, "held_by_lists", lambda *_: frozenset())
+    put(compaction, "must_stay", lambda *_: frozenset())
 
 
 def _aged(catcher: Callable[..., None], *more: str) -> Callable[..., None]:

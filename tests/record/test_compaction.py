@@ -266,3 +266,21 @@ def test_a_compaction_that_is_killed_anywhere_is_whole_or_resumes(
             assert team.at("two").to_dict() == {"n": {"value": 1}}, kill
             assert hf.check().findings == [], kill
     assert trials > 9
+
+
+def test_a_sealed_scope_is_known_from_its_base(tmp_path: Path) -> None:
+    """Its base is sealed too, and is found: the name that it has says nothing of the subject."""
+    place = tmp_path / "store"
+    with holdfast.open(place, keys=tmp_path / "keys", clear_ids=True) as hf:
+        team = hf.team("t", subject="ada@example.org")
+        for number in range(12):
+            name = "three" if number == 3 else None
+            team.set("n", {"value": number, "text": CANARY}, checkpoint=name)
+        assert hf.retain(policies=KEEP, grace_s=0).events > 0
+        hf._log.folds.states.clear()
+        assert (team["n"]["value"], team.at("three")["n"]["value"]) == (11, 3)
+        assert [one.name for one in team.checkpoints()] == ["three"]
+        assert hf.check().findings == []
+        assert CANARY.encode() not in payloads(hf)
+    stored = b"".join(path.read_bytes() for path in place.rglob("*") if path.is_file())
+    assert CANARY.encode() not in stored

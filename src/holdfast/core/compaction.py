@@ -44,7 +44,7 @@ def write_base(log: Log, stream: str, head: Head, *, after: int, cut: int) -> fr
     None, and nothing is written, if no change after `after` up to the cut would go. Raises
     ConflictError if the stream was written to meanwhile, and CorruptError if the states differ.
     """
-    kept = held_by_lists(log, stream, head)
+    kept = must_stay(log, stream, head)
     if not any(revision not in kept for revision in _changes(log, stream, after, cut)):
         return None
     points: list[tuple[int, int, bytes]] = []
@@ -63,6 +63,9 @@ def write_base(log: Log, stream: str, head: Head, *, after: int, cut: int) -> fr
         prove(stream, state, found.onto(state), "the base")
     write = StreamWrite(stream, (NewEvent(BASED, payload),), head.revision, checkpoint=BASE)
     log.commit(ProposedCommit((write,)))
+    # What was written is read back, the way a reader will find it: only then may anything go.
+    for state in states:
+        prove(stream, state, log.on_base(stream, head, state.revision), "the base as it is stored")
     return kept
 
 
@@ -113,13 +116,18 @@ def _changes(log: Log, stream: str, after: int, cut: int) -> Iterator[int]:
         after = page[-1].revision
 
 
-def held_by_lists(log: Log, stream: str, head: Head) -> frozenset[int]:
-    """Returns the events whose values items of lists are, in the state that a head leads to.
+def must_stay(log: Log, stream: str, head: Head) -> frozenset[int]:
+    """Returns the events that stay though a base has what they came to.
+
+    Those whose values are items of lists, in the state that a head leads to; and in a sealed stream
+    those with the name of a checkpoint, which is sealed with the payload.
 
     Snapshots, and the states in the memory of other processes, name the event of such an item in
     place of its value. So it stays for as long as the item does.
     """
     found: set[int] = set()
+    if log.subject_of(stream) is not None:
+        found.update(one.revision for one in log.find(stream))
     open_nodes: list[Any] = [log.replayed(stream, head, head.revision).root]
     while open_nodes:
         node = open_nodes.pop()

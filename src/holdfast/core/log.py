@@ -1469,7 +1469,7 @@ class Log:
         began_s = 0.0 if self.observers is None else monotonic()
         state = self._folded_to(stream, head, state, revision)
         if state.root is UNKNOWN:
-            state = self._on_base(stream, head, revision)
+            state = self.on_base(stream, head, revision)
         if revision == head.revision:
             if state.link != head.link:
                 found = f"does not fold to its head at revision {revision}"
@@ -1495,9 +1495,9 @@ class Log:
     def replayed(self, stream: str, head: Head, revision: int) -> StreamState:
         """Returns a state from the events alone: nothing in memory and no snapshot is asked."""
         state = self._folded_to(stream, head, self._root(stream), revision)
-        return self._on_base(stream, head, revision) if state.root is UNKNOWN else state
+        return self.on_base(stream, head, revision) if state.root is UNKNOWN else state
 
-    def _on_base(self, stream: str, head: Head, revision: int) -> StreamState:
+    def on_base(self, stream: str, head: Head, revision: int) -> StreamState:
         """Returns a state whose older changes were let go of, from the newest base (0059).
 
         Raises LetGoError if it has no point from which the state can be known.
@@ -1837,7 +1837,7 @@ class Log:
             return []
         if key is not None:
             key = seal.digest("key", key)
-        if checkpoint is not None and checkpoint != event.LIFE:
+        if checkpoint is not None and checkpoint not in (event.LIFE, event.BASE):
             checkpoint = seal.digest("checkpoint", checkpoint)
         found = self._backend.find(stream, key=key, checkpoint=checkpoint)
         if key is not None or checkpoint is not None:

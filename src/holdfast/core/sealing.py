@@ -30,6 +30,7 @@ from msgspec import Raw
 from holdfast.backends.protocol import GONE, Record
 from holdfast.core import codec
 from holdfast.core.event import (
+    BASE,
     CLOSED,
     FORKED,
     JOINED,
@@ -138,7 +139,7 @@ class Seal:
         """Returns payload, key, checkpoint name and meta of an event as they are stored."""
         stored_key = None if key is None else self.digest("key", key)
         stored_name = checkpoint
-        if checkpoint is not None and checkpoint != LIFE:
+        if checkpoint is not None and checkpoint not in (LIFE, BASE):
             stored_name = self.digest("checkpoint", checkpoint)
         meta = joined(meta, self.meta)
         if type in _CLEAR:

@@ -271,7 +271,7 @@ class AppliedPolicies:
             return None
         found = Condemned(name, "compacted", self._now_us, after, cut, compaction.TYPES)
         if dry_run or name in self._retainer.held():
-            return replace(found, kept=compaction.held_by_lists(self._log, name, head))
+            return replace(found, kept=compaction.must_stay(self._log, name, head))
         scope = self._scope_of(name)
         under_way = list(held_by(scope._context, name))  # pyright: ignore[reportPrivateUsage]
         if under_way or scope.is_closed:
