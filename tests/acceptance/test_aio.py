@@ -18,6 +18,7 @@ from holdfast.aio.record import (
     AsyncTasks,
 )
 from holdfast.aio.store import AsyncAudit, AsyncPendingCommit, AsyncView
+from holdfast.aio.views import AsyncViews
 from holdfast.core.transaction import View
 from holdfast.joint import JointCommit, JointScope
 from holdfast.record.audit import Audit
@@ -26,6 +27,7 @@ from holdfast.record.facts import Facts
 from holdfast.record.memory import Memory, MemorySection
 from holdfast.record.tasks import Tasks
 from holdfast.scope import Scope
+from holdfast.views import Views
 
 SYNC_ONLY = {"change_part", "checkpoint_part", "event_part", "events_part", "wanted", "finish"}
 
@@ -52,6 +54,7 @@ def public(cls: type) -> dict[str, Any]:
         (JointCommit, AsyncPendingCommit),
         (JointScope, AsyncJointScope),
         (View, AsyncView),
+        (Views, AsyncViews),
     ],
 )
 def test_parity_of_names_and_parameters(sync: type, async_: type) -> None:

@@ -480,6 +480,20 @@ def test_planted_faults_are_found(
             test(**{name: given[name] for name in names})
 
 
+def test_what_a_person_says_of_a_task_counts_over_a_claim(scope: Scope) -> None:
+    scope.tasks.add("one")
+    held = scope.tasks.claim("t1")
+    assert scope.tasks.amend("t1", status="completed", outcome="by me").outcome == "by me"
+    with pytest.raises(holdfast.LeaseLostError):
+        scope.tasks.close(held, "too late")
+    assert scope.tasks.amend("t1", status="blocked", why="no key").why == "no key"
+    assert scope.tasks.amend("t1", status="in_progress", owner="bob").owner == "bob"
+    assert scope.tasks.amend("t1", status="open", title="two").title == "two"
+    scope.tasks.update("t1", owner="bob")
+    assert scope.tasks.claim() is None
+    assert scope.tasks.claim(owner="bob", lasts="1h").owner == "bob"
+
+
 # --- beside others -------------------------------------------------------------------------------
 
 
