@@ -102,6 +102,7 @@ from holdfast.record.facts import Contradicted, Fact, Facts, Holds
 from holdfast.record.memory import Memory, MemoryItem, MemorySection
 from holdfast.record.message_events import FileChange, Message
 from holdfast.record.messages import Messages
+from holdfast.record.read_as import read_as
 from holdfast.record.repair import repair
 from holdfast.record.retention_policies import RetentionPolicy
 from holdfast.record.sessions import OpenTurn, Session
@@ -336,6 +337,7 @@ __all__ = [
     "path",
     "projection",
     "provenance",
+    "read_as",
     "register_thumb",
     "repair",
     "rule",

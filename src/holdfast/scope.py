@@ -876,6 +876,7 @@ class Scope(Generic[S_co]):
         supersedes: str | None = None,
         standing: bool = False,
         owner: str | None = None,
+        more: Mapping[str, Any] | None = None,
         if_exists: IfExists = "raise",
     ) -> OpenDecision:
         """Writes a decision down before its act; durable when it returns.
@@ -884,7 +885,8 @@ class Scope(Generic[S_co]):
         `act` are functions registered with `@holdfast.verifier` and `@holdfast.act`, or their
         names: after a crash the one is asked whether it was done, and the other does it again if
         not. A `standing` order counts until it is superseded. The same `key` decides once. An
-        `owner` is a person who answers for it: no process has to live for it.
+        `owner` is a person who answers for it: no process has to live for it. `more` has fields of
+        your own.
 
         `call` is the id of the tool call that it belongs to, and `arguments` what the tool is
         called with; `verify` and `act` find them in the decision. Each call is decided once. Its
@@ -906,6 +908,7 @@ class Scope(Generic[S_co]):
             supersedes=supersedes,
             standing=standing,
             owner=owner,
+            more=more,
             if_exists=if_exists,
         )
 

@@ -537,6 +537,30 @@ def test_bad_schemas_are_refused(hf: Store):
         _ = hf.global_().typed
 
 
+def test_what_decisions_and_messages_say_of_themselves():
+    """Their version is that of the one schema of their kind which fits their scope."""
+
+    @holdfast.schema("conversation", version=2, kind="decision")
+    class Choice(msgspec.Struct):
+        decision: str
+
+    @holdfast.schema("conversation/c*", version=3, kind="decision")
+    class Narrow(msgspec.Struct):
+        decision: str
+
+    typed = Typed([Ticket1, Choice, Narrow])
+    assert [one.type for one in typed.all] == [Ticket1]
+    assert typed.item_meta("decision", "conversation/d") == '{"schema":2}'
+    assert typed.item_meta("message", "conversation/d") is None
+    assert typed.item_meta("decision", "team/d") is None
+    with pytest.raises(holdfast.UsageError, match="has two schemas"):
+        typed.item_meta("decision", "conversation/c1")
+    with pytest.raises(holdfast.UsageError, match="has two schemas"):
+        Typed([Choice, Choice])
+    with pytest.raises(holdfast.UsageError, match="kind of a schema is state, decision or message"):
+        holdfast.schema("conversation", version=1, kind="task")  # type: ignore
+
+
 def test_migrating_looks_at_what_there_is():
     """Scopes that expired, are empty, or are of their version already are passed over."""
     clock = FakeClock()

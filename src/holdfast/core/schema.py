@@ -10,7 +10,8 @@
 
 The class stays what it is. Its `Schema` is kept beside it (`schema_of`), and the class is given
 `upgrade` and `downgrade` too, so that `@Ticket.upgrade(1)` can be written. What a type is for is
-said by its kind: the state of scopes here, events of one type elsewhere. The chain is the same.
+said by its kind: the state of scopes, their decisions or messages here, events of one type
+elsewhere. The chain is the same.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from datetime import datetime
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
 import msgspec
 
@@ -42,6 +43,9 @@ Step = Callable[[dict[str, Any]], Any]
 
 UNVERSIONED = 1
 """The version of data that was written before there was a schema."""
+
+ITEMS = ("decision", "message")
+"""What a schema can be for beside the state: each of them has a version of its own."""
 
 _KEPT_AS = "__holdfast_schema__"
 _METHODS = ("upgrade", "downgrade")
@@ -318,18 +322,28 @@ def _within(data: Mapping[str, Any], above: Sequence[str]) -> Mapping[str, Any] 
 
 
 def schema(
-    name: str, *, version: int, aliases: Mapping[str, str] | None = None
+    name: str,
+    *,
+    version: int,
+    kind: Literal["state", "decision", "message"] = "state",
+    aliases: Mapping[str, str] | None = None,
 ) -> Callable[[C], C]:
     """Returns the decorator that makes a class the schema of the state of scopes.
+
+    With another `kind` it is that of their decisions or messages, which `read_as` reads.
 
     `name` is a level, or a pattern of scope names such as `conversation/support-*`. The class
     stays what it is. `aliases` has the former names of fields: `{"outcome": "result"}`, and of
     fields within others `{"customer.mail": "customer.email"}`.
     """
+    if kind != "state" and kind not in ITEMS:
+        raise UsageError(
+            f"the kind of a schema is state, {' or '.join(ITEMS)}, found {show_value(kind)}"
+        )
 
-    def register(kind: C) -> C:
-        attach(Schema(kind, name, version=version, aliases=aliases))
-        return kind
+    def register(type: C) -> C:
+        attach(Schema(type, name, version=version, kind=kind, aliases=aliases))
+        return type
 
     return register
 

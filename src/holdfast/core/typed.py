@@ -18,7 +18,7 @@ from holdfast.core.commit import NewEvent, StreamWrite
 from holdfast.core.event import MIGRATED, StreamState, migrated_payload, state_of
 from holdfast.core.layers import reserved_prefixes
 from holdfast.core.meta import Meta, encode_meta
-from holdfast.core.schema import Schema, schema_of
+from holdfast.core.schema import ITEMS, Schema, schema_of
 from holdfast.core.shape import Misfit, Shape, show_type
 from holdfast.core.tree import MISSING, List, Map, Op, thaw
 from holdfast.core.tree.frozen import enter
@@ -37,17 +37,22 @@ class Typed:
     """The schemas of one store's scopes."""
 
     def __init__(self, schemas: Sequence[type[Any]], *, unchecked: bool = False) -> None:
-        self.all = [schema_of(kind) for kind in schemas]
+        given = [schema_of(kind) for kind in schemas]
+        self.all = [one for one in given if one.kind not in ITEMS]
+        """Those of states."""
+        self.items = [one for one in given if one.kind in ITEMS]
+        """Those of decisions and messages, which are no part of a state."""
         self.unchecked = unchecked
         """Whether scopes without a schema here may be written to, whatever they have."""
         self._known: dict[str, Schema[Any] | None] = {}
         self._shown: dict[str, tuple[bytes, Map]] = {}
-        names: dict[str, Schema[Any]] = {}
-        for one in self.all:
+        names: dict[tuple[str, str], Schema[Any]] = {}
+        for one in given:
             _check_pattern(one)
-            if one.name in names:
-                raise _doubled(one.name, [names[one.name], one])
-            names[one.name] = one
+            place = one.kind, one.name
+            if place in names:
+                raise _doubled(one.name, [names[place], one])
+            names[place] = one
 
     def of(self, stream: str) -> Schema[Any] | None:
         """Returns the schema of a scope, None if it has none; raises UsageError if it has two."""
@@ -61,6 +66,16 @@ class Typed:
                 self._known.clear()
             self._known[stream] = found[0] if found else None
             return self._known[stream]
+
+    def item_meta(self, kind: str, stream: str) -> str | None:
+        """Returns what is stored with a decision or message of a scope: the version that it has.
+
+        None if this program has no schema for it.
+        """
+        fit = [one for one in self.items if one.kind == kind and fits_pattern(one.name, stream)]
+        if len(fit) > 1:
+            raise _doubled(stream, fit)
+        return fit[0].meta if fit else None
 
     def check_schema(self, stream: str, kind: Any) -> None:
         """Raises UsageError if a class is not the schema of a scope."""
@@ -236,7 +251,11 @@ def without_schema(stream: str) -> UsageError:
 
 def _check_pattern(one: Schema[Any]) -> None:
     level = one.name.partition("/")[0]
-    if one.kind != "state" or level in reserved_prefixes() or not level.isidentifier():
+    if (
+        one.kind not in ("state", *ITEMS)
+        or level in reserved_prefixes()
+        or not level.isidentifier()
+    ):
         raise UsageError(
             f"{one!r} cannot be the schema of scopes: expected one of a level, or of a pattern "
             "such as conversation/support-*",

@@ -6,7 +6,8 @@ the event, and the mark cleared. A crash between the two leaves an open decision
 and `recovery.py` judges it.
 
     decision.opened       {"key", "decision", "owner", …}   durable before the act; with the tool
-                          "call"?, "arguments"?             call that it belongs to
+                          "call"?, "arguments"?, "more"?    call that it belongs to, and fields
+                                                            of the program's own
     decision.failed       {"key", "error", "by"}            the act raised; still open
     decision.taken        {"key", "owner", "why"}           another worker answers for it from here
     decision.closed       {"key", "outcome", "by", "how", "output"?}
@@ -44,10 +45,10 @@ from holdfast.core.arguments import (
     older_bound,
 )
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite, changed
-from holdfast.core.event import Event, from_datetime, to_datetime
+from holdfast.core.event import Event, from_datetime, to_datetime, version_of
 from holdfast.core.intent import acts, verifiers
 from holdfast.core.layers import reserved_prefixes
-from holdfast.core.meta import source_and_trust
+from holdfast.core.meta import joined, source_and_trust
 from holdfast.core.page import (
     NO_LIMIT,
     Key,
@@ -154,7 +155,9 @@ class Decision(Struct, frozen=True, kw_only=True):
     revision: int
     events: int = 1
     more: dict[str, Any] = {}
-    """What an older program wrote beside it, under names that have no place here."""
+    """What the program wrote beside it, under names that have no place here."""
+    version: int = 0
+    """The version of the schema that the program had for it; 0 if it had none."""
     source: str | None = None
     """Where it came from, as whoever opened it said."""
     trust: str | None = None
@@ -301,6 +304,7 @@ def opened(envelope: Envelope, data: dict[str, Any]) -> Decision:
         updated_at=time,
         revision=envelope.revision,
         more=data.get("more", {}),
+        version=version_of(envelope.meta),
         source=source,
         trust=trust,
     )
@@ -531,6 +535,7 @@ class Decisions:
         supersedes: str | None,
         standing: bool,
         owner: str | None,
+        more: Mapping[str, Any] | None,
         if_exists: IfExists,
     ) -> OpenDecision:
         """Writes a decision and returns the handle that closes it."""
@@ -552,6 +557,7 @@ class Decisions:
             "priority": parse_priority(priority),
             "standing": check_flag(standing, "standing"),
             "person": check_text(owner, "owner", optional=True),
+            "more": _check_more(more) or None,
         }
         data = {name: value for name, value in data.items() if value not in (None, [], False)}
         if key is not None and "@" in keyed_item.check_item_name(key, "a decision's key"):
@@ -590,12 +596,16 @@ class Decisions:
         marks = [item.mark(index, due=now_us, priority=data.get("priority", 0))]
         if "supersedes" in data:
             marks.append(item.mark(INDEX_SUPERSEDING, due=now_us))
-        write = scope._event_write(NewEvent(OPENED, codec.encode(data)), key=item.key(1))
+        said = self.log.typed.item_meta(KIND, scope.name)
+        opening = NewEvent(OPENED, codec.encode(data), meta=said)
+        write = scope._event_write(opening, key=item.key(1))
         result = keyed_item.append(self.log, item, 1, write, marks=tuple(marks))
         after = result.after[0]
         if result.redacted:
             data = codec.decode(result.written(write).new_events[-1].payload)
-        envelope = _Envelope(scope.name, after.revision, after.time, *self.log.provenance)
+        actor, meta = self.log.provenance
+        meta = meta if said is None else joined(meta, said)
+        envelope = _Envelope(scope.name, after.revision, after.time, actor, meta)
         entry = self._with_liveness(opened(envelope, data))
         if entry.is_open and not entry.is_personal:
             self.context.open_decisions[entry.id] = entry.scope
@@ -776,7 +786,8 @@ class Decisions:
         def spill(raw: bytes) -> bytes:
             return bytes(self.log.blobs.spill(Op("set", "message", Raw(raw)), entry.scope).value)
 
-        return NewEvent(MESSAGE_ADDED, encode(fields, spill))
+        meta = self.log.typed.item_meta("message", entry.scope)
+        return NewEvent(MESSAGE_ADDED, encode(fields, spill), meta=meta)
 
     def _append(
         self,
@@ -1100,6 +1111,19 @@ def _check_arguments(arguments: object) -> dict[str, Any]:
     if not isinstance(arguments, Mapping):
         raise UsageError(f"arguments are a mapping, found {show_value(arguments)}")
     return dict(cast("Mapping[str, Any]", arguments))
+
+
+def _check_more(more: object) -> dict[str, Any]:
+    """Returns the fields of the program's own, or raises UsageError."""
+    if more is not None and not isinstance(more, Mapping):
+        raise UsageError(f"more is a mapping, found {show_value(more)}")
+    found = dict(cast("Mapping[str, Any]", more or {}))
+    if taken := sorted(str(name) for name in found if name in Decision.__struct_fields__):
+        raise UsageError(
+            f"every decision has {', '.join(taken)}: more is for fields of your own",
+            hint="give it as an argument of its own, or another name",
+        )
+    return found
 
 
 class _Envelope(Struct, frozen=True):

@@ -24,7 +24,8 @@ from holdfast.backends.protocol import Cleared, Mark, Record
 from holdfast.core import codec
 from holdfast.core.arguments import check_flag, check_import_time, check_whole, update_ops
 from holdfast.core.commit import CommitResult, NewEvent, ProposedCommit, changed
-from holdfast.core.event import Moment, to_datetime
+from holdfast.core.event import Moment, to_datetime, version_of
+from holdfast.core.meta import Meta, encode_meta, joined
 from holdfast.core.tree import Op
 from holdfast.errors import ConflictError, NotFoundError, UsageError, show_value
 from holdfast.record import message_events
@@ -729,6 +730,8 @@ class Messages(History):
             begun, marks = _check_turn(turn, self)._begin()
             new_events += begun
         first = len(new_events)
+        typed = self._log.typed
+        meta = typed.item_meta("message", self.name) if typed.items else None
         for number, item in enumerate(given):
             fields = check_fields(item)
             if "id" not in fields:
@@ -743,7 +746,7 @@ class Messages(History):
                     del fields["foreign"]
             payload = encode(fields, spill or self._spill)
             own = keys[number] if keys else None
-            new_events.append(NewEvent(message_events.ADDED, payload, key=own))
+            new_events.append(NewEvent(message_events.ADDED, payload, key=own, meta=meta))
         if state is not None:
             ops = [self._log.blobs.spill(op, self.name) for op in update_ops(state)]
             new_events.append(changed(ops))
@@ -763,6 +766,8 @@ class Messages(History):
             else:
                 prepared.turn._mark_begun()
         actor, meta = self._log.provenance
+        own_meta = write.new_events[prepared.first].meta if prepared.count else None
+        meta = meta if own_meta is None else joined(meta, own_meta)
         found = [
             Message(
                 Record(self.name, before + at, after.time, message_events.ADDED, actor,
@@ -1171,7 +1176,9 @@ class Messages(History):
                 "tokens_before": before,
                 "tokens_after": after or _estimate(kept[1:]) + len(raw) // BYTES_PER_TOKEN,
             }
-            if self._commit_at(until, NewEvent(message_events.COMPACTED, codec.encode_plain(data))):
+            meta = self._log.typed.item_meta("message", self.name)
+            compacted = NewEvent(message_events.COMPACTED, codec.encode_plain(data), meta=meta)
+            if self._commit_at(until, compacted):
                 return self._standing_summary()
         raise self._contended("compact")
 
@@ -1250,7 +1257,10 @@ class Messages(History):
         A key that was used before belongs to an item that was deleted: whoever sends that again
         finds the one that is written here, after it.
         """
-        moved = NewEvent(message_events.ADDED, encode(moved_fields(message), self._spill))
+        version = version_of(message._record.meta)  # it stays as it was written
+        meta = encode_meta(Meta(schema=version)) if version else None
+        payload = encode(moved_fields(message), self._spill)
+        moved = NewEvent(message_events.ADDED, payload, meta=meta)
         if not is_new or message.foreign_id is None or not self._log.record_keys:
             return moved
         key = foreign_id_key(message.foreign_id)

@@ -134,6 +134,8 @@ def decision_document(decision: Decision) -> dict[str, Any]:
     document["output"] = encode_value(decision.output)
     document["arguments"] = encode_value(decision.arguments)
     document["more"] = encode_value(decision.more)
+    if not decision.version:
+        del document["version"]  # only a program with a schema for decisions has them
     return document
 
 
