@@ -216,6 +216,8 @@ def _check_stored(id: str) -> str:
 
 
 GLOBAL = "global"
+PROJECT = "project"
+"""The level of projects: registered below global by whoever makes the first one."""
 TEAM = "team"
 WORKFLOW = "workflow"
 CONVERSATION = "conversation"

@@ -165,7 +165,7 @@ def test_what_somebody_saves_meanwhile_is_kept(
     can_exchange: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     if not can_exchange:
-        monkeypatch.setattr("holdfast.views.exchange._library", lambda: None)
+        monkeypatch.setattr("holdfast.exchange._system_call", lambda: None)
     path = tmp_path / "AGENTS.md"
     path.write_bytes(b"mine\n")
     saving_meanwhile(path, [b"theirs 0\n", b"theirs 1\n"], monkeypatch)

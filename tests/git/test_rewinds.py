@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -193,10 +194,13 @@ def test_a_file_changed_after_the_message_that_changed_it_stays(
     assert (done.skipped, project.read("a.txt")) == ({}, "one\n")
 
 
+@pytest.mark.parametrize("can_exchange", [True, False])
 def test_an_edit_at_the_last_moment_is_not_lost(
-    project: Project, rewinds: Rewinds, monkeypatch: pytest.MonkeyPatch
+    can_exchange: bool, project: Project, rewinds: Rewinds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The editor saves between our look and our write: the exchange finds its text."""
+    if not can_exchange:
+        monkeypatch.setattr("holdfast.exchange._system_call", lambda: None)
     rewinds.mark("start")
     project.write("a.txt", "two\n")
     write_beside = work_trees._write_beside
@@ -210,6 +214,30 @@ def test_an_edit_at_the_last_moment_is_not_lost(
     assert done.skipped == {"a.txt": "changed since"}
     assert project.read("a.txt") == "saved just now\n"
     assert [path.name for path in project.path.iterdir() if "rewind" in path.name] == []
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_two_edits_at_the_last_moment_are_both_kept(
+    can_exchange: bool, project: Project, rewinds: Rewinds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The editor saves before the exchange, and again before its text is put back."""
+    if not can_exchange:
+        monkeypatch.setattr("holdfast.exchange._system_call", lambda: None)
+    rewinds.mark("start")
+    project.write("a.txt", "two\n")
+    real, texts = work_trees.exchange, ["first\n", "second\n"]
+
+    def and_save(*arguments: Any, **options: Any) -> Any:
+        project.write("a.txt", texts.pop(0))
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(work_trees, "exchange", and_save)
+    done = rewinds.rewind("start")
+    [reason] = done.skipped.values()
+    assert reason.startswith("changed since, twice")
+    [kept] = [path for path in project.path.iterdir() if "rewind" in path.name]
+    assert {kept.read_text(), project.read("a.txt")} == {"first\n", "second\n"}
+    assert reason.endswith(kept.name)
 
 
 def test_commits_and_branches_stay(project: Project, rewinds: Rewinds) -> None:

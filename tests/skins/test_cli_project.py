@@ -175,3 +175,16 @@ def test_a_doctor_says_what_is_wrong_and_a_file_is_restored(shop: Path, cli: Any
     cli("project", "recover")
     (shop / "typed").write_text("")
     assert "leave out --from-files" in cli("project", "recover", "--from-files", code=2).err
+
+
+def test_a_task_begins_a_project_from_the_command_line(tmp_path: Path) -> None:
+    place = str(tmp_path / "store")
+    with holdfast.open(place):
+        pass
+    words = ["task", "add", "project/shop", "build the form", "--store", place]
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", *words], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    with holdfast.open(place) as hf:
+        assert [one.title for one in hf.scopes("project")[0].tasks.list()] == ["build the form"]

@@ -415,3 +415,15 @@ def test_events_of_a_time() -> None:
             found(since=datetime(2026, 1, 1))
         with pytest.raises(UsageError, match="until is a time, or a length of time"):
             found(until="soon")
+
+
+def test_an_event_that_was_let_go_of_says_so() -> None:
+    with holdfast.open("memory:") as hf:
+        for number in range(3):
+            hf.team("a").record("measured", {"n": number}, unchecked=True)
+        few = holdfast.RetentionPolicy("team/*", types=["measured"], count=1)
+        assert hf.retain(policies=[few], grace_s=0).events == 2
+        gone, *_, kept = hf.team("a").history(type="measured")
+        with pytest.raises(holdfast.LetGoError):
+            gone.data  # noqa: B018
+        assert kept.data == {"n": 2}

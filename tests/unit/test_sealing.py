@@ -267,3 +267,17 @@ def test_a_commit_that_a_change_of_its_subject_overtakes_is_prepared_again(tmp_p
         other.unhold_subject("ada")
         hf._log.newest(stream_of("team/red", scope.subject or ""))
         assert scope.set("n", 3) == 3
+
+
+def test_sealed_names_are_found_one_by_one_and_all_together(tmp_path: Path) -> None:
+    with store(tmp_path) as hf:
+        scope = hf.team("red", subject="ada")
+        scope.set("n", 1, key="k", checkpoint="first")
+        scope.set("n", 2, checkpoint="second")
+        scope.set("n", 3)
+        assert [one.name for one in scope.checkpoints()] == ["second", "first"]
+        assert [one.name for one in hf._log.find("team/red")] == ["second", "first"]
+        assert [one.revision for one in hf._log.find("team/red", key="k")] == [1]
+        assert [one.revision for one in hf._log.find("team/red", checkpoint="first")] == [1]
+        hf.erase("ada")
+        assert hf._log.find("team/red", checkpoint="first") == []

@@ -375,25 +375,25 @@ def test_a_save_in_the_middle_of_our_write_is_imported(
 def test_a_file_system_that_cannot_exchange_names(
     views: Views, scope: Scope, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.views.exchange._library", lambda: None)
+    monkeypatch.setattr("holdfast.exchange._system_call", lambda: None)
     test_a_save_in_the_middle_of_our_write_is_imported(views, scope, monkeypatch)
 
 
 def test_a_file_that_is_made_while_it_is_taken_away_stays(
     views: Views, scope: Scope, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.views.exchange._library", lambda: None)
+    monkeypatch.setattr("holdfast.exchange._system_call", lambda: None)
     scope.tasks.add("one")
     views.sync()
     path, real = tasks_file(views), os.link
     text = path.read_text().replace("[ ] one", "[x] one")
     left = [1]
 
-    def link(new: Path, target: Path) -> None:
+    def link(*names: str, **options: Any) -> None:
         if left[0]:
             left[0] = 0
             save(path, text)
-        real(new, target)
+        real(*names, **options)
 
     monkeypatch.setattr(os, "link", link)
     scope.tasks.add("two")

@@ -87,7 +87,7 @@ WORKER = """
 import os, signal, sys
 from pathlib import Path
 import holdfast
-from holdfast.views import directory, exchange, last_text, state_file, task_list
+from holdfast.views import directory, last_text, state_file, task_list
 
 root, left = Path(sys.argv[1]), int(sys.argv[2])
 
@@ -109,7 +109,7 @@ with holdfast.open(root / "store", durability="process") as hf:
     at(last_text, "write_new")
     at(os, "link")
     at(Path, "replace")
-    at(Path, "unlink")
+    at(os, "unlink")
     commit = type(hf).commit
     def committed(self, *arguments, **options):
         done = commit(self, *arguments, **options)

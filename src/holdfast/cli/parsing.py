@@ -29,7 +29,7 @@ from holdfast.core import codec
 from holdfast.core.arguments import parse_path
 from holdfast.core.listing import adopt_levels
 from holdfast.errors import CorruptError, NotFoundError, UsageError
-from holdfast.names import check_scope_name, split_name
+from holdfast.names import GLOBAL, PROJECT, check_scope_name, split_name
 from holdfast.query.form import OPERATORS, Operator, Where, nearest
 from holdfast.scope import Scope
 from holdfast.store import Store
@@ -114,7 +114,7 @@ def find_scope(
     One that was removed has none either, unless `even_removed` asks for what it was before.
 
     Scopes of levels that an application registered can be read and written like any other; only an
-    application makes the first one of a level.
+    application makes the first one of a level. The level of projects is one that we know.
     """
     typed = name.removesuffix("…") if must_exist else name
     name = check_scope_name(typed)
@@ -124,6 +124,8 @@ def find_scope(
             adopt_levels(store._log, store._levels)
         if store._log.head(name) is not None:
             store._levels.adopt(level)  # a stream of a layer, or of a level that nobody recorded
+        elif level == PROJECT and not must_exist and not store._levels.has(level):
+            store.register_level(PROJECT, below=GLOBAL)
     if must_exist and store._log.head(name) is None:
         names = islice(store._log.streams(), NAMES_MAX)
         whole = complete(name, names, "scope", hint="holdfast scopes")

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from holdfast.errors import ConflictError, UnavailableError, UsageError, show_error
-from holdfast.views.exchange import exchange, put, read_file, write_new
+from holdfast.exchange import exchange, put, read_file, write_new
 
 _logger = logging.getLogger("holdfast.context")
 

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from holdfast.clock import SystemClock
 from holdfast.errors import GitError
-from holdfast.git.exchange import exchange
+from holdfast.exchange import exchange, put
 from holdfast.git.repository import GITLINK, SYMLINK, Entry, Repository
 from holdfast.names import short_id
 from holdfast.views.last_text import DIRECTORY as KEPT_BY_VIEWS
@@ -320,7 +320,7 @@ class WorkTree:
             if entry is None:
                 return self._remove(folder, name, beside, expected)
             _write_beside(folder, beside, entry, data, name)
-            return self._replace(folder, name, beside, expected)
+            return self._replace(folder, name, beside, expected, entry)
         except OSError as error:
             return f"cannot be written: {error.strerror}"
         finally:
@@ -328,20 +328,23 @@ class WorkTree:
                 os.unlink(beside, dir_fd=folder)
             os.close(folder)
 
-    def _replace(self, folder: int, name: str, beside: str, expected: Entry | None) -> str | None:
+    def _replace(
+        self, folder: int, name: str, beside: str, expected: Entry | None, entry: Entry
+    ) -> str | None:
         if expected is None:
-            try:
-                os.link(beside, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
-            except FileExistsError:
-                return "changed since"
-            return None
-        if not exchange(folder, beside, name):
-            os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
-            return None
-        if self._entry_in(folder, beside) != expected:
-            exchange(folder, beside, name)
+            return None if put(beside, name, folder=folder) else "changed since"
+        outcome = exchange(beside, name, folder=folder)
+        if outcome == "absent":
             return "changed since"
-        return None
+        if self._entry_in(folder, beside) == expected:
+            return None if outcome == "exchanged" else "changed since"
+        if outcome == "exchanged":
+            outcome = exchange(beside, name, folder=folder)
+        if self._entry_in(folder, beside) not in (entry, expected):
+            # Saved twice in between: one has the name, and nothing but this has the other.
+            os.rename(beside, beside + ".saved", src_dir_fd=folder, dst_dir_fd=folder)
+            return f"changed since, twice; what was saved first is {beside}.saved"
+        return "changed since"
 
     def _remove(self, folder: int, name: str, beside: str, expected: Entry | None) -> str | None:
         os.rename(name, beside, src_dir_fd=folder, dst_dir_fd=folder)
@@ -363,7 +366,7 @@ class WorkTree:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(self._root, path))
             else:
-                kept[path] = "was left by a rewind that was killed, and nothing else has it"
+                kept[path] = "was left by a rewind, and nothing else has it"
         return kept
 
     def remove_empty_folders(self, paths: Iterable[str]) -> None:

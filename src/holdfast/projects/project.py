@@ -16,7 +16,7 @@ from holdfast.core.arguments import Duration, check_flag, check_seconds, check_t
 from holdfast.core.inbox import Inbox
 from holdfast.errors import UsageError
 from holdfast.git.rewinds import RewindPoint
-from holdfast.names import GLOBAL
+from holdfast.names import GLOBAL, PROJECT
 from holdfast.projects import doctor, handoff, inbox, outcome, recovery, sessions, tree
 from holdfast.projects.coordinator import Coordinator, Holder, Mode, holder_of
 from holdfast.projects.doctor import Ailment, Remedy
@@ -42,8 +42,6 @@ from holdfast.views import (
 if TYPE_CHECKING:
     from holdfast.store import Store
 
-LEVEL = "project"
-"""The level of projects' scopes, below the global one."""
 INBOX_SESSION = "inbox"
 """The session that messages are answered in when nobody is in another."""
 
@@ -70,9 +68,9 @@ class Project:
         self.root = project_root(directory)
         self.settings: Settings = load_settings(self.root)
         self.id = project_id(self.root, self.settings)
-        if not any(level.name == LEVEL for level in store._levels.registered()):
-            store.register_level(LEVEL, below=GLOBAL)
-        self.scope: Scope = store.scope(LEVEL, self.id)
+        if not any(level.name == PROJECT for level in store._levels.registered()):
+            store.register_level(PROJECT, below=GLOBAL)
+        self.scope: Scope = store.scope(PROJECT, self.id)
         self._box = Inbox(store._log, self.scope.name)
 
     def __repr__(self) -> str:

@@ -6,7 +6,6 @@ markdown     a markdown file with items in it, spliced
 sources      where items are in the log
 item_view    a file of items: a form and a source, and the merge of an edit
 last_text    the last text that the log knows
-exchange     two names exchanged in one step
 directory    a directory of views, kept true to the log
 kinds        the views that are built in, by name
 """

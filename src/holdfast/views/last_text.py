@@ -18,7 +18,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct, field
 
-from holdfast.views.exchange import read_file, write_new
+from holdfast.exchange import read_file, write_new
 
 DIRECTORY = ".holdfast-views"
 

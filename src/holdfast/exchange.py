@@ -10,16 +10,18 @@ new one is linked to its name, which fails if somebody made a file there meanwhi
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-_AT_FDCWD = -100
-_RENAME_EXCHANGE = 2
-_RENAME_SWAP = 2
+_HERE = -2 if sys.platform == "darwin" else -100
+"""AT_FDCWD: a name is taken as it would be without a folder."""
+_EXCHANGE = 2
+"""RENAME_EXCHANGE of Linux, and RENAME_SWAP of macOS."""
 _CANNOT = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
@@ -66,70 +68,77 @@ def write_new(path: Path, data: bytes, mode: int | None = None) -> os.stat_resul
 Exchanged = Literal["exchanged", "absent", "beaten"]
 
 
-def exchange(new: Path, target: Path) -> Exchanged:
+def exchange(new: str | Path, target: str | Path, *, folder: int | None = None) -> Exchanged:
     """Puts `new` in the place of `target`, and what was there in the place of `new`.
+
+    With `folder`, the descriptor of a folder, both are names in that folder, wherever it is now.
 
     "absent": there is no file to exchange it with, and nothing has changed; `put` makes one.
     "beaten": what was there is in the place of `new`, but somebody else's file has the name now.
     """
     try:
-        _swap(new, target)
+        _swap(os.fsencode(new), os.fsencode(target), folder)
     except FileNotFoundError:
         return "absent"
     except OSError as error:
         if error.errno not in _CANNOT:
             raise
-        return _take_and_link(new, target)
+        return _take_and_link(os.fsdecode(new), os.fsdecode(target), folder)
     return "exchanged"
 
 
-def put(new: Path, target: Path) -> bool:
+def put(new: str | Path, target: str | Path, *, folder: int | None = None) -> bool:
     """Gives a new file its name; returns False if somebody made one of that name meanwhile."""
     try:
-        os.link(new, target)
+        os.link(new, target, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
     except FileExistsError:
         return False
-    new.unlink()
+    os.unlink(new, dir_fd=folder)
     return True
 
 
-def _take_and_link(new: Path, target: Path) -> Exchanged:
+def _take_and_link(new: str, target: str, folder: int | None) -> Exchanged:
     """Exchanges two names in two steps: the file is taken away, then the new one gets its name.
 
     Between the two there is no file of that name. If somebody makes one then, theirs stays.
     """
-    taken = new.with_name(new.name + ".taken")
+    taken = new + ".taken"
     try:
-        os.rename(target, taken)
+        os.rename(target, taken, src_dir_fd=folder, dst_dir_fd=folder)
     except FileNotFoundError:
         return "absent"
     is_ours = True
     try:
-        os.link(new, target)
+        os.link(new, target, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
     except FileExistsError:
         is_ours = False
-    os.replace(taken, new)
+    os.replace(taken, new, src_dir_fd=folder, dst_dir_fd=folder)
     return "exchanged" if is_ours else "beaten"
 
 
-def _swap(one: Path, other: Path) -> None:
+def _swap(one: bytes, other: bytes, folder: int | None) -> None:
     """Exchanges two names, or raises OSError."""
-    library = _library()
-    if library is None:
+    import ctypes
+
+    call = _system_call()
+    if call is None:
         raise OSError(errno.ENOSYS, "this system cannot exchange two names")
-    first, second = os.fsencode(one), os.fsencode(other)
+    at = _HERE if folder is None else folder
     ctypes.set_errno(0)
-    if sys.platform == "darwin":
-        failed = library.renamex_np(first, second, _RENAME_SWAP)
-    else:
-        failed = library.renameat2(_AT_FDCWD, first, _AT_FDCWD, second, _RENAME_EXCHANGE)
-    if failed:
+    if call(at, one, at, other, _EXCHANGE):
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), str(other))
+        raise OSError(number, os.strerror(number), os.fsdecode(other))
 
 
-def _library() -> Any:
-    """Returns the C library if it can exchange names."""
-    library = ctypes.CDLL(None, use_errno=True)
-    name = "renamex_np" if sys.platform == "darwin" else "renameat2"
-    return library if hasattr(library, name) else None
+@cache
+def _system_call() -> Callable[..., Any] | None:
+    """Returns what exchanges names in the C library; None on a system that has not got it."""
+    import ctypes
+
+    name = "renameatx_np" if sys.platform == "darwin" else "renameat2"
+    call: Any = getattr(ctypes.CDLL(None, use_errno=True), name, None)
+    if call is not None:
+        number, text = ctypes.c_int, ctypes.c_char_p
+        call.argtypes = [number, text, number, text, ctypes.c_uint]
+        call.restype = number
+    return call
