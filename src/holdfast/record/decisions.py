@@ -541,16 +541,14 @@ class Decisions:
         """Writes a decision and returns the handle that closes it."""
         if if_exists not in ("raise", "attach"):
             raise UsageError(f"if_exists is raise or attach, found {show_value(if_exists)}")
-        _check_list(alternatives, "alternatives")
-        _check_list(links, "links")
         data: dict[str, Any] = {
             "decision": check_text(decision, "a decision"),
             "rationale": check_text(because, "because", optional=True),
             "planned_action": check_text(action, "action", optional=True),
             "verify": None if verify is None else verifiers.name(verify),
             "act": None if act is None else acts.name(act),
-            "alternatives": [check_text(one, "an alternative") for one in alternatives],
-            "links": [[link.kind, link.to] for link in map(parse_link, links)],
+            "alternatives": _check_alternatives(alternatives),
+            "links": _check_links(links),
             "call": None if call is None else check_fields({"role": "tool", "id": call})["id"],
             "arguments": None if arguments is None else _check_arguments(arguments),
             "supersedes": supersedes,
@@ -1143,6 +1141,16 @@ def _keyed_item(entry: Decision) -> KeyedItem:
 def _index(entry: Decision) -> str:
     """Returns the index that has a decision's mark; empty for one that is closed."""
     return {"open": INDEX_OPEN, "standing": INDEX_STANDING}.get(entry.status, "")
+
+
+def _check_alternatives(given: Sequence[str]) -> list[str]:
+    _check_list(given, "alternatives")
+    return [check_text(one, "an alternative") for one in given]
+
+
+def _check_links(given: Sequence[Link | str | tuple[str, str]]) -> list[list[str]]:
+    _check_list(given, "links")
+    return [[link.kind, link.to] for link in map(parse_link, given)]
 
 
 def _check_list(given: object, what: str) -> None:
