@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ from holdfast.views import (
     state_file,
 )
 from holdfast.views.item import BrokenFile
+from holdfast.views.kinds import KEEL
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = [
@@ -242,6 +244,121 @@ def test_a_backlog_and_a_runtime_state(hf: Store, red: Scope, tmp_path: Path) ->
     (tmp_path / ".keel-state").unlink()
     views.sync()
     assert json.loads((tmp_path / ".keel-state").read_text())["officer"] == "ann"
+
+
+def test_a_runtime_state_that_is_lost_is_rendered_anew(
+    hf: Store, red: Scope, tmp_path: Path
+) -> None:
+    """BOOT-21: also without the last text of it; what nobody has set has a default."""
+    red.set(("keel", "officer"), "ann")
+    path = tmp_path / ".keel-state"
+    with hf.views(tmp_path, [keel_state(red)]) as views:
+        views.sync()
+        whole = json.loads(path.read_text())
+    assert whole == {**KEEL, "officer": "ann"}
+    path.unlink()
+    shutil.rmtree(tmp_path / ".holdfast-views")
+    with hf.views(tmp_path, [keel_state(red)]) as views:
+        assert views.sync() == []
+        assert json.loads(path.read_text()) == whole
+        edit(views, ".keel-state", lambda text: text.replace('  "gate": null,\n', ""))
+        assert json.loads(path.read_text()) == whole
+        assert edit(views, ".keel-state", lambda _: '{"officer": "bob"}\n') == ["pending"]
+        views.accept(".keel-state")
+        assert json.loads(path.read_text()) == {**KEEL, "officer": "bob"}
+
+
+MISFITS = {
+    "a status that is none": ("status: open", "status: finished"),
+    "a field that is none": ("    status: open", "    colour: red\n    status: open"),
+    "a title that is no text": ("title: build it", "title: 3"),
+    "no title": ("    title: build it\n", ""),
+    "tags that are no list": ("    status: open", "    tags: web\n    status: open"),
+}
+
+
+@pytest.mark.parametrize("misfit", MISFITS)
+def test_an_edit_that_breaks_the_schema_of_a_backlog(
+    misfit: str, hf: Store, red: Scope, tmp_path: Path
+) -> None:
+    """It is refused with a diff, and the file is what the events say."""
+    views = hf.views(tmp_path, [backlog(red)], person="ann")
+    red.tasks.add("build it")
+    views.sync()
+    path = tmp_path / "backlog.yaml"
+    good, length = path.read_text(), len(list(red.history()))
+    path.write_text(good.replace(*MISFITS[misfit]))
+    [found] = views.sync()
+    assert (found.kind, found.item) == ("refused", "t1")
+    assert found.diff
+    assert sorted(path.read_text().splitlines()) == sorted(good.splitlines())
+    assert len(list(red.history())) == length
+
+
+@pytest.mark.parametrize("id", ["", "id: x\n    "])
+@pytest.mark.parametrize(
+    ("bad", "mended"),
+    [
+        ("status: finished\n    title: rest\n", "status: open\n    title: rest\n"),
+        ("status: open\n", "title: rest\n"),
+    ],
+)
+def test_a_new_entry_that_breaks_the_schema_waits_until_it_is_mended(
+    id: str, bad: str, mended: str, hf: Store, red: Scope, tmp_path: Path
+) -> None:
+    views = hf.views(tmp_path, [backlog(red)], person="ann")
+    red.tasks.add("build it")
+    views.sync()
+    good = (tmp_path / "backlog.yaml").read_text()
+    wrong, right = (f"{good}  - {id}{entry}" for entry in (bad, mended))
+    assert edit(views, "backlog.yaml", lambda _: wrong) == ["refused"]
+    assert [task.title for task in red.tasks.list()] == ["build it"]
+    assert (tmp_path / "backlog.yaml").read_text() == wrong
+    assert edit(views, "backlog.yaml", lambda _: right) == ["added"]
+    assert [task.title for task in red.tasks.list()] == ["build it", "rest"]
+
+
+def test_a_backlog_of_others_keeps_a_copy_of_what_does_not_fit(
+    hf: Store, red: Scope, tmp_path: Path
+) -> None:
+    (tmp_path / "backlog.yaml").write_text("backlog:\n  - title: one\n    colour: red\n")
+    assert [one.kind for one in hf.views(tmp_path, [backlog(red)]).sync()] == ["refused"]
+    [kept] = tmp_path.glob("backlog.yaml.unknown-*")
+    assert "colour: red" in kept.read_text()
+
+
+@pytest.mark.parametrize("text", ["backlog: 7\n", "backlog: [\n"])
+def test_a_backlog_that_cannot_be_read_is_rebuilt_when_it_is_rejected(
+    text: str, hf: Store, red: Scope, tmp_path: Path
+) -> None:
+    views = hf.views(tmp_path, [backlog(red)], person="ann")
+    red.tasks.add("build it")
+    views.sync()
+    path = tmp_path / "backlog.yaml"
+    good = path.read_text()
+    assert edit(views, "backlog.yaml", lambda _: text) == ["broken"]
+    assert views.status()[0].status == "broken"
+    views.reject("backlog.yaml")
+    assert path.read_text() == good
+    assert views.status()[0].status == "fresh"
+    [kept] = tmp_path.glob("backlog.yaml.rejected-*")
+    assert kept.read_text() == text
+
+
+def test_the_status_names_what_was_written_past_the_lock(
+    hf: Store, red: Scope, tmp_path: Path
+) -> None:
+    views = hf.views(tmp_path, [backlog(red), keel_state(red)])
+    red.tasks.add("build it")
+    views.sync()
+    assert [one.changed_at for one in views.status()] == [None, None]
+    path = tmp_path / "backlog.yaml"
+    path.write_text("# by another tool\n" + path.read_text())
+    found = {one.file: one for one in views.status()}
+    assert found["backlog.yaml"].status == "edited"
+    assert found["backlog.yaml"].changed_at is not None
+    assert "+# by another tool" in found["backlog.yaml"].diff
+    assert found[".keel-state"].changed_at is None
 
 
 ENTRY = """  - date: "2026-03-04"

@@ -522,9 +522,14 @@ class Views:
         before = {}
         if last is not None and old == last.data and not self._is_read(view, last):
             before = last.unread
+        unread: dict[str, Any] = {}
+        if old is not None:
+            # An old text that cannot be read is replaced when it is rejected.
+            with contextlib.suppress(BrokenFile):
+                unread = view.unread(old, new, before)
         return replace(
             known,
-            unread={} if old is None else view.unread(old, new, before),
+            unread=unread,
             inode=facts.st_ino,
             atime_ns=facts.st_atime_ns,
         )

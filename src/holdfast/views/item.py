@@ -79,6 +79,8 @@ class Item(Struct, frozen=True):
     fields: dict[str, Any]
     problem: str = ""
     """What cannot be understood in it: the field it is about is left out of `fields`."""
+    fits: bool = True
+    """False: it breaks the schema of its file, and a new one like that is not taken at all."""
 
 
 class ItemEdit(Struct, frozen=True):

@@ -96,11 +96,10 @@ class ItemView:
             return self._first(items)
         if data == last.data:
             return Seen([], [], 0, 0)
-        before = _by_id(self.document(last.data).items)
+        known = self._accepted(self.document(last.data).items)
+        before = _by_id(known)
         unread = {} if is_read else last.unread
-        unnamed = Counter(
-            signature(e.fields) for e in self.document(last.data).items if e.id is None
-        )
+        unnamed = Counter(signature(e.fields) for e in known if e.id is None)
         edits: list[ItemEdit] = []
         findings: list[Finding] = []
         seen: set[str] = set()
@@ -108,17 +107,24 @@ class ItemView:
             id = item.id
             if id is None or id in seen:
                 mark = signature(item.fields)
-                if id is None and unnamed[mark]:
+                if not item.fits:
+                    findings.append(self._misfit(item))
+                elif id is None and unnamed[mark]:
                     unnamed[mark] -= 1
                 else:
                     edits.append(ItemEdit(None, None, item.fields, place))
                 continue
             seen.add(id)
             old = unread.get(id) or before.get(id)
-            after = self._understood(item, old, findings)
+            if item.problem:
+                findings.append(self._misfit(item))
             if old is None:
-                edits.append(ItemEdit(id, None, after, place))
-            elif after != old:
+                if item.fits:
+                    edits.append(ItemEdit(id, None, item.fields, place))
+                continue
+            # What cannot be understood in an item is as it was.
+            after = {**old, **item.fields} if item.problem else item.fields
+            if after != old:
                 edits.append(ItemEdit(id, old, after, place))
         gone = [id for id in before if id not in seen and unread.get(id, before) is not None]
         edits += [ItemEdit(id, before[id], None) for id in gone]
@@ -132,6 +138,10 @@ class ItemView:
         seen: set[str] = set()
         for place, item in enumerate(items):
             id = item.id
+            if not item.fits:
+                findings.append(self._misfit(item))
+                seen |= set() if id is None else {id}
+                continue
             if id is None or id in seen:
                 edits.append(ItemEdit(None, None, item.fields, place))
                 continue
@@ -143,14 +153,19 @@ class ItemView:
                 findings.append(Finding(self.path, "unknown", message, id))
         return Seen(edits, findings, 0, 0)
 
-    def _understood(
-        self, item: Item, old: dict[str, Any] | None, findings: list[Finding]
-    ) -> dict[str, Any]:
-        """Returns the fields of an item; what cannot be understood in it is as it was."""
-        if not item.problem:
-            return item.fields
-        findings.append(Finding(self.path, "refused", item.problem, item.id))
-        return item.fields if old is None else {**old, **item.fields}
+    def _misfit(self, item: Item) -> Finding:
+        return Finding(self.path, "refused", item.problem, item.id)
+
+    def _accepted(self, items: list[Item]) -> list[Item]:
+        """Returns the items of a text without those that were refused as a whole.
+
+        A new one that did not fit stays in the file, for whoever wrote it to mend. Once it is
+        mended it is new, and not a change of something that the log never had.
+        """
+        if all(item.fits for item in items):
+            return items
+        now = self.source.items()
+        return [item for item in items if item.fits or item.id in now]
 
     def visible(self, fields: Fields) -> dict[str, Any]:
         """Returns the fields that the form can show."""
@@ -298,7 +313,7 @@ class ItemView:
         known: set[str] = set()
         for place, item in enumerate(document.items):
             if item.id is None or item.id in known:
-                waiting = left.get(signature(item.fields))
+                waiting = left.get(signature(item.fields)) if item.fits else None
                 if waiting:
                     ids[place] = waiting.pop(0)
                     known.add(ids[place])

@@ -167,7 +167,9 @@ def _item(found: Any) -> Item:
     if "title" not in fields:
         problems.append("it has no title")
     id = said.get("id")
-    return Item(None if id is None else str(id), plain_fields(fields), "; ".join(problems))
+    return Item(
+        None if id is None else str(id), plain_fields(fields), "; ".join(problems), not problems
+    )
 
 
 def _stored(fields: Fields, *, is_new: bool = False) -> dict[str, Any]:
@@ -195,6 +197,8 @@ def _changed(
     loaded = cast("dict[str, Any]", old)
     if str(loaded.get("id")) != id:
         loaded["id"] = id
+    for word in [word for word in loaded if word not in (*_NAMES.values(), "id")]:
+        del loaded[word]  # it was refused
     now = _stored(wanted)
     for name, word in _NAMES.items():
         if wanted.get(name) == item.fields.get(name) and (
