@@ -45,6 +45,9 @@ ENUMERATIONS = (
 IN_TURNS = {
     "tests/care/test_backup.py": 2,
     "tests/concurrency/": 2,
+    "tests/examples/": 2,
+    "tests/nodes/test_kills.py": 3,
+    "tests/property/": 2,
     "tests/record/test_calls.py": 2,
     "tests/record/test_recovery.py": 3,
     "tests/record/test_sessions.py": 3,
@@ -55,7 +58,10 @@ IN_TURNS = {
     "tests/runs/test_owners.py": 2,
     "tests/runs/test_same_journal.py": 2,
     "tests/servers/": 2,
+    "tests/skins/test_cli.py": 2,
+    "tests/skins/test_cli_docs.py": 2,
     "tests/skins/test_cli_process.py": 2,
+    "tests/skins/test_cli_runs.py": 2,
     "tests/skins/test_selftest.py": 2,
 }
 """Tests that start servers and processes on every backend, and in how many turns `make test` runs
