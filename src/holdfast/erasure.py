@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
+from functools import partial
 
 from msgspec import Struct
 
@@ -157,19 +158,18 @@ class Erasure:
 
     def _set(self, id: str, name: str, value: str | None) -> None:
         for streams in self._by_place(self._about(id)):
-            for _ in range(RETRIES):
-                writes: list[StreamWrite] = []
-                for stream in streams:
-                    now = self._log.newest(stream)
-                    if now.root.get("erasing"):
-                        raise ErasedError(id, "what is to be held")
-                    new_event = changed([tree.set_op(name, value)])
-                    writes.append(StreamWrite(stream, (new_event,), now.revision))
-                try:
-                    self._log.commit(ProposedCommit(tuple(writes)))
-                    break
-                except ConflictError:
-                    continue
+            _persist(partial(self._set_in, id, streams, name, value))
+
+    def _set_in(self, id: str, streams: list[str], name: str, value: str | None) -> bool:
+        writes: list[StreamWrite] = []
+        for stream in streams:
+            now = self._log.newest(stream)
+            if now.root.get("erasing"):
+                raise ErasedError(id, "what is to be held")
+            new_event = changed([tree.set_op(name, value)])
+            writes.append(StreamWrite(stream, (new_event,), now.revision))
+        self._log.commit(ProposedCommit(tuple(writes)))
+        return True
 
     def _by_place(self, streams: Sequence[str]) -> Iterator[list[str]]:
         """Yields the streams that one backend keeps, backend by backend."""
@@ -230,12 +230,7 @@ class Erasure:
         if held:
             raise HeldError(f'scope "{held[0]}" of the subject is held: nothing was erased')
         for about in self._by_place(self._about(id)):
-            for _ in range(RETRIES):
-                try:
-                    if self._set_erasing(id, told, about):
-                        break
-                except ConflictError:
-                    continue
+            _persist(partial(self._set_erasing, id, told, about))
 
     def _set_erasing(self, id: str, told: str, about: list[str]) -> bool:
         """Says in one backend that a subject is being erased; False if there is more to remove."""
@@ -311,3 +306,20 @@ class Erasure:
                 id = stream.rpartition("/")[2]
                 found[id] = {"subject": id, **tree.thaw(said)}
         return list(found.values())
+
+
+def _persist(attempt: Callable[[], bool]) -> None:
+    """Calls until all is done; raises ConflictError if others are faster again and again.
+
+    It never gives up in silence: a hold that is not there, or a key that is destroyed while writes
+    are still accepted, would be worse than an error.
+    """
+    conflicts = 0
+    while True:
+        try:
+            if attempt():
+                return
+        except ConflictError:
+            conflicts += 1
+            if conflicts == RETRIES:
+                raise

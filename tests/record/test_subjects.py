@@ -19,6 +19,7 @@ from holdfast.backends.protocol import START
 from holdfast.core import sealing
 from holdfast.core.copy import copy_log
 from holdfast.errors import (
+    ConflictError,
     ErasedError,
     HeldError,
     KeyMissingError,
@@ -411,3 +412,26 @@ def test_a_scope_that_was_never_sealed_is_erased_by_rewriting(hf: Store) -> None
     sealed.set("n", 1)
     with pytest.raises(UsageError, match="a subject's"):
         hf.erase(scope=sealed)
+
+
+def test_a_hold_or_an_erasure_that_loses_every_race_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never in silence: the key stays, and what was asked for is not taken to be so."""
+    with holdfast.open(tmp_path / "store", keys=tmp_path / "keys", clear_ids=True) as hf:
+        hf.team("red", subject="ada").set("n", 1)
+
+        def lost(_: object) -> None:
+            raise ConflictError("others were faster", stream="team/red", expected=1, actual=2)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(hf._log, "commit", lost)
+            with pytest.raises(ConflictError, match="others were faster"):
+                hf.hold_subject("ada", "a court case")
+            with pytest.raises(ConflictError, match="others were faster"):
+                hf.erase("ada")
+        assert hf.team("red")["n"] == 1
+        assert [one.hold for one in hf.subjects()] == [None]
+        hf.hold_subject("ada", "a court case")
+        with pytest.raises(HeldError, match="a court case"):
+            hf.erase("ada")
