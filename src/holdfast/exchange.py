@@ -112,6 +112,9 @@ def _take_and_link(new: str, target: str, folder: int | None) -> Exchanged:
         os.link(new, target, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
     except FileExistsError:
         is_ours = False
+    except OSError:  # a file system without links: theirs gets its name back
+        os.rename(taken, target, src_dir_fd=folder, dst_dir_fd=folder)
+        raise
     os.replace(taken, new, src_dir_fd=folder, dst_dir_fd=folder)
     return "exchanged" if is_ours else "beaten"
 
