@@ -20,7 +20,7 @@ from holdfast.core.keystore import (
     is_pseudonym,
     to_keys,
 )
-from holdfast.errors import UnavailableError, UsageError
+from holdfast.errors import CorruptError, UnavailableError, UsageError
 
 
 def test_a_key_is_made_once_and_found_by_name_and_id(tmp_path: Path) -> None:
@@ -36,9 +36,10 @@ def test_a_key_is_made_once_and_found_by_name_and_id(tmp_path: Path) -> None:
     bob = keys.make("bob")
     assert {bob.name, ada.name} == {one.name for one in keys.subjects()}
     assert keys.get("../secret") is None
+    keys.make("Lovelace")
     for path in (tmp_path / "keys").rglob("*"):
         assert path.stat().st_mode & 0o077 == 0
-        assert "ada" not in path.name
+        assert "Love" not in path.name  # a digest could have "ada" in it
     assert not [path for path in (tmp_path / "keys").iterdir() if path.name.startswith("new.")]
 
 
@@ -230,3 +231,24 @@ def test_what_is_no_key_is_none() -> None:
     assert keystore.decode_key(bytes(10)) is None
     assert keystore.decode_key(b'{"id":"i","name":"n","key":"?"}') is None
     assert os.sep not in keystore._file_name("a/b")
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b'{"id":'])
+def test_a_damaged_key_is_an_error_and_stays(tmp_path: Path, damage: bytes) -> None:
+    """It is not an erased one: no new key is made in its place, and it can be brought back."""
+    keys = FolderKeys(tmp_path / "keys")
+    ada = keys.make("ada")
+    [place] = (tmp_path / "keys/ids").iterdir()
+    [named] = (tmp_path / "keys/names").iterdir()
+    whole = place.read_bytes()
+    place.write_bytes(damage)
+    for call in (lambda: keys.find("ada"), lambda: keys.make("ada"), lambda: keys.get(ada.id)):
+        with pytest.raises(CorruptError, match="is damaged: what it sealed"):
+            call()
+    assert (place.read_bytes(), named.read_bytes()) == (damage, damage)
+    place.write_bytes(whole)
+    assert keys.make("ada") == ada
+    place.write_bytes(damage)
+    keys.destroy(ada.id)
+    assert keys.is_erased(ada.id)
+    assert keys.find("ada") is None

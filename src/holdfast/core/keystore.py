@@ -33,7 +33,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.errors import UnavailableError, UsageError, show_value
+from holdfast.errors import CorruptError, UnavailableError, UsageError, show_value
 from holdfast.names import new_id
 
 KEY_BYTES = 32
@@ -174,7 +174,7 @@ class FolderKeys:
             data = _read(place)
             if data is None:
                 return None
-            found = decode_key(data)
+            found = _decoded(place, data)
             if found is None or self.is_erased(found.id):
                 # An erasure that was killed in between: its end is certain, so it is finished.
                 if found is not None:
@@ -191,8 +191,9 @@ class FolderKeys:
     def get(self, id: str) -> SubjectKey | None:
         """Returns a key by the subject's id; None if it is not there."""
         with self._reported():
-            data = _read(self._by_id(id))
-            return None if data is None or self.is_erased(id) else decode_key(data)
+            place = self._by_id(id)
+            data = _read(place)
+            return None if data is None or self.is_erased(id) else _decoded(place, data)
 
     def has(self, id: str) -> bool:
         """Says whether the key of an id is there."""
@@ -306,6 +307,22 @@ class FolderKeys:
                 f'the keys in "{self.path}" are out of reach: {error.strerror}',
                 hint="keys=… or HOLDFAST_KEYS say where they are",
             ) from error
+
+
+def _decoded(place: Path, data: bytes) -> SubjectKey | None:
+    """Returns the key of a file; None if an erasure has overwritten it, and CorruptError if not.
+
+    Only zeros say that it was meant. A key that a disk has damaged is no erased one: taken for
+    that, its file would go, a new key be made, and nobody would know why nothing can be read.
+    """
+    found = decode_key(data)
+    if found is None and (not data or data.strip(b"\0")):
+        raise CorruptError(
+            f'the key in "{place}" is damaged: what it sealed cannot be read',
+            where=str(place),
+            hint="bring the file back from a backup of the keys",
+        )
+    return found
 
 
 def _file_name(id: str) -> str:
