@@ -309,10 +309,11 @@ class Erasure:
 
 
 def _persist(attempt: Callable[[], bool]) -> None:
-    """Calls until all is done; raises ConflictError if others are faster again and again.
+    """Calls until it is done; raises ConflictError if others are faster again and again.
 
     It never gives up in silence: a hold that is not there, or a key that is destroyed while writes
-    are still accepted, would be worse than an error.
+    are still accepted, would be worse than an error. Beside somebody who writes to the same scope
+    without a pause an erasure may be refused so, with nothing done.
     """
     conflicts = 0
     while True:

@@ -330,7 +330,7 @@ def test_whose_a_scope_is_its_first_event_decides(hf: Store) -> None:
 
 
 WRITER = """
-import sys, holdfast
+import sys, time, holdfast
 from holdfast.errors import ErasedError
 hf = holdfast.open(sys.argv[1], keys=sys.argv[2])
 chat = hf.scope(sys.argv[3])
@@ -341,6 +341,7 @@ try:
         chat.set("n", ["CANARY-5e41", n])
         chat.say("CANARY-5e41")
         n += 1
+        time.sleep(0.005)
 except ErasedError:
     print(n, flush=True)
 """
@@ -357,7 +358,11 @@ def test_two_processes_erase_and_write_at_once(durable: str, tmp_path: Path, key
             assert writer.stdout.readline() == "up\n"
             while chat.revision < 8:
                 pass
-            receipt = hf.erase("ada")
+            try:
+                receipt = hf.erase("ada")
+            except BaseException:
+                writer.kill()
+                raise
             written = int(writer.stdout.readline())
             assert writer.wait() == 0
         assert written >= 1

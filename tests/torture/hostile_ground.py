@@ -78,7 +78,7 @@ class Ground:
 
     def _is_ours(self, path: str) -> bool:
         own = str(self.path)
-        beside = ("", "-wal", "-shm", "-journal", "-witness", ".workers")
+        beside = ("", "-wal", "-shm", "-journal", "-witness", ".workers", ".query")
         suffixes = ("",) if self.backend == "files" else beside
         return any(path == own + suffix for suffix in suffixes)
 

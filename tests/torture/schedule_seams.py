@@ -23,7 +23,7 @@ from holdfast.backends.files.disk import Disk
 from holdfast.backends.sqlite import batch as heads
 from holdfast.backends.sqlite import connection, opening
 from holdfast.backends.sqlite import connection as driver
-from holdfast.core import commit_queue
+from holdfast.core import commit_queue, dispatcher
 from tests.torture.schedule_threads import Lock, Scheduler
 
 FLOCK = object()
@@ -133,6 +133,7 @@ def seams(scheduler: Scheduler) -> Iterator[None]:
     )
     places: list[tuple[Any, str, Any]] = [
         (commit_queue, "threading", _threads(scheduler)),
+        (dispatcher, "_sharing", lock("dispatchers", minor=True)()),
         (gates, "Lock", lock("gate", is_gate=True)),
         (memory, "RLock", lock("store", again=True)),
         (files_backend, "RLock", lock("committing", again=True)),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,3 +125,29 @@ def test_an_own_event_that_was_let_go_of_says_so() -> None:
         with pytest.raises(LetGoError):
             first.data  # noqa: B018
         assert second.data == {"n": 1}
+
+
+def test_a_state_that_goes_while_it_is_folded_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An erasure removes a scope, then its data: who reads between the two finds the new end."""
+    url = tmp_path / "store"
+    with holdfast.open(url) as hf, holdfast.open(url) as other:
+        hf.team("a").set("n", 1)
+        load = other._log._load
+
+        def goes(*given: Any) -> Any:
+            monkeypatch.setattr(other._log, "_load", load)
+            hf.team("a").set("n", 2)
+            raise LetGoError("team/a", 1)
+
+        monkeypatch.setattr(other._log, "_load", goes)
+        assert other.team("a").state == {"n": 2}
+
+        def gone(*given: Any) -> Any:
+            raise LetGoError("team/a", 2)
+
+        hf.team("a").set("n", 3)
+        monkeypatch.setattr(other._log, "_load", gone)
+        with pytest.raises(LetGoError):
+            other._log.newest("team/a")

@@ -1369,7 +1369,13 @@ class Log:
             return EMPTY
         state = self._states.get(stream)
         if state is None or (state.revision, state.link) != (head.revision, head.link):
-            state = self._load(stream, head, head.revision)
+            try:
+                state = self._load(stream, head, head.revision)
+            except LetGoError:
+                # It was removed or erased since its end was asked for: then it has another end.
+                if self._backend.heads((stream,)) == [head]:
+                    raise
+                return self.newest(stream)
         else:
             self._used.add(stream)
         if state.expires_us:

@@ -47,6 +47,8 @@ WORTH_INDEXING_BYTES = 256 << 10
 
 
 _LOCKS = "/proc/locks"
+LOOKS = 3
+"""How often the list of locks must say that somebody else is there."""
 
 
 class Opened:
@@ -129,13 +131,17 @@ class Opened:
 
         Asked of the kernel's list: a try of the lock alone would give up our own share of it.
         """
+        # The list changes while it is read: a look may miss a lock, or find it twice.
+        return all(self._count_locks() != 1 for _ in range(LOOKS))
+
+    def _count_locks(self) -> int:
+        """Returns how many locks are on the file of workers; 0 if the system does not list them."""
         inode = f":{os.fstat(self._workers_fd).st_ino} "
         try:
             with open(_LOCKS, encoding="ascii") as locks:
-                held = [one for one in locks if inode in one and " FLOCK " in one]
+                return sum(inode in one and " FLOCK " in one for one in locks)
         except OSError:
-            return True
-        return len(held) != 1
+            return 0
 
     # --- coming in, keeping up ---
 
