@@ -390,3 +390,16 @@ def test_bad_input(kept: Project, tmp_path: Path) -> None:
         assert find_lost(hf) == []
     with pytest.raises(UsageError, match="in a git repository"):
         bring_back(tmp_path / "outside")
+
+
+def test_closing_a_store_looks_at_no_file_for_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a store is, and which, is known without a walk over everything that it holds."""
+
+    def walked(_: object) -> None:
+        raise AssertionError("all files of the store were looked at")
+
+    with holdfast.open(tmp_path / "store") as hf:
+        hf.team("a").set("n", 1)
+        monkeypatch.setattr(type(hf._log._backend.inspect), "describe", walked)

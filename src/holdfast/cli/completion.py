@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 import holdfast
-from holdfast.cli.options import Flag
+from holdfast.cli.options import Flag, check_terminal, confirm
 from holdfast.errors import UsageError
 from holdfast.store import DEFAULT_PLACE, Store
 
@@ -104,23 +104,16 @@ def install_completion(app: App, shell: Shell, output: Path | None, *, is_sure: 
     startup = Path.home() / _STARTUP[shell] if shell in _STARTUP else None
     what = f"write the completion script of {shell}"
     what += f" and add a line to {startup}" if startup else ""
-    if not is_sure and not _ask(what):
-        print("nothing was written", file=sys.stderr)
-        return 1
+    if not is_sure:
+        one_file = "holdfast --install-completion --output FILE"
+        check_terminal(f"whether to {what}", hint=f"add --yes, or name a file: {one_file}")
+        if not confirm(what):
+            print("nothing was written", file=sys.stderr)
+            return 1
     print(f"wrote {app.install_completion(shell=shell)}")
     if startup:
         print(f"added a line to {startup}; it counts for the next shell")
     return 0
-
-
-def _ask(what: str) -> bool:
-    if not sys.stdin.isatty():
-        raise UsageError(
-            f"whether to {what} is asked on a terminal, and there is none",
-            hint="add --yes, or name a file: holdfast --install-completion --output FILE",
-        )
-    print(f"{what}? [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _shell_in_use() -> Shell:

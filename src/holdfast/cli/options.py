@@ -210,9 +210,17 @@ def refuse_memory(place: str) -> None:
 
 def confirm_removal(what: str, options: Options) -> bool:
     """Asks on the terminal whether something is to go, and returns what was answered."""
-    if options.json or not sys.stdin.isatty():
-        raise UsageError(
-            "a removal is asked for on a terminal, and there is none", hint="add --yes"
-        )
-    print(f"remove {what}? [y/N] ", end="", file=sys.stderr, flush=True)
+    check_terminal("a removal", is_json=options.json)
+    return confirm(f"remove {what}")
+
+
+def check_terminal(what: str, *, is_json: bool = False, hint: str = "add --yes") -> None:
+    """Raises UsageError if nobody is there to be asked about something."""
+    if is_json or not sys.stdin.isatty():
+        raise UsageError(f"{what} is asked for on a terminal, and there is none", hint=hint)
+
+
+def confirm(question: str) -> bool:
+    """Asks whoever is at the terminal, and returns what was answered."""
+    print(f"{question}? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")

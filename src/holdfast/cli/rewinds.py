@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -13,13 +12,14 @@ from holdfast.cli.options import (
     Flag,
     Options,
     Words,
+    check_terminal,
     command,
+    confirm,
     open_reading,
     open_writing,
 )
 from holdfast.cli.parsing import find_scope
 from holdfast.cli.printing import print_json, print_line, print_note, print_table
-from holdfast.errors import UsageError
 from holdfast.git.rewinds import Preview, Rewound, What
 from holdfast.record.difference import Difference
 from holdfast.render.git import (
@@ -148,15 +148,9 @@ def preview_and_apply(preview: Preview, options: Options, *, dry_run: bool, yes:
             _print_preview(preview)
         return 0
     if not yes:
-        if options.json or not sys.stdin.isatty():
-            raise UsageError(
-                "a rewind is asked for on a terminal, and there is none", hint="add --yes"
-            )
+        check_terminal("a rewind", is_json=options.json)
         _print_preview(preview)
-        print(
-            f"go back to {clean(preview.point.name)}? [y/N] ", end="", file=sys.stderr, flush=True
-        )
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        if not confirm(f"go back to {clean(preview.point.name)}"):
             print_line("nothing was changed")
             return 1
     done = preview.apply()

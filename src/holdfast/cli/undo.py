@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-
 from holdfast.cli.completion import ScopeName
 from holdfast.cli.history import print_restored
-from holdfast.cli.options import DEFAULTS, Flag, Options, open_reading, open_writing
+from holdfast.cli.options import (
+    DEFAULTS,
+    Flag,
+    Options,
+    check_terminal,
+    confirm,
+    open_reading,
+    open_writing,
+)
 from holdfast.cli.parsing import find_scope, read_time
 from holdfast.cli.printing import print_json, print_line, print_note, print_table
 from holdfast.errors import UsageError
@@ -76,14 +82,10 @@ def undo(
 
 def _is_confirmed(preview: Undone, options: Options) -> bool:
     """Shows what would be taken back, asks on the terminal, and returns what was answered."""
-    if options.json or not sys.stdin.isatty():
-        raise UsageError(
-            "what is taken back is asked for on a terminal, and there is none",
-            hint="look with --dry-run, then add --yes",
-        )
+    hint = "look with --dry-run, then add --yes"
+    check_terminal("what is taken back", is_json=options.json, hint=hint)
     _print(preview, options)
-    print("take it back? [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    return confirm("take it back")
 
 
 def _print(undone: Undone, options: Options) -> None:

@@ -1921,6 +1921,14 @@ class Log:
         own: Callable[[str], SideTables] | None = getattr(self._backend, "side_tables", None)
         return None if own is None else own(what)
 
+    def folder(self) -> tuple[str, str] | None:
+        """Returns the folder of a store on plain files, and the store's id; None of other stores.
+
+        `describe` says both, too, but looks at every file for their sizes.
+        """
+        directory = getattr(self._backend, "directory", None)
+        return None if directory is None else (directory.path, directory.store)
+
     def describe(self) -> dict[str, Any]:
         """Returns what the backend says of itself, for `status` and `doctor`."""
         return self._backend.inspect.describe()

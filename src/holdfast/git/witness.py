@@ -57,15 +57,16 @@ class Witness(Struct, frozen=True):
 
 def witness_file(log: Log) -> str | None:
     """Returns where the note of a store is; None if it is not on files, or in no repository."""
-    facts = log.describe()
-    if facts.get("kind") != "files":
+    found = log.folder()
+    if found is None:
         return None
+    folder, store = found
     try:
-        git_dir = find_git_dir(str(facts["path"]))
+        git_dir = find_git_dir(folder)
     except HoldfastError as error:
         _logger.debug("nothing is noted of the store: %s", error)
         return None
-    return git_dir and os.path.join(git_dir, "holdfast", "stores", f"{facts['store']}.json")
+    return git_dir and os.path.join(git_dir, "holdfast", "stores", f"{store}.json")
 
 
 def read_witness(path: str) -> Witness:
