@@ -1,4 +1,7 @@
-"""An edit that keeps losing gets its turn: among threads, tasks and processes, on every backend."""
+"""An edit that keeps losing gets its turn: among threads, tasks and processes, on every backend.
+
+BOOT-72: whoever reads, changes and writes waits in line.
+"""
 
 from __future__ import annotations
 
