@@ -136,8 +136,16 @@ class AppliedPolicies:
         names: Callable[[], list[str]],
         scope_of: Callable[[str], Scope],
         grace_s: float,
+        before: Callable[[str, Head], None] | None = None,
+        said: str = "",
     ) -> None:
-        """`names` lists the scopes of the store, and `scope_of` returns one."""
+        """`names` lists the scopes of the store, and `scope_of` returns one.
+
+        `before` is called before a scope is removed; what it raises keeps the scope. `said` stands
+        before the policy where it is told.
+        """
+        self._before = before
+        self._said = said
         self._log = log
         self._retainer = retainer
         self._policies = policies
@@ -164,7 +172,10 @@ class AppliedPolicies:
             if one.scope in held:
                 kept.append(one.scope)
                 continue
-            self._retainer.tell_binned(one.scope, one.head.revision, str(one.policy))
+            if self._before is not None:
+                self._before(one.scope, one.head)
+            policy = f"{self._said}{one.policy}"
+            self._retainer.tell_binned(one.scope, one.head.revision, policy)
             self._removed.add(one.scope)
             try:
                 self._scope_of(one.scope).remove(expected=one.head.revision)
