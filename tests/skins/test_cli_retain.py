@@ -99,7 +99,9 @@ def test_what_is_still_there_is_named(
 
 
 def test_archive_moves_old_scopes_and_says_where(place: Path, cli: Any) -> None:
-    planned = cli("archive", "old", "team/gr*", "--older", "0.000001s", "--dry-run", "--json").document
+    planned = cli(
+        "archive", "old", "team/gr*", "--older", "0.000001s", "--dry-run", "--json"
+    ).document
     assert [one["scope"] for one in planned["scopes"]] == ["team/green"]
     assert not (place.parent / "old").exists()
     moved = cli("archive", "old", "team/gr*", "--older", "0.000001s")
