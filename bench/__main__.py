@@ -15,6 +15,7 @@ from bench import (
     inside,
     instructions,
     projecting,
+    projects,
     reading,
     running,
     scaling,
@@ -56,6 +57,7 @@ BENCHMARKS = {
     "guarding": guarding.guarding,
     "views": viewing.views,
     "context": contexts.context,
+    "projects": projects.projects,
 }
 QUIET = 0.5
 """The load average up to which a machine counts as quiet."""
