@@ -427,6 +427,9 @@ class SqliteBackend:
         with checkout.errors, checkout.reader.lock:
             execute = checkout.reader.execute
             rows: list[Row] = execute(READ_ALL, (after, ORDINAL_MAX, limit)).fetchall()
+            if rows and after:
+                # It may lie within the first commit, whose position is greater all the same.
+                rows = self._begun_before(rows[0], execute) + rows
             if rows and rows[-1][POSITION] is not None:
                 # The last commit may go on: its events lie side by side up to its position.
                 ordinal, position = rows[-1][ORDINAL], rows[-1][POSITION]
@@ -443,18 +446,25 @@ class SqliteBackend:
             execute = checkout.reader.execute
             last = ORDINAL_MAX if until is None else until
             rows: list[Row] = execute(READ_BACK, (last, last, max(limit, 0))).fetchall()
-            while rows:
-                # The first commit may begin before: its events lie side by side up to its position.
-                ordinal = rows[-1][ORDINAL]
-                position = rows[-1][POSITION] or ordinal
-                before: list[Row] = execute(READ_BACK, (ordinal - 1, position, _REST)).fetchall()
-                rest = [row for row in before if row[POSITION] == position]
-                rows += rest
-                if len(rest) < _REST:
-                    break
+            rows.reverse()
+            if rows:
+                rows = self._begun_before(rows[0], execute) + rows
             for stream_id in {row[STREAM] for row in rows}:
                 names[stream_id] = self._name_of(stream_id, execute)
-        return [decode(row, names[row[STREAM]], checkout.path) for row in reversed(rows)]
+        return [decode(row, names[row[STREAM]], checkout.path) for row in rows]
+
+    def _begun_before(self, first: Row, execute: Execute) -> list[Row]:
+        """Returns the events of a commit before one of it: they lie side by side."""
+        ordinal = first[ORDINAL]
+        position = first[POSITION] or ordinal
+        found: list[Row] = []
+        while True:
+            before: list[Row] = execute(READ_BACK, (ordinal - 1, position, _REST)).fetchall()
+            rest = [row for row in before if row[POSITION] == position]
+            found += rest
+            if len(rest) < _REST:
+                return found[::-1]
+            ordinal = rest[-1][ORDINAL]
 
     def _name_of(self, stream_id: int, execute: Execute) -> str:
         name = execute(_STREAM_NAME, (stream_id,)).get
