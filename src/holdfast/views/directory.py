@@ -158,7 +158,7 @@ class Views:
             last = self._load(view)
             text = None if last is None else last.data
             named = {} if last is None else last.named
-            self._write(view, found, view.render(text, named, b"" if last is None else last.data))
+            self._write(view, found, view.render(text, named, last))
             return [Finding(view.path, "refused", "the edit was rejected; it is kept beside it")]
 
     def status(self) -> list[ViewStatus]:
@@ -201,7 +201,7 @@ class Views:
         diff = _difference(view.path, text, found.data)
         try:
             seen = view.read(found.data, last, is_read=self._is_read(view, last))
-            new = view.render(found.data, {} if last is None else last.named, text)
+            new = view.render(found.data, {} if last is None else last.named, last)
         except BrokenFile as broken:
             return ViewStatus(view.path, "broken", scope, changed_at, str(broken), diff)
         if _is_mass_removal(seen):
@@ -237,7 +237,7 @@ class Views:
                 findings += told
                 if told and told[-1].kind == "pending":
                     return findings
-            new = view.render(text, named, b"" if last is None else last.data)
+            new = view.render(text, named, last)
             if new == found.data or self._write(view, found, new, findings):
                 if new == found.data:
                     self._keep(view, self._known(view, new, {}, self._load(view)))
@@ -412,7 +412,7 @@ class Views:
             kept.new.unlink(missing_ok=True)
             kept.coming.unlink(missing_ok=True)
             return False
-        again = view.render(saved, named, b"" if before is None else before.data)
+        again = view.render(saved, named, before)
         facts = write_new(kept.again, again, found.mode)
         self._hold(view, kept.again)
         outcome = exchange(kept.again, target)
@@ -466,7 +466,7 @@ class Views:
         if current.data != coming.data:
             self._set_aside(view, saved, "saved")
             return findings
-        again = view.render(saved, named, b"" if last is None else last.data)
+        again = view.render(saved, named, last)
         write_new(kept.again, again, current.mode)
         exchange(kept.again, self.directory / view.path)
         write_new(kept.coming, self._known(view, again, {}, last).encode())
@@ -508,7 +508,14 @@ class Views:
         """Returns a text as the last one that the log, as it is now, knows."""
         head = self._log.head(view.scope.name)
         revision, link = (0, "") if head is None else (head.revision, head.link.hex())
-        known = LastText(data, view.scope.name, revision, link, named=named)
+        known = LastText(
+            data,
+            view.scope.name,
+            revision,
+            link,
+            named=named,
+            strangers=view.strangers(data, self._load(view)),
+        )
         if last is None or last.data != data:
             return known
         return replace(known, unread=last.unread, inode=last.inode, atime_ns=last.atime_ns)
@@ -597,7 +604,7 @@ class Views:
 
     def _keep(self, view: FileView, last: LastText) -> None:
         before = self._last.get(view.path)
-        if before is None or (before.data, before.named) != (last.data, last.named):
+        if before is None or _said_by(before) != _said_by(last):
             self._kept(view).save(last)
 
     def _set_aside(self, view: FileView, data: bytes, why: str) -> Path:
@@ -665,6 +672,11 @@ def _name_of(owner: int) -> str:
 
 def _literal(name: str) -> str:
     return "".join(f"[{one}]" if one in "*?[" else one for one in name)
+
+
+def _said_by(last: LastText) -> tuple[object, ...]:
+    """Returns what of a text must be kept when it changes."""
+    return last.data, last.named, last.strangers
 
 
 def _check_path(path: object) -> None:
