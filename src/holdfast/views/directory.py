@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
 import fcntl
 import logging
 import os
@@ -301,8 +302,23 @@ class Views:
 
     # --- files -----------------------------------------------------------------------------------
 
-    def _read(self, view: FileView) -> _Found:
+    def _place(self, view: FileView) -> Path:
+        """Returns where a file is, or raises UsageError if a link on the way leads out.
+
+        A repository that was cloned may have such a link, and name a view through it.
+        """
         path = self.directory / view.path
+        folder, root = os.path.realpath(path.parent), os.path.realpath(self.directory)
+        if os.path.commonpath((folder, root)) != root:
+            raise UsageError(
+                f'the view "{view.path}" leads out of its directory: a link on the way goes to '
+                f'"{folder}"',
+                hint="remove the link, or name another file",
+            )
+        return path
+
+    def _read(self, view: FileView) -> _Found:
+        path = self._place(view)
         try:
             descriptor = open_unnoticed(path)
         except FileNotFoundError:
@@ -639,7 +655,10 @@ class Views:
             place = self.directory / DIRECTORY
             try:
                 place.mkdir(parents=True, exist_ok=True)
-                descriptor = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                if place.is_symlink():
+                    raise OSError(errno.ELOOP, f'"{place}" is a link, expected a folder')
+                flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+                descriptor = os.open(place / "lock", flags, 0o666)
             except OSError as error:
                 raise UnavailableError(
                     f'views cannot be kept in "{self.directory}": {error}',
@@ -648,6 +667,11 @@ class Views:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
                 yield
+            except OSError as error:
+                raise UnavailableError(
+                    f'views cannot be kept in "{self.directory}": {error}',
+                    hint="look at that file; what the store holds is safe",
+                ) from error
             finally:
                 os.close(descriptor)
 
@@ -685,6 +709,8 @@ def _check_path(path: object) -> None:
         raise UsageError(
             f"the file of a view is a path below its directory, found {show_value(path)}"
         )
+    if any(part.casefold().rstrip(" .") == ".git" for part in place.parts):
+        raise UsageError(f"a view is no file of a git repository's own, found {show_value(path)}")
 
 
 def _unreadable(path: Path, error: OSError) -> UnavailableError:
