@@ -82,6 +82,11 @@ never computes a link, and never reads the wall clock but to judge leases and du
      `delete` took away, as far as the store's other users allow it, and returns what is left, each
      with its place and what to do. `whole` lets it take as long as it needs, and keep others
      waiting. It changes no answer of any other method.
+(30) `keep`, which a backend that lets go of streams by itself (clause 18) should have, makes it let
+     go of nothing of one stream, also past its end, until it is called with False: then the end
+     counts as before, and one that has come meanwhile comes at once. It returns whether the
+     stream's records are there. `kept` lists the streams that are kept. Both are durable when they
+     return, and done twice they are as if done once. Whether a commit is accepted they change not.
 (32) `marks.find`, which a backend need not have, returns the marks that a MarkQuery asks for, in
      the order of clause 17, and fewer than its limit only if there are no more. Of one index, after
      a mark or by keys, it costs what it returns, however many marks there are; by group it may look
@@ -423,6 +428,19 @@ class Rewrites(Protocol):
 
     def purge(self, *, whole: bool = False) -> list[Leftover]:
         """Removes what was replaced from the stored bytes; returns what is left of it."""
+        ...
+
+
+@runtime_checkable
+class KeepsEnded(Protocol):
+    """What a backend has besides, if it lets go of streams by itself (clause 30)."""
+
+    def keep(self, stream: str, is_kept: bool) -> bool:
+        """Keeps a stream past its end, or no longer; returns whether its records are there."""
+        ...
+
+    def kept(self) -> Sequence[str]:
+        """Returns the names of the streams that are kept so."""
         ...
 
 

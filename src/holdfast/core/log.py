@@ -301,6 +301,8 @@ QUIET_VIEWS = 8
 _LEADING = frozenset((event.OPENED, event.MIGRATED))
 """The types of events that the log itself puts before those of a write."""
 _COMMIT_OF = attrgetter("commit")
+_CHECKPOINTS_FIRST = 256
+"""How many checkpoints are read at first where not all may be wanted."""
 RETRIES_MAX = 1000
 
 
@@ -1817,6 +1819,7 @@ class Log:
         key: str | None = None,
         checkpoint: str | None = None,
         until: int | None = None,
+        limit: int | None = None,
     ) -> list[Found]:
         """Returns where a key or a checkpoint's name stands in a stream, newest first.
 
@@ -1827,11 +1830,33 @@ class Log:
         known = self._states.get(stream) or self._ends.get(stream)
         subject = self.subject_of(stream) if known is None else known.subject
         if subject is not None:
-            return self._find_sealed(stream, subject, key, checkpoint)
-        return self._backend.find(stream, key=key, checkpoint=checkpoint)
+            return self._find_sealed(stream, subject, key, checkpoint, limit)
+        return self._backend.find(stream, key=key, checkpoint=checkpoint, limit=limit)
+
+    def checkpoints(self, stream: str) -> Iterator[Found]:
+        """Yields the named revisions of a stream, newest first.
+
+        They are read as they are asked for, four times as many each time: whoever wants the newest
+        does not read them all. One that is named meanwhile moves the others, so it goes on by
+        revision.
+        """
+        size, last = _CHECKPOINTS_FIRST, 1 << 63
+        while True:
+            found = self.find(stream, limit=size)
+            for one in found:
+                if one.revision < last:
+                    yield one
+            if len(found) < size:
+                return
+            size, last = 4 * size, found[-1].revision
 
     def _find_sealed(
-        self, stream: str, subject: str, key: str | None, checkpoint: str | None
+        self,
+        stream: str,
+        subject: str,
+        key: str | None,
+        checkpoint: str | None,
+        limit: int | None,
     ) -> list[Found]:
         """Finds what `find` does in a subject's stream, where names are keyed digests.
 
@@ -1845,7 +1870,7 @@ class Log:
             key = seal.digest("key", key)
         if checkpoint is not None and checkpoint not in (event.LIFE, event.BASE):
             checkpoint = seal.digest("checkpoint", checkpoint)
-        found = self._backend.find(stream, key=key, checkpoint=checkpoint)
+        found = self._backend.find(stream, key=key, checkpoint=checkpoint, limit=limit)
         if key is not None or checkpoint is not None:
             return found
         named: list[Found] = []
