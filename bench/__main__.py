@@ -16,6 +16,7 @@ from bench import (
     instructions,
     projecting,
     reading,
+    retaining,
     running,
     scaling,
     servers,
@@ -55,6 +56,7 @@ BENCHMARKS = {
     "projections": projecting.projections,
     "guarding": guarding.guarding,
     "views": viewing.views,
+    "retention": retaining.retaining,
     "context": contexts.context,
 }
 QUIET = 0.5

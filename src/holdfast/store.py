@@ -618,8 +618,9 @@ class Store:
         position that an event has, or a revision of the scope, can be given too. A page holds whole
         commits, so it may hold a few events more than `limit`. `since` and `until` are times, or
         lengths of time before now ("7d"); what happened at `until` is left out. `source` and
-        `trust` are what the writer said (`holdfast.provenance`). Without a scope, these, `type`,
-        `actor` and times look through all events until the page is full; `query` has an index.
+        `trust` are what the writer said (`holdfast.provenance`). Without a scope, where a page by
+        these, `type`, `actor` or times is long to fill, the index of `query` says where its events
+        are; a store of several backends is looked through.
         """
         return event_page(
             self._log,
@@ -634,6 +635,7 @@ class Store:
             newest_first=newest_first,
             since=since,
             until=until,
+            find=self._questions.find_positions,
         )
 
     def follow_events(
