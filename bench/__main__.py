@@ -17,6 +17,7 @@ from bench import (
     projecting,
     projects,
     reading,
+    retaining,
     running,
     scaling,
     servers,
@@ -56,6 +57,7 @@ BENCHMARKS = {
     "projections": projecting.projections,
     "guarding": guarding.guarding,
     "views": viewing.views,
+    "retention": retaining.retaining,
     "context": contexts.context,
     "projects": projects.projects,
 }

@@ -346,6 +346,7 @@ COMMANDS = {
     "backup list": ["backup", "list", "made"],
     "backup restore": ["backup", "restore", "made", "restored"],
     "backup drill": ["backup", "drill", "made"],
+    "backup prune": ["backup", "prune", "made"],
     "export": ["export", SCOPE, "--to", "support.jsonl"],
     "import": ["import", "old.jsonl"],
     "selftest": ["selftest", "--disk", ".", "--seconds", "0.5"],

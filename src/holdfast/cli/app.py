@@ -167,6 +167,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("backup list", backup.list_points, _LOOK),
     ("backup restore", backup.restore, _CARE),
     ("backup drill", backup.drill, _CARE),
+    ("backup prune", backup.prune, _CARE),
     ("export", backup.export, _CARE),
     ("import", backup.import_file, _CARE),
     ("selftest", selftest.selftest, _CARE),
