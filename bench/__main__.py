@@ -15,6 +15,7 @@ from bench import (
     inside,
     instructions,
     projecting,
+    projects,
     reading,
     retaining,
     running,
@@ -58,6 +59,7 @@ BENCHMARKS = {
     "views": viewing.views,
     "retention": retaining.retaining,
     "context": contexts.context,
+    "projects": projects.projects,
 }
 QUIET = 0.5
 """The load average up to which a machine counts as quiet."""
