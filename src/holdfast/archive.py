@@ -27,7 +27,7 @@ from holdfast.backends.protocol import Head
 from holdfast.core import codec
 from holdfast.core.arguments import Duration
 from holdfast.core.event import FORKED, ORIGIN, follows, origin_of
-from holdfast.core.log import READ_CHUNK, Log
+from holdfast.core.log import Log
 from holdfast.core.retention import Binned
 from holdfast.errors import CorruptError, UnavailableError, UsageError
 from holdfast.interchange import export_scopes, import_scopes
@@ -108,7 +108,7 @@ def _verify(log: Log, name: str, head: Head) -> None:
     [there] = log.heads([name])
     link, after = ORIGIN, 0 if there is None else there.first - 1
     while there is not None and after < head.revision:
-        for record in log._backend.read(name, after=after, until=head.revision, limit=READ_CHUNK):
+        for record in log.stored(name, after=after, until=head.revision):
             if record.type == FORKED and after == there.first - 1:
                 origin, at = origin_of(record)
                 link = log.record(origin, at).link
