@@ -35,6 +35,7 @@ from holdfast.core.arguments import (
     check_since,
     check_text,
     check_timeout,
+    check_ttl,
     check_whole,
     name_of,
 )
@@ -145,11 +146,13 @@ from holdfast.record.decisions import (
     PolicyMode,
     secret_rules,
     set_policy,
+    term_of_level,
 )
 from holdfast.record.recovery import recover, stale
 from holdfast.record.retention_policies import (
     AppliedPolicies,
     Care,
+    LevelRule,
     RetentionPolicy,
     in_bin,
     read_care,
@@ -205,6 +208,10 @@ class _StateFiles(str):
     suffix: str
 
 
+EXPIRES_S = 3600.0
+"""How long the scopes of a level last that is told to expire, unless another time is given."""
+
+
 class Store:
     """Streams of events with scopes on them. Thread-safe; close it, or use it as a context."""
 
@@ -235,6 +242,7 @@ class Store:
             note_level(log, level)
         self._are_levels_looked_at = False
         self._context = RecordContext(log, self.lease_keeper)
+        log.expiry.of_level = partial(term_of_level, self._context, self._levels.reserved)
         self._engine = Engine(self)
         self._nodes = Nodes(self)
         self._questions = Questions(
@@ -263,12 +271,15 @@ class Store:
         *,
         parent: Scope | None = None,
         ttl_s: Duration | None = None,
+        slides: bool = False,
         subject: str | None = None,
     ) -> TeamScope[S]:
         """Returns a team's scope."""
         return cast(
             "TeamScope[S]",
-            self.scope(TEAM, id, schema, parent=parent, ttl_s=ttl_s, subject=subject),
+            self.scope(
+                TEAM, id, schema, parent=parent, ttl_s=ttl_s, slides=slides, subject=subject
+            ),
         )
 
     def workflow(
@@ -278,12 +289,15 @@ class Store:
         *,
         parent: Scope | None = None,
         ttl_s: Duration | None = None,
+        slides: bool = False,
         subject: str | None = None,
     ) -> WorkflowScope[S]:
         """Returns a workflow's scope."""
         return cast(
             "WorkflowScope[S]",
-            self.scope(WORKFLOW, id, schema, parent=parent, ttl_s=ttl_s, subject=subject),
+            self.scope(
+                WORKFLOW, id, schema, parent=parent, ttl_s=ttl_s, slides=slides, subject=subject
+            ),
         )
 
     def conversation(
@@ -293,12 +307,15 @@ class Store:
         *,
         parent: Scope | None = None,
         ttl_s: Duration | None = None,
+        slides: bool = False,
         subject: str | None = None,
     ) -> ConversationScope[S]:
         """Returns a conversation's scope."""
         return cast(
             "ConversationScope[S]",
-            self.scope(CONVERSATION, id, schema, parent=parent, ttl_s=ttl_s, subject=subject),
+            self.scope(
+                CONVERSATION, id, schema, parent=parent, ttl_s=ttl_s, slides=slides, subject=subject
+            ),
         )
 
     def scope(
@@ -309,6 +326,7 @@ class Store:
         *,
         parent: Scope | None = None,
         ttl_s: Duration | None = None,
+        slides: bool = False,
         subject: str | None = None,
     ) -> Scope[S]:
         """Returns a scope by level and id, or by its whole name such as `team/red`.
@@ -318,7 +336,9 @@ class Store:
         `schema` is the class of its state, for type checkers: it must be the one that the store was
         opened with for this scope.
         With `ttl_s` the scope, if this process begins it, ends by itself so many seconds after its
-        first event, by the backend's clock: then it is gone, and ExpiredError says so.
+        first event, by the backend's clock: then it is gone, and ExpiredError says so. With
+        `slides` too, so many seconds after its newest one: each write moves its end, and `touch`.
+        Without `ttl_s` it lasts, unless `expiry_policy` of its level says otherwise.
         With `subject`, the name of a person or of anybody else, the scope is that subject's from
         its first event on: all it holds is sealed by the subject's key, until `erase(subject)`.
         """
@@ -349,6 +369,7 @@ class Store:
             levels=self._levels,
             parent=parent,
             ttl_s=ttl_s,
+            slides=slides,
             given=None if is_stored else id,
             subject=subject,
         )
@@ -471,6 +492,22 @@ class Store:
         """
         self.scope(level, None if level == GLOBAL else "any")  # raises unless there is such a level
         set_policy(self._context, ("keep", level), check_flag(keep, "keep"))
+
+    def expiry_policy(
+        self, level: str, *, ttl_s: Duration | None = EXPIRES_S, slides: bool = True
+    ) -> None:
+        """Says how long the scopes of a level last that are begun from now on without `ttl_s`.
+
+        It is stored, and counts for every handle and process of the store. An hour unless said
+        otherwise, which begins anew with each write; with `slides=False` the end is fixed when the
+        scope begins. With `ttl_s=None` scopes of the level last again, those with an end keep it.
+        """
+        if level == GLOBAL:
+            raise UsageError("the global scope lasts: there is one, and it cannot begin again")
+        self.scope(level, "any")  # raises unless there is such a level
+        check_flag(slides, "slides")
+        said = None if ttl_s is None else {"ttl_s": check_ttl(ttl_s), "slides": slides}
+        set_policy(self._context, ("expires", level), said)
 
     # --- schemas ---------------------------------------------------------------------------------
 
@@ -1726,11 +1763,20 @@ def open_store(
         log, url=shown, worker=worker, levels=known, heartbeat_s=heartbeat_s, read_only=read_only,
         clear_ids=check_flag(clear_ids, "clear_ids"), retention=care.retention, indexes=declared,
         embedder=embedder, secrets=rules,
-    ), url, read_only=read_only)  # fmt: skip
+    ), url, care.levels, read_only=read_only)  # fmt: skip
 
 
-def _with_state_files(store: Store, url: object, *, read_only: bool) -> Store:
-    """Returns the store, its states kept as files beside it if its URL says so."""
+def _with_state_files(
+    store: Store, url: object, rules: Mapping[str, LevelRule], *, read_only: bool
+) -> Store:
+    """Returns the store, with what its file says of levels stored, and its states kept as files
+    beside it if its URL says so."""
+    if not read_only:
+        try:
+            _store_rules(store, rules)
+        except BaseException:
+            store.close()
+            raise
     if isinstance(url, _StateFiles) and not read_only:
         files = Views(store, url.directory, [], more=partial(state_views, store, url.suffix))
         store._closing.append(files.close)
@@ -1741,6 +1787,15 @@ def _with_state_files(store: Store, url: object, *, read_only: bool) -> Store:
             store.close()
             raise
     return store
+
+
+def _store_rules(store: Store, rules: Mapping[str, LevelRule]) -> None:
+    """Stores what a file says of levels; what is stored already is not written again."""
+    for level, rule in rules.items():
+        if rule.expires is not None:
+            store.expiry_policy(level, ttl_s=rule.expires, slides=rule.slides)
+        if rule.on_close is not None:
+            store.close_policy(level, keep=rule.on_close == "keep")
 
 
 def _make_log(
@@ -1803,7 +1858,7 @@ def _with_care(stored: Care | None, retention: object, quotas: object, disk: obj
     stored = stored or Care()
     limits, watch = _check_limits(quotas, disk)
     policies = (*stored.retention, *_check_policies(retention))
-    return Care(policies, (*stored.quotas, *limits), watch or stored.disk)
+    return Care(policies, (*stored.quotas, *limits), watch or stored.disk, stored.levels)
 
 
 def _check_limits(quotas: object, disk: object) -> tuple[Sequence[Quota], DiskWatch | None]:
