@@ -58,6 +58,7 @@ from holdfast.core.dispatcher import (
     shared_dispatcher,
 )
 from holdfast.core.event import Change, Event, to_datetime
+from holdfast.core.expiry import Term
 from holdfast.core.intent import Recovery, Verdict
 from holdfast.core.keystore import FolderKeys, KeyStore, is_pseudonym, to_keys
 from holdfast.core.layers import kept_with, reserved_prefixes
@@ -147,6 +148,7 @@ from holdfast.record.decisions import (
     secret_rules,
     set_policy,
     term_of_level,
+    terms_of_levels,
 )
 from holdfast.record.recovery import recover, stale
 from holdfast.record.retention_policies import (
@@ -508,6 +510,11 @@ class Store:
         check_flag(slides, "slides")
         said = None if ttl_s is None else {"ttl_s": check_ttl(ttl_s), "slides": slides}
         set_policy(self._context, ("expires", level), said)
+
+    @property
+    def expiry_policies(self) -> dict[str, Term]:
+        """How long new scopes of levels last, by level; those of other levels last for good."""
+        return terms_of_levels(self._context)
 
     # --- schemas ---------------------------------------------------------------------------------
 

@@ -393,9 +393,7 @@ class EndsAtWhatHasEnded(MemoryBackend):
         for commit, outcome in zip(commits, outcomes, strict=True):
             if isinstance(outcome, Receipt):
                 self._ends |= {
-                    a.stream: a.renews_us or a.expires_us
-                    for a in commit.appends
-                    if a.expires_us
+                    a.stream: a.renews_us or a.expires_us for a in commit.appends if a.expires_us
                 }
         return outcomes
 

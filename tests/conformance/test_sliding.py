@@ -12,7 +12,7 @@ import pytest
 import holdfast
 import holdfast.aio
 from holdfast.core.copy import copy_log as copy
-from holdfast.errors import ConflictError, ExpiredError, NotFoundError, UsageError
+from holdfast.errors import ExpiredError, NotFoundError, UsageError
 from holdfast.store import Store
 from tests.conformance.test_expiring import KINDS, LARGE, World
 

@@ -51,6 +51,7 @@ from holdfast.core.consumers import LOOK_S, Follower, GroupStatus, Start, StoreF
 from holdfast.core.contest import RETRIES
 from holdfast.core.dispatcher import OnError, Subscriber
 from holdfast.core.event import Change, Event
+from holdfast.core.expiry import Term
 from holdfast.core.leases import PAUSE_S, PAUSE_S_MAX, HeldLease, Worker
 from holdfast.core.log import READ_CHUNK
 from holdfast.core.meta import Meta
@@ -782,6 +783,10 @@ class AsyncStore:
         self, level: str, *, ttl_s: Duration | None = EXPIRES_S, slides: bool = True
     ) -> None:
         await self._loop.hop_shielded(self._store.expiry_policy, level, ttl_s=ttl_s, slides=slides)
+
+    @property
+    def expiry_policies(self) -> Reading[dict[str, Term]]:
+        return Reading(lambda: self._loop.hop(lambda: self._store.expiry_policies))
 
     async def close_policy(self, level: str, *, keep: bool) -> None:
         await self._loop.hop_shielded(self._store.close_policy, level, keep=keep)

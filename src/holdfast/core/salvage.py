@@ -111,6 +111,10 @@ class Remains:
         self.findings: list[Finding] = []
         self.events = 0
 
+    def end(self, stream: str) -> int:
+        """Returns when a stream ends by itself, 0 if it lasts: its events say it."""
+        return self.lifetimes.get(stream, LASTS).end(self.times.get(stream, 0))
+
     def note(self, damage: Finding | Gap) -> None:
         """Takes in damage; after a Gap every stream is in doubt that does not go on."""
         if isinstance(damage, Gap):
@@ -271,8 +275,7 @@ class _Salvage:
         """Returns when each stream ends by itself, -1 where it has: its events say it."""
         ends: dict[str, int] = {}
         for stream in streams:
-            lifetime = self._remains.lifetimes.get(stream, LASTS)
-            end = lifetime.end(self._remains.times.get(stream, 0))
+            end = self._remains.end(stream)
             is_over = end and self._source._backend.now_us(stream) >= end
             ends[stream] = -1 if is_over else end
         return ends

@@ -439,8 +439,15 @@ def term_of_level(context: RecordContext, reserved: frozenset[str], level: str) 
     """
     if level in reserved:
         return None
-    said = context.policy_log.newest(POLICY_STREAM).root.get("expires", {}).get(level)
-    return None if said is None else Term(said["ttl_s"], said["slides"])
+    return terms_of_levels(context).get(level)
+
+
+def terms_of_levels(context: RecordContext) -> dict[str, Term]:
+    """Returns how long the store says that new scopes last, by level."""
+    said = context.policy_log.newest(POLICY_STREAM).root.get("expires", {})
+    return {
+        level: Term(one["ttl_s"], one["slides"]) for level, one in said.items() if one is not None
+    }
 
 
 def secret_rules(context: RecordContext) -> dict[str, Mode]:

@@ -133,7 +133,6 @@ class ExpiryClauses(Trial):
         assert backend.objects.get("blob", "cd") == b"for good"
         assert "cd" in backend.objects.names("blob")
 
-
     def test_clause_36_an_end_that_moved_holds_for_all_that_the_stream_has(
         self, backend: Backend, clock: FakeClock, build: RecordBuilder
     ) -> None:
@@ -180,11 +179,14 @@ class ExpiryClauses(Trial):
     ) -> None:
         ends = _end(backend)
         accepted(backend, build.commit(build.append("a", expires_us=ends)))
-        guards = {"reads": [("a", 1)], "read_ends": [("a", ends)]}
-        accepted(backend, build.commit(build.append("b"), **guards))
+        reads, read_ends = [("a", 1)], [("a", ends)]
+        first = build.commit(build.append("b"), reads=reads, read_ends=read_ends)
+        accepted(backend, first)
         self.pass_time(clock, TTL_S + 1)
         behind = head_of(backend, "b")
-        late = build.commit(build.append("b", behind=behind), marks=[Mark("i", "m")], **guards)
+        append = build.append("b", behind=behind)
+        marks = [Mark("i", "m")]
+        late = build.commit(append, marks=marks, reads=reads, read_ends=read_ends)
         neighbour = build.commit(build.append("c"))
         outcomes = backend.commit([late, neighbour])
         assert isinstance(outcomes[0], Refusal)
@@ -192,7 +194,7 @@ class ExpiryClauses(Trial):
         assert isinstance(outcomes[1], Receipt)
         assert head_of(backend, "b").revision == 1
         assert backend.marks.list() == []
-        silent = build.commit(marks=[Mark("i", "m")], **guards)
+        silent = build.commit(marks=marks, reads=reads, read_ends=read_ends)
         assert refused(backend, silent).reason == "expired"
 
 
