@@ -1067,6 +1067,15 @@ class Scope(Generic[S_co]):
     def __delitem__(self, key: str) -> None:
         self.delete(key)
 
+    def pop(self, key: str, *default: Any) -> Any:
+        """Takes a key away and returns its value, or the default if there is one and no key.
+
+        Of several who take the same value one gets it.
+        """
+        taken: list[Any] = []
+        self.edit(lambda draft: taken.append(draft.pop(key, *default)))
+        return taken[-1]
+
     def __contains__(self, key: object) -> bool:
         return key in self.state
 

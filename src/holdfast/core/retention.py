@@ -46,7 +46,7 @@ from holdfast.backends.protocol import (
     Record,
     Rewrites,
 )
-from holdfast.core import codec
+from holdfast.core import codec, holds
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.event import (
     CHANGED,
@@ -61,6 +61,7 @@ from holdfast.core.event import (
     end_of,
     to_datetime,
 )
+from holdfast.core.expiry import HOLDS
 from holdfast.core.layers import Layer, lasting_prefixes, register_layer
 from holdfast.core.leases import LeaseKeeper, acquire_within
 from holdfast.core.log import COLLECTED, NO_LIMIT, READ_CHUNK, Log
@@ -73,8 +74,6 @@ RELEASED = "retention.released"
 PURGED = "retention.purged"
 BINNED = "retention.binned"
 
-HOLDS = "retention.hold"
-"""The index that has a mark for each scope that is held."""
 PENDING = "retention.pending"
 """The index that has a mark for each scope whose letting-go has begun and is not done."""
 BLOBS = "retention.blob"
@@ -239,7 +238,7 @@ def _ended(log: Log, stream: str, head: Head) -> tuple[Why, int, int] | None:
     if head.expires_us:
         return None  # where the backend lets go of it by itself, nothing is left to do
     ends_us = log.expiry.end(stream, head)
-    if ends_us and log.expiry.has_ended(stream, head):
+    if ends_us and log.expiry.is_due(stream, head):
         return "expired", ends_us, head.revision
     newest = log.record(stream, head.revision)
     end = end_of(newest) if newest.payload != GONE else None
@@ -318,15 +317,27 @@ class Retainer:
         """Keeps everything of a scope until it is released, whatever becomes of it."""
         if self._log.heads([scope])[0] is None:
             raise NotFoundError(f'there is no scope "{scope}" to hold')
+        holds.keep(self._log, scope)
         payload = codec.encode_plain(_Held(scope, reason))
         self._commit([NewEvent(HELD, payload)], marks=[Mark(HOLDS, scope)])
+        # A retain beside us may have found it kept and not held yet. Whoever spills a large value
+        # from here on keeps it for good.
+        holds.keep(self._log, scope)
+        holds.keep_blobs(self._log, scope)
 
     def release(self, scope: str) -> None:
         """Ends a hold."""
         if all(hold.scope != scope for hold in self.holds()):
             raise NotFoundError(f'scope "{scope}" is not held')
         payload = codec.encode_plain(_Held(scope))
-        self._commit([NewEvent(RELEASED, payload)], marks=[Cleared(HOLDS, scope)])
+        # Blobs that were kept for good for the hold are looked at when its end has come.
+        [head] = self._log.heads([scope])
+        ends_us = 0 if head is None else head.expires_us
+        due_us = max(ends_us, self._log.clock.now_us()) + round(GRACE_S * 1_000_000)
+        names = sorted(holds.keep_blobs(self._log, scope)) if ends_us else []
+        marks = [Cleared(HOLDS, scope), *(Mark(BLOBS, name, due_us) for name in names)]
+        self._commit([NewEvent(RELEASED, payload)], marks=marks)
+        holds.let_end(self._log, scope)
 
     def tell_binned(self, scope: str, revision: int, policy: str) -> None:
         """Records, before a policy removes a scope, which one does and at which revision."""
@@ -481,6 +492,7 @@ class _Run:
 
     def run(self, *, whole: bool) -> Retention:
         log = self._log
+        holds.keep_held(log, self._retainer.held())
         pending = {mark.key for mark in log.marks.list(PENDING, limit=NO_LIMIT)}
         policies = self._policies
         done = NO_POLICIES if policies is None else policies.apply(self._retainer.held())

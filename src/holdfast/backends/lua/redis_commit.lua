@@ -199,8 +199,9 @@ end
 -- both; and a second more, so that nothing goes before the clock says so: what is gone before its
 -- end is lost. All that the stream has is given it, and not what is written now alone: its end may
 -- have moved. The head knows which keys there are; one without counts is of a stream whose end is
--- fixed, and what was written before has it already.
+-- fixed, and what was written before has it already. A stream that is kept has keys without an end.
 local function expire(stream, head, has_keys, has_names)
+  if redis.call('SISMEMBER', store .. ':kept', stream) == 1 then return end
   local left = int(math.ceil((tonumber(head[6]) - now) / 1000) + 1000)
   redis.call('PEXPIRE', store .. ':events:' .. stream, left)
   if has_keys or (tonumber(head[7] or 0) or 0) > 0 then
