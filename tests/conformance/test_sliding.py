@@ -1,4 +1,4 @@
-"""Scopes whose end slides are alike on every backend (BOOT-54, clauses 36 and 37, 0065)."""
+"""Scopes whose end slides are alike on every backend (BOOT-54, clauses 36 and 37)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import holdfast
 import holdfast.aio
 from holdfast.core.copy import copy_log as copy
-from holdfast.errors import ExpiredError, NotFoundError, UsageError
+from holdfast.errors import ConflictError, ExpiredError, NotFoundError, UsageError
 from holdfast.store import Store
 from tests.conformance.test_expiring import KINDS, LARGE, World
 
@@ -175,6 +175,38 @@ def test_what_was_read_must_not_have_ended(world: World, store: Store) -> None:
     assert team.revision == 0
 
 
+def test_what_was_read_may_have_been_touched_since(
+    world: World, store: Store, other: Store
+) -> None:
+    """The end that a commit knows has come, and another has moved it: then that one counts."""
+    team, chat = store.team("red"), store.conversation("c1", ttl_s=60, slides=True)
+    chat.set("n", 1)
+    with store.commit() as tx:
+        tx.scope(team).set("n", tx.scope(chat).get("n"))
+        world.clock.advance(50)
+        other.conversation("c1").touch()
+        world.clock.advance(50)
+    assert team.get("n") == 1
+    seen = chat.revision
+    with pytest.raises(ConflictError), store.commit() as tx:
+        tx.scope(chat).expect(seen)
+        tx.scope(team).set("n", 2)
+        other.conversation("c1").touch()
+        world.clock.advance(50)
+    assert chat.get("n") == 1
+    with pytest.raises(ExpiredError), store.commit() as tx:
+        tx.scope(team).set("n", tx.scope(store.team("blue")).get("n") or tx.scope(chat).get("n"))
+        other.conversation("c1").touch()
+        world.clock.advance(61)
+    hold = store.conversation("c2", ttl_s=60)
+    hold.set("n", 5)
+    store.hold(hold, "asked for")
+    world.clock.advance(61)
+    with store.commit() as tx:  # what is held does not end for those who read it
+        tx.scope(team).set("n", tx.scope(hold).get("n"))
+    assert team.get("n") == 5
+
+
 def test_two_that_slide_are_committed_together(world: World, store: Store) -> None:
     one, two = (
         store.conversation("c1", ttl_s=60, slides=True),
@@ -210,8 +242,9 @@ def test_a_level_has_a_lifetime(world: World, store: Store, other: Store) -> Non
     assert store.conversation("c1").get("n") == 2
     store.expiry_policy("conversation", ttl_s=None)
     world.clock.advance(2)
-    with pytest.raises(ExpiredError):
-        chat.get("n")
+    for gone in (lambda: chat.get("n"), lambda: chat.at(2), lambda: list(chat.history())):
+        with pytest.raises(ExpiredError):  # BOOT-6: no earlier revision is left
+            gone()
     other.conversation("c2").set("n", 1)
     for lasting in (store.conversation("before"), store.conversation("c2"), store.team("red")):
         assert lasting.expires_at is None
@@ -310,3 +343,36 @@ def test_asyncio_has_it_too() -> None:
             assert await store.team("red").expires_at is not None
 
     asyncio.run(work())
+
+
+def test_a_file_says_it_of_levels(tmp_path: Path) -> None:
+    """VIC-22, BOOT-54: what a level's scopes last, and what closing one does, is in the file."""
+    (tmp_path / "holdfast.toml").write_text(
+        '[store]\n"*" = "sqlite:s.db"\n[levels]\nsaved = "conversation"\n'
+        '[levels.conversation]\nexpires = "2h"\non_close = "drop"\n'
+        '[levels.visit]\nbelow = "conversation"\nexpires = 60\nslides = false\n'
+    )
+    with holdfast.open(tmp_path / "holdfast.toml", durability="none") as store:
+        assert store.expiry_policies == {"conversation": (7200.0, True), "visit": (60, False)}
+        position = store.position
+        store.conversation("c1").set("n", 1)
+        store.scope("saved", "s1").set("n", 1)
+        store.conversation("c1").close()
+        with pytest.raises(holdfast.ClosedError):
+            store.conversation("c1").get("n")
+        assert store.scope("saved", "s1").expires_at is None
+    with holdfast.open(f"sqlite:{tmp_path / 's.db'}", durability="none") as store:
+        assert next(iter(store.follow_events(after=position))).stream == "conversation/c1"
+        store.conversation("c2").set("n", 1)
+        assert store.conversation("c2").expires_at is not None
+    for wrong in ('expires = "soon"', "expires = 0", 'on_close = "burn"', "slides = 1", "ends = 1"):
+        (tmp_path / "holdfast.toml").write_text(
+            f'[store]\n"*" = "sqlite:s.db"\n[levels.conversation]\n{wrong}\n'
+        )
+        with pytest.raises(UsageError, match=r"levels\.conversation"):
+            holdfast.open(tmp_path / "holdfast.toml")
+    (tmp_path / "holdfast.toml").write_text(
+        '[store]\n"*" = "sqlite:s.db"\n[levels.nowhere]\nexpires = 60\n'
+    )
+    with pytest.raises(UsageError, match="nowhere"):
+        holdfast.open(tmp_path / "holdfast.toml")

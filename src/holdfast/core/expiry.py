@@ -162,10 +162,9 @@ class Expiry:
             stream: self._known[stream].expires_us for stream in streams if stream in self._known
         }
         if slid := [stream for stream in ends if self._known[stream].slides_us]:
-            self._newest.clear()
-            for stream, head in zip(slid, self._backend.heads(slid), strict=True):
-                if head is not None:
-                    self._newest[stream] = ends[stream] = self.end(stream, head)
+            heads = zip(slid, self._backend.heads(slid), strict=True)
+            self._newest = {name: self.end(name, head) for name, head in heads if head is not None}
+            ends |= self._newest
         gone = {stream for stream, end in ends.items() if self._is_over(stream, end)}
         return [record for record in records if record.stream not in gone] if gone else records
 

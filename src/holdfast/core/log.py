@@ -757,7 +757,8 @@ class Log:
 
         Raises UsageError if a change does not fit: so no event is stored that cannot be folded.
         Time is moved up to the newest of every stream, so it never falls within one. It is this
-        host's, or what a server said that found this host's too far ahead (clause 22).
+        host's, or what a server said that found this host's too far ahead (clause 22). Where an end
+        slides it is that of the clock which judges the end.
         """
         proposed: ProposedCommit = request.work
         writes, reads = proposed.writes, proposed.reads
@@ -774,10 +775,8 @@ class Log:
             newest = max(newest, base.time)
             if base.slides_us or (base.revision == 0 and self._will_slide(write.stream)):
                 sliding = write.stream
-        time = self.clock.now_us()
-        if sliding:
-            time = self._backend.now_us(sliding)  # the end is judged by the same clock
-        elif self._server_us is not None:
+        time = self._backend.now_us(sliding) if sliding else self.clock.now_us()
+        if self._server_us is not None and not sliding:
             time = min(time, self._server_us[0] + self.clock.boot_us() - self._server_us[1])
         actor, meta = proposed.actor or self._actor, proposed.meta
         if proposed.time is not None:
@@ -785,24 +784,19 @@ class Log:
             time = proposed.time
         elif newest > time:
             if newest > time + AHEAD_US:
-                times = [base.time for base in before]
-                self._tell_ahead(writes[times.index(newest)].stream, newest)
+                self._tell_ahead(
+                    writes[[base.time for base in before].index(newest)].stream, newest
+                )
             time = newest
-        appends: list[Append] = []
-        after: list[StreamState] = []
-        marks = proposed.marks
+        appends, after, marks = list[Append](), list[StreamState](), proposed.marks
         for write, base in zip(writes, before, strict=True):
             append, state = self._prepare_write(write, base, time, actor, meta)
             for validate in self._validators:
                 validate(write, base, state)
-            if append.expires_us and (append.expected == 0 or append.renews_us):
-                due = append.renews_us or append.expires_us
-                marks = (*marks, Mark(EXPIRING, append.stream, due))
+            if append.renews_us:
+                marks = (*marks, Mark(EXPIRING, append.stream, append.renews_us))
             if append.expected == 0:
-                if self.unrecorded:
-                    level = self.unrecorded.get(append.stream.partition("/")[0])
-                    if level is not None and level not in marks:
-                        marks = (*marks, level)
+                marks = self._with_beginning(append, marks)
             elif append.expected == base.removed_at:
                 marks = (*marks, Cleared(ABSENT, append.stream))
             appends.append(append)
@@ -811,13 +805,20 @@ class Log:
                 reads, marks = self._guarded_by_subject(proposed, write, state, reads, marks)
         if len(appends) > 1 or self.limits is not None:
             self._check_appends(appends, before)
-        commit = Commit(
-            time, actor, tuple(appends), reads, proposed.fence, marks, proposed.watch,
-            read_ends=read_ends,
-        )  # fmt: skip
+        guards = (reads, proposed.fence, marks, proposed.watch, False, read_ends)
+        commit = Commit(time, actor, tuple(appends), *guards)
         if proposed.time is not None:
             self._imported = {a.stream: s.link for a, s in zip(appends, after, strict=True)}
         return PreparedCommit(request, commit, tuple(before), tuple(after))
+
+    def _with_beginning(
+        self, append: Append, marks: tuple[Mark | Cleared, ...]
+    ) -> tuple[Mark | Cleared, ...]:
+        """Returns the marks of a commit, with those that the beginning of a stream sets."""
+        if append.expires_us and not append.renews_us:
+            marks = (*marks, Mark(EXPIRING, append.stream, append.expires_us))
+        level = self.unrecorded.get(append.stream.partition("/")[0])
+        return marks if level is None or level in marks else (*marks, level)
 
     def _will_slide(self, stream: str) -> bool:
         """Says whether the end of a stream that begins now is to slide."""
@@ -927,10 +928,8 @@ class Log:
         if schema is not None:
             self.typed.check(write, before.root, state, schema)
         is_fork = write.origin is not None
-        append = Append(stream, base.revision, tuple(records), is_fork, base.link, expires_us)
-        if state.slides_us and state.ends_us > expires_us:
-            append = msgspec.structs.replace(append, renews_us=state.ends_us)
-        return append, state
+        ends = (expires_us, state.ends_us if state.slides_us else 0)
+        return Append(stream, base.revision, tuple(records), is_fork, base.link, *ends), state
 
     # --- what is sealed ----------------------------------------------------------------------
 
@@ -1324,13 +1323,12 @@ class Log:
                 self.expiry.check_end(stream, self.expiry.end(stream, head))
                 self._refreshed(write)
                 return
-        for name, expected in one.commit.reads:
-            if name == stream and head is not None and head.revision != expected:
-                self.expiry.check_end(stream, self.expiry.end(stream, head))
-                if (name, expected) in proposed.reads:
-                    raise conflict(stream, expected, head.revision)
-                self.newest(stream)  # what is guarded of it is compared again
-                return
+        expected = dict(one.commit.reads).get(stream)
+        if expected is not None and head is not None and head.revision != expected:
+            if (stream, expected) in proposed.reads:
+                raise conflict(stream, expected, head.revision)
+            self.newest(stream)  # what is guarded of it is compared again
+            return
         ends = {append.stream: append.expires_us for append in one.commit.appends}
         ends |= dict(one.commit.read_ends)
         raise ExpiredError(stream, expires_us=ends[stream])
