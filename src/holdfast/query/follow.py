@@ -90,8 +90,10 @@ class Batch:
 
     def changes(self, records: Sequence[Record]) -> Changes:
         """Returns what the events change."""
+        is_split = self._log.routes.is_split
         for record in records:
-            self._changes.logged.append(documents.log_document(record))
+            position = 0 if is_split else int(record.position)
+            self._changes.logged.append(documents.log_document(record, position))
             lifetime = self._log.expiry.known_lifetime(record.stream)
             if lifetime.expires_us and (record.revision == 1 or lifetime.slides_us):
                 self._changes.expiring[record.stream] = lifetime.end(record.time)
