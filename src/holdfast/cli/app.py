@@ -153,6 +153,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("secrets", secrets.secrets, _CARE),
     ("expiry", expiry.expiry, _CARE),
     ("retain", retain.retain, _CARE),
+    ("archive", retain.archive, _CARE),
     ("unretain", retain.unretain, _CARE),
     ("hold", retain.hold, _CARE),
     ("unhold", retain.unhold, _CARE),
