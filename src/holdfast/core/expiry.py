@@ -11,6 +11,8 @@ after its end.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 from holdfast.backends.protocol import Backend, Head, MarkQuery, Record, find_marks
 from holdfast.core.event import expires_of
 from holdfast.core.layers import Layer, register_layer
@@ -33,7 +35,7 @@ class Expiry:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._known: dict[str, int] = {}
+        self._known: OrderedDict[str, int] = OrderedDict()
         self._intended: dict[str, float] = {}
 
     def intend(self, stream: str, ttl_s: float) -> None:
@@ -87,7 +89,7 @@ class Expiry:
         self._intended.pop(stream, None)  # it has begun
         if stream not in self._known:
             if len(self._known) >= _KNOWN_MAX:
-                self._known.pop(next(iter(self._known)), None)
+                self._known.popitem(last=False)
             self._known[stream] = expires_us
 
     def kept(self, records: list[Record]) -> list[Record]:
