@@ -106,4 +106,5 @@ def _end(state: StreamState) -> StreamEnd:
         state.removed_at,
         state.version,
         state.subject,
+        state.slides_us,
     )
