@@ -34,6 +34,7 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.core.codec import kept_closed
 from holdfast.core.event import to_datetime
 from holdfast.core.log import Log
 from holdfast.core.provenance import provenance
@@ -640,7 +641,8 @@ class Views:
                 ) from error
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-                yield
+                with kept_closed():  # a file would be a copy in clear
+                    yield
             finally:
                 os.close(descriptor)
 
