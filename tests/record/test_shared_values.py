@@ -11,15 +11,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 
 import holdfast
 from holdfast import ERASED, Store
-from holdfast.core import codec
-from holdfast.errors import ErasedError, HeldError, KeyMissingError, SchemaError, UsageError
+from holdfast.errors import ErasedError, HeldError, KeyMissingError, UsageError
 from holdfast.interchange import export_scopes, import_scopes
 from holdfast.scope import Scope
 from holdfast.views.kinds import state_file
@@ -229,70 +226,6 @@ def test_without_the_key_it_is_an_error_and_the_rest_is_readable(
 
 
 # --- one backend is enough ------------------------------------------------------------------------
-
-
-@pytest.fixture
-def red(tmp_path: Path, keys: Path) -> Iterator[Scope]:
-    with holdfast.open(tmp_path / "one", keys=keys) as store:
-        yield store.team("red")
-
-
-def test_erased_is_a_value_of_its_own(red: Scope) -> None:
-    assert repr(ERASED) == "ERASED"
-    assert json.dumps({"a": ERASED}) == '{"a": "[erased]"}'
-    red.set("again", {"a": [ERASED]})
-    assert red.get(("again", "a", 0)) is ERASED
-    assert codec.decode(codec.encode(ERASED)) is ERASED
-    assert codec.encode(ERASED) == b'{"$erased":true}'
-
-
-def test_what_is_not_one_value_is_refused(red: Scope) -> None:
-    with pytest.raises(UsageError, match="whole state"):
-        red.set((), {"a": 1}, subject="ada")
-    red.set("a", {"b": 1}, subject="ada")
-    for change in (
-        lambda: red.set(("a", "b"), 2),
-        lambda: red.append("a", 2),
-        lambda: red.increment(("a", "b")),
-        lambda: red.delete(("a", "b")),
-    ):
-        with pytest.raises(UsageError, match="sealed as a whole"):
-            change()
-    with pytest.raises(UsageError, match="foreign_id"):
-        red.messages.add("user", "x", foreign_id="theirs", subject="ada")
-    mine = red._like("team", "mine", None)
-    red._log.give_to(mine.name, "bob")
-    mine.set("n", 1, subject="bob")  # all of it is his
-    with pytest.raises(UsageError, match="another subject's"):
-        mine.set("n", 2, subject="ada")
-
-
-class Customer(msgspec.Struct):
-    plan: str
-    age: int = 0
-    mails: dict[str, str] = {}
-    seen: list[int] = []
-
-
-def test_a_schema_checks_what_is_sealed_and_takes_what_was_erased(
-    tmp_path: Path, keys: Path
-) -> None:
-    schema: Any = holdfast.schema("team", version=1)(Customer)
-    with holdfast.open(tmp_path / "typed", keys=keys, schemas=[schema]) as hf:
-        red: Any = hf.team("red")
-        red.set("plan", "basic")
-        with pytest.raises(SchemaError):
-            red.set("age", "old", subject="ada")
-        red.set("age", 41, subject="ada")
-        red.set(("mails", "work"), CANARY, subject="ada")
-        red.update({"seen": [1]})
-        red.set(("seen", 0), 2, subject="ada")
-        assert red.typed == Customer("basic", 41, {"work": CANARY}, [2])
-        hf.erase("ada")
-        red.set("plan", "gone")
-        assert red.typed == Customer("gone", ERASED, {"work": ERASED}, [ERASED])  # pyright: ignore
-        with pytest.raises(SchemaError):
-            red.set("plan", 7)
 
 
 def test_a_file_shows_that_something_is_sealed_and_an_edit_beside_it_keeps_it(

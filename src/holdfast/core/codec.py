@@ -503,10 +503,6 @@ def sealed_value(subject: str, data: bytes) -> bytes:
 
 def is_sealed_value(raw: Encoded) -> bool:
     """Says whether an encoded value is a sealed one."""
-    return raw.startswith(SEALED_VALUE) if type(raw) is bytes else _begins_sealed(raw)
-
-
-def _begins_sealed(raw: Encoded) -> bool:
     return bytes(memoryview(raw)[: len(SEALED_VALUE)]) == SEALED_VALUE
 
 

@@ -302,6 +302,7 @@ QUIET_VIEWS = 8
 _LEADING = frozenset((event.OPENED, event.MIGRATED))
 """The types of events that the log itself puts before those of a write."""
 _COMMIT_OF = attrgetter("commit")
+_PAYLOAD_OF = attrgetter("payload")
 RETRIES_MAX = 1000
 
 
@@ -789,11 +790,8 @@ class Log:
             after.append(state)
             if state.subject is not None:
                 reads, marks = self._guarded_by_subject(proposed, write, state, reads, marks)
-            else:
-                for record in append.records:
-                    if SEALED_VALUE in record.payload:
-                        reads, marks = self._guarded_values(proposed, write, append, reads, marks)
-                        break
+            elif SEALED_VALUE in b"".join(map(_PAYLOAD_OF, append.records)):
+                reads, marks = self._guarded_values(proposed, write, append, reads, marks)
         if len(appends) > 1 or self.limits is not None:
             self._check_appends(appends, before)
         commit = Commit(time, actor, tuple(appends), reads, proposed.fence, marks, proposed.watch)

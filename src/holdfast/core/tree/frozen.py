@@ -58,6 +58,7 @@ _raw_list = msgspec.json.Decoder(list[Raw])
 _scalar = msgspec.json.Decoder().decode
 _CONTAINERS = frozenset({b"{", b"["})
 _new = object.__new__
+_SEALED_BYTES = len(codec.SEALED_VALUE)
 
 
 class Lazy(Struct, eq=False):
@@ -89,15 +90,18 @@ class Lazy(Struct, eq=False):
         """Returns the frozen value; one that is sealed is opened each time, and not kept."""
         value = self.value
         if value is UNSET:
-            raw = self.stored()
-            reference = codec.parse_reference(raw)
+            raw = self.raw if self.raw is not None else self.stored()
+            reference = codec.parse_blob_ref(raw)
+            is_sealed = bytes(memoryview(raw)[:_SEALED_BYTES]) == codec.SEALED_VALUE
+            if is_sealed:
+                reference = codec.parse_reference(raw)
             if reference is not None:
                 if self.blobs is None:
                     raise UsageError(
                         f"blob {reference[0]:.80} cannot be loaded: this state was made without "
                         "blobs"
                     )
-                if codec.is_sealed_value(raw):
+                if is_sealed:
                     if codec.is_kept_closed():
                         return codec.SealedLeaf(bytes(raw))
                     return _freeze_encoded(self.blobs(*reference), self.blobs)

@@ -312,7 +312,7 @@ def locate(root: Map, path: Path) -> Any:
     """Returns what is kept at a path, perhaps a Lazy, or MISSING."""
     kept: Any = root
     for step in path:
-        if is_sealed(kept):
+        if type(kept) is Lazy and kept.is_sealed:
             return MISSING
         node = _force(kept)
         if not isinstance(node, Map if type(step) is str else List):
