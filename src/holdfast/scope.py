@@ -409,12 +409,12 @@ class Scope(Generic[S_co]):
         The cursor of a page, given as `after`, leads to the next one.
         """
         began = self._life()
-        found = [
+        found = (
             Checkpoint(found.name, self.name, found.revision, event.to_datetime(found.time))
             for stream, until in self._log.ancestry(self.name, self.revision)
-            for found in self._log.find(stream)
+            for found in self._log.checkpoints(stream)
             if began < found.revision <= until and found.name not in (event.LIFE, event.BASE)
-        ]
+        )
         return cut("checkpoints", found, lambda one: (-one.revision,), after=after, limit=limit)
 
     def revision_of(self, moment: Moment) -> int:
@@ -1044,6 +1044,15 @@ class Scope(Generic[S_co]):
 
     def __delitem__(self, key: str) -> None:
         self.delete(key)
+
+    def pop(self, key: str, *default: Any) -> Any:
+        """Takes a key away and returns its value, or the default if there is one and no key.
+
+        Of several who take the same value one gets it.
+        """
+        taken: list[Any] = []
+        self.edit(lambda draft: taken.append(draft.pop(key, *default)))
+        return taken[-1]
 
     def __contains__(self, key: object) -> bool:
         return key in self.state

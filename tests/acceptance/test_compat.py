@@ -95,6 +95,8 @@ def test_a_scope_is_text(manager: GlobalStateManager) -> None:
 
 
 def test_a_changed_copy_is_a_checkpoint_of_its_scope(manager: GlobalStateManager) -> None:
+    """VIC-9: what is loaded is what was saved, not the state as it was."""
+
     async def example() -> None:
         team = manager.get_team_state("t")
         team.set("n", 1)

@@ -13,7 +13,9 @@ import pytest
 import holdfast
 from holdfast import Page, Store, aio
 from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.protocol import Found
 from holdfast.core.commit import ProposedCommit
+from holdfast.core.log import Log
 from holdfast.core.page import write_cursor
 from holdfast.errors import UsageError
 from holdfast.record import sessions
@@ -89,6 +91,44 @@ def test_checkpoints(hf: Store) -> None:
     _check(fork.checkpoints, 5)
     assert [one.revision for one in fork.checkpoints(limit=2)] == [6, 4]
     assert hf.team("none").checkpoints() == []
+
+
+def test_a_page_of_checkpoints_reads_no_more_names_than_it_needs(
+    hf: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.core.log._CHECKPOINTS_FIRST", 8)
+    chat = hf.conversation("c")
+    for n in range(50):
+        chat.set("n", n, checkpoint=f"at {n}")
+    read: list[int] = []
+    log_find = Log.find
+
+    def counting(self: Log, stream: str, **ask: Any) -> list[Found]:
+        found = log_find(self, stream, **ask)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(Log, "find", counting)
+    page = chat.checkpoints(limit=3)
+    assert [one.name for one in page] == ["at 49", "at 48", "at 47"]
+    assert page.more
+    assert read == [8]
+    assert len(chat.checkpoints(limit=None)) == 50
+
+
+def test_a_checkpoint_that_comes_while_others_are_read_repeats_none(
+    hf: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.core.log._CHECKPOINTS_FIRST", 4)
+    chat = hf.conversation("c")
+    for n in range(20):
+        chat.set("n", n, checkpoint=f"at {n}")
+    reading = hf._log.checkpoints(chat.name)
+    first = [next(reading) for _ in range(3)]
+    for n in range(3):
+        chat.set("late", n, checkpoint=f"late {n}")
+    names = [one.name for one in (*first, *reading)]
+    assert names == [f"at {n}" for n in reversed(range(20))]
 
 
 def test_leases(hf: Store) -> None:

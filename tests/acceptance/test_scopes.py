@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime, timedelta
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -450,6 +451,35 @@ def test_dict_style_code_goes_on_working_vic_25(hf: Store) -> None:
     with pytest.raises(KeyError):
         chat["a"]
     assert isinstance(chat, ConversationState)
+    assert (list(chat.keys()), list(chat.values())) == (["b"], [{"x": 1}])
+    assert list(chat.items()) == [("b", {"x": 1})]
+    assert chat.pop("b") == {"x": 1}
+    assert chat.pop("b", None) is None
+    revision = chat.revision
+    with pytest.raises(KeyError):
+        chat.pop("b")
+    assert chat.revision == revision
+    with pytest.raises(TypeError):
+        chat.pop("b", 1, 2)
+
+
+def test_a_value_that_several_take_is_taken_once(hf: Store) -> None:
+    """VIC-25: `pop` is one step, also among threads."""
+    chat = hf.conversation("c")
+    chat.update({f"k{n}": n for n in range(20)})
+    taken: list[object] = []
+
+    def take() -> None:
+        for n in range(20):
+            taken.append(chat.pop(f"k{n}", None))
+
+    threads = [Thread(target=take) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(one for one in taken if one is not None) == list(range(20))  # pyright: ignore
+    assert len(chat) == 0
 
 
 def test_modified_keys_are_listed_vic_12(hf: Store) -> None:
@@ -608,6 +638,7 @@ def test_a_scope_is_a_mapping_and_goes_through_json(hf: Store) -> None:
 
 
 def test_the_protocols_tell_levels_apart(hf: Store) -> None:
+    """VIC-16: they can be checked at run time."""
     scopes = {
         ConversationState: hf.conversation("c"),
         WorkflowState: hf.workflow("w"),

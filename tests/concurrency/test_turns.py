@@ -1,4 +1,7 @@
-"""An edit that keeps losing gets its turn: among threads, tasks and processes, on every backend."""
+"""An edit that keeps losing gets its turn: among threads, tasks and processes, on every backend.
+
+BOOT-72: whoever reads, changes and writes waits in line.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import pytest
 
 import holdfast
 from holdfast import ConflictError, Draft, PendingCommit, Store, aio
+from holdfast.core.turns import Turns
 from tests.record.stores import ALL, DURABLE, new_url
 
 EDITS = 40
@@ -138,6 +142,33 @@ def test_commits_of_a_function_get_their_turn_too(url: str) -> None:
         is_over.set()
         writer.join()
         assert b.revision == 20
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_a_writer_that_is_always_faster_waits_for_the_turn(
+    hf_memory: Store, monkeypatch: pytest.MonkeyPatch, planted: bool
+) -> None:
+    """It writes between each reading and its commit. Planted: nobody waits for a turn."""
+    team = hf_memory.team("t")
+    team.update({"n": 0, "noise": 0})
+    if planted:
+        monkeypatch.setattr(Turns, "ahead", lambda turns, streams: None)  # pyright: ignore
+    writers: list[threading.Thread] = []
+
+    def slow(draft: Draft) -> None:
+        writers.append(threading.Thread(target=team.increment, args=("noise",)))
+        writers[-1].start()
+        writers[-1].join(None if planted else 0.05)
+        draft["n"] += 1
+
+    if planted:
+        with pytest.raises(ConflictError):
+            team.edit(slow)
+    else:
+        team.edit(slow)
+    for writer in writers:
+        writer.join()
+    assert team.to_dict() == {"n": 0 if planted else 1, "noise": len(writers)}
 
 
 @pytest.mark.parametrize("backend", DURABLE)

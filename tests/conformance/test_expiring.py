@@ -238,6 +238,34 @@ def test_a_copy_has_the_same_end_and_leaves_out_what_is_gone(
             target.conversation("there").get("n")
 
 
+def test_what_is_held_does_not_end_and_takes_no_commit(world: World, store: Store) -> None:
+    """A hold on a scope with a lifetime (BOOT-54, 0066): it is read past its end, and copied."""
+    chat = store.conversation("c1", ttl_s=60)
+    chat.set("text", LARGE, key="k", checkpoint="begun")
+    store.conversation("c2", ttl_s=60).set("n", 1)
+    store.hold(chat, "asked for")
+    world.clock.advance(61)
+    assert store.conversation("c1").get("text") == LARGE
+    assert chat.at("begun") == {"text": LARGE}
+    with pytest.raises(ExpiredError):
+        chat.set("n", 2)
+    with pytest.raises(ExpiredError):
+        store.conversation("c2").get("n")
+    done = store.retain(grace_s=0)
+    assert "conversation/c1" not in [one.scope for one in done.scopes]
+    with holdfast.open("memory:", clock=world.clock) as other:
+        copy(store._log, other._log)
+        assert other.conversation("c1").get("text") == LARGE
+        assert [one.scope for one in other.holds()] == ["conversation/c1"]
+        other.unhold("conversation/c1")
+        with pytest.raises(ExpiredError):
+            other.conversation("c1").get("text")
+    assert store.check().findings == []
+    store.unhold(chat)
+    with pytest.raises(ExpiredError):
+        store.conversation("c1").get("text")
+
+
 def test_asyncio_has_it_too() -> None:
     async def work() -> None:
         async with await holdfast.aio.open("memory:", durability="none") as store:

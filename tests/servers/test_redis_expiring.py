@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import redis as driver
 
 import holdfast
+from holdfast.backends.protocol import Mark
+from holdfast.copy import copy
 from holdfast.errors import ExpiredError
 from tests.servers import redis
 from tests.servers.redis_clock import CLOCK
@@ -95,6 +98,82 @@ def test_what_is_kept_for_good_after_it_had_ended_is_listed() -> None:
         objects.put("blob", "ab", b"2")
         assert (objects.get("blob", "ab"), objects.names("blob")) == (b"2", ["ab"])
         assert list(backend.inspect.verify(read_all=True)) == []
+
+
+def test_a_hold_keeps_the_keys_of_a_scope_until_it_is_released() -> None:
+    """Clause 30: nothing of a held scope goes at its end; released, it goes as it would have."""
+    running = redis.new_server(next(iter(redis.installations())))
+    try:
+        with holdfast.open(running.url(application="held"), durability="none") as store:
+            client: Any = driver.Redis.from_url(running.url())  # type: ignore
+            chat = store.conversation("c1", ttl_s=1.5)
+            other = store.conversation("c2", ttl_s=1.5)
+            chat.set("text", LARGE)
+            other.set("n", 1)
+            store.hold(chat, "a court asked for it")
+            chat.set("more", LARGE + "y", key="k", checkpoint="p")  # after the hold: no new end
+            _until(lambda: not client.exists("holdfast:{held}:events:conversation/c2"))
+            lives = [client.pttl(key) for key in client.scan_iter(count=1000) if b"/c1" in key]
+            assert lives == [-1] * 4  # events, keys, checkpoints, named
+            blobs = [key for key in client.scan_iter(count=1000) if b":object:blob:" in key]
+            assert [client.pttl(key) for key in blobs] == [-1, -1]
+            assert (chat["text"], chat.at("p")["more"]) == (LARGE, LARGE + "y")
+            with pytest.raises(ExpiredError):
+                store.hold(other)
+            assert [one.scope for one in store.holds()] == ["conversation/c1"]
+            assert store.check().findings == []
+            store.unhold(chat)
+            _until(lambda: not client.exists("holdfast:{held}:events:conversation/c1"))
+            with pytest.raises(ExpiredError):
+                chat.get("text")
+            assert store.check().findings == []
+            assert store._log._backend.kept() == []  # type: ignore[attr-defined]
+    finally:
+        running.remove()
+
+
+def test_a_hold_that_was_half_made_is_put_right_by_retain() -> None:
+    """A process killed between the two parts of a hold, and a mark that came without the other."""
+    running = redis.server(redis.OLDEST)
+    with holdfast.open(running.url(application="half-held")) as store:
+        backend: Any = store._log._backend
+        store.conversation("c1", ttl_s=3600).set("n", 1)
+        store.conversation("c2", ttl_s=3600).set("text", LARGE)
+        backend.keep("conversation/c1", True)  # and killed: there is no mark
+        store._retainer._commit([], marks=[Mark("retention.hold", "conversation/c2")])
+        store.retain()
+        assert backend.kept() == ["conversation/c2"]
+        client: Any = driver.Redis.from_url(running.url())  # type: ignore
+        root = "holdfast:{half-held}"
+        assert client.pttl(f"{root}:events:conversation/c1") > 0
+        assert client.pttl(f"{root}:events:conversation/c2") == -1
+        [blob] = client.scan_iter(f"{root.replace('{', '?').replace('}', '?')}:object:blob:*")
+        assert client.pttl(blob) == -1
+        assert store.check().findings == []
+
+
+def test_a_copy_is_held_where_its_source_is() -> None:
+    running = redis.server(redis.OLDEST)
+    with (
+        holdfast.open(running.url(application="held-source")) as source,
+        holdfast.open(running.url(application="held-target")) as target,
+    ):
+        source.conversation("c1", ttl_s=3600).set("text", LARGE)
+        source.hold("conversation/c1")
+        copy(source, target)
+        backend: Any = target._log._backend
+        assert backend.kept() == ["conversation/c1"]
+        source.unhold("conversation/c1")
+        copy(source, target)
+        assert backend.kept() == []
+        assert target.holds() == []
+
+
+def _until(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not is_true() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert is_true()
 
 
 def _is_shared(key: bytes) -> bool:

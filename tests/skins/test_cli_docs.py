@@ -91,6 +91,19 @@ def test_every_verb_is_in_the_help(capsys: pytest.CaptureFixture[str]):
         assert (app[rest[0]] if rest else app).help
 
 
+def test_help_in_a_pipe_has_one_line_for_each_verb_and_option(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    """Agents read it. It was cut at 80 columns, in the middle of an entry."""
+    monkeypatch.setenv("COLUMNS", "60")
+    for words in (["--help"], ["set", "--help"], ["runs", "--help"]):
+        assert main(words) == 0
+        lines = capsys.readouterr().out.splitlines()
+        listed = lines[next(n for n, line in enumerate(lines) if line.endswith(":")) :]
+        for line in listed:
+            assert re.fullmatch(r"(|[A-Z][\w ]*:|  [^:]+: .*\S)", line), line
+
+
 def test_every_exit_code_is_documented():
     table = SECTIONS["Exit codes"]
     for error in vars(holdfast.errors).values():
@@ -161,6 +174,7 @@ def project_left(filled: None, cli: Any, monkeypatch: pytest.MonkeyPatch) -> Ite
     """A project with a task that is done, and a session; then somebody types a line."""
     Path("script.json").write_text("{}")
     Path("typed").write_text("hello\n")
+    Path("holdfast.toml").write_text("[project.retention]\ncount = 1\n")
     cli("project", "do", "begin", "--script", "script.json")
     cli("project", "checkpoint", "marked")
     with open("typed", encoding="utf-8") as typed:
@@ -277,6 +291,7 @@ COMMANDS = {
     "project recover": ["project", "recover"],
     "project doctor": ["project", "doctor"],
     "project restore": ["project", "restore", "RALPH_TASKS.md"],
+    "project prune": ["project", "prune", "--dry-run"],
     "project rewind": ["project", "rewind", "marked"],
     "project alias": ["project", "alias", "ralph", "--to", "bin"],
     "decide": ["decide", SCOPE, "refund", "--because", "broken"],
@@ -331,6 +346,7 @@ COMMANDS = {
     "backup list": ["backup", "list", "made"],
     "backup restore": ["backup", "restore", "made", "restored"],
     "backup drill": ["backup", "drill", "made"],
+    "backup prune": ["backup", "prune", "made"],
     "export": ["export", SCOPE, "--to", "support.jsonl"],
     "import": ["import", "old.jsonl"],
     "selftest": ["selftest", "--disk", ".", "--seconds", "0.5"],

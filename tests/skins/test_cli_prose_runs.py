@@ -121,7 +121,7 @@ def test_a_fork_goes_on_with_another_answer(place: Path, cli: Any):
 
 
 def test_a_killed_program_is_shown_and_resumed_by_others(place: Path, cli: Any):
-    """OP-5, OP-6: last session, statement, blocks and iteration, right from any process."""
+    """OP-4: five kinds, each a part of its own; OP-5, OP-6: right from any process."""
     rules = {"sessions": [{"match": "Improve 1", "delay": 60}]}
     Path("slow.json").write_text(json.dumps(rules))
     words = ["prose", "run", "a.prose", "who=ada", "--id", "one", "--script", "slow.json"]
@@ -147,6 +147,10 @@ def test_a_killed_program_is_shown_and_resumed_by_others(place: Path, cli: Any):
     assert statement["iterations"] == ["repeat: iteration 2 of 3"]
     assert shown["flow"]["last_session"] == "repeat[0]/session=draft"
     assert shown["variables"]["draft"]["value"] == "ok: Improve 0"
+    answered = [one["state"] for one in shown["outputs"]["sessions"]]
+    assert answered == ["done", "done", "open"]
+    assert shown["loops"][0]["text"] == "repeat: iteration 2 of 3"
+    assert shown["recovery"]["attempts"] == []
     document = cli("prose", "resume", "one", "--script", "script.json", "--json").document
     assert document["result"] == {"text": "ok: Improve 2"}
     with holdfast.open("store") as store:

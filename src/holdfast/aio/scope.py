@@ -304,6 +304,9 @@ class AsyncScope(Generic[S_co]):
             self.sync.set_default, path, value, expected=expected, key=key, checkpoint=checkpoint
         )
 
+    async def pop(self, key: str, *default: Any) -> Any:
+        return await self._loop.hop_shielded(self.sync.pop, key, *default)
+
     async def checkpoint(self, name: str, *, expected: int | None = None) -> Checkpoint:
         name = check_name(name, "checkpoint name")
         written = await self._commit(self.sync._checkpoint_write(name, expected, None))

@@ -23,7 +23,9 @@ never computes a link, and never reads the wall clock but to judge leases and du
 (10) `read` returns records by revision, `read_all` by position, whole commits only, exactly as
      committed, every byte of payload, envelope and link. `read_linked`, which a backend need not
      have, returns what `read` would, as rows without positions; it need not look at checksums of
-     the backend's own, because its caller verifies every link.
+     the backend's own, because its caller verifies every link. `read_payloads`, which a backend
+     need not have either, returns type, payload and subject of what `read` would; it looks at
+     every checksum that `read` looks at.
 (11) `heads`, `read`, `find` and `moment` are linearizable: they see every commit whose receipt was
      returned before they were called. So do `wait` and `read_all`, but for what stands behind a
      commit that is still under way: to show that would break clause 9.
@@ -82,6 +84,11 @@ never computes a link, and never reads the wall clock but to judge leases and du
      `delete` took away, as far as the store's other users allow it, and returns what is left, each
      with its place and what to do. `whole` lets it take as long as it needs, and keep others
      waiting. It changes no answer of any other method.
+(30) `keep`, which a backend that lets go of streams by itself (clause 18) should have, makes it let
+     go of nothing of one stream, also past its end, until it is called with False: then the end
+     counts as before, and one that has come meanwhile comes at once. It returns whether the
+     stream's records are there. `kept` lists the streams that are kept. Both are durable when they
+     return, and done twice they are as if done once. Whether a commit is accepted they change not.
 (32) `marks.find`, which a backend need not have, returns the marks that a MarkQuery asks for, in
      the order of clause 17, and fewer than its limit only if there are no more. Of one index, after
      a mark or by keys, it costs what it returns, however many marks there are; by group it may look
@@ -427,6 +434,19 @@ class Rewrites(Protocol):
 
 
 @runtime_checkable
+class KeepsEnded(Protocol):
+    """What a backend has besides, if it lets go of streams by itself (clause 30)."""
+
+    def keep(self, stream: str, is_kept: bool) -> bool:
+        """Keeps a stream past its end, or no longer; returns whether its records are there."""
+        ...
+
+    def kept(self) -> Sequence[str]:
+        """Returns the names of the streams that are kept so."""
+        ...
+
+
+@runtime_checkable
 class ReadsBack(Protocol):
     """What a backend has besides, if it can read the store from its end (clause 24)."""
 
@@ -463,7 +483,7 @@ def read_back(
 def _between(backend: Backend, start: Position, end: Position) -> list[Record]:
     """Returns the records after one position up to another."""
     records: list[Record] = []
-    while page := backend.read_all(after=start):
+    while page := backend.read_all(after=start, limit=end - start):
         records += [record for record in page if record.position <= end]
         start = page[-1].position
         if start >= end:
@@ -610,6 +630,23 @@ def read_linked(
     if own is None:
         return list(map(linked_row, backend.read(stream, after=after, until=until, limit=limit)))
     return own(stream, after=after, until=until, limit=limit)
+
+
+PayloadRow = tuple[str, bytes, str | None]
+"""Type, payload and subject of a record."""
+
+
+def read_payloads(backend: Backend, stream: str, *, after: int, until: int) -> Sequence[PayloadRow]:
+    """Returns type, payload and subject of what `read` would return, to who needs no more.
+
+    A backend may have a method `read_payloads` of its own, with these arguments. Nobody verifies
+    links after it, so it checks what `read` checks; it saves only what is not asked for.
+    """
+    own = getattr(backend, "read_payloads", None)
+    if own is None:
+        records = backend.read(stream, after=after, until=until)
+        return [(record.type, record.payload, record.subject) for record in records]
+    return own(stream, after=after, until=until)
 
 
 class Marks(Protocol):

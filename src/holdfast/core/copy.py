@@ -30,6 +30,7 @@ from holdfast.backends.protocol import (
     Cleared,
     Commit,
     Head,
+    KeepsEnded,
     Mark,
     Position,
     Record,
@@ -41,7 +42,8 @@ from holdfast.backends.protocol import (
 from holdfast.core import codec
 from holdfast.core.commit import meta_not_kept
 from holdfast.core.event import follows
-from holdfast.core.expiry import EXPIRING
+from holdfast.core.expiry import EXPIRING, HOLDS
+from holdfast.core.holds import keep_held
 from holdfast.core.log import Log
 from holdfast.errors import ConflictError, UsageError
 
@@ -187,9 +189,19 @@ class Copier:
         for stream, head in zip(streams, self._source.heads(streams), strict=True):
             if head is None or expiry.has_ended(stream, head):
                 ends[stream] = -1
+            elif expiry.is_due(stream, head):  # only a hold keeps it, and the copy has that too
+                ends[stream] = self._end_of_held(stream)
             else:
                 ends[stream] = expiry.end(stream, head)
         return ends
+
+    def _end_of_held(self, stream: str) -> int:
+        """Returns how a stream past its end is written: without one, which no backend refuses.
+
+        What a target has begun with the end, and would let go of by itself, it has let go of.
+        """
+        [head] = self._target.heads([stream])
+        return 0 if head is None or not head.expires_us else -1
 
     def _copy_blobs(self, commit: Commit, place: int) -> None:
         """Copies the blobs that a commit names, each verified against its digest."""
@@ -233,6 +245,9 @@ class Copier:
                 chunk = tuple(changes[start : start + MARKS_PER_COMMIT])
                 part.commit([Commit(self._target.clock.now_us(), self._target.actor, marks=chunk)])
             changed += len(changes)
+        held = [mark.key for mark in marks if mark.index == HOLDS]
+        if held or any(isinstance(part, KeepsEnded) for part in self._parts):
+            keep_held(self._target, held)
         return changed
 
 
@@ -339,7 +354,7 @@ def _compare_heads(source: Log, target: Backend, began: Position) -> bool:
     for name, ours, theirs in _pairs(source._backend, target):
         if theirs is not None and (ours.revision, ours.link) == (theirs.revision, theirs.link):
             continue
-        is_ended = source.expiry.has_ended(name, ours)
+        is_ended = source.expiry.is_due(name, ours)
         is_later = not ours.position <= began
         if not (is_ended or is_later) or not (
             theirs is None or _is_beginning(source, name, theirs, ours)
@@ -353,7 +368,7 @@ def _is_beginning(source: Log, name: str, theirs: Head, ours: Head) -> bool:
     """Returns whether the source's stream goes on from where the target's ends."""
     if theirs.revision >= ours.revision:
         return (theirs.revision, theirs.link) == (ours.revision, ours.link)
-    if source.expiry.has_ended(name, ours):
+    if source.expiry.is_due(name, ours):
         return True  # what it held is gone, and cannot be compared
     there = source._backend.read(name, after=theirs.revision - 1, until=theirs.revision)
     return bool(there) and there[0].link == theirs.link

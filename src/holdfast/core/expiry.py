@@ -4,17 +4,23 @@ The very first event of such a stream says when it ends, so the end is part of i
 same in every backend and in every copy, and never moved. It is judged by the backend's own clock:
 the server's, or this host's where there is no server. A commit is judged by the backend, in the
 same step as everything else; what is read is judged here.
+
+A scope that is held does not end for those who read it, and nothing of it goes. It takes no commit
+after its end.
 """
 
 from __future__ import annotations
 
-from holdfast.backends.protocol import Backend, Head, Record
+from holdfast.backends.protocol import Backend, Head, MarkQuery, Record, find_marks
 from holdfast.core.event import expires_of
 from holdfast.core.layers import Layer, register_layer
 from holdfast.errors import CorruptError, ExpiredError
 
 EXPIRING = "scope.expires"
 """The index that has a mark for each stream with a lifetime, due when it ends."""
+
+HOLDS = "retention.hold"
+"""The index that has a mark for each scope that is held."""
 
 register_layer(Layer(name="expiry", indexes=(EXPIRING,)))
 
@@ -50,6 +56,8 @@ class Expiry:
         It is asked a moment before a new stream's own end is: so they stay a little longer.
         """
         [head] = self._backend.heads([stream])
+        if head is not None and head.expires_us and self.is_held(stream):
+            return 0
         ends = self.begin(stream) if head is None else self.end(stream, head)
         return ends + _OBJECTS_STAY_US if ends else 0
 
@@ -106,10 +114,24 @@ class Expiry:
             return True  # of a damaged store: then each stream's own first event says it
 
     def has_ended(self, stream: str, head: Head) -> bool:
-        """Returns whether the end of a stream has come."""
+        """Returns whether the end of a stream has come, and no hold keeps it."""
         return self._is_over(stream, self.end(stream, head))
 
+    def is_due(self, stream: str, head: Head) -> bool:
+        """Returns whether the end of a stream has come, held or not."""
+        return self._has_come(stream, self.end(stream, head))
+
+    def is_held(self, stream: str) -> bool:
+        """Returns whether a scope is held."""
+        try:
+            return bool(find_marks(self._backend.marks, MarkQuery(HOLDS, keys=(stream,), limit=1)))
+        except CorruptError:
+            return False  # nothing goes for that: retention asks for the holds itself
+
     def _is_over(self, stream: str, expires_us: int) -> bool:
+        return self._has_come(stream, expires_us) and not self.is_held(stream)
+
+    def _has_come(self, stream: str, expires_us: int) -> bool:
         if not expires_us:
             return False
         self._intended.pop(stream, None)  # it has begun

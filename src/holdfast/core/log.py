@@ -39,6 +39,7 @@ from holdfast.backends.protocol import (
     Marks,
     Moment,
     Objects,
+    PayloadRow,
     Position,
     Receipt,
     Record,
@@ -50,6 +51,7 @@ from holdfast.backends.protocol import (
     read_back,
     read_linked,
     read_many,
+    read_payloads,
     takes_record_keys,
 )
 from holdfast.clock import Clock
@@ -303,6 +305,8 @@ _LEADING = frozenset((event.OPENED, event.MIGRATED))
 """The types of events that the log itself puts before those of a write."""
 _COMMIT_OF = attrgetter("commit")
 _PAYLOAD_OF = attrgetter("payload")
+_CHECKPOINTS_FIRST = 256
+"""How many checkpoints are read at first where not all may be wanted."""
 RETRIES_MAX = 1000
 
 
@@ -365,14 +369,26 @@ class Log:
         self.folds = Folds()
         self._states, self._ends, self._used = self.folds.states, self.folds.ends, self.folds.used
         self._busy: dict[str, int] = {}  # streams that others write to, for so many quiet views
-        self._blocks = EventBlocks(self._between, self.blobs.read)
+        self._blocks = EventBlocks(self._payloads, self.blobs.read)
         self.snapshots = Snapshots(
             self.routes.objects_of, link_of=self._link_of, values_of=self._values,
             blobs=self.blobs.read, sealing=self.sealing, report=self.report,
         )  # fmt: skip
 
-    def _between(self, stream: str, after: int, until: int) -> list[Record]:
-        return self.records(stream, after=after, until=until)
+    def _payloads(self, stream: str, after: int, until: int) -> Sequence[PayloadRow]:
+        """Returns type and payload of a range of events, those of a fork's ancestors included."""
+        head = self.head(stream)
+        if head is not None and after + 1 >= head.first:
+            rows = read_payloads(
+                self._backend, stream, after=after, until=min(until, head.revision)
+            )
+            for _, _, subject in rows:
+                if subject is not None:
+                    break  # what belongs to a subject may be sealed, and takes its whole record
+            else:
+                return rows
+        records = self.records(stream, after=after, until=until)
+        return [(record.type, record.payload, record.subject) for record in records]
 
     def _collected_us(self) -> int:
         """Returns when blobs were last collected; asked when a large value is known already."""
@@ -1869,6 +1885,7 @@ class Log:
         key: str | None = None,
         checkpoint: str | None = None,
         until: int | None = None,
+        limit: int | None = None,
     ) -> list[Found]:
         """Returns where a key or a checkpoint's name stands in a stream, newest first.
 
@@ -1879,11 +1896,33 @@ class Log:
         known = self._states.get(stream) or self._ends.get(stream)
         subject = self.subject_of(stream) if known is None else known.subject
         if subject is not None:
-            return self._find_sealed(stream, subject, key, checkpoint)
-        return self._backend.find(stream, key=key, checkpoint=checkpoint)
+            return self._find_sealed(stream, subject, key, checkpoint, limit)
+        return self._backend.find(stream, key=key, checkpoint=checkpoint, limit=limit)
+
+    def checkpoints(self, stream: str) -> Iterator[Found]:
+        """Yields the named revisions of a stream, newest first.
+
+        They are read as they are asked for, four times as many each time: whoever wants the newest
+        does not read them all. One that is named meanwhile moves the others, so it goes on by
+        revision.
+        """
+        size, last = _CHECKPOINTS_FIRST, 1 << 63
+        while True:
+            found = self.find(stream, limit=size)
+            for one in found:
+                if one.revision < last:
+                    yield one
+            if len(found) < size:
+                return
+            size, last = 4 * size, found[-1].revision
 
     def _find_sealed(
-        self, stream: str, subject: str, key: str | None, checkpoint: str | None
+        self,
+        stream: str,
+        subject: str,
+        key: str | None,
+        checkpoint: str | None,
+        limit: int | None,
     ) -> list[Found]:
         """Finds what `find` does in a subject's stream, where names are keyed digests.
 
@@ -1897,7 +1936,7 @@ class Log:
             key = seal.digest("key", key)
         if checkpoint is not None and checkpoint not in (event.LIFE, event.BASE):
             checkpoint = seal.digest("checkpoint", checkpoint)
-        found = self._backend.find(stream, key=key, checkpoint=checkpoint)
+        found = self._backend.find(stream, key=key, checkpoint=checkpoint, limit=limit)
         if key is not None or checkpoint is not None:
             return found
         named: list[Found] = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, TypeVar, cast
 
@@ -105,22 +105,23 @@ def is_after(key: Key, passed: Key) -> bool:
 
 def cut(
     kind: str,
-    items: Sequence[T],
+    items: Iterable[T],
     key: Callable[[T], Key],
     *,
     after: str | None,
     limit: int | None,
 ) -> Page[T]:
-    """Returns one page of items that are all at hand, sorted by a key that no two of them share.
+    """Returns one page of items that are sorted by a key that no two of them share.
 
     It goes on by the key and not by a number, so that what comes or goes between two pages neither
-    repeats nor hides an item.
+    repeats nor hides an item. Of items that are read one by one, none after the page is read but
+    the next, which says that there is more.
     """
     limit = check_limit(limit)
-    rest = items
+    rest = iter(items)
     if after is not None:
         passed = read_cursor(kind, after)
-        rest = [item for item in items if is_after(key(item), passed)]
+        rest = (item for item in items if is_after(key(item), passed))
     page = list(islice(rest, limit))
     cursor = write_cursor(kind, *key(page[-1])) if page else after
-    return Page(page, more=len(page) < len(rest), cursor=cursor)
+    return Page(page, more=any(True for _ in rest), cursor=cursor)

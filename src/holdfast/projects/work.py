@@ -18,10 +18,15 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, convert
 
 from holdfast.agents.protocol import Answer
+from holdfast.backends.deadline import monotonic
+from holdfast.context.gather import GOALS, listed
+from holdfast.context.parts import Strategy
 from holdfast.core.inbox import stream_of
 from holdfast.errors import LeaseLostError, UnavailableError, UsageError
 from holdfast.joint import JointCommit
+from holdfast.projects import trees
 from holdfast.projects.tree import changes_since, mark
+from holdfast.record.messages import BYTES_PER_TOKEN, shown_lines
 from holdfast.runs import values
 from holdfast.runs.define import run, step
 from holdfast.runs.operation import Control
@@ -36,6 +41,13 @@ SYSTEM = (
 )
 TASKS_SHOWN = 20
 OUTCOME_CHARACTERS_MAX = 200
+TITLE_CHARACTERS_MAX = 200
+KEPT_MESSAGES = 20
+KEPT_MESSAGES_MIN = 2
+"""How many of the newest messages stay as they are when a conversation is compacted."""
+SUMMARY_CHARACTERS_MAX = 8_000
+SEARCHED: tuple[Strategy, ...] = ("window", "summary", "retrieval")
+UNSEARCHED: tuple[Strategy, ...] = ("window", "summary")
 _STATUS = re.compile(r"^\s*status:\s*(done|continue|blocked)\b[:\s]*(.*)$", re.I)
 
 
@@ -52,7 +64,8 @@ class Assignment(Struct, frozen=True, omit_defaults=True):
     """The epoch of the coordinator that gave it."""
     depth: int = 0
     """0: the coordinator's own work; else how deep the child is."""
-    directory: str | None = None
+    worktree: bool = False
+    """Whether it works on files of its own, which are merged when its task is done."""
 
 
 class TurnReport(Struct, frozen=True):
@@ -130,14 +143,19 @@ def work(ctx: Any, assignment: dict[str, Any]) -> dict[str, Any]:
     answer, report = Answer(""), TurnReport("blocked", f"not done after {asked.turns} turns")
     used = [0, 0]
     said = point = None
+    base = ctx.step(_grow, assignment) if asked.worktree else None
     for turn in ctx.loop(asked.turns, name="turn"):
-        told = ctx.step(_prepare, assignment, turn, said)
+        told = ctx.step(_prepare, assignment, turn, said, base)
         if turn == 0:
             point = told["point"]
         if told["heard"]:
             ctx.step(_heed, assignment, told["heard"])
         answer = ctx.session(
-            told["prompt"], system=SYSTEM, context=told["context"], agent=asked.agent
+            told["prompt"],
+            system=SYSTEM,
+            context=told["context"],
+            agent=asked.agent,
+            directory=told["directory"],
         )
         if answer.usage is not None:
             used = [used[0] + (answer.usage.input or 0), used[1] + (answer.usage.output or 0)]
@@ -145,9 +163,17 @@ def work(ctx: Any, assignment: dict[str, Any]) -> dict[str, Any]:
         if found.status != "continue":
             report = found
             break
+    merged = None
+    if base is not None:
+        gathered = ctx.step(_gather, assignment, base, report.status)
+        merged = ctx.step(_merge, assignment, gathered)
+        report = _with_merge(report, merged)
     ctx.step(_finish, assignment, answer.text, report.status, report.reason, point)
+    if merged is not None:
+        ctx.step(_clear, assignment, keeps_ref=bool(merged["ref"]))
     usage = {"input": used[0], "output": used[1]}
-    return {"status": report.status, "answer": answer.text, "reason": report.reason, "usage": usage}
+    found = {"status": report.status, "answer": answer.text, "reason": report.reason}
+    return {**found, "usage": usage, **({"merge": merged} if merged else {})}
 
 
 def report_of(answer: str) -> TurnReport:
@@ -160,7 +186,9 @@ def report_of(answer: str) -> TurnReport:
 
 
 @step(effect="read", name="prepare")
-def _prepare(ctx: Any, assignment: dict[str, Any], turn: int, said: str | None) -> dict[str, Any]:
+def _prepare(
+    ctx: Any, assignment: dict[str, Any], turn: int, said: str | None, base: str | None
+) -> dict[str, Any]:
     """Returns prompt and context of a turn, and the messages that it is to heed."""
     asked = convert(assignment, Assignment)
     main = _coordinator(ctx, asked.project)
@@ -169,12 +197,13 @@ def _prepare(ctx: Any, assignment: dict[str, Any], turn: int, said: str | None) 
     prompt = f"Task: {asked.text}" if turn == 0 else f"Go on with the task: {asked.text}"
     context = context_of(main, asked.session, asked.text)
     if said:
-        context.append(["your last answer", said])
+        context.append(["your last answer", cut_to(said, main.project.settings.budget // 2)])
     return {
         "point": _point(main, f"{ctx.run} turn {turn + 1}", asked.session),
         "heard": [[one.revision, one.text, one.sender] for one in waiting],
         "prompt": prompt + says,
         "context": context,
+        "directory": trees.directory_of(main.project, ctx.run, base),
     }
 
 
@@ -231,6 +260,53 @@ def _finish(
     _committed(ctx, main, main.scope.name, close)
 
 
+# --- files of its own ----------------------------------------------------------------------------
+
+
+@step(effect="idempotent", name="grow")
+def _grow(ctx: Any, assignment: dict[str, Any]) -> str:
+    """Makes the work tree of a child, and returns the commit that it begins with."""
+    main = _coordinator(ctx, convert(assignment, Assignment).project)
+    return trees.grow(main.project, ctx.run)
+
+
+@step(effect="idempotent", name="gather")
+def _gather(ctx: Any, assignment: dict[str, Any], base: str, status: str) -> dict[str, Any]:
+    """Keeps what the child's tree holds, and says what a merge of it would change."""
+    asked = convert(assignment, Assignment)
+    main = _coordinator(ctx, asked.project)
+    _point(main, f"before {ctx.run} is merged", None)
+    title = f"{asked.task} {asked.text}"
+    return trees.gather(main.project, ctx.run, base, title, merges=status == "done")
+
+
+@step(effect="idempotent", name="merge")
+def _merge(ctx: Any, assignment: dict[str, Any], gathered: dict[str, Any]) -> dict[str, Any]:
+    """Merges what a child has changed into the project's directory; says what was left where."""
+    main = _coordinator(ctx, convert(assignment, Assignment).project)
+    files, left = gathered["files"], dict.fromkeys(gathered["conflicts"], "both sides changed it")
+    if gathered["merges"]:
+        left = trees.merge(main.project, files)
+    is_left = bool(left) or (bool(files) and not gathered["merges"])
+    merged = [path for path, *_ in files if path not in left] if gathered["merges"] else []
+    return {"files": merged, "left": left, "ref": gathered["ref"] if is_left else ""}
+
+
+@step(effect="idempotent", name="clear")
+def _clear(ctx: Any, assignment: dict[str, Any], *, keeps_ref: bool) -> None:
+    main = _coordinator(ctx, convert(assignment, Assignment).project)
+    trees.clear(main.project, ctx.run, keeps_ref=keeps_ref)
+
+
+def _with_merge(report: TurnReport, merged: dict[str, Any]) -> TurnReport:
+    """Returns what is to be said of a task whose files were not all merged: a person looks."""
+    if not merged["ref"]:
+        return report
+    names = ", ".join(f"{path} ({why})" for path, why in merged["left"].items())
+    reason = f"{names} not merged" if names else report.reason or "it cannot go on"
+    return TurnReport("blocked", f"{reason}; its files: git cherry-pick {merged['ref']}")
+
+
 # --- a turn of a conversation ---------------------------------------------------------------------
 
 
@@ -240,11 +316,16 @@ def talk(ctx: Any, project: str, session: str, text: str, revision: int = 0) -> 
     _coordinator(ctx, project)
     ctx.step(_hear, project, session, text, revision)
     told = ctx.step(_recall, project, session, text)
-    answer = ctx.session(text, context=told["context"])
+    answer = ctx.session(text, context=told["context"], directory=told["directory"])
     usage = {} if answer.usage is None else {
         "input": answer.usage.input or 0, "output": answer.usage.output or 0
     }  # fmt: skip
     ctx.step(_reply, project, session, answer.text, usage, revision, told["point"])
+    if told["tokens"] > told["compact_at"]:
+        older = ctx.step(_older, project, session)
+        if older["text"]:
+            summary = ctx.summarise(older["text"], limit=SUMMARY_CHARACTERS_MAX)
+            ctx.step(_compact, project, session, summary, older["keeps"])
     return {"answer": answer.text, "usage": usage}
 
 
@@ -266,7 +347,14 @@ def _hear(ctx: Any, project: str, session: str, text: str, revision: int) -> Non
 def _recall(ctx: Any, project: str, session: str, text: str) -> dict[str, Any]:
     main = _coordinator(ctx, project)
     point = _point(main, ctx.run, session)
-    return {"point": point, "context": context_of(main, session, text)}
+    context = context_of(main, session, text)
+    return {
+        "point": point,
+        "context": context,
+        "directory": str(main.project.root),
+        "tokens": main.project.session_size(session).tokens,
+        "compact_at": main.project.settings.compact_at,
+    }
 
 
 @step(effect="idempotent", name="reply")
@@ -291,6 +379,45 @@ def _reply(
     _committed(ctx, main, conversation.name, reply)
 
 
+# --- a conversation that has become long -------------------------------------------------------
+
+
+@step(effect="read", name="older")
+def _older(ctx: Any, project: str, session: str) -> dict[str, Any]:
+    """Returns what a summary is made of, the summary before it included, and how many stay.
+
+    The newest exchange stays, and what fits beside it into half of what a conversation may have.
+    """
+    main = _coordinator(ctx, project)
+    messages = list(main.project.conversation(session).messages)
+    room = main.project.settings.compact_at * BYTES_PER_TOKEN // 2
+    keeps = 0
+    for one in reversed(messages[-KEPT_MESSAGES:]):
+        room -= len(one.text)
+        if room < 0 and keeps >= KEPT_MESSAGES_MIN:
+            break
+        keeps += 1
+    older = messages[: len(messages) - keeps]
+    text = "\n".join(line for one in older for line in shown_lines(one))
+    return {"text": cut_to(text, 2 * main.project.settings.compact_at), "keeps": keeps}
+
+
+@step(effect="idempotent", name="compact")
+def _compact(ctx: Any, project: str, session: str, summary: str, keeps: int) -> None:
+    """Puts a summary in the place of older messages; the goals are said again after it.
+
+    The summary names the run, so that one that is made again after a crash is found.
+    """
+    main = _coordinator(ctx, project)
+    conversation = main.project.conversation(session)
+    if any(ctx.run in one.text for one in conversation.messages.summaries()[-1:]):
+        return
+    goals = [f"- {goal}" for _, goal in listed(main.scope, GOALS)]
+    again = "\n\nThe goals are:\n" + "\n".join(goals) if goals else ""
+    text = f"Summary of what was said until {ctx.run}:\n{summary}{again}"
+    conversation.messages.compact(text, keep_last=keeps)
+
+
 # --- what a turn is told --------------------------------------------------------------------------
 
 
@@ -301,9 +428,21 @@ def context_of(main: Coordinator, session: str | None, text: str) -> list[list[s
     if session is not None:
         tasks = main.tasks.list(status=("open", "in_progress", "blocked"), limit=TASKS_SHOWN)
         if tasks:
-            found.append(["open tasks", "\n".join(f"{one.id} {one.title}" for one in tasks)])
-    told = main.store.context(scope, main.project.settings.budget, text)
+            lines = [f"{one.id} {one.title[:TITLE_CHARACTERS_MAX]}" for one in tasks]
+            found.append(["open tasks", "\n".join(lines)])
+    began = monotonic()
+    told = main.store.context(scope, main.project.settings.budget, text, strategies=main.strategies)
+    if main.care.took("the context of a turn", monotonic() - began):
+        main.strategies = UNSEARCHED  # the search is what takes long in a large store
     return [*found, ["project", told.text]]
+
+
+def cut_to(text: str, tokens: int) -> str:
+    """Returns the end of a text, which has at most about so many tokens."""
+    most = tokens * BYTES_PER_TOKEN
+    if len(text) <= most:
+        return text
+    return f"(the first {len(text) - most} characters are left out)\n{text[-most:]}"
 
 
 def _point(main: Coordinator, name: str, session: str | None) -> str | None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from holdfast.backends.protocol import (
     START,
     Backend,
+    KeepsEnded,
     Lease,
     Mark,
     Rewrites,
@@ -138,6 +139,9 @@ def _every_call(
     if isinstance(backend, Rewrites):
         more["rewrite"] = lambda: backend.rewrite({"a": [1]})
         more["purge"] = lambda: backend.purge()
+    if isinstance(backend, KeepsEnded):
+        more["keep"] = lambda: backend.keep("a", True)
+        more["kept"] = lambda: backend.kept()
     return more | {
         "commit": lambda: backend.commit([commit]),
         "read": lambda: backend.read("a"),

@@ -1,8 +1,16 @@
-"""Clause 18: streams that end by themselves."""
+"""Clauses 18 and 30: streams that end by themselves, and those that are kept all the same."""
 
 from __future__ import annotations
 
-from holdfast.backends.protocol import START, Backend, Fence, Mark, Receipt, Refusal
+from holdfast.backends.protocol import (
+    START,
+    Backend,
+    Fence,
+    KeepsEnded,
+    Mark,
+    Receipt,
+    Refusal,
+)
 from holdfast.errors import ExpiredError
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.records import RecordBuilder
@@ -132,6 +140,32 @@ class ExpiryClauses(Trial):
         self.pass_time(clock, TTL_S + 1)
         assert backend.objects.get("blob", "cd") == b"for good"
         assert "cd" in backend.objects.names("blob")
+
+    def test_clause_30_what_is_kept_is_there_past_its_end(
+        self, backend: Backend, clock: FakeClock, build: RecordBuilder
+    ) -> None:
+        if not isinstance(backend, KeepsEnded):
+            return
+        ends = _end(backend)
+        append = build.append("a", b"1", b"2", key="k", checkpoint="p", expires_us=ends)
+        accepted(backend, build.commit(append))
+        assert not backend.keep("b", True)  # there is no such stream
+        for _ in range(2):
+            assert backend.keep("a", True)
+            assert list(backend.kept()) == ["a"]
+        behind = head_of(backend, "a")
+        accepted(backend, build.commit(build.append("a", behind=behind, expires_us=ends)))
+        records, before = backend.read("a"), head_of(backend, "a")
+        self.pass_time(clock, TTL_S + 1)
+        assert (backend.read("a"), head_of(backend, "a")) == (records, before)
+        assert [found.revision for found in backend.find("a", key="k")] == [1]
+        late = build.commit(build.append("a", behind=before, expires_us=ends))
+        assert refused(backend, late).reason == "expired"
+        assert list(backend.inspect.verify(read_all=True)) == []
+        for _ in range(2):
+            backend.keep("a", False)
+            assert list(backend.kept()) == []
+        assert list(backend.inspect.verify(read_all=True)) == []
 
 
 def _end(backend: Backend, ttl_s: int = TTL_S) -> int:

@@ -25,6 +25,7 @@ from holdfast.backends.protocol import (
     read_back,
     read_linked,
     read_many,
+    read_payloads,
     takes_record_keys,
 )
 from holdfast.testing.records import RecordBuilder
@@ -96,6 +97,22 @@ class ReadClauses(Trial):
             records = backend.read("a", after=after, until=until, limit=limit)
             assert list(rows) == list(map(linked_row, records)), (after, until, limit)
 
+    def test_clause_10_payloads_are_those_of_the_records(
+        self, backend: Backend, build: RecordBuilder
+    ) -> None:
+        assert list(read_payloads(backend, "none", after=0, until=9)) == []
+        append = build.append("a", *PAYLOADS[:-1], key="k", checkpoint="c", subject="01J9Z")
+        accepted(backend, build.commit(append, build.append("b", b"1")))
+        accepted(backend, build.commit(build.append("b", b"2", behind=head_of(backend, "b"))))
+        again = build.append("a", b"3", b"4", behind=head_of(backend, "a"), type="run.created")
+        accepted(backend, build.commit(again))
+        last = len(PAYLOADS) + 1
+        for after, until in product((0, 3, last - 2, last - 1, last), (1, 5, last, last + 9)):
+            rows = read_payloads(backend, "a", after=after, until=until)
+            records = backend.read("a", after=after, until=until)
+            wanted = [(record.type, record.payload, record.subject) for record in records]
+            assert list(rows) == wanted, (after, until)
+
     @pytest.mark.parametrize("size", [1 << 16, 1 << 20])
     def test_clause_10_large_payloads_are_read_whole(
         self, backend: Backend, build: RecordBuilder, size: int
@@ -152,6 +169,21 @@ class ReadClauses(Trial):
                 assert len(page) % 6 == 0, "half a commit"
                 assert len(page) < limit + 6, f"far more than {limit}"
         assert backend.read_all(after=everything[-1].position) == []
+
+    def test_clause_10_a_place_within_a_commit_is_before_it(
+        self, backend: Backend, build: RecordBuilder
+    ) -> None:
+        """A reader that came from the other side stands one below a commit's position."""
+        write(backend, build, "a")
+        accepted(backend, build.commit(*(build.append(name) for name in "bcd")))
+        write(backend, build, "e")
+        everything = backend.read_all()
+        for record in everything[1:]:
+            before = Position(record.position - 1)
+            wanted = [one for one in everything if one.position >= record.position]
+            assert backend.read_all(after=before) == wanted
+            first = [one for one in wanted if one.position == record.position]
+            assert backend.read_all(after=before, limit=1) == first
 
     def test_clause_10_read_all_passes_commits_without_records(
         self, backend: Backend, build: RecordBuilder

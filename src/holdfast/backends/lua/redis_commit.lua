@@ -185,8 +185,9 @@ end
 -- The server lets go of the stream's keys by itself, each from when it is first written. What stays
 -- is its name, and its head with the end: a tombstone. The time left is given, not the end, because
 -- only the clock that judges knows both; and a second more, so that nothing goes before the clock
--- says so: what is gone before its end is lost.
+-- says so: what is gone before its end is lost. A stream that is kept has keys without an end.
 local function expire(append)
+  if redis.call('SISMEMBER', store .. ':kept', append[1]) == 1 then return end
   local left = int(math.ceil((append[7] - now) / 1000) + 1000)
   redis.call('PEXPIRE', store .. ':events:' .. append[1], left)
   if append[5] then redis.call('PEXPIRE', store .. ':keys:' .. append[1], left) end

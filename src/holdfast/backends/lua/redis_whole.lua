@@ -19,6 +19,7 @@ local function look_at_store()
   try(store .. ':log', count_entries)
   try(store .. ':leases', count_leases)
   try(store .. ':indexes', count_indexes)
+  try(store .. ':kept', count, 'SCARD', 'kept')
   try(store .. ':indexes', function()
     for _, index in ipairs(redis.call('SMEMBERS', store .. ':indexes')) do
       try('marks of ' .. index, check_index, index)

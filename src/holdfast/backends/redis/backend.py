@@ -441,6 +441,20 @@ class RedisBackend:
             )
             after, is_done = int(answer[0]), bool(answer[1])
 
+    def keep(self, stream: str, is_kept: bool) -> bool:
+        self._checkout.pool.check_open()
+        keys = self._keys
+        named = keys.kept, keys.heads, keys.events(stream), keys.keys(stream)
+        named = *named, keys.checkpoints(stream), keys.named(stream)
+        return bool(self._checkout.write("keep", named, (stream, is_kept)))
+
+    def kept(self) -> list[str]:
+        self._checkout.pool.check_open()
+        [names] = self._checkout.ask_counted(
+            "kept", ("SCARD", self._keys.kept), ("SMEMBERS", self._keys.kept)
+        )
+        return sorted(name.decode() for name in names)
+
     def purge(self, *, whole: bool = False) -> list[Leftover]:
         """Has the server write its files anew, which hold every command since they were begun."""
         return rewrite_files(self._checkout, whole=whole)

@@ -46,6 +46,7 @@ class Keys:
         self.log = f"{root}:log"
         self.leases = f"{root}:leases"
         self.indexes = f"{root}:indexes"
+        self.kept = f"{root}:kept"
 
     def events(self, stream: str) -> str:
         return f"{self.root}:events:{stream}"

@@ -1,0 +1,121 @@
+"""Holds on scopes of a backend that lets go by itself (clause 30), without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import holdfast
+from holdfast import Store
+from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.protocol import Commit, Head, Receipt, Refusal
+from holdfast.core.expiry import HOLDS
+from holdfast.errors import CorruptError, ExpiredError, NotFoundError, UsageError
+from holdfast.testing import FakeClock
+
+LARGE = "x" * 100_000
+
+
+class Forgetful(MemoryBackend):
+    """A backend that says of its streams when it lets go of them by itself."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock=clock)
+        self.ends: dict[str, int] = {}
+
+    def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
+        for commit in commits:
+            self.ends.update((one.stream, one.expires_us) for one in commit.appends)
+        return super().commit(commits)
+
+    def heads(self, streams: Sequence[str]) -> list[Head | None]:
+        found = zip(streams, super().heads(streams), strict=True)
+        return [
+            None if head is None else replace(head, expires_us=self.ends.get(stream, 0))
+            for stream, head in found
+        ]
+
+
+class Keeping(Forgetful):
+    """The same, with `keep`."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock)
+        self.names: set[str] = set()
+        self.gone: set[str] = set()
+
+    def keep(self, stream: str, is_kept: bool) -> bool:
+        (self.names.add if is_kept else self.names.discard)(stream)
+        return stream not in self.gone
+
+    def kept(self) -> list[str]:
+        return sorted(self.names)
+
+
+def opened(kind: type[Forgetful]) -> tuple[Store, Any, FakeClock]:
+    clock = FakeClock()
+    backend = kind(clock)
+    return holdfast.open(backend=backend, clock=clock), backend, clock
+
+
+def test_a_backend_without_keep_takes_no_hold_of_what_it_lets_go_of() -> None:
+    store, _, _ = opened(Forgetful)
+    with store:
+        store.conversation("c1", ttl_s=60).set("n", 1)
+        store.conversation("c2").set("n", 1)
+        with pytest.raises(UsageError, match="has no keep"):
+            store.hold("conversation/c1")
+        assert store.holds() == []
+        store.hold("conversation/c2")
+        store.unhold("conversation/c2")
+
+
+def test_a_hold_is_told_to_the_backend_and_taken_back() -> None:
+    store, backend, clock = opened(Keeping)
+    with store:
+        chat = store.conversation("c1", ttl_s=60)
+        chat.set("text", LARGE)
+        store.hold(chat)
+        assert backend.kept() == ["conversation/c1"]
+        chat.set("text", LARGE + "y")  # its blob is kept for good
+        clock.advance(61)
+        assert chat["text"] == LARGE + "y"
+        store.unhold(chat)
+        assert backend.kept() == []
+        marks = store.marks("retention.blob")
+        assert len(marks) == 2
+        assert {mark.due for mark in marks} == {clock.now_us() + 7 * 24 * 3600 * 1_000_000}
+        with pytest.raises(NotFoundError, match="is not held"):
+            store.unhold(chat)
+
+
+def test_what_is_gone_already_is_not_held() -> None:
+    store, backend, _ = opened(Keeping)
+    with store:
+        store.conversation("c1", ttl_s=60).set("n", 1)
+        store.hold("conversation/c1")
+        backend.gone.add("conversation/c1")
+        store.retain()  # passes over it
+        with pytest.raises(ExpiredError):
+            store.hold("conversation/c1")
+
+
+def test_damaged_marks_hide_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, backend, clock = opened(Keeping)
+    with store:
+        chat = store.conversation("c1", ttl_s=60)
+        chat.set("n", 1)
+        found = backend.marks.find
+
+        def damaged(query: Any) -> Any:
+            if query.index == HOLDS:
+                raise CorruptError("the marks are damaged", where="marks")
+            return found(query)
+
+        monkeypatch.setattr(backend.marks, "find", damaged)
+        clock.advance(61)
+        with pytest.raises(ExpiredError):
+            chat.get("n")
