@@ -16,6 +16,7 @@ from bench import (
     inside,
     instructions,
     projecting,
+    projects,
     reading,
     retaining,
     running,
@@ -60,6 +61,7 @@ BENCHMARKS = {
     "retention": retaining.retaining,
     "files": files.files,
     "context": contexts.context,
+    "projects": projects.projects,
 }
 QUIET = 0.5
 """The load average up to which a machine counts as quiet."""

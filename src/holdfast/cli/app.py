@@ -200,6 +200,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("project recover", project.recover, _CARE),
     ("project doctor", project.doctor, _CARE),
     ("project restore", project.restore, _CARE),
+    ("project prune", project.prune, _CARE),
     ("project checkpoint", project.checkpoint, _CHANGE),
     ("project rewind", project.rewind, _CHANGE),
     ("project alias", project.alias, _START),
