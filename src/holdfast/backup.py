@@ -15,6 +15,9 @@ Positions do not survive a copy, so a point is named by its line: it says how fa
 store reaches. To restore one, its events are copied into a new store, and the digest of that store
 is compared with the one that was noted. A time names the newest point that is not later.
 
+The backup of an encrypted store is encrypted too, by the same store key and a data key of its own
+(0046); names, times and marks are in clear in both. Restoring it needs the key.
+
 A damaged store is backed up too. What verifies is copied; the point names every stream of which
 something is missing. A stream of which the backup has more than is left stays as it is.
 """
@@ -57,6 +60,7 @@ from holdfast.core.copy import (
 from holdfast.core.event import FORKED, ORIGIN, follows, from_datetime, origin_of, to_datetime
 from holdfast.core.log import Log
 from holdfast.core.salvage import Remains, remnants
+from holdfast.core.store_key import StoreKey
 from holdfast.errors import (
     ConflictError,
     CorruptError,
@@ -65,6 +69,7 @@ from holdfast.errors import (
     HoldfastError,
     NotFoundError,
     OtherStoreError,
+    StoreKeyError,
     UnavailableError,
     UsageError,
     show_value,
@@ -151,11 +156,19 @@ def backup(
             f"{' and '.join(about.stores)}",
             hint="make the backup in another folder",
         )
-    with _alone(place), open_store(place / "store", clock=source._log.clock) as target:
+    with (
+        _alone(place),
+        open_store(place / "store", clock=source._log.clock, store_key=_key_of(source)) as target,
+    ):
         found = _read_points(place)
         if label and any(label in (one.label, one.name) for one in found):
             raise ExistsError(f'"{place}" has a point "{label}" already')
         return _Increment(source._log, target._log, place, found, progress).run(label)
+
+
+def _key_of(store: Store) -> StoreKey | None:
+    """Returns the key of an encrypted store: what is copied from it is not written in clear."""
+    return None if store._encryption is None else store._encryption.key
 
 
 def _store_ids(source: Store) -> list[str]:
@@ -468,18 +481,20 @@ def restore(
     *,
     at: str | datetime | None = None,
     scope: str | None = None,
+    store_key: str | bytes | StoreKey | None = None,
     progress: Progress | None = None,
 ) -> Restored:
     """Copies a store as it was at a point into a new one, whole or one scope of it.
 
     `at` is the name or the label of a point, or a time; without it, the newest. The target must be
     empty, or hold what a restore that was killed wrote. A scope is restored with what it needs: the
-    scopes that it was forked from, and what layers keep with it.
+    scopes that it was forked from, and what layers keep with it. `store_key` opens the backup of an
+    encrypted store; without it, the target's own key is tried.
     """
     point = find_point(folder, at)
     place = Path(folder)
     marks = _read_marks(place, point)
-    with _open_copy(place, target._log.clock) as kept:
+    with _open_copy(place, target._log.clock, store_key or _key_of(target)) as kept:
         log = kept._log
         check_related(log, target._log)
         needed = None if scope is None else Needed(log, [scope])
@@ -511,6 +526,7 @@ def drill(
     folder: str | os.PathLike[str],
     *,
     at: str | datetime | None = None,
+    store_key: str | bytes | StoreKey | None = None,
     progress: Progress | None = None,
 ) -> Restored:
     """Restores a point into a store that is thrown away, and reads every event of it.
@@ -520,7 +536,7 @@ def drill(
     """
     scratch = tempfile.mkdtemp(prefix="drill-", dir=Path(folder))
     try:
-        with open_store(Path(scratch) / "store") as target:
+        with open_store(Path(scratch) / "store", store_key=store_key) as target:
             restored = restore(folder, target, at=at, progress=progress)
             report = target.check()
             for finding in report.findings:
@@ -536,15 +552,30 @@ def drill(
 
 
 @contextmanager
-def _open_copy(place: Path, clock: Clock) -> Generator[Store]:
+def _open_copy(place: Path, clock: Clock, key: str | bytes | StoreKey | None) -> Generator[Store]:
+    """Opens the store of a backup. The target of a restore may be encrypted and the backup not."""
+    name = place / "store"
     try:
-        store = open_store(place / "store", create=False, read_only=True, clock=clock)
+        try:
+            store = open_store(name, create=False, read_only=True, clock=clock, store_key=key)
+        except StoreKeyError:
+            if key is None or not _is_plain(name):
+                raise
+            store = open_store(name, create=False, read_only=True, clock=clock)
     except NotFoundError:
         raise CorruptError(
             f'"{place}" has points, but its store is gone', where=str(place / "store")
         ) from None
     with store:
         yield store
+
+
+def _is_plain(place: Path) -> bool:
+    try:
+        with open_store(place, create=False, read_only=True):
+            return True
+    except StoreKeyError:
+        return False
 
 
 # --- files ---------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ STORE_VARIABLE = "HOLDFAST_STORE"
 ACTOR_VARIABLE = "HOLDFAST_ACTOR"
 SOURCE_VARIABLE = "HOLDFAST_SOURCE"
 TRUST_VARIABLE = "HOLDFAST_TRUST"
+KEY_VARIABLE = "HOLDFAST_STORE_KEY"
 """What is written comes from there, and is trusted so far. --source is for looking."""
 
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
@@ -65,6 +66,8 @@ class Options:
     """Print one JSON document; errors are JSON too."""
     actor: Annotated[str | None, Parameter(env_var=ACTOR_VARIABLE)] = None
     """Who writes: recorded in every event. Without it your login name."""
+    store_key: Annotated[str | None, Parameter(env_var=KEY_VARIABLE)] = None
+    """The key of an encrypted store: env:NAME, file:PATH, command:WORDS or keyring:SERVICE/NAME."""
     verbose: Flag = False
     """Show the log on standard error: retries, recovery, errors that were overcome."""
 
@@ -109,8 +112,10 @@ def print_more(
 def open_reading(options: Options, *, schemas: Sequence[type[Any]] = ()) -> Store:
     """Opens the store to look at; it must exist. Looking waits for no writer."""
     if is_in_use(options.place):
-        return open_place(options.place, read_only=True, schemas=schemas)
-    return open_source(options.place, schemas=schemas)
+        return open_place(
+            options.place, read_only=True, schemas=schemas, store_key=options.store_key
+        )
+    return open_source(options.place, schemas=schemas, store_key=options.store_key)
 
 
 def open_writing(
@@ -124,6 +129,7 @@ def open_writing(
         unchecked=unchecked,
         source=os.environ.get(SOURCE_VARIABLE) or None,
         trust=os.environ.get(TRUST_VARIABLE) or None,
+        store_key=options.store_key,
     )
     keep_views(store)
     return store
@@ -149,7 +155,9 @@ def keep_views(store: Store) -> None:
     store._closing.append(refresh)
 
 
-def open_source(place: str, *, schemas: Sequence[type[Any]] = ()) -> Store:
+def open_source(
+    place: str, *, schemas: Sequence[type[Any]] = (), store_key: str | None = None
+) -> Store:
     """Opens a store to read from, read-only where it cannot be written.
 
     A store that was not closed is recovered by whoever opens it next, and only who may write can do
@@ -158,10 +166,10 @@ def open_source(place: str, *, schemas: Sequence[type[Any]] = ()) -> Store:
     store that has lost commits: writing to it would hide the loss, looking at it does not.
     """
     try:
-        return open_place(place, schemas=schemas)
+        return open_place(place, schemas=schemas, store_key=store_key)
     except (LostCommitsError, UnavailableError) as refused:
         try:
-            store = open_place(place, read_only=True, schemas=schemas)
+            store = open_place(place, read_only=True, schemas=schemas, store_key=store_key)
         except HoldfastError:
             raise refused from None
         warn(f"opened read-only: {refused.message}")
@@ -179,6 +187,7 @@ def open_place(
     unchecked: bool = False,
     source: str | None = None,
     trust: str | None = None,
+    store_key: str | None = None,
 ) -> Store:
     """Opens a store that must exist; the error says how to create it."""
     refuse_memory(place)
@@ -192,6 +201,7 @@ def open_place(
             unchecked=unchecked,
             source=cast("Any", source),
             trust=trust,
+            store_key=store_key,
         )
     except NotFoundError as absent:
         raise NotFoundError(
