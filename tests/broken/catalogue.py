@@ -41,6 +41,7 @@ CONTRACT: dict[type[MemoryBackend], tuple[str, bool]] = {
     memory.TakesPatterns: ("clause_14", True),
     memory.ForgetsWhereForksBegin: ("clause_04", True),
     memory.LeavesNamesOutOfRows: ("clause_10", False),
+    memory.LeavesSubjectsOutOfPayloads: ("clause_10", False),
     memory.FindsOldestFirst: ("clause_11", True),
     memory.TakesNoLimitForNone: ("clause_10", True),
     memory.FailsNeighbours: ("clause_01", True),

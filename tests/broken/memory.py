@@ -29,6 +29,7 @@ from holdfast.backends.protocol import (
     MarkQuery,
     MarksAtMoment,
     Moment,
+    PayloadRow,
     Position,
     Receipt,
     Record,
@@ -119,6 +120,14 @@ class LeavesNamesOutOfRows(MemoryBackend):
     ) -> list[LinkedRow]:
         records = self.read(stream, after=after, until=until, limit=limit)
         return [linked_row(replace(record, checkpoint=None)) for record in records]
+
+
+class LeavesSubjectsOutOfPayloads(MemoryBackend):
+    """Returns payloads without the subject that says that they may be sealed."""
+
+    def read_payloads(self, stream: str, *, after: int, until: int) -> list[PayloadRow]:
+        records = self.read(stream, after=after, until=until)
+        return [(record.type, record.payload, None) for record in records]
 
 
 class ForgetsWhereForksBegin(MemoryBackend):

@@ -52,6 +52,40 @@ def test_every_list_agrees_on_a_decision_that_a_fork_inherited(hf: Store) -> Non
         assert [(entry.id, entry.status) for entry in found] == [(d.id, "closed")]
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_fork_keeps_what_it_inherited_when_its_origin_is_removed(hf: Store, again: bool) -> None:
+    """Its facts and standing orders were found by marks, which a removal clears."""
+    chat = hf.conversation("a")
+    chat.facts.state("price", 7)
+    chat.facts.state("size", 1)
+    fork = chat.fork("b")
+    chat.facts.state("late", 1)
+    if again:  # the name has begun a new life, with facts of its own
+        chat.remove()
+        chat.facts.state("price", 8)
+        chat.facts.state("other", 8)
+    else:
+        chat.remove()
+    assert [(fact.name, fact.value) for fact in fork.facts.list()] == [("price", 7), ("size", 1)]
+    fork.facts.withdraw("size")
+    assert [fact.name for fact in fork.facts.list()] == ["price"]
+    assert [fact.name for fact in fork.fork("c").facts.list()] == ["price"]
+
+
+def test_a_fork_keeps_standing_orders_when_its_origin_is_removed(hf: Store) -> None:
+    team = hf.team("a")
+    first = team.decide("never promise a date", standing=True)
+    second = team.decide("never shout", standing=True)
+    fork = team.fork("b")
+    team.decide("after the fork", standing=True)
+    before = [entry.id for entry in fork.recall().orders]
+    for one in hf.decisions(scope=team):
+        assert one.status == "standing"
+    team.remove()
+    assert [entry.id for entry in fork.recall().orders] == before
+    assert set(before) == {first.id, second.id}
+
+
 def test_a_fork_keeps_the_standing_orders_of_its_past(hf: Store) -> None:
     """BOOT-38: nothing is forgotten at a fork."""
     team = hf.team("a")

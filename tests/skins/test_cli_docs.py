@@ -92,6 +92,19 @@ def test_every_verb_is_in_the_help(capsys: pytest.CaptureFixture[str]):
         assert (app[rest[0]] if rest else app).help
 
 
+def test_help_in_a_pipe_has_one_line_for_each_verb_and_option(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    """Agents read it. It was cut at 80 columns, in the middle of an entry."""
+    monkeypatch.setenv("COLUMNS", "60")
+    for words in (["--help"], ["set", "--help"], ["runs", "--help"]):
+        assert main(words) == 0
+        lines = capsys.readouterr().out.splitlines()
+        listed = lines[next(n for n, line in enumerate(lines) if line.endswith(":")) :]
+        for line in listed:
+            assert re.fullmatch(r"(|[A-Z][\w ]*:|  [^:]+: .*\S)", line), line
+
+
 def test_every_exit_code_is_documented():
     table = SECTIONS["Exit codes"]
     for error in vars(holdfast.errors).values():

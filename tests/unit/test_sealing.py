@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import FolderKeys, Store
-from holdfast.core import codec
+from holdfast.core import codec, snapshot
 from holdfast.core.event import LIFE, SEALED, own_subject
 from holdfast.core.keystore import SubjectKey
 from holdfast.core.sealing import Seal, Sealing, load_cipher, stream_of, subject_of_blob
@@ -281,3 +282,17 @@ def test_sealed_names_are_found_one_by_one_and_all_together(tmp_path: Path) -> N
         assert [one.revision for one in hf._log.find("team/red", checkpoint="first")] == [1]
         hf.erase("ada")
         assert hf._log.find("team/red", checkpoint="first") == []
+
+
+def test_a_list_of_a_subject_is_read_whole_by_who_opens_it_afresh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "GROWTH_BYTES_MIN", 3_000)
+    items = [{"n": n, "text": "x" * 100} for n in range(200)]
+    with store(tmp_path, str(tmp_path / "s")) as hf:
+        for item in items:
+            hf.team("red", subject="ada").append("items", item)
+    with store(tmp_path, str(tmp_path / "s")) as hf:
+        assert hf.team("red", subject="ada").to_dict() == {"items": items}
+        rows = hf._log._payloads("team/red", 0, 200)
+        assert [json.loads(payload)[0][2] for _, payload, _ in rows] == items

@@ -13,9 +13,9 @@ from msgspec import structs
 
 import holdfast
 from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.protocol import LinkedRow, Record, linked_row
+from holdfast.backends.protocol import GONE, LinkedRow, PayloadRow, Record, linked_row
 from holdfast.core import event_values, log, snapshot
-from holdfast.core.event import EMPTY, each_state, fold, plain_values, record_link
+from holdfast.core.event import EMPTY, each_state, fold, record_link
 from holdfast.core.event_values import BLOCK_EVENTS, EventBlocks, EventValues
 from holdfast.core.log import Log
 from holdfast.core.snapshot import ItemRange, pack, unpack
@@ -33,7 +33,7 @@ from holdfast.core.tree import (
 )
 from holdfast.core.tree.frozen import WIDE, UnreadLevel
 from holdfast.core.tree.vector import from_source
-from holdfast.errors import CorruptError
+from holdfast.errors import CorruptError, LetGoError
 from holdfast.scope import Scope
 from holdfast.store import Store
 from holdfast.testing import FakeClock
@@ -203,12 +203,12 @@ class Stored:
 
     def __init__(self, length: int) -> None:
         ops = [[append_op("l", [n, "x" * 80]), append_op("l", {"n": n})] for n in range(length)]
-        self.records = [record(n + 1, encode_ops(ops[n])) for n in range(length)]
+        self.rows: list[PayloadRow] = [("changed", encode_ops(two), None) for two in ops]
         self.asked: list[tuple[int, int]] = []
 
-    def read(self, stream: str, after: int, until: int) -> list[Record]:
+    def read(self, stream: str, after: int, until: int) -> list[PayloadRow]:
         self.asked.append((after, until))
-        return self.records[after:until]
+        return self.rows[after:until]
 
 
 def no_blobs(id: str, size: int) -> bytes:
@@ -241,10 +241,9 @@ def test_runs_of_every_kind(run: ItemRange, asked: list[tuple[int, int]]) -> Non
 def test_only_what_is_not_kept_is_read() -> None:
     stored = Stored(BLOCK_EVENTS * 6)
     blocks = EventBlocks(stored.read, no_blobs)
-    blocks.records("s", BLOCK_EVENTS * 2 + 1, BLOCK_EVENTS * 3)
+    blocks.rows("s", BLOCK_EVENTS * 2 + 1, BLOCK_EVENTS * 3)
     stored.asked.clear()
-    found = blocks.records("s", 2, BLOCK_EVENTS * 6)
-    assert [one.revision for one in found] == list(range(2, BLOCK_EVENTS * 6 + 1))
+    assert blocks.rows("s", 2, BLOCK_EVENTS * 6) == stored.rows[1:]
     assert stored.asked == [(0, BLOCK_EVENTS * 2), (BLOCK_EVENTS * 3, BLOCK_EVENTS * 6)]
 
 
@@ -273,14 +272,25 @@ def test_what_takes_more_than_json_is_read_by_the_ops(payload: bytes, type: str)
         b'[["append","l': datetime(2026, 11, 17, tzinfo=UTC),
         b'{"to":3,"ops"': {"a": 1},
     }
-    found = plain_values(record(1, payload, type), 0, 1, no_blobs)
-    assert found == [wanted.get(payload[:13], 7)]
+    assert only_value(payload, type) == [wanted.get(payload[:13], 7)]
 
 
 @pytest.mark.parametrize("payload", [b'[["append","l"', b'{"a":1}', b'[["melt","l",1]]'])
 def test_what_is_no_payload_is_damage(payload: bytes) -> None:
     with pytest.raises(CorruptError):
-        plain_values(record(1, payload), 0, 1, no_blobs)
+        only_value(payload)
+
+
+def test_values_that_were_let_go_of_are_no_damage() -> None:
+    with pytest.raises(LetGoError):
+        only_value(GONE)
+
+
+def only_value(payload: bytes, type: str = "changed") -> list[Any]:
+    """Returns a plain copy of the value of an event's first op."""
+    rows: list[PayloadRow] = [(type, payload, None)]
+    values = EventValues(EventBlocks(lambda *_: rows, no_blobs), "s")
+    return values.plain(ItemRange(1, 0, 1, 0, 1))
 
 
 class Numbers:

@@ -20,7 +20,7 @@ class Command:
     `decide` is another command for decisions; without it the same one is asked. `models` has words
     that are added for a model, such as {"opus": ["--model", "opus"]}: what a program names never
     becomes a word by itself. The name of the model and of the agent are in HOLDFAST_MODEL and
-    HOLDFAST_AGENT.
+    HOLDFAST_AGENT. It runs in the directory that a call names, else in `cwd`.
     """
 
     def __init__(
@@ -50,6 +50,11 @@ class Command:
     def input_for(self, asked: Call | Question) -> str:
         """Returns what the process reads."""
         return asked.prompt if isinstance(asked, Question) else asked.text
+
+    def directory_for(self, asked: Call | Question) -> str | None:
+        """Returns where the process runs; None: where this one does."""
+        named = None if isinstance(asked, Question) else asked.directory
+        return self.cwd if named is None else named
 
     def environment_for(self, asked: Call | Question) -> dict[str, str]:
         """Returns what the process finds in its environment."""

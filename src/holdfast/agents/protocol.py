@@ -34,8 +34,9 @@ class Call(Struct, frozen=True):
     """One session: what an agent is asked.
 
     `context` has names and texts in the order in which they are to be read. `memory` is what the
-    agent remembers of earlier sessions. `place`, `attempt` and `key` say which call of a run it is:
-    the same again after a crash, and another for another iteration.
+    agent remembers of earlier sessions. `directory` is where it works, if that is said. `place`,
+    `attempt` and `key` say which call of a run it is: the same again after a crash, and another for
+    another iteration.
     """
 
     prompt: str
@@ -46,6 +47,7 @@ class Call(Struct, frozen=True):
     memory: str | None = None
     skills: tuple[str, ...] = ()
     permissions: dict[str, Any] | None = None
+    directory: str | None = None
     place: str = ""
     attempt: int = 1
     key: str = ""

@@ -48,6 +48,7 @@ from holdfast.backends.protocol import (
     Marks,
     Moment,
     Objects,
+    PayloadRow,
     Position,
     Receipt,
     Record,
@@ -60,6 +61,7 @@ from holdfast.backends.protocol import (
     read_back,
     read_linked,
     read_many,
+    read_payloads,
     renew_many,
     takes_record_keys,
 )
@@ -424,6 +426,9 @@ class MixedBackend:
     ) -> Sequence[LinkedRow]:
         part = self.part_of(stream)
         return read_linked(part, stream, after=after, until=until, limit=limit)
+
+    def read_payloads(self, stream: str, *, after: int, until: int) -> Sequence[PayloadRow]:
+        return read_payloads(self.part_of(stream), stream, after=after, until=until)
 
     def read_many(self, streams: Sequence[str], *, limit: int) -> list[list[Record]]:
         found: dict[str, list[Record]] = {}

@@ -23,7 +23,9 @@ never computes a link, and never reads the wall clock but to judge leases and du
 (10) `read` returns records by revision, `read_all` by position, whole commits only, exactly as
      committed, every byte of payload, envelope and link. `read_linked`, which a backend need not
      have, returns what `read` would, as rows without positions; it need not look at checksums of
-     the backend's own, because its caller verifies every link.
+     the backend's own, because its caller verifies every link. `read_payloads`, which a backend
+     need not have either, returns type, payload and subject of what `read` would; it looks at
+     every checksum that `read` looks at.
 (11) `heads`, `read`, `find` and `moment` are linearizable: they see every commit whose receipt was
      returned before they were called. So do `wait` and `read_all`, but for what stands behind a
      commit that is still under way: to show that would break clause 9.
@@ -628,6 +630,23 @@ def read_linked(
     if own is None:
         return list(map(linked_row, backend.read(stream, after=after, until=until, limit=limit)))
     return own(stream, after=after, until=until, limit=limit)
+
+
+PayloadRow = tuple[str, bytes, str | None]
+"""Type, payload and subject of a record."""
+
+
+def read_payloads(backend: Backend, stream: str, *, after: int, until: int) -> Sequence[PayloadRow]:
+    """Returns type, payload and subject of what `read` would return, to who needs no more.
+
+    A backend may have a method `read_payloads` of its own, with these arguments. Nobody verifies
+    links after it, so it checks what `read` checks; it saves only what is not asked for.
+    """
+    own = getattr(backend, "read_payloads", None)
+    if own is None:
+        records = backend.read(stream, after=after, until=until)
+        return [(record.type, record.payload, record.subject) for record in records]
+    return own(stream, after=after, until=until)
 
 
 class Marks(Protocol):

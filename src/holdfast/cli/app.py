@@ -8,7 +8,7 @@ import shlex
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cyclopts import App, Group
 from cyclopts.exceptions import CycloptsError, UnusedCliTokensError
@@ -56,6 +56,11 @@ from holdfast.errors import HoldfastError, ProgramError, UsageError
 from holdfast.names import without_secrets
 from holdfast.render.store import error_document
 from holdfast.render.text import clean, encode_json, escape_json
+
+if TYPE_CHECKING:
+    from cyclopts.help import HelpPanel
+    from cyclopts.help.formatters.plain import PlainFormatter
+    from rich.console import Console, ConsoleOptions
 
 CLOSED_PIPE = 141
 """What a shell reports for a program that wrote into a closed pipe."""
@@ -256,6 +261,30 @@ _COMPLETE = "__complete"
 """The verb by which the script of a shell asks what it may offer."""
 
 
+_NO_SCREEN = 10_000
+"""How wide a line may be where nobody looks at it on a screen."""
+
+
+class PipedHelp:
+    """Help where there is no screen: one line for each verb and option, however long it is."""
+
+    def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
+        self._plain(console)(console, options, panel)
+
+    def render_usage(self, console: Console, options: ConsoleOptions, usage: object) -> None:
+        self._plain(console).render_usage(console, options, usage)
+
+    def render_description(self, console: Console, options: ConsoleOptions, text: object) -> None:
+        self._plain(console).render_description(console, options, text)
+
+    def _plain(self, console: Console) -> PlainFormatter:
+        # Imported when help is asked for: each other command would wait for it.
+        from cyclopts.help.formatters.plain import PlainFormatter
+
+        console.width = _NO_SCREEN
+        return PlainFormatter()
+
+
 def make_app() -> App:
     """Returns the parser of the whole command line."""
     app = App(
@@ -263,7 +292,7 @@ def make_app() -> App:
         help=HELP,
         version=f"holdfast {holdfast.__version__}",
         help_format="plaintext",
-        help_formatter="default" if is_terminal() else "plain",
+        help_formatter="default" if is_terminal() else PipedHelp(),
         result_action="return_value",
         suppress_keyboard_interrupt=False,
     )

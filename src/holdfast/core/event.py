@@ -54,7 +54,6 @@ from holdfast.core.tree import (
     apply,
     apply_op,
     decode_ops,
-    decode_values,
     thaw,
 )
 from holdfast.errors import ClosedError, CorruptError, LetGoError, UsageError
@@ -439,9 +438,14 @@ def ops_of(record: Record) -> tuple[Op, ...]:
 
     Raises LetGoError if they were let go of.
     """
-    if record.payload == GONE and record.type in OF_STATE:
-        raise LetGoError(record.stream, record.revision)
-    return ops_in(record.type, record.payload)
+    return stored_ops(record.stream, record.revision, record.type, record.payload)
+
+
+def stored_ops(stream: str, revision: int, type: str, payload: bytes) -> tuple[Op, ...]:
+    """Returns what `ops_of` returns, for who has no more of the record than this."""
+    if payload == GONE and type in OF_STATE:
+        raise LetGoError(stream, revision)
+    return ops_in(type, payload)
 
 
 def ops_in(type: str, payload: bytes) -> tuple[Op, ...]:
@@ -460,13 +464,9 @@ def version_of(meta: str | None) -> int:
     return 0 if meta is None else decode_meta(meta).schema or 0
 
 
-def plain_values(record: Record, op: int, columns: int, blobs: BlobReader) -> list[Any]:
-    """Returns plain copies of the values of a record's ops, from `op` on."""
-    if record.type == CHANGED:
-        values = decode_values(record.payload)
-        if values is not None:
-            return values[op : op + columns]
-    return [thaw(Lazy(one.value, None, None, blobs)) for one in ops_of(record)[op : op + columns]]
+def plain_values(ops: tuple[Op, ...], blobs: BlobReader) -> list[Any]:
+    """Returns plain copies of the values of ops."""
+    return [thaw(Lazy(one.value, None, None, blobs)) for one in ops]
 
 
 def end_of(record: Record, expires_us: int) -> StreamEnd:

@@ -9,21 +9,22 @@ too, which is not full yet: a second copy then costs what decoding costs.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any
 
-from holdfast.backends.protocol import Record
-from holdfast.core.event import BlobReader, ops_of, plain_values
+from holdfast.backends.protocol import PayloadRow
+from holdfast.core.event import CHANGED, BlobReader, plain_values, stored_ops
 from holdfast.core.snapshot import ItemRange
+from holdfast.core.tree import decode_values
 from holdfast.errors import CorruptError
 
 BLOCK_EVENTS = 64
 READ_BLOCKS = 16
 KEPT_BYTES_MAX = 32 << 20
-_RECORD_BYTES = 300
+_ROW_BYTES = 120
 
-Read = Callable[[str, int, int], list[Record]]
+Read = Callable[[str, int, int], Sequence[PayloadRow]]
 
 
 class EventBlocks:
@@ -33,16 +34,16 @@ class EventBlocks:
         self._read = read
         self.blobs = blobs
         self._mutex = Lock()
-        self._kept: OrderedDict[tuple[str, int], list[Record]] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, int], Sequence[PayloadRow]] = OrderedDict()
         self._kept_bytes = 0
 
-    def records(self, stream: str, first: int, last: int) -> list[Record]:
+    def rows(self, stream: str, first: int, last: int) -> list[PayloadRow]:
         """Returns the events of two revisions and between; raises CorruptError if one is missing.
 
         What is not kept is read in one call for neighbouring blocks.
         """
         begin, end = (first - 1) // BLOCK_EVENTS, (last - 1) // BLOCK_EVENTS
-        found: list[Record] = []
+        found: list[PayloadRow] = []
         missing = 0
         for block in range(begin, end + 1):
             # A block that was read before the stream went on may lack what is asked for.
@@ -64,7 +65,7 @@ class EventBlocks:
             )
         return found
 
-    def _get(self, stream: str, block: int, wanted: int) -> list[Record] | None:
+    def _get(self, stream: str, block: int, wanted: int) -> Sequence[PayloadRow] | None:
         with self._mutex:
             kept = self._kept.get((stream, block))
             if kept is None or len(kept) < wanted:
@@ -72,22 +73,22 @@ class EventBlocks:
             self._kept.move_to_end((stream, block))
             return kept
 
-    def _fetch(self, stream: str, begin: int, end: int) -> list[Record]:
+    def _fetch(self, stream: str, begin: int, end: int) -> Sequence[PayloadRow]:
         """Reads blocks, keeps them, and returns their events."""
-        records = self._read(stream, begin * BLOCK_EVENTS, end * BLOCK_EVENTS)
+        rows = self._read(stream, begin * BLOCK_EVENTS, end * BLOCK_EVENTS)
         with self._mutex:
-            for number, first in enumerate(range(0, len(records), BLOCK_EVENTS), begin):
-                block = records[first : first + BLOCK_EVENTS]
-                self._kept_bytes += _size(block) - _size(self._kept.pop((stream, number), []))
+            for number, first in enumerate(range(0, len(rows), BLOCK_EVENTS), begin):
+                block = rows[first : first + BLOCK_EVENTS]
+                self._kept_bytes += _size(block) - _size(self._kept.pop((stream, number), ()))
                 self._kept[stream, number] = block
             while self._kept_bytes > KEPT_BYTES_MAX:
                 _, oldest = self._kept.popitem(last=False)
                 self._kept_bytes -= _size(oldest)
-        return records
+        return rows
 
 
-def _size(records: list[Record]) -> int:
-    return sum([len(record.payload) for record in records]) + _RECORD_BYTES * len(records)
+def _size(rows: Sequence[PayloadRow]) -> int:
+    return sum([len(payload) for _, payload, _ in rows]) + _ROW_BYTES * len(rows)
 
 
 class EventValues:
@@ -99,10 +100,10 @@ class EventValues:
 
     def encoded(self, revision: int, op: int) -> bytes:
         """Returns the value of one op as it stands in its event."""
-        [record] = self._blocks.records(self._stream, revision, revision)
-        ops = ops_of(record)
+        [(type, payload, _)] = self._blocks.rows(self._stream, revision, revision)
+        ops = stored_ops(self._stream, revision, type, payload)
         if op >= len(ops):
-            raise _no_op(record, op)
+            raise self._no_op(revision, op)
         return bytes(ops[op].value)
 
     def plain(self, run: ItemRange) -> list[Any]:
@@ -115,18 +116,23 @@ class EventValues:
         for row in range(0, rows, together):
             first = revision + step * row
             last = first + step * (min(together, rows - row) - 1)
-            for record in self._blocks.records(self._stream, first, last)[:: step or 1]:
-                values = plain_values(record, op, columns, blobs)
+            for type, payload, _ in self._blocks.rows(self._stream, first, last)[:: step or 1]:
+                values = decode_values(payload) if type == CHANGED else None
+                if values is None:
+                    ops = stored_ops(self._stream, first, type, payload)
+                    values = plain_values(ops[op : op + columns], blobs)
+                elif op or len(values) != columns:
+                    values = values[op : op + columns]
                 if len(values) != columns:
-                    raise _no_op(record, op + len(values))
+                    raise self._no_op(first, op + len(values))
                 found += values
+                first += step
         return found
 
-
-def _no_op(record: Record, op: int) -> CorruptError:
-    return CorruptError(
-        f'event {record.revision} of "{record.stream}" has no change number {op}: a snapshot says '
-        "that it has",
-        stream=record.stream,
-        revision=record.revision,
-    )
+    def _no_op(self, revision: int, op: int) -> CorruptError:
+        return CorruptError(
+            f'event {revision} of "{self._stream}" has no change number {op}: a snapshot says '
+            "that it has",
+            stream=self._stream,
+            revision=revision,
+        )

@@ -39,6 +39,7 @@ from holdfast.backends.protocol import (
     Marks,
     Moment,
     Objects,
+    PayloadRow,
     Position,
     Receipt,
     Record,
@@ -50,6 +51,7 @@ from holdfast.backends.protocol import (
     read_back,
     read_linked,
     read_many,
+    read_payloads,
     takes_record_keys,
 )
 from holdfast.clock import Clock
@@ -365,14 +367,26 @@ class Log:
         self.folds = Folds()
         self._states, self._ends, self._used = self.folds.states, self.folds.ends, self.folds.used
         self._busy: dict[str, int] = {}  # streams that others write to, for so many quiet views
-        self._blocks = EventBlocks(self._between, self.blobs.read)
+        self._blocks = EventBlocks(self._payloads, self.blobs.read)
         self.snapshots = Snapshots(
             self.routes.objects_of, link_of=self._link_of, values_of=self._values,
             blobs=self.blobs.read, sealing=self.sealing, report=self.report,
         )  # fmt: skip
 
-    def _between(self, stream: str, after: int, until: int) -> list[Record]:
-        return self.records(stream, after=after, until=until)
+    def _payloads(self, stream: str, after: int, until: int) -> Sequence[PayloadRow]:
+        """Returns type and payload of a range of events, those of a fork's ancestors included."""
+        head = self.head(stream)
+        if head is not None and after + 1 >= head.first:
+            rows = read_payloads(
+                self._backend, stream, after=after, until=min(until, head.revision)
+            )
+            for _, _, subject in rows:
+                if subject is not None:
+                    break  # what belongs to a subject may be sealed, and takes its whole record
+            else:
+                return rows
+        records = self.records(stream, after=after, until=until)
+        return [(record.type, record.payload, record.subject) for record in records]
 
     def _collected_us(self) -> int:
         """Returns when blobs were last collected; asked when a large value is known already."""

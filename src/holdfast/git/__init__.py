@@ -3,6 +3,7 @@
 command      runs git without anything that a repository's configuration could name
 repository   a repository: branch, commits, files of a commit; objects and refs of our own
 work_tree    the files on the disk: what they hold, and putting one back without losing an edit
+linked_trees work trees of our own beside the user's, and their files merged back
 files        one file: what it held at a commit, what differs, which commits changed it
 commits      commits and events, each linked to the other
 witness      what a store had when it was closed, noted where git does not take it back

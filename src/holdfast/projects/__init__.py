@@ -10,6 +10,7 @@ outcome       what came of a task, and of a session
 recovery      what is known again after a crash, and from where
 doctor        what is wrong with a project, and what can be done
 tree          files as git sees them, points to go back to
+trees         work trees of children, and what becomes of their files
 handoff       one session gives its context to another
 sessions      conversations of the project, and who is in them
 """

@@ -13,7 +13,7 @@ The state of the scope says what cannot be seen elsewhere:
     root      {"host", "path"}                             where the project is
     mode      "conversation" or "autonomous"
     work      {"task", "run"}                              what is being worked on
-    children  run -> {"task", "agent", "epoch", "depth", "parent"}
+    children  run -> {"task", "agent", "epoch", "depth", "parent", "worktree"}
     session   the id of the newest session
 """
 
@@ -34,13 +34,14 @@ from msgspec.structs import asdict
 
 from holdfast.backends.deadline import monotonic
 from holdfast.backends.protocol import Lease
-from holdfast.core.arguments import Duration
+from holdfast.core.arguments import Duration, check_flag
 from holdfast.core.event import to_datetime
 from holdfast.core.inbox import Inbox, take_in
 from holdfast.core.leases import HeldLease, Worker
 from holdfast.core.page import NO_LIMIT
 from holdfast.core.transaction import PendingCommit
 from holdfast.errors import (
+    HoldfastError,
     LeaseLostError,
     NeedsAttentionError,
     NotFoundError,
@@ -54,7 +55,7 @@ from holdfast.errors import (
 from holdfast.git.rewinds import RewindPoint, Rewound, What
 from holdfast.joint import JointCommit
 from holdfast.names import new_id
-from holdfast.projects import work
+from holdfast.projects import trees, work
 from holdfast.projects.handoff import LASTS_S, Handoff
 from holdfast.projects.inbox import WaitingMessage, waiting
 from holdfast.projects.work import Assignment
@@ -104,6 +105,10 @@ class Result(Struct, frozen=True):
     reason: str = ""
     run: str = ""
     usage: dict[str, int] = {}
+    merged: tuple[str, ...] = ()
+    """The files of a child's own work tree that were merged into the project's directory."""
+    ref: str = ""
+    """Where the files of a child are that were not merged: a commit for `git cherry-pick`."""
 
 
 class Child:
@@ -209,6 +214,7 @@ class Coordinator:
         current = self._current()
         if current is not None and self._take_over:
             self._break(f"run/{current['run']}")
+        trees.sweep(self.project, [*self.scope.get("children", {}), *self.unfinished()])
         self.findings = self.sync()
 
     def sync(self) -> list[Finding]:
@@ -409,13 +415,24 @@ class Coordinator:
             except (RunFailedError, RunCancelledError, NeedsAttentionError) as error:
                 return self._settle(task, run.id, error)
             self._keep_shown()
+            merge = found.get("merge", {"files": (), "ref": ""})
             return Result(
-                task, found["status"], found["answer"], found["reason"], run.id, found["usage"]
+                task,
+                found["status"],
+                found["answer"],
+                found["reason"],
+                run.id,
+                found["usage"],
+                tuple(merge["files"]),
+                merge["ref"],
             )
 
     def _settle(self, task: str, run: str, error: Exception | None = None) -> Result:
         """Blocks a task whose run ended without an answer, for a person to look at."""
         reason = "its run ended without an answer" if error is None else str(error)
+        ref = self._retired(run)
+        if ref is not None:
+            reason = f"{reason}; its files: git cherry-pick {ref}"
 
         def block(tx: JointCommit) -> None:
             scope = tx.scope(self.scope)
@@ -428,7 +445,18 @@ class Coordinator:
                 scope.delete("work", missing_ok=True)
 
         self.store.commit(block)
-        return Result(task, "failed", reason=reason, run=run)
+        return Result(task, "failed", reason=reason, run=run, ref=ref or "")
+
+    def _retired(self, run: str) -> str | None:
+        """Removes the work tree of a child that failed; returns where its files are, if any."""
+        child = self.scope.get("children", {}).get(run)
+        if child is None or not child.get("worktree"):
+            return None
+        try:
+            return trees.retire(self.project, run)
+        except (HoldfastError, OSError) as error:
+            _logger.warning('the work tree of "%s" stays: %s', run, error)
+            return None
 
     # --- talking ---------------------------------------------------------------------------------
 
@@ -555,15 +583,29 @@ class Coordinator:
     # --- children --------------------------------------------------------------------------------
 
     def spawn(
-        self, task: Task | str, agent: str | None = None, *, parent: Child | None = None
+        self,
+        task: Task | str,
+        agent: str | None = None,
+        *,
+        worktree: bool = False,
+        parent: Child | None = None,
     ) -> Child:
-        """Starts a child agent on a task: a run of its own, which ends with its task."""
+        """Starts a child agent on a task: a run of its own, which ends with its task.
+
+        With `worktree` it works on files of its own, a linked work tree of git that begins with all
+        that the project's directory holds. When its task is done they are merged there. On a
+        conflict nothing is: the task is blocked, and `Result.ref` says where the files are.
+        """
+        if check_flag(worktree, "worktree"):
+            trees.trees_of(self.project)  # raises if there is no git
         known = self.tasks.get(task.id if isinstance(task, Task) else task)
         children = dict(self.scope.get("children", {}))
         depth = 1 if parent is None else parent.depth + 1
         self._check_limits(children, depth, None if parent is None else parent.run.id)
         id = self._free_run(known.id)
         entry = {"task": known.id, "agent": agent, "epoch": self.lease.epoch, "depth": depth}
+        if worktree:
+            entry["worktree"] = True
 
         def write(tx: JointCommit) -> None:
             scope = tx.scope(self.scope)
@@ -583,6 +625,7 @@ class Coordinator:
             agent=child["agent"],
             epoch=child["epoch"],
             depth=child["depth"],
+            worktree=child.get("worktree", False),
         )
         return self.store.start(work.work, asdict(asked), id=id, if_exists="attach")
 

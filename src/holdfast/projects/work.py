@@ -21,6 +21,7 @@ from holdfast.agents.protocol import Answer
 from holdfast.core.inbox import stream_of
 from holdfast.errors import LeaseLostError, UnavailableError, UsageError
 from holdfast.joint import JointCommit
+from holdfast.projects import trees
 from holdfast.projects.tree import changes_since, mark
 from holdfast.runs import values
 from holdfast.runs.define import run, step
@@ -52,7 +53,8 @@ class Assignment(Struct, frozen=True, omit_defaults=True):
     """The epoch of the coordinator that gave it."""
     depth: int = 0
     """0: the coordinator's own work; else how deep the child is."""
-    directory: str | None = None
+    worktree: bool = False
+    """Whether it works on files of its own, which are merged when its task is done."""
 
 
 class TurnReport(Struct, frozen=True):
@@ -130,14 +132,19 @@ def work(ctx: Any, assignment: dict[str, Any]) -> dict[str, Any]:
     answer, report = Answer(""), TurnReport("blocked", f"not done after {asked.turns} turns")
     used = [0, 0]
     said = point = None
+    base = ctx.step(_grow, assignment) if asked.worktree else None
     for turn in ctx.loop(asked.turns, name="turn"):
-        told = ctx.step(_prepare, assignment, turn, said)
+        told = ctx.step(_prepare, assignment, turn, said, base)
         if turn == 0:
             point = told["point"]
         if told["heard"]:
             ctx.step(_heed, assignment, told["heard"])
         answer = ctx.session(
-            told["prompt"], system=SYSTEM, context=told["context"], agent=asked.agent
+            told["prompt"],
+            system=SYSTEM,
+            context=told["context"],
+            agent=asked.agent,
+            directory=told["directory"],
         )
         if answer.usage is not None:
             used = [used[0] + (answer.usage.input or 0), used[1] + (answer.usage.output or 0)]
@@ -145,9 +152,17 @@ def work(ctx: Any, assignment: dict[str, Any]) -> dict[str, Any]:
         if found.status != "continue":
             report = found
             break
+    merged = None
+    if base is not None:
+        gathered = ctx.step(_gather, assignment, base, report.status)
+        merged = ctx.step(_merge, assignment, gathered)
+        report = _with_merge(report, merged)
     ctx.step(_finish, assignment, answer.text, report.status, report.reason, point)
+    if merged is not None:
+        ctx.step(_clear, assignment, keeps_ref=bool(merged["ref"]))
     usage = {"input": used[0], "output": used[1]}
-    return {"status": report.status, "answer": answer.text, "reason": report.reason, "usage": usage}
+    found = {"status": report.status, "answer": answer.text, "reason": report.reason}
+    return {**found, "usage": usage, **({"merge": merged} if merged else {})}
 
 
 def report_of(answer: str) -> TurnReport:
@@ -160,7 +175,9 @@ def report_of(answer: str) -> TurnReport:
 
 
 @step(effect="read", name="prepare")
-def _prepare(ctx: Any, assignment: dict[str, Any], turn: int, said: str | None) -> dict[str, Any]:
+def _prepare(
+    ctx: Any, assignment: dict[str, Any], turn: int, said: str | None, base: str | None
+) -> dict[str, Any]:
     """Returns prompt and context of a turn, and the messages that it is to heed."""
     asked = convert(assignment, Assignment)
     main = _coordinator(ctx, asked.project)
@@ -175,6 +192,7 @@ def _prepare(ctx: Any, assignment: dict[str, Any], turn: int, said: str | None) 
         "heard": [[one.revision, one.text, one.sender] for one in waiting],
         "prompt": prompt + says,
         "context": context,
+        "directory": trees.directory_of(main.project, ctx.run, base),
     }
 
 
@@ -231,6 +249,53 @@ def _finish(
     _committed(ctx, main, main.scope.name, close)
 
 
+# --- files of its own ----------------------------------------------------------------------------
+
+
+@step(effect="idempotent", name="grow")
+def _grow(ctx: Any, assignment: dict[str, Any]) -> str:
+    """Makes the work tree of a child, and returns the commit that it begins with."""
+    main = _coordinator(ctx, convert(assignment, Assignment).project)
+    return trees.grow(main.project, ctx.run)
+
+
+@step(effect="idempotent", name="gather")
+def _gather(ctx: Any, assignment: dict[str, Any], base: str, status: str) -> dict[str, Any]:
+    """Keeps what the child's tree holds, and says what a merge of it would change."""
+    asked = convert(assignment, Assignment)
+    main = _coordinator(ctx, asked.project)
+    _point(main, f"before {ctx.run} is merged", None)
+    title = f"{asked.task} {asked.text}"
+    return trees.gather(main.project, ctx.run, base, title, merges=status == "done")
+
+
+@step(effect="idempotent", name="merge")
+def _merge(ctx: Any, assignment: dict[str, Any], gathered: dict[str, Any]) -> dict[str, Any]:
+    """Merges what a child has changed into the project's directory; says what was left where."""
+    main = _coordinator(ctx, convert(assignment, Assignment).project)
+    files, left = gathered["files"], dict.fromkeys(gathered["conflicts"], "both sides changed it")
+    if gathered["merges"]:
+        left = trees.merge(main.project, files)
+    is_left = bool(left) or (bool(files) and not gathered["merges"])
+    merged = [path for path, *_ in files if path not in left] if gathered["merges"] else []
+    return {"files": merged, "left": left, "ref": gathered["ref"] if is_left else ""}
+
+
+@step(effect="idempotent", name="clear")
+def _clear(ctx: Any, assignment: dict[str, Any], *, keeps_ref: bool) -> None:
+    main = _coordinator(ctx, convert(assignment, Assignment).project)
+    trees.clear(main.project, ctx.run, keeps_ref=keeps_ref)
+
+
+def _with_merge(report: TurnReport, merged: dict[str, Any]) -> TurnReport:
+    """Returns what is to be said of a task whose files were not all merged: a person looks."""
+    if not merged["ref"]:
+        return report
+    names = ", ".join(f"{path} ({why})" for path, why in merged["left"].items())
+    reason = f"{names} not merged" if names else report.reason or "it cannot go on"
+    return TurnReport("blocked", f"{reason}; its files: git cherry-pick {merged['ref']}")
+
+
 # --- a turn of a conversation ---------------------------------------------------------------------
 
 
@@ -240,7 +305,7 @@ def talk(ctx: Any, project: str, session: str, text: str, revision: int = 0) -> 
     _coordinator(ctx, project)
     ctx.step(_hear, project, session, text, revision)
     told = ctx.step(_recall, project, session, text)
-    answer = ctx.session(text, context=told["context"])
+    answer = ctx.session(text, context=told["context"], directory=told["directory"])
     usage = {} if answer.usage is None else {
         "input": answer.usage.input or 0, "output": answer.usage.output or 0
     }  # fmt: skip
@@ -266,7 +331,8 @@ def _hear(ctx: Any, project: str, session: str, text: str, revision: int) -> Non
 def _recall(ctx: Any, project: str, session: str, text: str) -> dict[str, Any]:
     main = _coordinator(ctx, project)
     point = _point(main, ctx.run, session)
-    return {"point": point, "context": context_of(main, session, text)}
+    context = context_of(main, session, text)
+    return {"point": point, "context": context, "directory": str(main.project.root)}
 
 
 @step(effect="idempotent", name="reply")

@@ -916,6 +916,10 @@ class Decisions:
         found: list[Decision] = []
         for stream in streams:
             for name, until in keyed_item.lineage(self.log, stream):
+                if until is not None and keyed_item.is_removed_since(self.log, name, until):
+                    made = self._read_back(name, until, until, self.log.life(name, until))
+                    found += reversed([one for one in made if one.status == "standing"])
+                    continue
                 marks = self.log.find_marks(INDEX_STANDING, group=name)
                 made = self._read_marks(INDEX_STANDING, marks)
                 found += (entry for entry in made if until is None or entry.revision <= until)

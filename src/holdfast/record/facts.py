@@ -162,18 +162,30 @@ class Facts:
     def list(self, *, older_than: object = None) -> list[Fact]:
         """Returns the facts of the scope by name; only those not updated for a while if asked."""
         keyed_item.check_not_dropped(self._log, self._scope.name)
-        streams = [stream for stream, _ in keyed_item.lineage(self._log, self._scope.name)]
         names = {
-            KeyedItem.from_mark(KIND, mark).name
-            for index in (INDEX, INDEX_KEPT)
-            for stream in streams
-            for mark in self._log.find_marks(index, group=stream)
+            name
+            for stream, until in keyed_item.lineage(self._log, self._scope.name)
+            for name in self._names_in(stream, until)
         }
         found = [fact for name in sorted(names) if (fact := self._find(name)) is not None]
         if older_than is None:
             return found
         latest = older_bound(self._log.clock.now_us(), older_than)
         return [fact for fact in found if fact.updated_at <= latest]
+
+    def _names_in(self, stream: str, until: int | None) -> Iterator[str]:
+        """Yields the names of the facts that may count in a stream; found by marks if it has any.
+
+        A removal clears them. What a fork inherited from before is then found by its events.
+        """
+        if keyed_item.is_removed_since(self._log, stream, until):
+            for record in self._log.read(stream, after=self._log.life(stream, until), until=until):
+                if record.type == STATED:
+                    yield _data(self._context, record)["name"]
+            return
+        for index in (INDEX, INDEX_KEPT):
+            for mark in self._log.find_marks(index, group=stream):
+                yield KeyedItem.from_mark(KIND, mark).name
 
     def check(self, name: str) -> Fact:
         """Asks the fact's verifier now, records its answer and returns the fact."""

@@ -182,6 +182,11 @@ def lineage(log: Log, stream: str) -> Iterator[tuple[str, int | None]]:
         stream, until = origin[0], origin[1] if until is None else min(until, origin[1])
 
 
+def is_removed_since(log: Log, stream: str, until: int | None) -> bool:
+    """Says whether a fork's past was removed where it is: then no mark leads to its items."""
+    return until is not None and log.life(stream) > until
+
+
 def is_closed(log: Log, stream: str) -> bool:
     """Says whether a scope was closed: its newest event tells."""
     head = log.head(stream)

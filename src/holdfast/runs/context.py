@@ -617,6 +617,7 @@ class Operations:
         memory: str | None = None,
         skills: Sequence[str] = (),
         permissions: Mapping[str, Any] | None = None,
+        directory: str | None = None,
         remember: bool | tuple[Scope, Path] = False,
         executor: Executor | AgentCommand | None = None,
         effect: str = "idempotent",
@@ -630,7 +631,8 @@ class Operations:
         Prompt, context and model are its inputs; text, model and usage its value. With
         `effect="effect"` it is asked again only after an error that proves that nothing was sent,
         and any other error parks the run. `remember=True` keeps the agent's memory in the answer;
-        a scope and a path: it is also written there, in the commit that closes the session.
+        a scope and a path: it is also written there, in the commit that closes the session. A
+        command runs in `directory`.
         """
         call = AgentCall(
             prompt,
@@ -641,6 +643,7 @@ class Operations:
             memory,
             tuple(skills) if skills else (),
             None if permissions is None else dict(permissions),
+            directory,
         )
         made = self._engine.agents
         chosen, keeps = made.chosen(executor), remember is not False

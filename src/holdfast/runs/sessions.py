@@ -378,7 +378,7 @@ def _process(
     command = processes.Command(
         executor.words_for(asked),
         stdin=executor.input_for(asked),
-        cwd=executor.cwd,
+        cwd=executor.directory_for(asked),
         env=executor.environment_for(asked),
         timeout=executor.timeout,
         grace=processes.GRACE_S,

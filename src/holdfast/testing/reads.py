@@ -25,6 +25,7 @@ from holdfast.backends.protocol import (
     read_back,
     read_linked,
     read_many,
+    read_payloads,
     takes_record_keys,
 )
 from holdfast.testing.records import RecordBuilder
@@ -95,6 +96,22 @@ class ReadClauses(Trial):
             rows = read_linked(backend, "a", after=after, until=until, limit=limit)
             records = backend.read("a", after=after, until=until, limit=limit)
             assert list(rows) == list(map(linked_row, records)), (after, until, limit)
+
+    def test_clause_10_payloads_are_those_of_the_records(
+        self, backend: Backend, build: RecordBuilder
+    ) -> None:
+        assert list(read_payloads(backend, "none", after=0, until=9)) == []
+        append = build.append("a", *PAYLOADS[:-1], key="k", checkpoint="c", subject="01J9Z")
+        accepted(backend, build.commit(append, build.append("b", b"1")))
+        accepted(backend, build.commit(build.append("b", b"2", behind=head_of(backend, "b"))))
+        again = build.append("a", b"3", b"4", behind=head_of(backend, "a"), type="run.created")
+        accepted(backend, build.commit(again))
+        last = len(PAYLOADS) + 1
+        for after, until in product((0, 3, last - 2, last - 1, last), (1, 5, last, last + 9)):
+            rows = read_payloads(backend, "a", after=after, until=until)
+            records = backend.read("a", after=after, until=until)
+            wanted = [(record.type, record.payload, record.subject) for record in records]
+            assert list(rows) == wanted, (after, until)
 
     @pytest.mark.parametrize("size", [1 << 16, 1 << 20])
     def test_clause_10_large_payloads_are_read_whole(

@@ -67,6 +67,8 @@ def test_guarantee_7_what_goes_on_after_the_damage_reads_and_the_rest_raises(
     assert revisions(backend.read("a")) == [1, 2, 3]
     rows = backend.read_linked("a", after=0, until=None, limit=None)
     assert rows == list(map(linked_row, backend.read("a")))
+    payloads = backend.read_payloads("a", after=0, until=3)
+    assert payloads == [(one.type, one.payload, one.subject) for one in backend.read("a")]
     assert revisions(backend.read("late")) == [1]
     assert backend.find("a", key="k") == []
     assert backend.find("a") == []
@@ -530,3 +532,19 @@ def test_verify_names_a_revision_that_is_there_twice(
     assert any("it holds 'a'@1: expected 4" in problem for problem in found)
     with pytest.raises(FilesTakenError):
         backend.close()  # its last line is not there any more
+
+
+def test_guarantee_6_a_flipped_byte_is_found_by_a_read_of_payloads(
+    tmp_path: Path, clock: FakeClock, build: RecordBuilder
+) -> None:
+    lines = _made(tmp_path / "s", clock, build)
+    backend = FilesBackend(tmp_path / "s", clock=clock)
+    segment = tmp_path / "s" / SEGMENT
+    whole = segment.read_bytes()
+    for place in range(len(lines[0])):
+        segment.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        with pytest.raises(CorruptError):
+            backend.read_payloads("a", after=0, until=3)
+    segment.write_bytes(whole)
+    assert len(backend.read_payloads("a", after=0, until=3)) == 3
+    backend.close()

@@ -16,6 +16,7 @@ from holdfast.backends.files.text import (
     decode_line,
     encode_line,
     format_time,
+    linked_rows_of,
     parse_time,
     records_of,
 )
@@ -135,6 +136,14 @@ def _line(meta: bytes) -> bytes:
     body = b'{"n":1,"at":"2026-11-16T00:14:47.123456Z","by":"w","in":[["s",1,[["t",1,"%b",'
     body = (body + b"null,null,null,%b]]]]") % (link, meta)
     return body + b',"crc":"%08x"}\n' % zlib.crc32(body)
+
+
+def test_a_link_that_is_none_is_damage_however_it_is_read() -> None:
+    line = decode_line(_line(b"null"))
+    line.sections[0].events[0].link = "x"
+    for items_of in (records_of, linked_rows_of):
+        with pytest.raises(BadLine, match="is not base64url"):
+            items_of(line, line.sections[0])
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,7 @@ from holdfast.backends.protocol import (
     MarksAtMoment,
     Moment,
     Objects,
+    PayloadRow,
     Position,
     Receipt,
     Record,
@@ -574,6 +575,11 @@ class FilesBackend(Handle):
         with self.reading():
             begin, end = self._bounds(stream, after, until, limit)
             return self.catalog.read_linked(stream, begin, end) if end > begin else []
+
+    def read_payloads(self, stream: str, *, after: int, until: int) -> list[PayloadRow]:
+        with self.reading():
+            begin, end = self._bounds(stream, after, until, None)
+            return self.catalog.read_payloads(stream, begin, end) if end > begin else []
 
     def _bounds(
         self, stream: str, after: int, until: int | None, limit: int | None

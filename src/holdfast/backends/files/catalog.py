@@ -39,8 +39,8 @@ from holdfast.backends.files.text import (
     next_digest,
     parse_line,
     parse_time,
+    payload_rows_of,
     records_of,
-    section_of,
 )
 from holdfast.backends.protocol import (
     Commit,
@@ -49,6 +49,7 @@ from holdfast.backends.protocol import (
     LinkedRow,
     Mark,
     MarkQuery,
+    PayloadRow,
     Position,
     Record,
     mark_order,
@@ -593,6 +594,11 @@ class Catalog:
         spans = self.spans(stream, after, until)
         return self._read_spans(stream, spans, after, until, parse_line, linked_rows_of)
 
+    def read_payloads(self, stream: str, after: int, until: int) -> list[PayloadRow]:
+        """Returns type, payload and subject of these records; their checksums are looked at."""
+        spans = self.spans(stream, after, until)
+        return self._read_spans(stream, spans, after, until, decode_line, payload_rows_of)
+
     def _read_spans(
         self,
         stream: str,
@@ -608,7 +614,11 @@ class Catalog:
         for encoded, offset in self._lines_at(spans):
             try:
                 line = decode(encoded)
-                section = section_of(line, stream)
+                for section in line.sections:
+                    if section.stream == stream:
+                        break
+                else:
+                    raise BadLine(f"it holds nothing of {stream!r}")
                 found = items_of(line, section)
             except BadLine as exc:
                 raise self.corrupt(offset, str(exc)) from exc

@@ -35,6 +35,7 @@ from holdfast.backends.protocol import (
     LinkedRow,
     Mark,
     MarkQuery,
+    PayloadRow,
     Position,
     Record,
 )
@@ -247,6 +248,9 @@ class DamagedCatalog:
 
     def read_linked(self, stream: str, after: int, until: int) -> list[LinkedRow]:
         return self._catalog.read_linked(stream, after, until)
+
+    def read_payloads(self, stream: str, after: int, until: int) -> list[PayloadRow]:
+        return self._catalog.read_payloads(stream, after, until)
 
     def find_key(self, stream: str, key: str) -> Found | None:
         self.head(stream)
