@@ -1742,19 +1742,16 @@ def open_store(
     `url` is a folder's path (plain files, the default `./.holdfast`), "sqlite:state.db",
     "postgresql://…", "redis://…" or "memory:"; a mapping from level to URL, with "*" for the rest,
     or a TOML file that holds one; or "yaml:FOLDER", plain files with every state as a YAML file.
-    `levels` registers levels of scopes, each with the one above it. `actor` is written into every
-    event; by default it is this worker's id. `source` and `trust` say of all that is written where
-    it came from; a block of `holdfast.provenance` says otherwise. A worker that others must know of
+    `levels` registers levels of scopes, each with the one above it. `actor` is in every event; by
+    default this worker's id. `source` and `trust` say where what is written came from. A worker
     says every `heartbeat_s` that it lives; silent for three times that, it is a suspect.
     `backend` is an open backend in place of a URL. The store closes it. `schemas` are the classes
     that `@holdfast.schema` made schemas of scopes. A scope that has one which is not among them is
     not written to, unless `unchecked` says so. `indexes` are those of `holdfast.index`, `embedder`
     is what `similar` compares by. `retention`, `quotas` and `disk_watch` say what goes, and what is
     refused for want of room; `secrets` what is done about secrets, by patterns of scopes.
-    `keys` is where the keys of subjects are: a folder, by default that of HOLDFAST_KEYS or one of
-    the user's, "command:…" or a KeyStore. `clear_ids` allows ids of theirs that are no pseudonyms.
-    `store_key` encrypts the whole store: "env:NAME", "file:PATH", "command:WORDS" or
-    "keyring:SERVICE/NAME" say where the key is. A store has one from its first event on, or never.
+    `keys` is where the keys of subjects are: a folder (default HOLDFAST_KEYS), "command:…" or a
+    KeyStore; `clear_ids` allows ids that are no pseudonyms. `store_key` encrypts the whole store.
     """
     _check_options(durability, create, read_only, heartbeat_s, clock)
     said, rules = check_provenance(source, actor, trust), check_rules(secrets)
@@ -1765,10 +1762,9 @@ def open_store(
     encryption = _encryption(store_key or named_key, url, clock, worker, read_only=read_only)
     care, known = _with_care(stored, retention, quotas, disk_watch), _known_levels(named, levels)
     options = {"durability": durability, "create": create, "read_only": read_only, **options}
-    each = check_plain if encryption is None else encryption.wrap
-    opened, shown = _open_or_take(backend, url, known, clock, each, options)
-    sealing = Sealing(partial(_keys_apart, keys, shown))
-    log = _make_log(opened, clock, said._replace(actor=said.actor or worker), typed, care, sealing)
+    opened, shown = _open_or_take(backend, url, known, clock, encryption, options)
+    said, apart = said._replace(actor=said.actor or worker), partial(_keys_apart, keys, shown)
+    log = _make_log(opened, clock, said, typed, care, Sealing(apart))
     log.dispatcher = shared_dispatcher(backend or _place_of(shown) or opened)
     return _with_state_files(Store(
         log, url=shown, worker=worker, levels=known, heartbeat_s=heartbeat_s, read_only=read_only,
@@ -1825,13 +1821,14 @@ def _open_or_take(
     url: object,
     known: Levels,
     clock: Clock,
-    each: Callable[[Backend], Backend],
+    encryption: Encryption | None,
     options: dict[str, Any],
 ) -> tuple[Backend, str]:
     """Returns the backend of a store, and where it is, as it should be shown.
 
-    `each` encrypts a backend, or looks whether it is encrypted.
+    It is encrypted, or looked at whether it is.
     """
+    each = check_plain if encryption is None else encryption.wrap
     if given is not None:
         taken, shown = _take_backend(given, url, options)
         # One of several parts has them encrypted each, when it is made.

@@ -282,7 +282,7 @@ def test_a_killed_rotation_or_rewrap_leaves_a_store_that_opens(
         with holdfast.open(url, store_key=KEY) as hf:
             assert hf.team("red").get("n") == CANARY
             hf.team("red").append("rotated", fatal)
-    for fatal in share(range(5), 2):
+    for fatal in range(5):
         killed(url, lambda hf: hf.rewrap_key(OTHER), fatal)
         with opened_by_either(url) as hf:
             assert hf.team("red").get("n") == CANARY
@@ -298,7 +298,7 @@ def test_a_killed_rewrap_of_several_backends_is_opened_by_one_key(tmp_path: Path
     with holdfast.open(urls, store_key=KEY) as hf:
         hf.team("red").set("n", CANARY)
         hf.global_().set("n", CANARY)
-    for fatal in share(range(9), 3):
+    for fatal in range(9):
         killed(urls, lambda hf: hf.rewrap_key(OTHER), fatal)
         with opened_by_either(urls) as hf:
             assert (hf.team("red").get("n"), hf.global_().get("n")) == (CANARY, CANARY)

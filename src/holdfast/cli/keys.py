@@ -7,7 +7,7 @@ from holdfast.cli.printing import print_json, print_line, print_note
 from holdfast.clock import SystemClock
 from holdfast.core.encryption import KeyStatus
 from holdfast.core.store_key import KEY_BYTES
-from holdfast.render.keys import key_document
+from holdfast.render.keys import key_document, new_key_document
 from holdfast.render.text import clean
 
 
@@ -15,7 +15,7 @@ def new_key(*, options: Options = DEFAULTS) -> None:
     """Print a new store key. Keep it apart from the store, and a copy of it elsewhere."""
     key = SystemClock().random_bytes(KEY_BYTES).hex()
     if options.json:
-        print_json({"key": key})
+        print_json(new_key_document(key))
         return
     print_line(key)
     print_note("whoever loses it loses the store: keep a copy where the store is not")

@@ -7,6 +7,11 @@ from typing import Any
 from holdfast.core.encryption import KeyStatus
 
 
+def new_key_document(key: str) -> dict[str, Any]:
+    """Returns a key that was made: it is kept nowhere else."""
+    return {"key": key}
+
+
 def key_document(found: KeyStatus) -> dict[str, Any]:
     """Returns by which keys a store is encrypted."""
     return {
