@@ -15,7 +15,9 @@ from bench import (
     inside,
     instructions,
     projecting,
+    projects,
     reading,
+    retaining,
     running,
     scaling,
     servers,
@@ -55,7 +57,9 @@ BENCHMARKS = {
     "projections": projecting.projections,
     "guarding": guarding.guarding,
     "views": viewing.views,
+    "retention": retaining.retaining,
     "context": contexts.context,
+    "projects": projects.projects,
 }
 QUIET = 0.5
 """The load average up to which a machine counts as quiet."""

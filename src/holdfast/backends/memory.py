@@ -179,10 +179,10 @@ class MemoryBackend:
     def read_back(self, *, until: Position | None = None, limit: int = 1000) -> list[Record]:
         with self._checkout.reading():
             records: list[Record] = []
-            for entry in reversed(self._log[:until]):
-                if len(records) >= limit:
-                    break
-                records[:0] = entry.records
+            at = len(self._log) if until is None else min(until, len(self._log))
+            while at > 0 and len(records) < limit:
+                at -= 1
+                records[:0] = self._log[at].records
             return records
 
     def heads(self, streams: Sequence[str]) -> list[Head | None]:

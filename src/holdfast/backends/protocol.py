@@ -483,7 +483,7 @@ def read_back(
 def _between(backend: Backend, start: Position, end: Position) -> list[Record]:
     """Returns the records after one position up to another."""
     records: list[Record] = []
-    while page := backend.read_all(after=start):
+    while page := backend.read_all(after=start, limit=end - start):
         records += [record for record in page if record.position <= end]
         start = page[-1].position
         if start >= end:

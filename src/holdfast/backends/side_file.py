@@ -34,6 +34,7 @@ COUNTED_MAX = 20_000
 """Up to so many documents, their numbers bound where words are looked for."""
 _BITS = 20
 _NUMBER_MAX = 1 << 42
+_LONG = "SELECT 1 FROM docs WHERE chunks > 1 AND n BETWEEN ? AND ? LIMIT 1"
 _DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
 
 
@@ -222,17 +223,20 @@ class SideFile:
         if count == COUNTED_MAX:
             low, high = 0, _NUMBER_MAX
         each = [_match(words, is_prefix) for words, is_prefix in terms]
+        bounds = [low << _BITS, (high + 1) << _BITS]
+        short = "SELECT rowid >> 20 FROM words WHERE words MATCH ? AND rowid >= ? AND rowid < ?"
+        values = [" AND ".join(each), *bounds]
+        if not session.ask(_LONG, [low, high]):
+            return f"docs.n IN ({short})", values
         long = (
             "EXISTS (SELECT 1 FROM words WHERE words MATCH ? AND words.rowid >= long.n << 20 "
             "AND words.rowid < (long.n + 1) << 20)"
         )
         statement = (
-            "docs.n IN (SELECT rowid >> 20 FROM words WHERE words MATCH ? AND rowid >= ? AND "
-            "rowid < ? UNION SELECT long.n FROM docs AS long WHERE long.chunks > 1 "
+            f"docs.n IN ({short} UNION SELECT long.n FROM docs AS long WHERE long.chunks > 1 "
             f"AND long.n BETWEEN ? AND ? AND {' AND '.join([long] * len(each))})"
         )
-        bounds = [low << _BITS, (high + 1) << _BITS, low, high]
-        return statement, [" AND ".join(each), *bounds, *each]
+        return statement, [*values, low, high, *each]
 
     # --- vectors ---------------------------------------------------------------------------------
     #

@@ -7,9 +7,9 @@ because nothing lies between the events of one; so it may hold a few events more
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from holdfast.backends.protocol import START, Position, Record
 from holdfast.core.arguments import check_flag, check_since, check_whole, name_of
@@ -23,6 +23,10 @@ from holdfast.errors import UsageError, show_value
 _KIND = "events"
 _CHUNK = 1000
 """How many events are looked through at once where not all of them are wanted."""
+LOOKED_MAX = 2_000
+"""After so many events an index is asked for the rest of a page, where there is one."""
+_NEAR = 64
+"""Commits that are so near to each other are read at once, with what lies between them."""
 
 
 class EventFilter(NamedTuple):
@@ -51,6 +55,25 @@ class EventFilter(NamedTuple):
     def chunk(self, limit: int | None) -> int:
         """Returns how many events to ask for at once, to find so many."""
         return _CHUNK if limit is None or self != EventFilter() else min(limit + 1, _CHUNK)
+
+
+class FindPositions(Protocol):
+    """Returns the next positions that have a wanted event, above `low` and up to `high`.
+
+    It is told how many events would have to be read without it, and returns None where reading them
+    is the better way (`query/logged.py`).
+    """
+
+    def __call__(
+        self,
+        wanted: EventFilter,
+        low: int,
+        high: int | None,
+        limit: int,
+        events: int,
+        *,
+        newest_first: bool,
+    ) -> Sequence[int] | None: ...
 
 
 def event_filter(
@@ -84,8 +107,12 @@ def event_page(
     until: object = None,
     source: str | None = None,
     trust: str | None = None,
+    find: FindPositions | None = None,
 ) -> Page[Event]:
-    """Returns the events between two places, the oldest or the newest of them."""
+    """Returns the events between two places, the oldest or the newest of them.
+
+    What knows where events are (`find`) is asked if a page of the whole store is long to fill.
+    """
     limit = check_limit(limit)
     now_us = log.clock.now_us()
     wanted = event_filter(
@@ -100,9 +127,13 @@ def event_page(
     low = place.start() if after is None else place.after(after)
     high = None if before is None else place.before(before)
     walk = place.backward if check_flag(newest_first, "newest_first") else place.forward
+    commits = walk(low, high, wanted.chunk(limit))
+    if find is not None and isinstance(place, _Whole) and wanted != EventFilter():
+        ask = _Asking(find, wanted, limit or _CHUNK, newest_first)
+        commits = place.found(commits, low, high, ask)
     found: list[Record] = []
     size, more = 0, False
-    for commit in walk(low, high, wanted.chunk(limit)):
+    for commit in commits:
         matching = [record for record in commit if wanted.matches(record)]
         if matching and limit is not None and size >= limit:
             more = True  # looked for to its end: a page that says so has another one after it
@@ -117,6 +148,32 @@ def event_page(
     ends = place.cursor(place.upper(upper)), place.cursor(place.lower(lower))
     start, cursor = ends if newest_first else ends[::-1]
     return Page(map(log.event, found), more=more, cursor=cursor, start=start)
+
+
+class _Asking(NamedTuple):
+    """What an index is asked for."""
+
+    find: FindPositions
+    wanted: EventFilter
+    limit: int
+    newest_first: bool
+
+
+def _beyond(position: int, low: int, high: int | None, ask: _Asking) -> tuple[int, int | None]:
+    """Returns between which places the rest lies, when a commit was looked at."""
+    return (low, position - 1) if ask.newest_first else (position, high)
+
+
+def _near(positions: Sequence[int]) -> Iterator[list[int]]:
+    """Yields positions in groups that are worth reading at once, in their order."""
+    group: list[int] = []
+    for one in positions:
+        if group and abs(one - group[0]) >= _NEAR:
+            yield group
+            group = []
+        group.append(one)
+    if group:
+        yield group
 
 
 class _Whole:
@@ -175,6 +232,50 @@ class _Whole:
                     yield commit
                 elif not self._log.routes.is_split:
                     return
+
+    def found(
+        self, walked: Iterator[list[Record]], low: int, high: int | None, ask: _Asking
+    ) -> Iterator[list[Record]]:
+        """Yields commits as they are walked; after some, only those that an index knows of.
+
+        If the index cannot tell, the walk goes on. A mixed store has no one order, and is walked.
+        """
+        looked = 0
+        for commit in walked:
+            yield commit
+            looked += len(commit)
+            if looked >= LOOKED_MAX and not self._log.routes.is_split:
+                yield from self._rest(*_beyond(commit[0].position, low, high, ask), ask)
+                return
+
+    def _rest(self, low: int, high: int | None, ask: _Asking) -> Iterator[list[Record]]:
+        """Yields the commits that an index knows of; those of a walk from where it knows none."""
+        while True:
+            end = int(self._log.position())
+            events = (end if high is None else min(high, end)) - low
+            positions = ask.find(
+                ask.wanted, low, high, ask.limit + 1, events, newest_first=ask.newest_first
+            )
+            if positions is None:
+                walk = self.backward if ask.newest_first else self.forward
+                yield from walk(low, high, _CHUNK)
+                return
+            for near in _near(positions):
+                found = self._read_at(near)
+                yield from (found[one] for one in near if one in found)
+            if len(positions) <= ask.limit:
+                return
+            low, high = _beyond(positions[-1], low, high, ask)
+
+    def _read_at(self, near: Sequence[int]) -> dict[int, list[Record]]:
+        """Returns the commits at positions that lie near to each other, by their positions."""
+        after, last = Position(min(near) - 1), max(near)
+        found: dict[int, list[Record]] = {}
+        limit = 1 if len(near) == 1 else _NEAR
+        while after < last and (records := self._log.read_all(after=after, limit=limit)):
+            found |= {int(one[0].position): one for one in self._commits(records)}
+            after = records[-1].position
+        return found
 
     def _commits(self, records: list[Record]) -> list[list[Record]]:
         """Returns whole commits, without the events of streams whose end has come."""

@@ -18,11 +18,15 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, convert
 
 from holdfast.agents.protocol import Answer
+from holdfast.backends.deadline import monotonic
+from holdfast.context.gather import GOALS, listed
+from holdfast.context.parts import Strategy
 from holdfast.core.inbox import stream_of
 from holdfast.errors import LeaseLostError, UnavailableError, UsageError
 from holdfast.joint import JointCommit
 from holdfast.projects import trees
 from holdfast.projects.tree import changes_since, mark
+from holdfast.record.messages import BYTES_PER_TOKEN, shown_lines
 from holdfast.runs import values
 from holdfast.runs.define import run, step
 from holdfast.runs.operation import Control
@@ -37,6 +41,13 @@ SYSTEM = (
 )
 TASKS_SHOWN = 20
 OUTCOME_CHARACTERS_MAX = 200
+TITLE_CHARACTERS_MAX = 200
+KEPT_MESSAGES = 20
+KEPT_MESSAGES_MIN = 2
+"""How many of the newest messages stay as they are when a conversation is compacted."""
+SUMMARY_CHARACTERS_MAX = 8_000
+SEARCHED: tuple[Strategy, ...] = ("window", "summary", "retrieval")
+UNSEARCHED: tuple[Strategy, ...] = ("window", "summary")
 _STATUS = re.compile(r"^\s*status:\s*(done|continue|blocked)\b[:\s]*(.*)$", re.I)
 
 
@@ -186,7 +197,7 @@ def _prepare(
     prompt = f"Task: {asked.text}" if turn == 0 else f"Go on with the task: {asked.text}"
     context = context_of(main, asked.session, asked.text)
     if said:
-        context.append(["your last answer", said])
+        context.append(["your last answer", cut_to(said, main.project.settings.budget // 2)])
     return {
         "point": _point(main, f"{ctx.run} turn {turn + 1}", asked.session),
         "heard": [[one.revision, one.text, one.sender] for one in waiting],
@@ -310,6 +321,11 @@ def talk(ctx: Any, project: str, session: str, text: str, revision: int = 0) -> 
         "input": answer.usage.input or 0, "output": answer.usage.output or 0
     }  # fmt: skip
     ctx.step(_reply, project, session, answer.text, usage, revision, told["point"])
+    if told["tokens"] > told["compact_at"]:
+        older = ctx.step(_older, project, session)
+        if older["text"]:
+            summary = ctx.summarise(older["text"], limit=SUMMARY_CHARACTERS_MAX)
+            ctx.step(_compact, project, session, summary, older["keeps"])
     return {"answer": answer.text, "usage": usage}
 
 
@@ -332,7 +348,13 @@ def _recall(ctx: Any, project: str, session: str, text: str) -> dict[str, Any]:
     main = _coordinator(ctx, project)
     point = _point(main, ctx.run, session)
     context = context_of(main, session, text)
-    return {"point": point, "context": context, "directory": str(main.project.root)}
+    return {
+        "point": point,
+        "context": context,
+        "directory": str(main.project.root),
+        "tokens": main.project.session_size(session).tokens,
+        "compact_at": main.project.settings.compact_at,
+    }
 
 
 @step(effect="idempotent", name="reply")
@@ -357,6 +379,45 @@ def _reply(
     _committed(ctx, main, conversation.name, reply)
 
 
+# --- a conversation that has become long -------------------------------------------------------
+
+
+@step(effect="read", name="older")
+def _older(ctx: Any, project: str, session: str) -> dict[str, Any]:
+    """Returns what a summary is made of, the summary before it included, and how many stay.
+
+    The newest exchange stays, and what fits beside it into half of what a conversation may have.
+    """
+    main = _coordinator(ctx, project)
+    messages = list(main.project.conversation(session).messages)
+    room = main.project.settings.compact_at * BYTES_PER_TOKEN // 2
+    keeps = 0
+    for one in reversed(messages[-KEPT_MESSAGES:]):
+        room -= len(one.text)
+        if room < 0 and keeps >= KEPT_MESSAGES_MIN:
+            break
+        keeps += 1
+    older = messages[: len(messages) - keeps]
+    text = "\n".join(line for one in older for line in shown_lines(one))
+    return {"text": cut_to(text, 2 * main.project.settings.compact_at), "keeps": keeps}
+
+
+@step(effect="idempotent", name="compact")
+def _compact(ctx: Any, project: str, session: str, summary: str, keeps: int) -> None:
+    """Puts a summary in the place of older messages; the goals are said again after it.
+
+    The summary names the run, so that one that is made again after a crash is found.
+    """
+    main = _coordinator(ctx, project)
+    conversation = main.project.conversation(session)
+    if any(ctx.run in one.text for one in conversation.messages.summaries()[-1:]):
+        return
+    goals = [f"- {goal}" for _, goal in listed(main.scope, GOALS)]
+    again = "\n\nThe goals are:\n" + "\n".join(goals) if goals else ""
+    text = f"Summary of what was said until {ctx.run}:\n{summary}{again}"
+    conversation.messages.compact(text, keep_last=keeps)
+
+
 # --- what a turn is told --------------------------------------------------------------------------
 
 
@@ -367,9 +428,21 @@ def context_of(main: Coordinator, session: str | None, text: str) -> list[list[s
     if session is not None:
         tasks = main.tasks.list(status=("open", "in_progress", "blocked"), limit=TASKS_SHOWN)
         if tasks:
-            found.append(["open tasks", "\n".join(f"{one.id} {one.title}" for one in tasks)])
-    told = main.store.context(scope, main.project.settings.budget, text)
+            lines = [f"{one.id} {one.title[:TITLE_CHARACTERS_MAX]}" for one in tasks]
+            found.append(["open tasks", "\n".join(lines)])
+    began = monotonic()
+    told = main.store.context(scope, main.project.settings.budget, text, strategies=main.strategies)
+    if main.care.took("the context of a turn", monotonic() - began):
+        main.strategies = UNSEARCHED  # the search is what takes long in a large store
     return [*found, ["project", told.text]]
+
+
+def cut_to(text: str, tokens: int) -> str:
+    """Returns the end of a text, which has at most about so many tokens."""
+    most = tokens * BYTES_PER_TOKEN
+    if len(text) <= most:
+        return text
+    return f"(the first {len(text) - most} characters are left out)\n{text[-most:]}"
 
 
 def _point(main: Coordinator, name: str, session: str | None) -> str | None:

@@ -52,6 +52,8 @@ class Document(Struct, frozen=True, kw_only=True):
     texts: tuple[str, ...] = ()
     source: str = ""
     trust: str = ""
+    position: int = 0
+    """Of an event of the log: the position of its commit; 0 in a mix, which has no one order."""
 
     @property
     def shown(self) -> str:
@@ -63,7 +65,7 @@ def is_of_scope(stream: str) -> bool:
     return stream.partition("/")[0] not in reserved_prefixes()
 
 
-def log_document(record: Record) -> Document:
+def log_document(record: Record, position: int = 0) -> Document:
     """Returns an event as the log has it: who did what when, without what it says."""
     return Document(
         kind=LOG,
@@ -73,6 +75,7 @@ def log_document(record: Record) -> Document:
         actor=record.actor,
         type=record.type.removeprefix(OWN),
         revision=record.revision,
+        position=position,
         **_said(*source_and_trust(record.meta)),
     )
 

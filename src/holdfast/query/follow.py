@@ -90,8 +90,10 @@ class Batch:
 
     def changes(self, records: Sequence[Record]) -> Changes:
         """Returns what the events change."""
+        is_split = self._log.routes.is_split
         for record in records:
-            self._changes.logged.append(documents.log_document(record))
+            position = 0 if is_split else int(record.position)
+            self._changes.logged.append(documents.log_document(record, position))
             if record.revision == 1 and (expires := expires_of(record)):
                 self._changes.expiring[record.stream] = expires
             if record.type == event.FORKED:

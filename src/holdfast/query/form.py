@@ -18,7 +18,7 @@ from holdfast.core.arguments import (
     name_of,
     parse_path,
 )
-from holdfast.core.event import from_datetime, to_datetime
+from holdfast.core.event import from_datetime
 from holdfast.core.own_event import OWN, stored_type
 from holdfast.core.page import PAGE_SIZE, Page, check_limit, read_cursor
 from holdfast.core.tree import MISSING, List, Map, get
@@ -325,8 +325,3 @@ def _place(after: object) -> Place:
     if len(parts) != len(kinds) or not all(map(isinstance, parts, kinds)):
         raise UsageError(f"{show_value(after)} is not a cursor of query")
     return cast("Place", parts)
-
-
-def hit_time(time_us: int) -> datetime:
-    """Returns the time of a hit from its stored form."""
-    return to_datetime(time_us)

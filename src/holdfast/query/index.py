@@ -21,12 +21,13 @@ from msgspec.structs import replace
 
 from holdfast.backends.protocol import START, Position, Record
 from holdfast.backends.side import Condition, DamagedTablesError, SideSession, SideTables
+from holdfast.core.event import to_datetime
 from holdfast.core.log import Log
 from holdfast.errors import ExpiredError, HoldfastError, UnavailableError
 from holdfast.query import paths, vectors
 from holdfast.query.documents import Document, decision_document
 from holdfast.query.follow import Batch, Changes, key_of
-from holdfast.query.form import TIMEOUT_S, Hit, Hits, Query, hit_time
+from holdfast.query.form import TIMEOUT_S, Hit, Hits, Query
 from holdfast.query.links import DanglingLink, dangling, is_scope, target
 from holdfast.query.paths import Listed, Row, StateIndex, read_listed
 from holdfast.query.scan import has_state, make_page
@@ -37,23 +38,30 @@ from holdfast.record.keyed_item import lineage
 
 T = TypeVar("T")
 _logger = logging.getLogger("holdfast.query")
-FORMAT = "5"
+FORMAT = "6"
 BATCH_EVENTS = 2_000
 GLANCE_S = 0.005
 _KEYS_AT_ONCE = 300
 _COLUMNS = ("n", "kind", "scope", "key", "id", "time", "actor", "type", "status", "revision",
-            "expires", "chunks", "tags", "links", "shown", "source", "trust")  # fmt: skip
+            "expires", "chunks", "tags", "links", "shown", "source", "trust",
+            "position")  # fmt: skip
+_SHOWN = "kind, scope, id, time, actor, type, status, revision, tags, links, shown, source, trust"
+"""The columns that a hit is made of."""
 _ADD = f"INSERT INTO docs ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 _TABLES = """
 CREATE TABLE about (name {text} PRIMARY KEY, value {text} NOT NULL)
 CREATE TABLE docs (n {key}, kind {text}, scope {text}, key {text}, id {text}, time {whole},
  actor {text}, type {text}, status {text}, revision {whole}, expires {whole},
- chunks {whole}, tags {text}, links {text}, shown {text}, source {text}, trust {text})
+ chunks {whole}, tags {text}, links {text}, shown {text}, source {text}, trust {text},
+ position {whole})
 CREATE UNIQUE INDEX docs_item ON docs (kind, scope, key) WHERE kind <> 'log'
-CREATE INDEX docs_kind ON docs (kind, time)
+CREATE INDEX docs_kind ON docs (kind, time, position)
 CREATE INDEX docs_actor ON docs (actor, kind, time)
 CREATE INDEX docs_source ON docs (source, trust, time) WHERE source <> ''
+CREATE INDEX docs_trust ON docs (trust, time) WHERE trust <> ''
 CREATE INDEX docs_type ON docs (type, time) WHERE kind IN ('log')
+CREATE INDEX docs_type_at ON docs (type, position) WHERE kind IN ('log')
+CREATE INDEX docs_actor_at ON docs (actor, position) WHERE kind IN ('log')
 CREATE INDEX docs_time ON docs (time) WHERE kind <> 'log'
 CREATE INDEX docs_scope ON docs (scope, time) WHERE kind <> 'log'
 CREATE INDEX docs_stream ON docs (scope, time) WHERE kind IN ('log')
@@ -143,7 +151,7 @@ class QueryIndex:
             found = vectors.nearest(session, self._tables, model, target, others, limit)
             hits: list[tuple[float, Hit]] = []
             for score, n in found:
-                rows = session.ask(f"SELECT {', '.join(_COLUMNS)} FROM docs WHERE n = ?", [n])
+                rows = session.ask(f"SELECT {_SHOWN} FROM docs WHERE n = ?", [n])
                 hits += [(score, _hit(row)) for row in rows]
             return hits
 
@@ -200,8 +208,7 @@ class QueryIndex:
             others, explained = self._asked(session, query, now_us)
             index = _ordered_by(query) if "paths" not in others[0] else None
             hint = self._tables.hint(index) if index else ""
-            columns = ", ".join(_COLUMNS)
-            statement = f"SELECT {columns} FROM docs {hint} WHERE {others[0]} ORDER BY {_ORDER}"
+            statement = f"SELECT {_SHOWN} FROM docs {hint} WHERE {others[0]} ORDER BY {_ORDER}"
             if limit is not None:
                 statement += f" LIMIT {int(limit)}"
             return session.ask(statement, others[1]), explained
@@ -248,7 +255,7 @@ class QueryIndex:
         if query.source is not None:
             parts.append(("source <> '' AND source = ?", [query.source]))
         if query.trust is not None:
-            parts.append(("trust = ?", [query.trust]))
+            parts.append(("trust <> '' AND trust = ?", [query.trust]))
         if query.scope is not None:
             is_name = "*" not in query.scope
             like = ("scope = ?", [query.scope])
@@ -278,7 +285,7 @@ class QueryIndex:
         if found is None:
             return None
         self._follow_now(timeout_s)
-        statement = f"SELECT {', '.join(_COLUMNS)} FROM docs WHERE {found[0]} ORDER BY {_ORDER}"
+        statement = f"SELECT {_SHOWN} FROM docs WHERE {found[0]} ORDER BY {_ORDER}"
         rows = self._tables.read(lambda session: session.ask(f"{statement} LIMIT 1", found[1]))
         return _hit(rows[0]) if rows else None
 
@@ -554,6 +561,7 @@ class QueryIndex:
                     number, one.kind, one.scope, key_of(one), one.id, one.time, one.actor, one.type,
                     one.status, one.revision, expiring.get(one.scope, 0), len(chunks),
                     _listed(one.tags), _listed(one.links), one.shown, one.source, one.trust,
+                    one.position,
                 )
             )  # fmt: skip
             words += [(number, at, chunk) for at, chunk in enumerate(chunks)]
@@ -683,11 +691,10 @@ def _joined(parts: Sequence[Condition]) -> Condition:
 
 
 def _hit(row: tuple[Any, ...]) -> Hit:
-    _, kind, scope, _, id, time, actor, type, status, revision, _, _, *rest = row
-    tags, links, shown, source, trust = rest
+    kind, scope, id, time, actor, type, status, revision, tags, links, shown, source, trust = row
     return Hit(
-        kind=kind, id=id, scope=scope, time=hit_time(time), actor=actor, type=type, status=status,
-        revision=revision, tags=tuple(json.loads(tags)) if tags else (),
+        kind=kind, id=id, scope=scope, time=to_datetime(time), actor=actor, type=type,
+        status=status, revision=revision, tags=tuple(json.loads(tags)) if tags else (),
         links=tuple(json.loads(links)) if links else (), shown=shown, source=source or None,
         trust=trust or None,
     )  # fmt: skip

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from holdfast.core.arguments import check_whole
+from holdfast.core.paging import EventFilter
 from holdfast.errors import UsageError, show_value
 from holdfast.query.form import TIMEOUT_S, Condition, Hit, Hits, Rows, check_query
 from holdfast.query.links import DanglingLink
@@ -124,6 +125,23 @@ class Questions:
         from holdfast.query.decided import find_decisions
 
         return find_decisions(self._index, stream, passed, events)
+
+    def find_positions(
+        self,
+        wanted: EventFilter,
+        low: int,
+        high: int | None,
+        limit: int,
+        events: int,
+        *,
+        newest_first: bool,
+    ) -> list[int] | None:
+        """Returns where the next such events are; None if reading the log is the better way."""
+        from holdfast.query.logged import find_positions
+
+        return find_positions(
+            self._index, wanted, low, high, limit, events, newest_first=newest_first
+        )
 
     def status(self) -> IndexStatus:
         index = self._index()

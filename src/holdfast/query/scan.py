@@ -9,13 +9,14 @@ import logging
 from collections.abc import Iterator
 
 from holdfast.backends.protocol import START
+from holdfast.core.event import to_datetime
 from holdfast.core.log import READ_CHUNK
 from holdfast.core.page import write_cursor
 from holdfast.errors import ExpiredError, UpgradeError
 from holdfast.names import fits_pattern
 from holdfast.query import documents
 from holdfast.query.documents import Document
-from holdfast.query.form import KINDS_OF_SCOPES, Hit, Hits, Query, hit_time
+from holdfast.query.form import KINDS_OF_SCOPES, Hit, Hits, Query
 from holdfast.query.words import chunks_of, has_term
 from holdfast.record.context import RecordContext
 
@@ -103,7 +104,7 @@ def to_hit(one: Document) -> Hit:
         kind=one.kind,  # pyright: ignore[reportArgumentType]
         id=one.id,
         scope=one.scope,
-        time=hit_time(one.time),
+        time=to_datetime(one.time),
         actor=one.actor,
         type=one.type,
         status=one.status,

@@ -170,6 +170,21 @@ class ReadClauses(Trial):
                 assert len(page) < limit + 6, f"far more than {limit}"
         assert backend.read_all(after=everything[-1].position) == []
 
+    def test_clause_10_a_place_within_a_commit_is_before_it(
+        self, backend: Backend, build: RecordBuilder
+    ) -> None:
+        """A reader that came from the other side stands one below a commit's position."""
+        write(backend, build, "a")
+        accepted(backend, build.commit(*(build.append(name) for name in "bcd")))
+        write(backend, build, "e")
+        everything = backend.read_all()
+        for record in everything[1:]:
+            before = Position(record.position - 1)
+            wanted = [one for one in everything if one.position >= record.position]
+            assert backend.read_all(after=before) == wanted
+            first = [one for one in wanted if one.position == record.position]
+            assert backend.read_all(after=before, limit=1) == first
+
     def test_clause_10_read_all_passes_commits_without_records(
         self, backend: Backend, build: RecordBuilder
     ) -> None:

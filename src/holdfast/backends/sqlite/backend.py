@@ -184,10 +184,28 @@ _BY_CHECKPOINT_NEW = """SELECT revision, checkpoint, time FROM events
 
 _REWRITE = "UPDATE events SET payload = ?, crc = ? WHERE ordinal = ?"
 _REWRITTEN_AT_ONCE = 500
+_ORDINALS = "SELECT revision, ordinal FROM events WHERE stream = ? AND revision BETWEEN ? AND ?"
 
 _REST = 64
 """How many events are looked at at once to find the beginning of a commit."""
 _POLL_FIRST_S, _POLL_LAST_S = 0.001, 0.025
+
+
+def _in_order(
+    writer: SqliteWriter, revisions: Mapping[str, Sequence[int]]
+) -> list[tuple[str, int]]:
+    """Returns stream and revision of records in the order of their rows.
+
+    Scopes lie mixed: in any other order every page would be written, and logged, again and again.
+    """
+    found: list[tuple[int, str, int]] = []
+    for name, some in revisions.items():
+        named = set(some)
+        stream = find_stream(writer.execute, name)
+        assert stream is not None, f"BUG: there is no stream {name!r} to rewrite"
+        rows = writer.execute(_ORDINALS, (stream.id, min(named, default=1), max(named, default=0)))
+        found += [(row[1], name, row[0]) for row in rows.fetchall() if row[0] in named]
+    return [(name, revision) for _, name, revision in sorted(found)]
 
 
 class SqliteBackend:
@@ -270,9 +288,9 @@ class SqliteBackend:
 
     def rewrite(self, revisions: Mapping[str, Sequence[int]]) -> None:
         writer = self._checkout.writer
-        wanted = [(stream, revision) for stream, all in revisions.items() for revision in all]
         with self._checkout.errors:
             overwrite_deleted(writer)
+            wanted = writer.transact(partial(_in_order, writer, revisions))
             # Not in one transaction: others write too, and the WAL holds each page once for each.
             for start in range(0, len(wanted), _REWRITTEN_AT_ONCE):
                 some = wanted[start : start + _REWRITTEN_AT_ONCE]
@@ -427,6 +445,9 @@ class SqliteBackend:
         with checkout.errors, checkout.reader.lock:
             execute = checkout.reader.execute
             rows: list[Row] = execute(READ_ALL, (after, ORDINAL_MAX, limit)).fetchall()
+            if rows and after:
+                # It may lie within the first commit, whose position is greater all the same.
+                rows = self._begun_before(rows[0], execute) + rows
             if rows and rows[-1][POSITION] is not None:
                 # The last commit may go on: its events lie side by side up to its position.
                 ordinal, position = rows[-1][ORDINAL], rows[-1][POSITION]
@@ -443,18 +464,25 @@ class SqliteBackend:
             execute = checkout.reader.execute
             last = ORDINAL_MAX if until is None else until
             rows: list[Row] = execute(READ_BACK, (last, last, max(limit, 0))).fetchall()
-            while rows:
-                # The first commit may begin before: its events lie side by side up to its position.
-                ordinal = rows[-1][ORDINAL]
-                position = rows[-1][POSITION] or ordinal
-                before: list[Row] = execute(READ_BACK, (ordinal - 1, position, _REST)).fetchall()
-                rest = [row for row in before if row[POSITION] == position]
-                rows += rest
-                if len(rest) < _REST:
-                    break
+            rows.reverse()
+            if rows:
+                rows = self._begun_before(rows[0], execute) + rows
             for stream_id in {row[STREAM] for row in rows}:
                 names[stream_id] = self._name_of(stream_id, execute)
-        return [decode(row, names[row[STREAM]], checkout.path) for row in reversed(rows)]
+        return [decode(row, names[row[STREAM]], checkout.path) for row in rows]
+
+    def _begun_before(self, first: Row, execute: Execute) -> list[Row]:
+        """Returns the events of a commit before one of it: they lie side by side."""
+        ordinal = first[ORDINAL]
+        position = first[POSITION] or ordinal
+        found: list[Row] = []
+        while True:
+            before: list[Row] = execute(READ_BACK, (ordinal - 1, position, _REST)).fetchall()
+            rest = [row for row in before if row[POSITION] == position]
+            found += rest
+            if len(rest) < _REST:
+                return found[::-1]
+            ordinal = rest[-1][ORDINAL]
 
     def _name_of(self, stream_id: int, execute: Execute) -> str:
         name = execute(_STREAM_NAME, (stream_id,)).get
