@@ -102,3 +102,12 @@ def test_a_file_that_names_stores_may_say_where_the_key_is(
     file.write_text(begin + 'key = "env:MY_KEY"\nother = 1\n')
     with pytest.raises(UsageError, match="has one line"):
         holdfast.open(file)
+
+
+def test_a_log_tells_whether_anything_below_it_is_encrypted(tmp_path: Path) -> None:
+    """Then no copy in clear is kept beside the store."""
+    for number, key in enumerate((None, KEY)):
+        mix = {"team": str(tmp_path / str(number)), "*": "memory:"}
+        for url in ("memory:", mix):
+            with holdfast.open(url, store_key=key) as hf:
+                assert hf._log.is_encrypted is (key is not None)

@@ -336,9 +336,7 @@ class EncryptedBackend:
         self.leases = inner.leases
         self.marks = inner.marks
         self.objects: Objects = _EncryptedObjects(inner.objects, keys)
-        inspect = inner.inspect
-        kind = _SalvageableInspection if isinstance(inspect, Salvageable) else _Inspection
-        self.inspect: Inspection = kind(inspect, self)
+        self.inspect: Inspection = _Inspection(inner.inspect, self)
         for name in _AS_THEY_ARE:
             if hasattr(inner, name):
                 setattr(self, name, getattr(inner, name))
@@ -574,6 +572,8 @@ class _Inspection:
     def __init__(self, inner: Inspection, backend: EncryptedBackend) -> None:
         self._inner = inner
         self._backend = backend
+        if isinstance(inner, Salvageable):
+            self.remains = self._remains
 
     def describe(self) -> dict[str, Any]:
         return {**self._inner.describe(), "encrypted": self._backend.keys.current.id}
@@ -581,11 +581,7 @@ class _Inspection:
     def verify(self, *, read_all: bool) -> Iterator[Finding]:
         return self._inner.verify(read_all=read_all)
 
-
-class _SalvageableInspection(_Inspection):
-    """The same, of a backend that can read over damage."""
-
-    def remains(self) -> Iterator[list[Record] | Mark | Finding | Gap]:
+    def _remains(self) -> Iterator[list[Record] | Mark | Finding | Gap]:
         """Yields what can be read and decrypted; what cannot is a finding."""
         for one in cast("Salvageable", self._inner).remains():
             if not isinstance(one, list):
