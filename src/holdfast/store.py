@@ -254,7 +254,7 @@ class Store:
             self._context, read_only=read_only, indexes=indexes, embedder=embedder
         )
         self._context.find_decisions = self._questions.find_decisions
-        self._retainer = Retainer(log, self.lease_keeper, self._questions.let_go)
+        self._retainer = Retainer(log, self.lease_keeper, self._forget_copies)
         self._erasure = Erasure(self._context, self._retainer, self._levels)
         self._projections = Projections(log)
         self._scratches = Scratches(log.clock, log.actor, self.global_())
@@ -1505,6 +1505,11 @@ class Store:
     def check(self, *, read_all: bool = True, expect: str | None = None) -> Report:
         """Verifies the store: every link, and with `read_all` every byte (guarantee 6)."""
         return check_store(self._log, read_all=read_all, expect=expect)
+
+    def _forget_copies(self) -> None:
+        """Has made again what this handle keeps of events that were let go of."""
+        self._context.scans.forget()
+        self._questions.let_go()
 
     def retain(
         self,

@@ -329,6 +329,7 @@ COMMANDS = {
     "session list": ["session", "list"],
     "session export": ["session", "export", SCOPE, "--to", "session.json"],
     "retain": ["retain", "--dry-run"],
+    "archive": ["archive", "old", "conversation/*", "--older", "90d", "--dry-run"],
     "unretain": ["unretain"],
     "hold": ["hold", SCOPE],
     "unhold": ["unhold", SCOPE],

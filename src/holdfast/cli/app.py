@@ -151,6 +151,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("trust", trust.trust, _CARE),
     ("secrets", secrets.secrets, _CARE),
     ("retain", retain.retain, _CARE),
+    ("archive", retain.archive, _CARE),
     ("unretain", retain.unretain, _CARE),
     ("hold", retain.hold, _CARE),
     ("unhold", retain.unhold, _CARE),

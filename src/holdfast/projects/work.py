@@ -12,7 +12,8 @@ process is left as it is: whoever coordinates next goes on with it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, convert
@@ -22,6 +23,7 @@ from holdfast.backends.deadline import monotonic
 from holdfast.context.gather import GOALS, listed
 from holdfast.context.parts import Strategy
 from holdfast.core.inbox import stream_of
+from holdfast.core.limits import disk_space
 from holdfast.errors import LeaseLostError, UnavailableError, UsageError
 from holdfast.joint import JointCommit
 from holdfast.projects import trees
@@ -46,6 +48,8 @@ KEPT_MESSAGES = 20
 KEPT_MESSAGES_MIN = 2
 """How many of the newest messages stay as they are when a conversation is compacted."""
 SUMMARY_CHARACTERS_MAX = 8_000
+ROOM_BYTES_MIN = 1 << 20
+"""With less than this on the disk, an error with a file is laid to the full disk."""
 SEARCHED: tuple[Strategy, ...] = ("window", "summary", "retrieval")
 UNSEARCHED: tuple[Strategy, ...] = ("window", "summary")
 _STATUS = re.compile(r"^\s*status:\s*(done|continue|blocked)\b[:\s]*(.*)$", re.I)
@@ -114,6 +118,18 @@ def _left(ctx: Any, project: str) -> Control:
             hint="coordinate it: holdfast project chat",
         )
     )
+
+
+@contextmanager
+def _with_room(ctx: Any, main: Coordinator) -> Generator[None]:
+    """Leaves the run if what it does with files fails on a full disk: that is no outcome of it."""
+    try:
+        yield
+    except (UnavailableError, OSError) as error:
+        free, _ = disk_space(str(main.project.root))
+        if free >= ROOM_BYTES_MIN:
+            raise
+        raise ctx._execution.lost(error) from error
 
 
 def _committed(
@@ -192,19 +208,20 @@ def _prepare(
     """Returns prompt and context of a turn, and the messages that it is to heed."""
     asked = convert(assignment, Assignment)
     main = _coordinator(ctx, asked.project)
-    waiting = [] if asked.depth else [one for one in main.waiting() if one.kind == "steer"]
-    says = "".join(f"\n\n{one.sender} says: {one.text}" for one in waiting)
-    prompt = f"Task: {asked.text}" if turn == 0 else f"Go on with the task: {asked.text}"
-    context = context_of(main, asked.session, asked.text)
-    if said:
-        context.append(["your last answer", cut_to(said, main.project.settings.budget // 2)])
-    return {
-        "point": _point(main, f"{ctx.run} turn {turn + 1}", asked.session),
-        "heard": [[one.revision, one.text, one.sender] for one in waiting],
-        "prompt": prompt + says,
-        "context": context,
-        "directory": trees.directory_of(main.project, ctx.run, base),
-    }
+    with _with_room(ctx, main):
+        waiting = [] if asked.depth else [one for one in main.waiting() if one.kind == "steer"]
+        says = "".join(f"\n\n{one.sender} says: {one.text}" for one in waiting)
+        prompt = f"Task: {asked.text}" if turn == 0 else f"Go on with the task: {asked.text}"
+        context = context_of(main, asked.session, asked.text)
+        if said:
+            context.append(["your last answer", cut_to(said, main.project.settings.budget // 2)])
+        return {
+            "point": _point(main, f"{ctx.run} turn {turn + 1}", asked.session),
+            "heard": [[one.revision, one.text, one.sender] for one in waiting],
+            "prompt": prompt + says,
+            "context": context,
+            "directory": trees.directory_of(main.project, ctx.run, base),
+        }
 
 
 @step(effect="idempotent", name="heed")
@@ -267,7 +284,8 @@ def _finish(
 def _grow(ctx: Any, assignment: dict[str, Any]) -> str:
     """Makes the work tree of a child, and returns the commit that it begins with."""
     main = _coordinator(ctx, convert(assignment, Assignment).project)
-    return trees.grow(main.project, ctx.run)
+    with _with_room(ctx, main):
+        return trees.grow(main.project, ctx.run)
 
 
 @step(effect="idempotent", name="gather")
@@ -275,9 +293,10 @@ def _gather(ctx: Any, assignment: dict[str, Any], base: str, status: str) -> dic
     """Keeps what the child's tree holds, and says what a merge of it would change."""
     asked = convert(assignment, Assignment)
     main = _coordinator(ctx, asked.project)
-    _point(main, f"before {ctx.run} is merged", None)
     title = f"{asked.task} {asked.text}"
-    return trees.gather(main.project, ctx.run, base, title, merges=status == "done")
+    with _with_room(ctx, main):
+        _point(main, f"before {ctx.run} is merged", None)
+        return trees.gather(main.project, ctx.run, base, title, merges=status == "done")
 
 
 @step(effect="idempotent", name="merge")
@@ -286,7 +305,10 @@ def _merge(ctx: Any, assignment: dict[str, Any], gathered: dict[str, Any]) -> di
     main = _coordinator(ctx, convert(assignment, Assignment).project)
     files, left = gathered["files"], dict.fromkeys(gathered["conflicts"], "both sides changed it")
     if gathered["merges"]:
-        left = trees.merge(main.project, files)
+        with _with_room(ctx, main):
+            left = trees.merge(main.project, files)
+            if left and disk_space(str(main.project.root))[0] < ROOM_BYTES_MIN:
+                raise UnavailableError(f"files cannot be merged: {left}", hint="make room")
     is_left = bool(left) or (bool(files) and not gathered["merges"])
     merged = [path for path, *_ in files if path not in left] if gathered["merges"] else []
     return {"files": merged, "left": left, "ref": gathered["ref"] if is_left else ""}
@@ -295,7 +317,8 @@ def _merge(ctx: Any, assignment: dict[str, Any], gathered: dict[str, Any]) -> di
 @step(effect="idempotent", name="clear")
 def _clear(ctx: Any, assignment: dict[str, Any], *, keeps_ref: bool) -> None:
     main = _coordinator(ctx, convert(assignment, Assignment).project)
-    trees.clear(main.project, ctx.run, keeps_ref=keeps_ref)
+    with _with_room(ctx, main):
+        trees.clear(main.project, ctx.run, keeps_ref=keeps_ref)
 
 
 def _with_merge(report: TurnReport, merged: dict[str, Any]) -> TurnReport:
