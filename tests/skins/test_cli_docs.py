@@ -134,6 +134,8 @@ def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any) -> None:
     cli("set", "conversation/old", "a", "1")
     cli("export", "conversation/old", "--to", "old.jsonl")
     cli("backup", "made")
+    with holdfast.open("store") as hf:
+        hf.conversation("visit", ttl_s=3600, slides=True).set("page", "prices")
     leave_a_suspect("store")
 
 
@@ -310,6 +312,7 @@ COMMANDS = {
     "delete": ["delete", SCOPE, "stage"],
     "remove": ["remove", "conversation/old", "--yes"],
     "checkpoint": ["checkpoint", SCOPE, "two"],
+    "touch": ["touch", "conversation/visit"],
     "restore": ["restore", SCOPE, "one"],
     "undo": ["undo", SCOPE],
     "rewind": ["rewind", "marked", "--yes"],
@@ -344,6 +347,7 @@ COMMANDS = {
     "key rewrap": ["key", "rewrap", "--store", "encrypted", "--store-key", KEY, "--to", KEY[::-1]],
     "trust": ["trust", "commands.toml", "--yes"],
     "secrets": ["secrets", "redact"],
+    "expiry": ["expiry", "conversation", "1h"],
     "check": ["check"],
     "doctor": ["doctor"],
     "copy": ["copy", "store", "other"],

@@ -14,14 +14,14 @@ beats every policy.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.backends.protocol import GONE, Head
 from holdfast.core import compaction
-from holdfast.core.arguments import Duration, check_duration, check_whole
+from holdfast.core.arguments import Duration, check_duration, check_flag, check_ttl, check_whole
 from holdfast.core.event import CORE_TYPES, to_datetime
 from holdfast.core.layers import held_by
 from holdfast.core.limits import DiskWatch, Quota, check_pattern, check_size, fits
@@ -376,19 +376,39 @@ def unretain(log: Log, retainer: Retainer, scope: Scope) -> int:
 # --- in a file ------------------------------------------------------------------------------------
 
 
+class LevelRule:
+    """What a TOML file says of the scopes of a level: when they end, and what closing one does."""
+
+    def __init__(
+        self,
+        *,
+        expires: Duration | None = None,
+        slides: bool = True,
+        on_close: Literal["keep", "drop"] | None = None,
+    ) -> None:
+        if expires is not None:
+            check_ttl(expires)
+        if on_close not in (None, "keep", "drop"):
+            raise UsageError(f'on_close is "keep" or "drop", found {show_value(on_close)}')
+        self.expires = expires
+        self.slides = check_flag(slides, "slides")
+        self.on_close = on_close
+
+
 class Care(Struct, frozen=True):
     """What a TOML file says of a store beside where it is."""
 
     retention: tuple[RetentionPolicy, ...] = ()
     quotas: tuple[Quota, ...] = ()
     disk: DiskWatch | None = None
+    levels: dict[str, LevelRule] = {}
 
 
 _EXAMPLE = 'write [[retention]], then lines such as scopes = "conversation/*", older_than = "90d"'
 
 
 def read_care(path: str, tables: Mapping[str, Any]) -> Care:
-    """Returns what `[[retention]]`, `[[quota]]` and `[disk]` of a file say.
+    """Returns what `[[retention]]`, `[[quota]]`, `[disk]` and `[levels.NAME]` of a file say.
 
     Raises UsageError that names the table.
     """
@@ -397,7 +417,9 @@ def read_care(path: str, tables: Mapping[str, Any]) -> Care:
     disk = None
     if "disk" in tables:
         disk = _made(path, "[disk]", DiskWatch, tables["disk"])
-    return Care(tuple(policies), tuple(quotas), disk)
+    levels = cast("dict[str, object]", tables.get("levels", {}))
+    rules = {name: _made(path, f"[levels.{name}]", LevelRule, one) for name, one in levels.items()}
+    return Care(tuple(policies), tuple(quotas), disk, rules)
 
 
 def _each(path: str, tables: Mapping[str, Any], name: str, kind: Callable[..., M]) -> Iterator[M]:
