@@ -13,6 +13,7 @@ from holdfast.core.commit import CommitResult
 from holdfast.core.consumers import Delivery, Group, GroupStatus
 from holdfast.core.dispatcher import Subscriber
 from holdfast.core.draft import Draft
+from holdfast.core.encryption import KeyStatus
 from holdfast.core.event import Change, Checkpoint, Event
 from holdfast.core.intent import Done, NotDone, Recovered, Recovery, Unknown, act, verifier
 from holdfast.core.keystore import CommandKeys, FolderKeys, KeyStore, SubjectKey
@@ -29,6 +30,7 @@ from holdfast.core.redaction import SecretWarning
 from holdfast.core.retention import Binned, Hold, LetGo, Retained, Retention
 from holdfast.core.schema import downgrade, schema, upgrade
 from holdfast.core.shape import Misfit
+from holdfast.core.store_key import StoreKey
 from holdfast.core.transaction import PendingCommit, PendingScope, View
 from holdfast.core.tree import MISSING, List, Map
 from holdfast.erasure import ErasedScope, ErasureReceipt, Subject
@@ -62,6 +64,7 @@ from holdfast.errors import (
     SecretError,
     StepError,
     StillRunningError,
+    StoreKeyError,
     UnavailableError,
     UndecidedError,
     UntrustedError,
@@ -216,6 +219,7 @@ __all__ = [
     "JointCommit",
     "JointScope",
     "KeyMissingError",
+    "KeyStatus",
     "KeyStore",
     "Lease",
     "LeaseLostError",
@@ -300,6 +304,8 @@ __all__ = [
     "StepError",
     "StillRunningError",
     "Store",
+    "StoreKey",
+    "StoreKeyError",
     "StoredNode",
     "Subject",
     "SubjectKey",

@@ -2066,6 +2066,12 @@ class Log:
         own: Callable[[str], SideTables] | None = getattr(self._backend, "side_tables", None)
         return None if own is None else own(what)
 
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether a backend of the store is encrypted: then no copy in clear is kept beside it."""
+        parts = self.routes.parts() or [self._backend]
+        return any(getattr(part, "is_encrypted", False) for part in parts)
+
     def folder(self) -> tuple[str, str] | None:
         """Returns the folder of a store on plain files, and the store's id; None of other stores.
 

@@ -68,25 +68,26 @@ _plain = msgspec.json.Decoder(tuple[str | None, str | None, Raw])
 _SEALED_BYTES = len(SEALED)
 
 
-def load_cipher() -> tuple[Callable[[bytes], Any], type[Exception]]:
+def load_cipher(
+    what: str = "data of a subject is sealed",
+) -> tuple[Callable[[bytes], Any], type[Exception]]:
     """Returns the class of the cipher, and what it raises if a key does not fit.
 
-    Raises UsageError that names what is missing.
+    Raises UsageError that says `what` it is for, and names what is missing.
     """
     try:
         from cryptography.exceptions import InvalidTag, UnsupportedAlgorithm
         from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
     except ImportError as error:
         raise UsageError(
-            "data of a subject is sealed, and the package cryptography is not installed",
+            f"{what}, and the package cryptography is not installed",
             hint='pip install "holdfast[seal]"',
         ) from error
     try:
         AESGCMSIV(bytes(32))
     except UnsupportedAlgorithm as error:
         raise UsageError(
-            f"data of a subject is sealed by {CIPHER}, which this OpenSSL does not have: expected "
-            "3.2 or newer",
+            f"{what} by {CIPHER}, which this OpenSSL does not have: expected 3.2 or newer",
             hint="install the wheel of cryptography, which brings its own OpenSSL",
         ) from error
     return AESGCMSIV, InvalidTag
@@ -108,8 +109,8 @@ class Seal:
         assert text is not None, "BUG: a cipher that says nothing"
         self.meta = text
         cipher, self._misfit = load_cipher()
-        self._cipher = cipher(_derived(key.key, b"seal"))
-        self._names = _derived(key.key, b"names")
+        self._cipher = cipher(derived_key(key.key, b"seal"))
+        self._names = derived_key(key.key, b"names")
         self._about = b"\0".join((FORMAT, key.id.encode(), self.key_id.encode()))
 
     def __repr__(self) -> str:
@@ -165,7 +166,8 @@ class Seal:
         return sha256(data).hexdigest(), data
 
 
-def _derived(key: bytes, use: bytes) -> bytes:
+def derived_key(key: bytes, use: bytes) -> bytes:
+    """Returns a key for one use, made of another: none of them tells anything of the rest."""
     return hmac.new(key, b"holdfast " + use, sha256).digest()
 
 
