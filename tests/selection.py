@@ -49,6 +49,7 @@ IN_TURNS = {
     "tests/nodes/test_kills.py": 3,
     "tests/property/": 2,
     "tests/record/test_calls.py": 2,
+    "tests/record/test_encryption.py": 3,
     "tests/record/test_recovery.py": 3,
     "tests/record/test_sessions.py": 3,
     "tests/record/test_spectrum.py": 3,
