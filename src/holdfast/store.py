@@ -1145,24 +1145,18 @@ class Store:
 
     # --- projections -----------------------------------------------------------------------------
 
-    @overload
-    def project(self, what: Projection, over: Scope | str | None = None) -> Projected: ...
-    @overload
-    def project(self, what: str | os.PathLike[str] = ".") -> Project: ...
-    def project(
-        self, what: Projection | str | os.PathLike[str] = ".", over: Scope | str | None = None
-    ) -> Projected | Project:
-        """Returns the project in a directory; or, of a projection, its state over some scopes.
+    def project(self, directory: str | os.PathLike[str] = ".") -> Project:
+        """Returns the project in a directory."""
+        return Project(self, directory)
 
-        A project is named by its directory. A projection is over a scope, the scopes that match a
-        pattern such as `conversation/support-*`, or the whole store. What it shows is up to date
-        whenever it is looked at, for the price of what was recorded since.
+    def projected(self, projection: Projection, over: Scope | str | None = None) -> Projected:
+        """Returns the state of a projection over some scopes.
+
+        Over a scope, the scopes that match a pattern such as `conversation/support-*`, or the whole
+        store. What it shows is up to date whenever it is looked at, for the price of what was
+        recorded since.
         """
-        if isinstance(what, str | os.PathLike):
-            if over is not None:
-                raise UsageError("over belongs to a projection, and this is a directory")
-            return Project(self, what)
-        return self._projections.projected(what, over)
+        return self._projections.projected(projection, over)
 
     # --- the record ------------------------------------------------------------------------------
 

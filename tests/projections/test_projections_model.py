@@ -128,20 +128,20 @@ class Trial:
         elif kind == "look":
             self.look([given])
         elif kind == "verify":
-            assert self.hf.project(Names).verify() == []
-            assert self.hf.project(Names, given).verify() == []
+            assert self.hf.projected(Names).verify() == []
+            assert self.hf.projected(Names, given).verify() == []
 
     def look(self, scopes: list[str]) -> None:
         model, hf = self.model, self.hf
-        assert hf.project(Names).state == model.every("")
-        assert hf.project(Names, "team/*").state == model.every("team/")
+        assert hf.projected(Names).state == model.every("")
+        assert hf.projected(Names, "team/*").state == model.every("team/")
         for scope in scopes:
-            assert hf.project(Names, scope).state == model.own(scope), scope
+            assert hf.projected(Names, scope).state == model.own(scope), scope
 
     def end(self) -> None:
         self.look([*SCOPES, *self.forks])
         for over in (None, "team/*", *SCOPES, *self.forks):
-            assert self.hf.project(Names, over).verify() == []
+            assert self.hf.projected(Names, over).verify() == []
         self.hf.close()
 
 

@@ -277,7 +277,7 @@ COMMANDS = {
     "say": ["say", SCOPE, "hello"],
     "event record": ["event", "record", SCOPE, "ticket_opened", '{"id":"t1","title":"a"}'],
     "event list": ["event", "list"],
-    "project": ["project", "opened_tickets.py:Tickets"],
+    "projection": ["projection", "opened_tickets.py:Tickets"],
     "project do": ["project", "do", "write it", "--script", "script.json"],
     "project chat": ["project", "chat", "--script", "script.json"],
     "project status": ["project", "status"],

@@ -94,7 +94,7 @@ def test_a_projection_is_shown(
 ) -> None:
     event = ("event", "record", TEAM, "ticket_opened")
     cli(*event, '{"id": "t1", "title": "no paper"}', "--module", code)
-    found = cli("project", f"{code}:Tickets", TEAM, "--verify", "--json").document
+    found = cli("projection", f"{code}:Tickets", TEAM, "--verify", "--json").document
     assert found == {
         "projection": "Tickets",
         "over": TEAM,
@@ -102,12 +102,12 @@ def test_a_projection_is_shown(
         "differences": 0,
         "state": {"t1": "no paper"},
     }
-    assert cli("project", f"{code}:count", "team/*").out.strip() == "1"
+    assert cli("projection", f"{code}:count", "team/*").out.strip() == "1"
     assert "has several projections: Tickets, count" in cli("project", code, code=2).err
-    assert "it has Tickets, count" in cli("project", f"{code}:other", code=3).err
+    assert "it has Tickets, count" in cli("projection", f"{code}:other", code=3).err
     plain = Path(code).with_name("plain_of_cli.py")
     plain.write_text("")
-    assert "has no projection" in cli("project", f"{plain}:x", code=3).err
+    assert "has no projection" in cli("projection", f"{plain}:x", code=3).err
 
     def load(_log: object, fold: Any, _thumb: str) -> bool:
         fold.root = fold.root._with_key("stale", True)
@@ -115,5 +115,6 @@ def test_a_projection_is_shown(
 
     monkeypatch.setattr(stored, "load", load)
     assert (
-        cli("project", f"{code}:Tickets", "--verify", "--json", code=1).document["differences"] == 1
+        cli("projection", f"{code}:Tickets", "--verify", "--json", code=1).document["differences"]
+        == 1
     )

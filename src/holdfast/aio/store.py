@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, overload
 
 from holdfast.agents.command import Command
 from holdfast.agents.protocol import Executor
@@ -579,18 +579,17 @@ class AsyncStore:
             for change in await self._loop.hop(follower.changes, event.record):
                 yield change
 
-    def project(
-        self,
-        what: Projection | str | os.PathLike[str] = ".",
-        over: AsyncScope | str | None = None,
+    def project(self, directory: str | os.PathLike[str] = ".") -> NoReturn:
+        raise UsageError(
+            "a coordinator has a thread of its own: a project is used through holdfast.open()",
+            hint="open the store again, in a thread that may wait",
+        )
+
+    def projected(
+        self, projection: Projection, over: AsyncScope | str | None = None
     ) -> AsyncProjected:
-        if isinstance(what, str | os.PathLike):
-            raise UsageError(
-                "a coordinator has a thread of its own: a project is used through holdfast.open()",
-                hint="open the store again, in a thread that may wait",
-            )
         place = over.sync if isinstance(over, AsyncScope) else over
-        return AsyncProjected(self._loop, self._store.project(what, place))
+        return AsyncProjected(self._loop, self._store.projected(projection, place))
 
     def subscribe(
         self, subscriber: Subscriber, *, on_error: OnError | None = None

@@ -152,7 +152,7 @@ def row_of(event: OwnEvent) -> tuple[str, ...]:
     )
 
 
-def project(
+def projection(
     code: str,
     over: str | None = None,
     /,
@@ -176,7 +176,7 @@ def project(
     """
     found = load_projection(code, module)
     with open_reading(options) as store:
-        shown = store.project(found, over)
+        shown = store.projected(found, over)
         differences = len(shown.verify()) if verify else None
         state = shown.state
         if options.json:
