@@ -8,6 +8,7 @@ from holdfast.context.parts import LeftOut, PromptContext, PromptPart
 from holdfast.contrib.task_lifetimes import job
 from holdfast.core.arguments import parse_path as path
 from holdfast.core.check import Report
+from holdfast.core.codec import ERASED
 from holdfast.core.commit import CommitResult
 from holdfast.core.consumers import Delivery, Group, GroupStatus
 from holdfast.core.dispatcher import Subscriber
@@ -154,6 +155,7 @@ __version__ = "0.1.0"
 _getLogger("holdfast").addHandler(_NullHandler())
 
 __all__ = [
+    "ERASED",
     "MISSING",
     "Applied",
     "Artifact",

@@ -129,6 +129,11 @@ class Seal:
                 f'sealed data of subject "{self.subject}" does not fit its key: one of them changed'
             ) from error
 
+    def value(self, raw: bytes) -> bytes:
+        """Returns an encoded value as a sealed leaf, for a scope that is not the subject's."""
+        sealed = b2a_base64(self.seal(raw), newline=False)
+        return codec.sealed_value(self.subject, b'"%b"' % sealed)
+
     def digest(self, what: str, name: str) -> str:
         """Returns what stands in the envelope for a name that people chose."""
         digest = hmac.new(self._names, f"{what} {name}".encode(), sha256).hexdigest()
@@ -274,6 +279,26 @@ class Sealing:
             return self.of(subject)
         except ErasedError:
             return None
+
+    # --- values ------------------------------------------------------------------------------
+
+    def open_value(self, value: codec.SealedValue, size: int, get: Callable[[str], bytes]) -> bytes:
+        """Returns the encoded value of a sealed leaf; that of ERASED if its subject is erased.
+
+        `get` reads a blob as it is stored. For what is derived from a state and kept, no leaf is
+        ever opened: there it is a text that says so.
+        """
+        if codec.is_kept_closed():
+            return codec.CLOSED_TEXT
+        seal = self._of(value.subject)
+        if seal is None:
+            return codec.ERASED_TEXT
+        if value.blob:
+            return self.open_blob(get(value.blob), value.blob, size)
+        try:
+            return seal.open(a2b_base64(value.text.encode(), strict_mode=True))
+        except ValueError as error:
+            raise CorruptError(f"sealed value cannot be read: {error}") from error
 
     # --- blobs -------------------------------------------------------------------------------
 
