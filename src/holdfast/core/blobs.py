@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from hashlib import sha256
 from math import inf
@@ -44,7 +45,7 @@ class Blobs:
         self.clean: Callable[[bytes, str], bytes] | None = None
         """Takes secrets out of a value before it is stored, if anything does."""
         # Until when each is known to be there.
-        self._known: dict[tuple[Objects, str], float] = {}
+        self._known: OrderedDict[tuple[Objects, str], float] = OrderedDict()
         self._collected = 0
         self.limits: Limits | None = None
         """What a nearly full disk refuses; None if nobody watches one."""
@@ -88,7 +89,7 @@ class Blobs:
             data = codec.compress(raw) if data is None else data
             objects.put("blob", name, data, expires_us=expires_us)
             if len(self._known) >= KNOWN_MAX:
-                self._known.pop(next(iter(self._known)), None)
+                self._known.popitem(last=False)
             self._known[objects, name] = until
         return Op(op.kind, op.path, Raw(codec.blob_ref(name, len(raw))))
 

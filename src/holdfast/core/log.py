@@ -10,6 +10,7 @@ below is loaded and what comes after it is folded, every link verified.
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from functools import partial
@@ -337,7 +338,7 @@ class Log:
         self._transforms: tuple[Transform, ...] = ()
         self._validators: tuple[Validator, ...] = ()
         self._chains = Lock()
-        self._origins: dict[str, tuple[str, int] | None] = {}
+        self._origins: OrderedDict[str, tuple[str, int] | None] = OrderedDict()
         self._lasting_words = lasting_prefixes()  # of streams that are never removed
         self.dispatcher = Dispatcher()
         """Tells subscribers; handles of this process on the same store share one."""
@@ -1798,7 +1799,7 @@ class Log:
                 above = self._read_origin(above[0])
             # Only now: a read that fails must not make a fork look like none ever after.
             if len(self._origins) >= KNOWN_MAX:
-                self._origins.pop(next(iter(self._origins)), None)
+                self._origins.popitem(last=False)
             self._origins[stream] = origin
             return origin
         return self._origins[stream]
