@@ -62,6 +62,7 @@ IN_TURNS = {
     "tests/skins/test_cli.py": 2,
     "tests/skins/test_cli_docs.py": 2,
     "tests/skins/test_cli_process.py": 2,
+    "tests/care/test_archive.py": 2,
     "tests/skins/test_cli_runs.py": 2,
     "tests/skins/test_selftest.py": 2,
 }
