@@ -15,8 +15,10 @@ from bench import (
     inside,
     instructions,
     projecting,
+    projects,
     questions,
     reading,
+    retaining,
     running,
     scaling,
     servers,
@@ -59,7 +61,9 @@ BENCHMARKS = {
     "questions": questions.questions,
     "guarding": guarding.guarding,
     "views": viewing.views,
+    "retention": retaining.retaining,
     "context": contexts.context,
+    "projects": projects.projects,
 }
 QUIET = 0.5
 """The load average up to which a machine counts as quiet."""

@@ -15,6 +15,11 @@ Positions do not survive a copy, so a point is named by its line: it says how fa
 store reaches. To restore one, its events are copied into a new store, and the digest of that store
 is compared with the one that was noted. A time names the newest point that is not later.
 
+What the store lets go of after it was backed up is in the folder still. The event that tells of it
+is part of the next point, and no restore of that point, or of a later one, has the data. A restore
+of an older point has it, unless it was erased: what the backup knows to be erased is restored
+nowhere. `prune` takes all of it out of the folder.
+
 A damaged store is backed up too. What verifies is copied; the point names every stream of which
 something is missing. A stream of which the backup has more than is left stays as it is.
 """
@@ -32,10 +37,13 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.backends.protocol import (
+    GONE,
     START,
     Backend,
+    Leftover,
     Mark,
     MarksAtMoment,
     Position,
@@ -56,6 +64,8 @@ from holdfast.core.copy import (
 )
 from holdfast.core.event import FORKED, ORIGIN, follows, from_datetime, origin_of, to_datetime
 from holdfast.core.log import Log
+from holdfast.core.retention import STREAM as LEDGER
+from holdfast.core.retention import Told, digests_told, drop, ledger, tell_again, told_by
 from holdfast.core.salvage import Remains, remnants
 from holdfast.errors import (
     ConflictError,
@@ -73,7 +83,17 @@ from holdfast.interchange import Needed, commits_of
 from holdfast.names import check_name
 from holdfast.store import Store, open_store
 
-__all__ = ["Point", "Progress", "Restored", "backup", "drill", "points", "restore"]
+__all__ = [
+    "Point",
+    "Progress",
+    "Pruned",
+    "Restored",
+    "backup",
+    "drill",
+    "points",
+    "prune",
+    "restore",
+]
 
 FORMAT = 1
 _READ = 500
@@ -100,6 +120,8 @@ class Point(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """False if the source's backend cannot tell its marks of one moment: they may be newer."""
     damaged: dict[str, str] = {}
     """The streams of which something is missing, and why."""
+    let_go: int = 0
+    """How many events of older points the store has let go of since the last one."""
     previous: str = ""
     """The digest of the line before."""
 
@@ -115,6 +137,15 @@ class Restored(Struct, frozen=True):
     point: Point
     copied: Copied
     digest: str
+
+
+class Pruned(Struct, frozen=True):
+    """What a backup lost that its store had let go of, and what may be left of it."""
+
+    events: int
+    bytes: int
+    blobs: int
+    left: list[Leftover]
 
 
 class _About(Struct, frozen=True):
@@ -228,6 +259,7 @@ class _Increment:
         self._before: dict[str, tuple[int, bytes]] = {}
         self._ends: dict[str, bytes] = {}
         self._damaged: dict[str, str] = {}
+        self._gone: set[tuple[str, int]] = set()
 
     def run(self, label: str) -> Point:
         parts = parts_of(self._source)
@@ -256,6 +288,7 @@ class _Increment:
             marks_digest=_write_marks(self._place, f"p{self._number}", marks),
             marks_exact=all(seen.exact for seen in moments),
             damaged=self._damaged,
+            let_go=sum(self._is_older(*one) for one in self._gone),
             previous=_line_digest(self._last),
         )
         _append_line(self._place / "points.jsonl", msgspec.json.encode(point))
@@ -292,9 +325,17 @@ class _Increment:
         self._copier.copy(batch, 0)
         for commit in batch:
             self._ends.update((record.stream, record.link) for record in commit)
+            for record in commit:
+                if record.stream == LEDGER:
+                    self._gone.update(name for name, _ in told_by(record))
         self._passed += sum(map(len, batch))
         if self._progress is not None:
             self._progress(self._passed, max(self._total, self._passed))
+
+    def _is_older(self, stream: str, revision: int) -> bool:
+        """Returns whether an event is of an older point: the backup has its data."""
+        before = self._before.get(stream)
+        return self._last is not None and (before is None or revision <= before[0])
 
     def _verified(self, part: Backend, seen: MarksAtMoment) -> Iterator[list[Record]]:
         """Yields what verifies of the commits of a damaged backend, and notes what does not."""
@@ -479,23 +520,58 @@ def restore(
     point = find_point(folder, at)
     place = Path(folder)
     marks = _read_marks(place, point)
+    key = f"restored {point.name} {point.digest}"
+    if target._log.find(LEDGER, key=key):  # one that was killed when all was done
+        return Restored(point, Copied(0, 0, 0, 0, point.events, 0, False), point.digest)
     with _open_copy(place, target._log.clock) as kept:
         log = kept._log
         check_related(log, target._log)
         needed = None if scope is None else Needed(log, [scope])
         copier = Copier(log, target._log, None)
-        passed = 0
+        known, gone, passed = ledger(log), dict[tuple[str, int], Told](), 0
         for batch in batches(commits_until(parts_of(log)[0], START, Position(point.position))):
-            chosen = batch
+            chosen = [[_as_let_go(one, known, point, gone) for one in commit] for commit in batch]
             if needed is not None:
-                chosen = [[one for one in commit if needed.has(one.stream)] for commit in batch]
+                chosen = [[one for one in commit if needed.has(one.stream)] for commit in chosen]
             copier.copy([commit for commit in chosen if commit], 0)
             passed += sum(map(len, batch))
             if progress is not None:
                 progress(passed, max(point.events, passed))
         if needed is not None:
             marks = needed.marks(marks)
+            gone = {name: told for name, told in gone.items() if needed.has(name[0])}
         copied = copier.copied(copier.copy_marks(marks), is_behind=False)
+    digest = _check_digest(target, point, place, scope, copied)
+    told = digests_told(target._log)
+    if untold := {name: one for name, one in gone.items() if name not in told}:
+        tell_again(target._log, untold, key)
+    return Restored(point, copied, digest)
+
+
+def _as_let_go(
+    record: Record,
+    known: dict[tuple[str, int], Told],
+    point: Point,
+    gone: dict[tuple[str, int], Told],
+) -> Record:
+    """Returns an event without its data if it was let go of by then, or was erased since.
+
+    What is missing of it is noted in `gone`: the restored store has to tell of it, or it would be
+    damage there.
+    """
+    told = known.get((record.stream, record.revision))
+    if told is None:
+        return record
+    if record.payload != GONE and told.position > point.position and told.why != "erased":
+        return record
+    gone[record.stream, record.revision] = told
+    return replace(record, payload=GONE)
+
+
+def _check_digest(
+    target: Store, point: Point, place: Path, scope: str | None, copied: Copied
+) -> str:
+    """Returns the digest of what was restored; raises CorruptError if it is not the point's."""
     digest = content_of(target._log).digest
     if scope is None and not copied.ended and digest != point.digest:
         raise CorruptError(
@@ -504,7 +580,20 @@ def restore(
             where=str(place),
             hint=f"holdfast check --store {place / 'store'}",
         )
-    return Restored(point, copied, digest)
+    return digest
+
+
+def prune(folder: str | os.PathLike[str]) -> Pruned:
+    """Takes out of a backup what its store has let go of since: of every point, also of old ones.
+
+    Restored, such an event has its name, its time and its link, and no data. It can be killed at
+    any moment and made again.
+    """
+    place = Path(folder)
+    points(place)
+    with _alone(place), open_store(place / "store", create=False) as kept:
+        kept._retainer.forget_copies()
+        return Pruned(*drop(kept._log))
 
 
 def drill(

@@ -50,7 +50,9 @@ def write_new(path: Path, data: bytes, mode: int | None = None) -> os.stat_resul
     Its time of access is set to one second before it was written. Whoever reads it changes that,
     so it can be told whether anybody has.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    # A link of that name is somebody's trap: a repository that was cloned may bring one along.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o666)
     try:
         if mode is not None:
             os.fchmod(descriptor, mode)

@@ -102,6 +102,7 @@ from holdfast.core.tree import Map
 from holdfast.core.typed import Typed
 from holdfast.erasure import Erasure, ErasureReceipt, Subject
 from holdfast.errors import CorruptError, ExpiredError, HoldfastError, UsageError, show_value
+from holdfast.git.keeping import Configured
 from holdfast.git.rewinds import Rewinds
 from holdfast.git.witness import loss_reports, remember
 from holdfast.joint import JointCommit
@@ -158,6 +159,7 @@ from holdfast.record.retention_policies import (
 from holdfast.record.sessions import Session
 from holdfast.record.task_events import Task
 from holdfast.record.tasks import open_tasks
+from holdfast.record.trust import read_config
 from holdfast.runs import admin
 from holdfast.runs.admin import RunSummary, recovered_steps
 from holdfast.runs.define import RunFunction, is_run
@@ -246,6 +248,7 @@ class Store:
         self._projections = Projections(log)
         self._scratches = Scratches(log.clock, log.actor, self.global_())
         self._closing: list[Callable[[], object]] = []  # views that end before the log does
+        self._configured: Configured | None = None
         self._read_only = read_only
         self._use_secrets(secrets or {})
         self._async_stores: list[Any] = []  # one for each event loop that uses this store
@@ -1643,7 +1646,8 @@ class Store:
         taken: list[str] = []
         with contextlib.suppress(CorruptError):
             taken = loss_reports(self._log)
-        reports = [*facts["reports"], *copy_reports(facts), *taken, *self._log.reports]
+        kept = [] if self._configured is None else self._configured.reports()
+        reports = [*facts["reports"], *copy_reports(facts), *taken, *self._log.reports, *kept]
         return {**facts, **counts, "worker": self.worker, "reports": reports}
 
     def close(self) -> None:
@@ -1693,6 +1697,7 @@ def open_store(
     embedder: Embedder | None = None,
     keys: str | os.PathLike[str] | KeyStore | None = None,
     clear_ids: bool = False,
+    config: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Store:
     """Opens a store, making it if it is not there.
@@ -1711,37 +1716,45 @@ def open_store(
     refused for want of room; `secrets` what is done about secrets, by patterns of scopes.
     `keys` is where the keys of subjects are: a folder, by default that of HOLDFAST_KEYS or one of
     the user's, "command:…" or a KeyStore. `clear_ids` allows ids of theirs that are no pseudonyms.
+    `config` is a holdfast.toml: its `[views]` and `[git]` are done while the store is open.
     """
     _check_options(durability, create, read_only, heartbeat_s, clock)
     said, rules = check_provenance(source, actor, trust), check_rules(secrets)
     typed, declared = _check_schemas(schemas, unchecked), check_indexes(indexes)
     embedder, clock = check_embedder(embedder), clock or SystemClock()
-    worker = worker_id(clock, actor)
-    url, named, stored = _read_mix(url)
+    worker, (url, named, stored) = worker_id(clock, actor), _read_mix(url)
     care, known = _with_care(stored, retention, quotas, disk_watch), _known_levels(named, levels)
     options = {"durability": durability, "create": create, "read_only": read_only, **options}
     opened, shown = _open_or_take(backend, url, known, clock, options)
     sealing = Sealing(partial(_keys_apart, keys, shown))
     log = _make_log(opened, clock, said._replace(actor=said.actor or worker), typed, care, sealing)
     log.dispatcher = shared_dispatcher(backend or _place_of(shown) or opened)
-    return _with_state_files(Store(
+    return _with_files(Store(
         log, url=shown, worker=worker, levels=known, heartbeat_s=heartbeat_s, read_only=read_only,
         clear_ids=check_flag(clear_ids, "clear_ids"), retention=care.retention, indexes=declared,
         embedder=embedder, secrets=rules,
-    ), url, read_only=read_only)  # fmt: skip
+    ), url, config, read_only=read_only)  # fmt: skip
 
 
-def _with_state_files(store: Store, url: object, *, read_only: bool) -> Store:
-    """Returns the store, its states kept as files beside it if its URL says so."""
-    if isinstance(url, _StateFiles) and not read_only:
-        files = Views(store, url.directory, [], more=partial(state_views, store, url.suffix))
-        store._closing.append(files.close)
-        try:
+def _with_files(
+    store: Store, url: object, config: str | os.PathLike[str] | None, *, read_only: bool
+) -> Store:
+    """Returns the store, with the files kept beside it that its URL or a configuration says."""
+    try:
+        if isinstance(url, _StateFiles) and not read_only:
+            files = Views(store, url.directory, [], more=partial(state_views, store, url.suffix))
+            store._closing.append(files.close)
             files.sync()
             files.keep_fresh()
-        except BaseException:
-            store.close()
-            raise
+        if config is not None:
+            read_config(config)  # one that is not there is a mistake here
+            store._configured = Configured(store, config)
+            if not read_only:
+                store._closing.append(store._configured.close)
+                store._configured.start()
+    except BaseException:
+        store.close()
+        raise
     return store
 
 

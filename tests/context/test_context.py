@@ -194,6 +194,16 @@ def test_the_strategies_of_a_conversation(hf: Store, clock: FakeClock):
     assert len(everything.messages) == 120, "no message twice"
 
 
+@pytest.mark.parametrize("count", [1, 9, 10, 11, 15, 19, 20, 21, 25])
+def test_the_window_has_every_message_until_it_is_full(hf: Store, count: int):
+    """RALPH-46: a conversation that is shorter than the window is told whole."""
+    chat = hf.conversation("short")
+    for number in range(count):
+        chat.say(f"said {number};")
+    told = hf.context(chat, strategies="window", window=20).text
+    assert [f"said {n};" in told for n in range(count)] == [n >= count - 20 for n in range(count)]
+
+
 def test_each_strategy_has_its_share_of_a_small_budget(hf: Store, clock: FakeClock):
     chat = fill(hf, clock)
     chat.messages.summarise("they spoke of the weather")

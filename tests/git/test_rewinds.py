@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 from collections.abc import Iterator
@@ -240,6 +241,62 @@ def test_two_edits_at_the_last_moment_are_both_kept(
     assert reason.endswith(kept.name)
 
 
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_file_that_is_made_while_another_is_removed_stays(
+    has_links: bool, project: Project, rewinds: Rewinds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The editor saves before we take the file away, and again before it is put back."""
+    rewinds.mark("start")
+    project.write("new.txt", "two\n")
+    rename, texts = os.rename, ["first\n", "second\n"]
+
+    def and_save(old: str, new: str, **options: Any) -> None:
+        is_taken = old == "new.txt"
+        if is_taken:
+            project.write("new.txt", texts.pop(0))
+        rename(old, new, **options)
+        if is_taken:
+            project.write("new.txt", texts.pop(0))
+
+    monkeypatch.setattr(os, "rename", and_save)
+    if not has_links:
+        monkeypatch.setattr(os, "link", raise_no_links)
+    done = rewinds.rewind("start")
+    [reason] = done.skipped.values()
+    assert reason.startswith("changed since, twice")
+    [kept] = [path for path in project.path.iterdir() if "rewind" in path.name]
+    assert {kept.read_text(), project.read("new.txt")} == {"first\n", "second\n"}
+
+
+def raise_no_links(*_: object, **__: object) -> None:
+    raise PermissionError(errno.EPERM, "there are no links")
+
+
+def test_an_edit_that_cannot_be_looked_at_is_kept(
+    project: Project, rewinds: Rewinds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk fails when what came out of the exchange is read: it is not thrown away."""
+    rewinds.mark("start")
+    project.write("a.txt", "two\n")
+    real, entry_in = work_trees.exchange, WorkTree._entry_in
+
+    def and_save(*arguments: Any, **options: Any) -> Any:
+        project.write("a.txt", "saved just now\n")
+        done = real(*arguments, **options)
+        monkeypatch.setattr(WorkTree, "_entry_in", fail)
+        return done
+
+    def fail(*_: object) -> None:
+        monkeypatch.setattr(WorkTree, "_entry_in", entry_in)
+        raise OSError(errno.EIO, "the disk fails")
+
+    monkeypatch.setattr(work_trees, "exchange", and_save)
+    done = rewinds.rewind("start")
+    assert "the disk fails" in done.skipped["a.txt"]
+    [kept] = [path for path in project.path.iterdir() if "rewind" in path.name]
+    assert kept.read_text() == "saved just now\n"
+
+
 def test_commits_and_branches_stay(project: Project, rewinds: Rewinds) -> None:
     rewinds.mark("start")
     project.write("a.txt", "two\n")
@@ -413,3 +470,48 @@ def test_what_a_kill_left_beside_a_file_goes(project: Project, rewinds: Rewinds)
     assert unknown.exists()
     assert list(done.skipped) == [unknown.name]
     assert Repository.find(project.path).head
+
+
+@pytest.mark.parametrize("step", ["rewind.marked", "rewind.done"])
+def test_refs_that_a_killed_process_left_are_removed(project: Project, step: str) -> None:
+    """Killed after the ref and before the event that names it: nothing else would ever find it."""
+    place = project.path / ".holdfast"
+    with holdfast.open(place) as hf:
+        hf.rewinds(project.path).mark("start")
+    project.write("a.txt", "two\n")
+
+    def rewind_until_killed(pipe: int, stop: int) -> None:
+        write = Rewinds._write
+
+        def write_or_die(self: Rewinds, type: str, data: dict[str, Any]) -> Any:
+            if type == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return write(self, type, data)
+
+        Rewinds._write = write_or_die  # type: ignore[method-assign]
+        with holdfast.open(place) as hf:
+            hf.rewinds(project.path).rewind("start")
+
+    assert os.WTERMSIG(Child(rewind_until_killed).end()) == signal.SIGKILL
+    repository = Repository.find(project.path)
+
+    def unnamed(rewinds: Rewinds) -> set[str]:
+        events = rewinds._events()
+        named = {event.data["id"] for event in events if event.type == "rewind.marked"}
+        named |= {f"{event.data['before']}-after" for event in events if "before" in event.data}
+        return {ref.rpartition("/")[2] for ref in repository.refs()} - named
+
+    with holdfast.open(place) as hf, holdfast.open(project.path / "other") as other:
+        rewinds = hf.rewinds(project.path)
+        [left] = unnamed(rewinds)
+        other.rewinds(project.path).mark("of another store")
+        rewinds.mark("too early: it may be in the middle of it")
+        assert left in unnamed(rewinds)
+        for note in (project.path / ".git/holdfast/marking").iterdir():
+            os.utime(note, (1, 1))
+        other.rewinds(project.path).mark("of another store")
+        assert left in unnamed(rewinds)
+        rewinds.mark("later")
+        mine = {one.id for one in other.rewinds(project.path).list()}
+        assert unnamed(rewinds) == mine
+        assert not list((project.path / ".git/holdfast/marking").iterdir())

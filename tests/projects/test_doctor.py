@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast import NotFoundError, UsageError
 from holdfast.agents import Scripted
-from holdfast.projects import Project, doctor
+from holdfast.projects import Project, housekeeping
 from tests.crash.children import Child
 from tests.projects.test_points import git
 
@@ -105,7 +105,7 @@ def test_a_broken_repository_and_a_full_disk_are_named(
     """RALPH-56: a disk that is nearly full is told before it is."""
     git(root, "init", "-q")
     (root / ".git/HEAD").write_text("nonsense\n")
-    monkeypatch.setattr(doctor, "FREE_BYTES_MIN", 1 << 62)
+    monkeypatch.setattr(housekeeping, "disk_space", lambda _: (1_000, 1 << 40))
     with holdfast.open(place) as hf:
         found = {one.part for one in hf.project(root).doctor()}
     assert found == {"git", "disk"}

@@ -299,7 +299,7 @@ def test_updates_of_five_processes_all_count(root: Path):
     def updates(pipe: int, stop: int) -> None:
         with holdfast.open(place) as hf:
             tasks = hf.project(root).tasks
-            for number in range(25):
+            for number in range(50):
                 task = tasks.add(f"{os.getpid()} {number}")
                 tasks.update(task, note="seen")
 
@@ -309,7 +309,7 @@ def test_updates_of_five_processes_all_count(root: Path):
         assert child.trouble is None, child.trouble
     with holdfast.open(place) as hf:
         found = hf.project(root).tasks.list(limit=None)
-        assert len({task.id for task in found}) == len({task.title for task in found}) == 125
+        assert len({task.id for task in found}) == len({task.title for task in found}) == 250
         assert all(task.note == "seen" for task in found)
 
 

@@ -174,6 +174,7 @@ def project_left(filled: None, cli: Any, monkeypatch: pytest.MonkeyPatch) -> Ite
     """A project with a task that is done, and a session; then somebody types a line."""
     Path("script.json").write_text("{}")
     Path("typed").write_text("hello\n")
+    Path("holdfast.toml").write_text("[project.retention]\ncount = 1\n")
     cli("project", "do", "begin", "--script", "script.json")
     cli("project", "checkpoint", "marked")
     with open("typed", encoding="utf-8") as typed:
@@ -290,6 +291,7 @@ COMMANDS = {
     "project recover": ["project", "recover"],
     "project doctor": ["project", "doctor"],
     "project restore": ["project", "restore", "RALPH_TASKS.md"],
+    "project prune": ["project", "prune", "--dry-run"],
     "project rewind": ["project", "rewind", "marked"],
     "project alias": ["project", "alias", "ralph", "--to", "bin"],
     "decide": ["decide", SCOPE, "refund", "--because", "broken"],
@@ -344,6 +346,7 @@ COMMANDS = {
     "backup list": ["backup", "list", "made"],
     "backup restore": ["backup", "restore", "made", "restored"],
     "backup drill": ["backup", "drill", "made"],
+    "backup prune": ["backup", "prune", "made"],
     "export": ["export", SCOPE, "--to", "support.jsonl"],
     "import": ["import", "old.jsonl"],
     "selftest": ["selftest", "--disk", ".", "--seconds", "0.5"],

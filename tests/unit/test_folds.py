@@ -24,6 +24,18 @@ SMALL = FOLD_BYTES + footprint(freeze({"n": 1}))
 # --- the folds in memory --------------------------------------------------------------------------
 
 
+def test_all_that_can_be_read_again_is_forgotten_when_memory_is_short() -> None:
+    folds = Folds()
+    for name in "abc":
+        folds.keep(name, state(n=1))
+    folds.used.add("a")
+    folds.trim()
+    assert (folds.states, folds.used, folds.bytes) == ({}, set(), 0)
+    assert sorted(folds.ends) == ["a", "b", "c"]
+    folds.keep("a", state(n=1))
+    assert (folds.bytes, sorted(folds.ends)) == (SMALL, ["b", "c"])
+
+
 def test_what_was_not_used_for_longest_is_forgotten_first() -> None:
     folds = Folds()
     folds.bytes_max = 3 * SMALL

@@ -125,6 +125,49 @@ def test_a_removed_line_cancels_and_can_be_taken_back(views: Views, scope: Scope
     assert "task 2" in tasks_file(views).read_text()
 
 
+def test_an_item_that_the_log_took_back_leaves_the_file(views: Views, scope: Scope) -> None:
+    """A restore to before it was there: its line goes, and what is typed is not taken for it."""
+    scope.tasks.add("one")
+    scope.tasks.add("two")
+    before = scope.revision
+    scope.tasks.add("three")
+    scope.tasks.add("four")
+    views.sync()
+    scope.restore(before)
+    assert views.sync() == []
+    text = tasks_file(views).read_text()
+    assert "three" not in text
+    assert "four" not in text
+    assert [task.title for task in scope.tasks.list()] == ["one", "two"]
+    assert [one.status for one in views.status()] == ["fresh"]
+
+
+def test_an_item_that_the_log_took_back_while_somebody_edited_it_is_told(
+    views: Views, scope: Scope
+) -> None:
+    """Their word on it stays in the file; a line of theirs that was refused does, too."""
+    scope.tasks.add("one")
+    before = scope.revision
+    scope.tasks.add("two")
+    scope.tasks.add("three")
+    views.sync()
+    scope.restore(before)
+    typed = f"- [ ] x <!-- hf:{'long' * 500} -->\n"
+    found = edit(views, lambda text: text.replace("two", "two, and more") + typed)
+    assert sorted(kinds(found)) == ["refused", "refused"]
+    assert all(one.diff for one in found)
+    for _ in range(2):
+        text = tasks_file(views).read_text()
+        assert "three" not in text
+        assert f"- [ ] two, and more <!-- hf:t2 -->\n{typed}" in text
+        scope.tasks.update("t1", note="again")
+        assert views.sync() == []
+    found = edit(views, lambda text: text.replace(typed, "- [ ] x <!-- hf:t7 -->\n"))
+    assert kinds(found) == ["added"]
+    assert kinds(edit(views, lambda text: text.replace("two,", "2,"))) == ["added"]
+    assert scope.tasks.get("t2").title == "2, and more"
+
+
 def test_many_lines_that_vanish_wait_for_a_word(views: Views, scope: Scope) -> None:
     for number in range(4):
         scope.tasks.add(f"task {number}")

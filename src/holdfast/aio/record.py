@@ -151,6 +151,7 @@ class AsyncTasks:
 
     get = mirror(Tasks.get)
     list = mirror(Tasks.list)
+    ready = mirror(Tasks.ready)
     add = mirror(Tasks.add)
     update = mirror(Tasks.update)
 

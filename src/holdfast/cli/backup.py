@@ -1,4 +1,4 @@
-"""Verbs for backups and for scopes in files: backup, backup list|restore|drill, export, import."""
+"""Verbs for backups and files of scopes: backup, its list|restore|drill|prune, export, import."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from holdfast.render.backup import (
     import_document,
     point_document,
     points_document,
+    pruned_document,
     restored_document,
 )
 from holdfast.render.text import clean, show_time
@@ -65,6 +66,11 @@ def make(dest: Folder, /, *, label: str = "", options: Options = DEFAULTS) -> No
         print_line(f"digest\t{point.digest}")
     for stream, problem in point.damaged.items():
         print_note(f"damaged: {clean(stream)}: {clean(problem)}")
+    if point.let_go:
+        print_note(
+            f"{point.let_go} events of older points were let go of since: no later point has "
+            f"their data, and holdfast backup prune {clean(dest)} takes it out of the folder"
+        )
     if point.damaged:
         print_note(f"what verifies is in the backup; see {command('check', options.place)}")
 
@@ -157,6 +163,26 @@ def drill(dest: Folder, /, *, at: str | None = None, options: Options = DEFAULTS
         "verified"
     )
     print_line(f"digest\t{restored.digest}")
+
+
+def prune(dest: Folder, /, *, options: Options = DEFAULTS) -> None:
+    """Take out of a backup what its store has let go of since, at every point.
+
+    Parameters
+    ----------
+    dest
+        The folder of the backup.
+    """
+    pruned = backups.prune(dest)
+    if options.json:
+        print_json(pruned_document(pruned))
+        return
+    print_line(
+        f"{pruned.events} events lost their data, {pruned.bytes} bytes, and {pruned.blobs} blobs "
+        f"went from {clean(dest)}"
+    )
+    for one in pruned.left:
+        print_note(f"left: {clean(one.where)}: {clean(one.remedy)}")
 
 
 def parse_point(text: str | None) -> str | datetime | None:

@@ -24,14 +24,17 @@ from holdfast.errors import (
     UnavailableError,
     UsageError,
 )
+from holdfast.git.keeping import Configured
 from holdfast.names import without_secrets
 from holdfast.store import DEFAULT_PLACE, Store
-from holdfast.views.config import FILE, configured_views, read_settings
+from holdfast.views.config import FILE
 
 STORE_VARIABLE = "HOLDFAST_STORE"
 ACTOR_VARIABLE = "HOLDFAST_ACTOR"
 SOURCE_VARIABLE = "HOLDFAST_SOURCE"
 TRUST_VARIABLE = "HOLDFAST_TRUST"
+_LONG_S = 0.5
+"""A command that takes longer keeps views and commits fresh while it works."""
 """What is written comes from there, and is trusted so far. --source is for looking."""
 
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
@@ -125,28 +128,22 @@ def open_writing(
         source=os.environ.get(SOURCE_VARIABLE) or None,
         trust=os.environ.get(TRUST_VARIABLE) or None,
     )
-    keep_views(store)
+    keep_configured(store)
     return store
 
 
-def keep_views(store: Store) -> None:
-    """Has the views that ./holdfast.toml names written before a store is closed.
+def keep_configured(store: Store) -> None:
+    """Has the views written and the commits made that ./holdfast.toml asks for.
 
-    What cannot be written is told, and does not fail the command: what it did is durable.
+    Before the store is closed, and meanwhile if the command takes its time. What cannot be done is
+    told, and does not fail the command: what it did is durable.
     """
-    if not os.path.exists(FILE) or read_settings() is None:
+    if not os.path.exists(FILE):
         return
-    views = configured_views(store)
-
-    def refresh() -> None:
-        try:
-            for finding in views.sync():
-                warn(str(finding))
-        except HoldfastError as error:
-            warn(f"the views of {FILE} are behind: {error}")
-        views.close()
-
-    store._closing.append(refresh)
+    configured = Configured(store, FILE, tell=warn)
+    if not configured.is_empty:
+        configured.start(after_s=_LONG_S)
+        store._closing.append(configured.close)
 
 
 def open_source(place: str, *, schemas: Sequence[type[Any]] = ()) -> Store:

@@ -42,8 +42,10 @@ from holdfast.cli.printing import (
     print_note,
     print_table,
 )
+from holdfast.cli.retain import print_retention
 from holdfast.clock import SystemClock
 from holdfast.core.event import to_datetime
+from holdfast.core.retention import GRACE_S
 from holdfast.errors import ExistsError, UnavailableError, UsageError, show_us
 from holdfast.git.rewinds import What
 from holdfast.names import check_name
@@ -67,6 +69,7 @@ from holdfast.render.projects import (
     survey_document,
 )
 from holdfast.render.record import tasks_document
+from holdfast.render.retain import retention_document
 from holdfast.render.text import clean
 from holdfast.store import Store
 
@@ -606,6 +609,33 @@ def doctor(*, options: Options = DEFAULTS) -> int:
     else:
         print_note("nothing is wrong")
     return int(bool(found))
+
+
+def prune(
+    *,
+    dry_run: Flag = False,
+    now: Flag = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """Let go of the sessions that [project.retention] of holdfast.toml does not keep.
+
+    They are in the bin for 7 days: holdfast unretain brings one back. One that somebody is in
+    stays.
+
+    Parameters
+    ----------
+    dry_run
+        Say what would go and why; change no byte.
+    now
+        Do not wait until the time of grace is over.
+    """
+    with open_reading(options) if dry_run else open_writing(options) as store:
+        project = store.project(".")
+        done = project.prune(dry_run=dry_run, grace_s=0.0 if now else GRACE_S)
+    if options.json:
+        print_json(retention_document(done))
+    else:
+        print_retention(done, options)
 
 
 def restore(

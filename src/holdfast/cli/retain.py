@@ -57,10 +57,11 @@ def retain(
     if options.json:
         print_json(retention_document(done))
         return
-    _print_done(done, options)
+    print_retention(done, options)
 
 
-def _print_done(done: Retention, options: Options) -> None:
+def print_retention(done: Retention, options: Options) -> None:
+    """Prints what a retain did, or would do."""
     rows = [
         (one.scope, f"{one.why} {show_time(one.since)}", str(one.events), str(one.bytes))
         for one in done.scopes

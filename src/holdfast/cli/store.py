@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Generator
@@ -37,6 +38,7 @@ from holdfast.core.event import end_of, to_datetime
 from holdfast.core.listing import names_beginning, scope_names, stored_prefix
 from holdfast.core.page import PAGE_SIZE, Page
 from holdfast.errors import CorruptError, NotFoundError
+from holdfast.git.keeping import Configured
 from holdfast.names import split_name, unescape, without_secrets
 from holdfast.render.query import linked_check_document
 from holdfast.render.store import (
@@ -50,6 +52,7 @@ from holdfast.render.store import (
 )
 from holdfast.render.text import clean, show_time
 from holdfast.store import Store
+from holdfast.views.config import FILE
 
 STREAMS_SHOWN = 20
 """So many names of streams are printed with a finding; --json has all of them."""
@@ -80,6 +83,8 @@ def status(*, options: Options = DEFAULTS) -> None:
     with open_reading(options) as store:
         facts = store.status()
         facts["position"] = int(store.position)
+        if os.path.exists(FILE):
+            facts["reports"] += Configured(store, FILE).reports()
     if options.json:
         print_json(status_document(facts))
         return

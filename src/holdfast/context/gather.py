@@ -92,7 +92,7 @@ class Gathered:
     def goals(self) -> Iterator[PromptPart]:
         """Yields the goals that are not reached, those of the widest scope first."""
         for at, scope in enumerate(reversed(self._scopes)):
-            for number, (id, text) in enumerate(_listed(scope, GOALS)):
+            for number, (id, text) in enumerate(listed(scope, GOALS)):
                 yield PromptPart(
                     kind="goal",
                     id=f"goal:{id}@{scope.name}",
@@ -155,7 +155,7 @@ class Gathered:
     def notes(self) -> Iterator[PromptPart]:
         """Yields what was learned, the nearest scope first, and the notes of working memory."""
         for at, scope in enumerate(self._scopes):
-            for number, (id, text) in enumerate(_listed(scope, LEARNINGS)):
+            for number, (id, text) in enumerate(listed(scope, LEARNINGS)):
                 yield PromptPart(
                     kind="note",
                     id=f"learning:{id}@{scope.name}",
@@ -246,7 +246,7 @@ class Gathered:
             for order in decisions.standing([scope.name]):
                 texts = trimmed((order.decision, order.rationale))
                 yield CompactItem(kind="order", id=order.key, texts=texts)
-            for id, text in _listed(scope, GOALS):
+            for id, text in listed(scope, GOALS):
                 yield CompactItem(kind="goal", id=id, texts=(text.removesuffix(f" ({id})"),))
             for task in scope.tasks.list(status=("open", "in_progress", "blocked"), limit=None):
                 yield CompactItem(
@@ -343,7 +343,7 @@ def shown(value: Any, *, whole: bool = False) -> str:
     return f"{text[:VALUE_CHARACTERS_MAX]}… ({len(text) - VALUE_CHARACTERS_MAX} more characters)"
 
 
-def _listed(scope: Scope, name: str) -> Iterator[tuple[str, str]]:
+def listed(scope: Scope, name: str) -> Iterator[tuple[str, str]]:
     """Yields what a list in the state has that is not done: id and text.
 
     It is the user's state, so it may have any shape: a mapping of things or of texts, or a list.

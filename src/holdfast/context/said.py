@@ -83,7 +83,7 @@ class Conversation:
         messages = self._scope.messages
         found = list(messages) if full else messages.last(window + 1)
         self.has_older = not full and len(found) > window
-        self.newest = found if full else found[len(found) - window :] if window else []
+        self.newest = found if full else found[max(len(found) - window, 0) :] if window else []
 
     def window(self) -> Iterator[PromptPart]:
         """Yields the newest messages, newest first."""

@@ -62,6 +62,16 @@ class Folds:
         self.bytes += size - self._sizes.get(stream, 0)
         self._sizes[stream] = size
 
+    def trim(self) -> None:
+        """Forgets every fold but the end of each: what is asked for again is read again."""
+        with self._lock:
+            for stream, state in list(self.states.items()):
+                self._keep_end(stream, _end(state))
+            self.states.clear()
+            self._sizes.clear()
+            self.used.clear()
+            self.bytes = 0
+
     def _make_room(self, newest: str) -> None:
         """Forgets folds until the rest fits the budget; the newest one stays, however large."""
         if len(self.used) > len(self._sizes) + _UNKEPT_MAX:

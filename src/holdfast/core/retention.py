@@ -23,7 +23,7 @@ The next run does again what a mark still says. One run at a time has the lease 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from hashlib import sha256
 from itertools import chain
@@ -92,8 +92,10 @@ ORPHANS_STAY_S = 24 * 3600.0
 """How long a blob that nobody names stays: its commit may be on the way."""
 LEASE_NAME = "retention"
 LEASE_TTL_S = 30.0
-RECORDS_AT_ONCE = 20_000
+RECORDS_AT_ONCE = 500_000
+"""How many records are rewritten at once: scopes lie mixed, so each time may read all of a log."""
 DIGESTS_PER_EVENT = 500
+DIGESTS_PER_COMMIT = 2_000
 MARKS_PER_COMMIT = 500
 _STRUCTURE = frozenset({OPENED, FORKED, CLOSED, REMOVED, CHECKPOINTED, JOINED, LEASE})
 """Types whose payloads say how streams hang together; they hold nothing that people wrote."""
@@ -487,7 +489,9 @@ class _Run:
         self._grace_us = round(grace_s * 1_000_000)
         self._scopes: list[Retained] = []
         self._kept: list[str] = []
+        self._telling: list[tuple[Condemned, list[Record]]] = []
         self._batch: dict[str, list[int]] = {}
+        self._waiting = 0
         self._snapshots: dict[str, int] = {}
 
     def run(self, *, whole: bool) -> Retention:
@@ -548,7 +552,7 @@ class _Run:
     # --- records ---
 
     def _let_go(self, one: Condemned) -> None:
-        """Steps 1 and 2 of what may go of one scope; small ones are rewritten together."""
+        """Steps 1 and 2 of what may go of one scope; small ones are done together."""
         events = size = 0
         chunk: list[Record] = []
         for record in _records(self._log, one):
@@ -564,22 +568,43 @@ class _Run:
             self._scopes.append(_retained(one, events, size))
 
     def _tell(self, one: Condemned, chunk: list[Record]) -> None:
-        self._check_lease()
-        names = sorted({name for record in chunk for name, _ in codec.blobs_in(record.payload)})
-        said = _LetGo(one.stream, one.why, _runs(chunk), names)
-        due_us = self._log.clock.now_us() + self._grace_us
-        marks = [Mark(PENDING, one.stream), *(Mark(BLOBS, name, due_us) for name in names)]
-        new_event = NewEvent(LET_GO, codec.encode_plain(said))
-        self._retainer._commit([new_event], marks, self._lease)
-        self._batch.setdefault(one.stream, []).extend(record.revision for record in chunk)
-        self._snapshots[one.stream] = _snapshots_until(one)
-        if sum(map(len, self._batch.values())) >= RECORDS_AT_ONCE:
+        self._telling.append((one, chunk))
+        if sum(len(records) for _, records in self._telling) >= DIGESTS_PER_COMMIT:
+            self._tell_all()
+        if self._waiting >= RECORDS_AT_ONCE:
             self._flush()
+
+    def _tell_all(self) -> None:
+        """Step 1 of what has gathered: it is told in one commit, unless it is held since."""
+        self._check_lease()
+        held = self._retainer.held()
+        gathered, self._telling = self._telling, []
+        kept = {one.stream for one, _ in gathered if one.stream in held and one.why != "erased"}
+        if kept:
+            self._kept += kept
+            self._scopes = [one for one in self._scopes if one.scope not in kept]
+        due_us = self._log.clock.now_us() + self._grace_us
+        new_events: list[NewEvent] = []
+        marks: dict[tuple[str, str], Mark] = {}
+        for one, chunk in gathered:
+            if one.stream in kept:
+                continue
+            names = sorted({name for record in chunk for name, _ in codec.blobs_in(record.payload)})
+            said = _LetGo(one.stream, one.why, _runs(chunk), names)
+            new_events.append(NewEvent(LET_GO, codec.encode_plain(said)))
+            marks[PENDING, one.stream] = Mark(PENDING, one.stream)
+            marks.update(((BLOBS, name), Mark(BLOBS, name, due_us)) for name in names)
+            self._batch.setdefault(one.stream, []).extend(record.revision for record in chunk)
+            self._waiting += len(chunk)
+            self._snapshots[one.stream] = _snapshots_until(one)
+        if new_events:
+            self._retainer._commit(new_events, marks.values(), self._lease)
 
     def _flush(self, *, is_sealed: bool = False) -> None:
         """Steps 2, 3 and 5 of what was told so far. Nothing is derived from what is sealed."""
+        self._tell_all()
         self._check_lease()
-        batch, self._batch = self._batch, {}
+        batch, self._batch, self._waiting = self._batch, {}, 0
         snapshots, self._snapshots = self._snapshots, {}
         if batch:
             backend = self._log._backend
@@ -664,28 +689,65 @@ def _retained(one: Condemned, events: int, size: int) -> Retained:
 
 def _runs(chunk: list[Record]) -> list[tuple[int, str]]:
     """Returns the digests of payloads, those of neighbours together."""
+    return _together((record.revision, sha256(record.payload).digest()) for record in chunk)
+
+
+def _together(digests: Iterable[tuple[int, bytes]]) -> list[tuple[int, str]]:
     runs: list[tuple[int, bytearray]] = []
     last = 0
-    for record in chunk:
-        digest = sha256(record.payload).digest()
-        if runs and record.revision == last + 1:
+    for revision, digest in digests:
+        if runs and revision == last + 1:
             runs[-1][1].extend(digest)
         else:
-            runs.append((record.revision, bytearray(digest)))
-        last = record.revision
-    return [(first, b64encode(digests).decode()) for first, digests in runs]
+            runs.append((revision, bytearray(digest)))
+        last = revision
+    return [(first, b64encode(run).decode()) for first, run in runs]
+
+
+class Told(Struct, frozen=True):
+    """What is told of one event that was let go of: the digest of its payload, why, and where."""
+
+    digest: bytes
+    why: Why
+    position: Position
+
+
+def told_by(record: Record) -> Iterator[tuple[tuple[str, int], Told]]:
+    """Yields what an event of `retention/log` tells was let go of, by stream and revision."""
+    if record.type != LET_GO:
+        return
+    said = codec.decode_as(record.payload, _LetGo)
+    for first, encoded in said.runs:
+        digests = b64decode(encoded)
+        for place in range(0, len(digests), 32):
+            digest = digests[place : place + 32]
+            yield (
+                (said.scope, first + place // 32),
+                Told(digest, said.why, record.position),
+            )
+
+
+def ledger(log: Log) -> dict[tuple[str, int], Told]:
+    """Returns what is told of every event that was let go of, by stream and revision."""
+    return {name: told for record in _told(log, LET_GO) for name, told in told_by(record)}
+
+
+def tell_again(log: Log, gone: Mapping[tuple[str, int], Told], key: str) -> None:
+    """Tells in a log what another one tells, in one commit: the events are gone in both."""
+    scopes: dict[tuple[str, Why], list[tuple[int, bytes]]] = {}
+    for (stream, revision), told in sorted(gone.items()):
+        scopes.setdefault((stream, told.why), []).append((revision, told.digest))
+    new_events: list[NewEvent] = []
+    for (stream, why), digests in scopes.items():
+        for start in range(0, len(digests), DIGESTS_PER_EVENT):
+            said = _LetGo(stream, why, _together(digests[start : start + DIGESTS_PER_EVENT]))
+            new_events.append(NewEvent(LET_GO, codec.encode_plain(said)))
+    log.commit(ProposedCommit((StreamWrite(STREAM, tuple(new_events), key=key),)))
 
 
 def digests_told(log: Log) -> dict[tuple[str, int], bytes]:
     """Returns the digest of each payload that was let go of, by stream and revision."""
-    found: dict[tuple[str, int], bytes] = {}
-    for record in _told(log, LET_GO):
-        said = codec.decode_as(record.payload, _LetGo)
-        for first, encoded in said.runs:
-            digests = b64decode(encoded)
-            for place in range(0, len(digests), 32):
-                found[said.scope, first + place // 32] = digests[place : place + 32]
-    return found
+    return {name: told.digest for name, told in ledger(log).items()}
 
 
 def _told(log: Log, type: str) -> Iterator[Record]:
@@ -693,6 +755,40 @@ def _told(log: Log, type: str) -> Iterator[Record]:
     while page := log.read(STREAM, after=after, limit=READ_CHUNK):
         yield from (record for record in page if record.type == type)
         after = page[-1].revision
+
+
+def drop(log: Log) -> tuple[int, int, int, list[Leftover]]:
+    """Takes out of a store that nobody writes to what its ledger names, and blobs nobody names.
+
+    Returns how many events, bytes and blobs that were, and what is left of them.
+    """
+    backend = log._backend
+    assert isinstance(backend, Rewrites), "BUG: the store of a backup is one of files"
+    told: dict[str, set[int]] = {}
+    for stream, revision in ledger(log):
+        told.setdefault(stream, set()).add(revision)
+    events = size = 0
+    batch: dict[str, list[int]] = {}
+    for stream, revisions in told.items():
+        one = Condemned(stream, "removed", 0, min(revisions) - 1, max(revisions), ("*",))
+        gone = [record for record in _records(log, one) if record.revision in revisions]
+        events += len(gone)
+        size += sum(len(record.payload) for record in gone)
+        if gone:
+            batch[stream] = [record.revision for record in gone]
+        if sum(map(len, batch.values())) >= RECORDS_AT_ONCE:
+            backend.rewrite(batch)
+            batch = {}
+        log.snapshots.forget(stream, 1 << 62)
+    if batch:
+        backend.rewrite(batch)
+    for stream in list(told)[:1]:
+        log.snapshots.forget_derived(stream)
+    named, _ = _named_blobs(log, START)
+    unnamed = sorted(log.blobs.names() - named)
+    for name in unnamed:
+        log.blobs.delete(name)
+    return events, size, len(unnamed), backend.purge(whole=True)
 
 
 def _named_blobs(log: Log, after: Position) -> tuple[set[str], Position]:

@@ -10,6 +10,7 @@ witness      what a store had when it was closed, noted where git does not take 
 versions     the versions of a store that commits have
 installed    a merge driver and a hook, put into a repository when they are asked for
 told         events told in the messages of commits, and read back from them
+keeping      what a holdfast.toml asks for, done while a store is open
 rewinds      points to go back to, of scopes and files, and the way back and forth
 """
 

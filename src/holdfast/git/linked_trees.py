@@ -69,12 +69,16 @@ class LinkedTrees:
         return REFS + _plain(name)
 
     def left(self, names: Iterable[str]) -> list[str]:
-        """Returns the folders that are there, whole or not, and belong to none of these trees."""
+        """Returns what is there, whole or not, and belongs to none of these trees.
+
+        A folder that is gone counts too while git knows of it.
+        """
         known = {_plain(name) for name in names}
+        there = {os.path.basename(path) for path in self._listed()}
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            there = [one for one in os.scandir(self.folder) if one.is_dir(follow_symlinks=False)]
-            return sorted(one.name for one in there if one.name not in known)
-        return []
+            folders = os.scandir(self.folder)
+            there.update(one.name for one in folders if one.is_dir(follow_symlinks=False))
+        return sorted(there - known)
 
     # --- making ----------------------------------------------------------------------------------
 
@@ -153,12 +157,15 @@ class LinkedTrees:
         repository.point_ref(self.whole_ref(name), None)
         if os.path.lexists(path):
             shutil.rmtree(path)
-        if self._is_known(path):
+        if path in self._listed():
             repository.run("worktree", "remove", "--force", "--force", path)
 
-    def _is_known(self, path: str) -> bool:
-        listed = self.main.repository.run("worktree", "list", "--porcelain", "-z")[1]
-        return f"worktree {path}".encode(errors="surrogateescape") in listed.split(b"\0")
+    def _listed(self) -> list[str]:
+        """Returns the paths of our trees that git knows of."""
+        printed = self.main.repository.run("worktree", "list", "--porcelain", "-z")[1]
+        lines = [os.fsdecode(line) for line in printed.split(b"\0")]
+        paths = [one.removeprefix("worktree ") for one in lines if one.startswith("worktree ")]
+        return [path for path in paths if os.path.dirname(path) == self.folder]
 
     def forget(self, name: str) -> None:
         """Removes the ref of a tree whose files are where they belong, or that changed nothing."""

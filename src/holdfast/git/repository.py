@@ -6,10 +6,12 @@ are never moved.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 
@@ -171,15 +173,21 @@ class Repository:
         return commit
 
     def last_commits(
-        self, count: int = 10, *, of: str = "HEAD", path: str | None = None
+        self,
+        count: int = 10,
+        *,
+        of: str = "HEAD",
+        path: str | None = None,
+        mention: str | None = None,
     ) -> list[Commit]:
-        """Returns the newest commits of a branch, newest first; those that changed a path only.
-
-        None before the first commit.
+        """Returns the newest commits of a branch, newest first; those that changed a path only,
+        or whose message has a text in it. None before the first commit.
         """
         if self.commit_id(of) is None:
             return []
-        words = ["rev-list", f"--max-count={count}", "--end-of-options", of]
+        words = ["rev-list", f"--max-count={count}"]
+        words += [] if mention is None else ["--fixed-strings", f"--grep={mention}"]
+        words += ["--end-of-options", of]
         ids = self.run(*words, "--", *([path] if path is not None else []))[1].decode().split()
         return self.commits(ids)
 
@@ -301,6 +309,17 @@ class Repository:
         except OSError as error:
             raise UnavailableError(f'"{folder}" cannot be made: {error.strerror}') from error
         return folder
+
+    @contextmanager
+    def locked(self, name: str) -> Generator[None]:
+        """Lets one process at a time do something, of those that ask for the same name."""
+        path = os.path.join(self.private_dir(), f"{name}.lock")
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
 
     def relative(self, path: str | os.PathLike[str]) -> str:
         """Returns a path as git names it: from the root of the work tree, with slashes.

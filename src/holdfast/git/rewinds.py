@@ -2,7 +2,7 @@
 
 A point is made in this order: the files become a commit on a ref of ours, then one event in the
 log names the revisions and that commit. A process that is killed in between leaves a ref that
-nobody names, and no point.
+nobody names, and no point; a note beside the repository says so, and a later one removes the ref.
 
 A rewind makes a point of what is there first, so that it can be undone. Then it brings scopes back,
 then files, each as a whole or not at all, and says in the log what it did. One that is killed has
@@ -11,15 +11,19 @@ its first point in the log and no last word: done again it finishes, undone it g
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 
+from holdfast.clock import SystemClock
 from holdfast.core import codec
 from holdfast.core.arguments import check_flag
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
@@ -40,7 +44,9 @@ STREAM = "rewind/points"
 MARKED = "rewind.marked"
 DONE = "rewind.done"
 REFS = f"{NAMESPACE}points/"
-_BLOBS_AT_ONCE = 64 << 20
+_NOTES = "marking"
+"""Our folder of notes on refs that are being made."""
+_NOTED_S = 60
 
 register_layer(Layer(name="rewinds", prefixes=("rewind",), kept_with={"rewind": GLOBAL}))
 
@@ -152,16 +158,71 @@ class Rewinds:
     ) -> RewindPoint:
         id = short_id(self._log.clock)
         about: dict[str, Any] = {"id": id, "name": name}
-        if tree is not None:
-            about |= _commit_files(tree, id, name, look)
+        with self._noted(tree, id):
+            if tree is not None:
+                about |= _commit_files(tree, id, name, look)
+            return _point(self._write(MARKED, self._about(about, named, rewinds, what)))
+
+    def _about(
+        self, about: dict[str, Any], named: Mapping[str, int], rewinds: str | None, what: What
+    ) -> dict[str, Any]:
         # The revisions are read after the files: a change that the files do not have yet is left
         # out of both, or is in the scopes, which can tell it.
         heads = zip(named, self._log.heads(list(named)), strict=True)
         about["scopes"] = {stream: head.revision if head else 0 for stream, head in heads}
         if rewinds is not None:
             about |= {"rewinds": rewinds, "what": what}
-        event = self._write(MARKED, about)
-        return _point(event)
+        return about
+
+    @contextmanager
+    def _noted(self, tree: WorkTree | None, name: str) -> Generator[None]:
+        """Notes that a ref is being made, until the event that names it is there.
+
+        A process that is killed in between leaves the note, and so do an error and a commit of
+        which nobody knows whether it was made. A later one looks then whether the log names the
+        ref, and removes it if not. The note is locked by whoever makes the ref.
+        """
+        if tree is None:
+            yield
+            return
+        repository = tree.repository
+        self._remove_unnamed(repository)
+        folder = os.path.join(repository.private_dir(), _NOTES)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        beside = os.path.join(folder, f".{name}")
+        with open(beside, "xb") as note:
+            fcntl.flock(note, fcntl.LOCK_EX)
+            note.write(str(self._log.describe()["store"]).encode())
+            note.flush()
+            os.rename(beside, os.path.join(folder, name))
+            yield
+            os.unlink(os.path.join(folder, name))
+
+    def _remove_unnamed(self, repository: Repository) -> None:
+        """Removes refs that killed processes made for this store, and that its log does not name.
+
+        What was noted a moment ago is left: a server may still be about to commit its event.
+        """
+        folder = os.path.join(repository.private_dir(), _NOTES)
+        store = str(self._log.describe()["store"]).encode()
+        now_s = SystemClock().now_us() / 1e6
+        for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+            path = os.path.join(folder, name)
+            with contextlib.suppress(FileNotFoundError, BlockingIOError), open(path, "rb") as note:
+                fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                is_old = now_s - os.fstat(note.fileno()).st_mtime > _NOTED_S
+                if not is_old or (note.read() != store and not name.startswith(".")):
+                    continue
+                if not name.startswith(".") and name not in self._named():
+                    repository.point_ref(f"{REFS}{name}", None)
+                os.unlink(path)
+
+    def _named(self) -> set[str]:
+        """Returns the refs that the log names, without what they all begin with."""
+        return {
+            event.data["id"] if event.type == MARKED else f"{event.data['before']}-after"
+            for event in self._events()
+        }
 
     def _write(self, type: str, data: dict[str, Any]) -> Event:
         """Writes an event of the points, and returns it."""
@@ -500,16 +561,17 @@ class Preview:
             "files": len(written),
             "skipped": {_shown(path): reason for path, reason in self.skipped.items()},
         }
-        if self._tree is not None:
-            # What the files hold now: an undo leaves alone what is changed after this.
-            about["tree"] = self._tree.repository.write_tree(self._tree.look(keep=True).files)
-            ref = f"{REFS}{before.id}-after"
-            repository = self._tree.repository
-            commit = repository.write_commit(
-                about["tree"], f"After the rewind to {self.point.name}\n", parents=[]
-            )
-            repository.point_ref(ref, commit)
-        self._rewinds._write(DONE, about)
+        name = f"{before.id}-after"
+        with self._rewinds._noted(self._tree, name):
+            if self._tree is not None:
+                # What the files hold now: an undo leaves alone what is changed after this.
+                about["tree"] = self._tree.repository.write_tree(self._tree.look(keep=True).files)
+                repository = self._tree.repository
+                commit = repository.write_commit(
+                    about["tree"], f"After the rewind to {self.point.name}\n", parents=[]
+                )
+                repository.point_ref(f"{REFS}{name}", commit)
+            self._rewinds._write(DONE, about)
 
 
 def _commit_files(tree: WorkTree, id: str, name: str, look: Look | None) -> dict[str, Any]:

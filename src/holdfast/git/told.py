@@ -20,16 +20,19 @@ import msgspec
 from msgspec import Raw, Struct
 
 from holdfast.backends.protocol import GONE, Record
+from holdfast.clock import SystemClock
 from holdfast.core import codec
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.event import Event, ops_of, to_datetime
 from holdfast.core.log import Log
 from holdfast.core.meta import Meta, encode_meta
-from holdfast.errors import HoldfastError, UsageError
+from holdfast.errors import GitError, HoldfastError, NotFoundError, UsageError
 from holdfast.git.commits import TRAILER, EventPlace, events_named
 from holdfast.git.repository import Commit, Entry, Repository
 from holdfast.git.work_tree import WorkTree, is_safe
+from holdfast.names import short_id
 from holdfast.record.sessions import TURN_ENDED
+from holdfast.record.trust import read_config
 from holdfast.scope import Scope
 
 _logger = logging.getLogger("holdfast.git")
@@ -40,7 +43,10 @@ EVENTS_MAX = 200
 """So many events are told in one commit; the next one goes on."""
 DATA_BYTES_MAX = 16_384
 COMMITS_MAX = 100_000
-_CHUNK = 500
+_NEWEST = 50
+"""So many of the newest commits that tell events are looked at: a merge may have put them out of
+order."""
+_ATTEMPTS = 3
 SOURCE = "git commit"
 
 
@@ -67,11 +73,10 @@ def read_settings(path: str | os.PathLike[str] = FILE) -> GitSettings:
     import tomllib
 
     try:
-        with open(path, "rb") as file:
-            return msgspec.convert(tomllib.load(file), _File).git
-    except FileNotFoundError:
+        return msgspec.convert(tomllib.loads(read_config(path).data.decode()), _File).git
+    except NotFoundError:
         return GitSettings()
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f'configuration file "{path}" cannot be read: {error}') from error
     except msgspec.ValidationError as error:
         raise UsageError(
@@ -108,19 +113,42 @@ def commit_events(
     paths: Iterable[str | os.PathLike[str]],
     *,
     summary: str | None = None,
+    most: int | None = None,
 ) -> Commit | None:
     """Commits files, and tells the events of a scope since the last such commit in the message.
 
     On the branch that is checked out; only these files are in it, whatever is staged. The author is
-    who wrote the newest event. Returns None if there is nothing new.
+    who wrote the newest event. `most` is how many events it tells. Processes take turns, and one
+    that finds another commit in the way begins again. Returns None if there is nothing new.
     """
     if scope.subject is not None:
         raise UsageError(
             f'scope "{scope.name}" is a subject\'s: a commit would tell it in clear, for ever',
             hint="`holdfast backup` keeps it sealed",
         )
-    told = _newest_told(repository, scope.name)
-    events = [event.record for event in scope.history(after=told)][:EVENTS_MAX]
+    inside = list(paths)
+    for attempt in range(_ATTEMPTS):
+        head = repository.head
+        try:
+            with repository.locked("commit"):
+                return _commit_told(scope, repository, inside, summary, most or EVENTS_MAX)
+        except GitError as error:
+            # Somebody else's commit, or git with its hand on the index: both are soon over.
+            if attempt == _ATTEMPTS - 1 or (repository.head == head and attempt):
+                raise
+            _logger.debug("the commit is begun again: %s", error)
+    raise AssertionError("BUG: the last attempt returns or raises")
+
+
+def _commit_told(
+    scope: Scope,
+    repository: Repository,
+    paths: Iterable[str | os.PathLike[str]],
+    summary: str | None,
+    most: int,
+) -> Commit | None:
+    told = told_until(repository, scope.name)
+    events = [event.record for event in scope.history(after=told)][: min(most, EVENTS_MAX)]
     lines = [line for record in events for line in _lines(record)]
     text = summary or (f"{len(events)} events of {scope.name}" if events else "views")
     if "\n\n" in text or any(each in text for each in "\0\r"):
@@ -168,32 +196,62 @@ def commit_files(
             raise UsageError(f'"{path}" is no file that can be committed')
         changed[path] = tree.keep(path)
     now = {path: one for path, one in {**files, **changed}.items() if one is not None}
+    made = None
     if now != files or even_if_same:
         made = repository.write_commit(
             repository.write_tree(now), message, parents=[head] if head else [], author=author
         )
+        # Whoever is killed after the commit leaves an index that would take it back: noted first.
+        _note_index(repository, inside)
         old = head or "0" * len(made)
         subject = message.partition("\n")[0]
         repository.run("update-ref", "-m", f"holdfast: {subject}", "HEAD", made, old)
-    else:
-        made = None
-    # After the commit, and in any case: a process that was killed in between left them behind.
-    for path, one in changed.items():
-        if one is None:
-            repository.run("update-index", "--force-remove", "--", path)
-        else:
-            about = f"{one.mode},{one.id},{path}"
-            repository.run("update-index", "--add", "--cacheinfo", about)
+    finish_commit(repository)
     return repository.find_commit(made) if made else None
 
 
-def _newest_told(repository: Repository, stream: str) -> int:
-    """Returns the newest revision of a stream that a commit names; 0 if none does."""
-    for commit in repository.last_commits(_CHUNK):
-        revisions = [one.revision for one in events_named(commit) if one.scope == stream]
-        if revisions:
-            return max(revisions)
-    return 0
+def finish_commit(repository: Repository) -> None:
+    """Gives the index what the last commit of ours has, if that was not done yet."""
+    path = _index_note(repository)
+    try:
+        with open(path, "rb") as file:
+            paths = [os.fsdecode(one) for one in file.read().split(b"\0") if one]
+    except FileNotFoundError:
+        return
+    head = repository.head
+    files = repository.files_of(head) if head else {}
+    none = "0" * (64 if repository.object_format == "sha256" else 40)
+    lines: list[bytes] = []
+    for one in paths:
+        entry = files.get(one) or Entry("0", none)
+        lines.append(f"{entry.mode} {entry.id}\t".encode() + os.fsencode(one) + b"\0")
+    repository.run("update-index", "-z", "--index-info", data=b"".join(lines))
+    os.unlink(path)
+
+
+def _index_note(repository: Repository) -> str:
+    return os.path.join(repository.private_dir(), "index-behind")
+
+
+def _note_index(repository: Repository, paths: list[str]) -> None:
+    path = _index_note(repository)
+    beside = f"{path}.{short_id(SystemClock())}"
+    with open(beside, "xb") as file:
+        file.write(b"".join(os.fsencode(one) + b"\0" for one in paths))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)
+
+
+def told_until(repository: Repository, stream: str) -> int:
+    """Returns the newest revision of a stream that a commit of this branch names; 0 if none does.
+
+    Also if it is old: whatever was committed since is skipped by git itself.
+    """
+    found = repository.last_commits(_NEWEST, mention=f"{TRAILER}: {stream}@")
+    revisions = [one.revision for each in found for one in events_named(each)
+                 if one.scope == stream]  # fmt: skip
+    return max(revisions, default=0)
 
 
 def _lines(record: Record) -> list[str]:

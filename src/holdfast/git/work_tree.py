@@ -336,22 +336,30 @@ class WorkTree:
         outcome = exchange(beside, name, folder=folder)
         if outcome == "absent":
             return "changed since"
-        if self._entry_in(folder, beside) == expected:
-            return None if outcome == "exchanged" else "changed since"
-        if outcome == "exchanged":
-            outcome = exchange(beside, name, folder=folder)
-        if self._entry_in(folder, beside) not in (entry, expected):
-            # Saved twice in between: one has the name, and nothing but this has the other.
-            os.rename(beside, beside + ".saved", src_dir_fd=folder, dst_dir_fd=folder)
-            return f"changed since, twice; what was saved first is {beside}.saved"
+        try:
+            if self._entry_in(folder, beside) == expected:
+                return None if outcome == "exchanged" else "changed since"
+            if outcome == "exchanged":
+                outcome = exchange(beside, name, folder=folder)
+            if self._entry_in(folder, beside) not in (entry, expected):
+                # Saved twice in between: one has the name, and nothing but this has the other.
+                return f"changed since, twice; what was saved first is {_save(folder, beside)}"
+        except OSError as error:
+            # It may be what somebody saved, and nothing else has it.
+            return f"cannot be read: {error.strerror}; it is {_save(folder, beside)}"
         return "changed since"
 
     def _remove(self, folder: int, name: str, beside: str, expected: Entry | None) -> str | None:
         os.rename(name, beside, src_dir_fd=folder, dst_dir_fd=folder)
-        if self._entry_in(folder, beside) == expected:
-            return None
-        os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
-        return "changed since"
+        try:
+            if self._entry_in(folder, beside) == expected:
+                return None
+            if put(beside, name, folder=folder):
+                return "changed since"
+        except OSError as error:
+            _logger.warning("%s is not put back: %s", name, error)
+        # Somebody has made a file of that name since, or there are no links to put it back with.
+        return f"changed since, twice; what was saved first is {_save(folder, beside)}"
 
     def remove_leftovers(self, look: Look) -> dict[str, str]:
         """Removes what a killed rewind left beside files, if the repository has what they hold.
@@ -421,6 +429,12 @@ class WorkTree:
         for chunk in chunks:
             digest.update(chunk)
         return digest.hexdigest()
+
+
+def _save(folder: int, beside: str) -> str:
+    """Gives a file that nothing else has a name that is not removed; returns it."""
+    os.rename(beside, f"{beside}.saved", src_dir_fd=folder, dst_dir_fd=folder)
+    return f"{beside}.saved"
 
 
 def _chunks(file: FileIO, size: int) -> Iterator[bytes]:

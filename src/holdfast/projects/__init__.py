@@ -5,6 +5,7 @@ survey        what a directory shows of a project
 project       the project itself: its scope, its tasks, who coordinates it
 coordinator   the one that works, under the project's lease; its children
 work          work on a task as a run, a turn as a block of it
+housekeeping  what is slow, memory, the disk, sessions that are let go of
 inbox         messages of a person, taken in the commit that uses them
 outcome       what came of a task, and of a session
 recovery      what is known again after a crash, and from where
@@ -18,11 +19,12 @@ sessions      conversations of the project, and who is in them
 from holdfast.projects.coordinator import Child, Coordinator, Holder, Result
 from holdfast.projects.doctor import Ailment
 from holdfast.projects.handoff import Accepted, Handoff
+from holdfast.projects.housekeeping import SlowOperation
 from holdfast.projects.inbox import WaitingMessage
 from holdfast.projects.outcome import Outcome, Summary
 from holdfast.projects.project import Project, ProjectStatus
 from holdfast.projects.recovery import RecoveryReport
-from holdfast.projects.sessions import ProjectSession
+from holdfast.projects.sessions import ProjectSession, SessionSize
 from holdfast.projects.settings import Settings
 from holdfast.projects.survey import Finding, Survey
 
@@ -40,7 +42,9 @@ __all__ = [
     "ProjectStatus",
     "RecoveryReport",
     "Result",
+    "SessionSize",
     "Settings",
+    "SlowOperation",
     "Summary",
     "Survey",
     "WaitingMessage",

@@ -15,6 +15,7 @@ The state of the scope says what cannot be seen elsewhere:
     work      {"task", "run"}                              what is being worked on
     children  run -> {"task", "agent", "epoch", "depth", "parent", "worktree"}
     session   the id of the newest session
+    slow      what has taken too long since the newest coordinator began
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from threading import Lock
 from types import TracebackType
@@ -57,6 +58,8 @@ from holdfast.joint import JointCommit
 from holdfast.names import new_id
 from holdfast.projects import trees, work
 from holdfast.projects.handoff import LASTS_S, Handoff
+from holdfast.projects.housekeeping import KEY as SLOW
+from holdfast.projects.housekeeping import Housekeeping
 from holdfast.projects.inbox import WaitingMessage, waiting
 from holdfast.projects.work import Assignment
 from holdfast.record.memory import KEY as MEMORY
@@ -72,6 +75,8 @@ if TYPE_CHECKING:
 
 SYNC_S = 1.0
 """How often the files are looked at while a run is at work, for what people edit."""
+SYNC_SHARE = 10
+"""How many times as long as looking at the files takes passes before they are looked at again."""
 LOOK_S = 0.1
 """How often the inbox is looked into while a run is at work."""
 _logger = logging.getLogger("holdfast.projects")
@@ -147,8 +152,14 @@ class Coordinator:
         """What was found in the files of the project when it began."""
         self._views = project.views() if project.settings.views else None
         self._shown = (0, 0.0)
+        self._sync_s = SYNC_S
+        self.care = Housekeeping(self)
+        """What it watches while it works: what is slow, memory, the disk."""
+        self._unobserve: Callable[[], None] | None = None
         self.session: str | None = None
         """The session that answers to messages are added to."""
+        self.strategies = work.SEARCHED
+        """How messages are chosen for a turn; without a search once that has taken too long."""
 
     # --- the lease -------------------------------------------------------------------------------
 
@@ -166,6 +177,7 @@ class Coordinator:
             self._lease.keep()
             self._lease.fence()
             work.enter(self)
+            self._unobserve = self.store.observe(self.care.observe)
             self._begin()
         except BaseException:
             self._leave()
@@ -207,6 +219,8 @@ class Coordinator:
         here = {"host": socket.gethostname(), "path": str(self.project.root)}
         if self.scope.get("root") != here:
             self.scope.set("root", here)
+        if self.scope.get(SLOW):
+            self.scope.delete(SLOW)  # it is of an earlier coordinator
         for run, child in dict(self.scope.get("children", {})).items():
             if self._holder_of(run) is not None and not self._has_ended(run):
                 # Its process lives: it goes on there, and answers to this coordinator from now on.
@@ -227,18 +241,26 @@ class Coordinator:
         # Asked before: a run may commit while the files are written, which is shown next time.
         revision = self.scope.revision
         if self._views is not None:
+            began = monotonic()
             try:
                 found = self._views.sync()
             except (UnavailableError, OSError) as error:
                 _logger.warning('the files of project "%s" are behind: %s', self.project.id, error)
+            took_s = monotonic() - began
+            # Files on a slow disk are looked at less often, so that work is not all looking.
+            self._sync_s = max(SYNC_S, SYNC_SHARE * took_s)
+            self.care.took("the five files", took_s)
         self._shown = revision, monotonic()
         return found
 
     def _keep_shown(self) -> None:
         """Writes the files if something has changed, and looks now and then whether they have."""
         revision, at = self._shown
-        if self.scope.revision != revision or monotonic() - at > SYNC_S:
+        passed_s = monotonic() - at
+        has_changed = self.scope.revision != revision and passed_s >= self._sync_s - SYNC_S
+        if has_changed or passed_s > self._sync_s:
             self.sync()
+        self.care.look()
 
     def _leave(self) -> None:
         """Pauses what is at work here, and gives the lease back; it can be gone on with."""
@@ -248,13 +270,25 @@ class Coordinator:
             self._await_pass(run)
         if self._lease is not None and self._lease.entered and not self.is_replaced:
             with contextlib.suppress(LeaseLostError):
+                self._sync_s = SYNC_S
                 self._keep_shown()
+                self._say_slow()
+        if self._unobserve is not None:
+            self._unobserve()
+            self._unobserve = None
         work.leave(self)
         if self._lease is not None:
             if self._lease.entered:
                 self._lease.unfence()
             self._lease.give_back()
             self._lease = None
+
+    def _say_slow(self) -> None:
+        """Writes what was slow at the end; a store that takes nothing any more is no reason."""
+        try:
+            self.care.look(now=True)
+        except UnavailableError as error:
+            _logger.warning('what was slow in project "%s" is not kept: %s', self.project.id, error)
 
     # --- what it has -----------------------------------------------------------------------------
 
@@ -304,6 +338,7 @@ class Coordinator:
         known = self.tasks.get(task.id if isinstance(task, Task) else task)
         if known.is_closed:
             raise UsageError(f'task "{known.id}" is {known.status}', hint="reopen it first")
+        self.care.check_disk()
         id = self._free_run(known.id)
         self._assign(known, {"task": known.id, "run": id})
         return self._result(known.id, self._start(known, id))
@@ -366,10 +401,7 @@ class Coordinator:
 
     def _next(self) -> Task | None:
         """Returns the task of highest priority that nothing stands in the way of."""
-        for task in self.tasks.list(status=_OPEN, limit=None):
-            if not task.waits_for and (task.status == "open" or task.suspect):
-                return task
-        return None
+        return next(iter(self.tasks.ready(limit=1)), None)
 
     def _assign(self, task: Task, current: dict[str, str]) -> None:
         """Claims a task for this worker and says that it is being worked on, in one commit."""
@@ -598,6 +630,7 @@ class Coordinator:
         """
         if check_flag(worktree, "worktree"):
             trees.trees_of(self.project)  # raises if there is no git
+        self.care.check_disk()
         known = self.tasks.get(task.id if isinstance(task, Task) else task)
         children = dict(self.scope.get("children", {}))
         depth = 1 if parent is None else parent.depth + 1

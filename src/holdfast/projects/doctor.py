@@ -8,26 +8,25 @@ configuration lack is said, with what to do.
 from __future__ import annotations
 
 import os
-import shutil
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from holdfast.errors import GitError, NotFoundError, UsageError
+from holdfast.errors import GitError, LimitError, NotFoundError, UsageError
 from holdfast.git.repository import Repository
+from holdfast.projects.housekeeping import check_disk
 
 if TYPE_CHECKING:
     from holdfast.projects.project import Project
 
 Remedy = Literal["log", "git", "keep"]
 REMEDIES: tuple[Remedy, ...] = ("log", "git", "keep")
-FREE_BYTES_MIN = 64 << 20
 
 
 class Ailment(Struct, frozen=True):
     """One thing that is wrong: where, what was found, and what can be done."""
 
-    part: Literal["file", "store", "git", "work", "disk"]
+    part: Literal["file", "store", "git", "work", "disk", "speed"]
     name: str
     found: str
     options: tuple[str, ...]
@@ -35,7 +34,8 @@ class Ailment(Struct, frozen=True):
 
 def examine(project: Project) -> list[Ailment]:
     """Returns what is wrong with a project; nothing is changed."""
-    return [*_files(project), *_store(project), *_git(project), *_work(project), *_disk(project)]
+    parts = (_files, _store, _git, _work, _disk, _speed)
+    return [one for part in parts for one in part(project)]
 
 
 def _files(project: Project) -> list[Ailment]:
@@ -95,11 +95,22 @@ def _work(project: Project) -> list[Ailment]:
 
 
 def _disk(project: Project) -> list[Ailment]:
-    free = shutil.disk_usage(project.root).free
-    if free >= FREE_BYTES_MIN:
-        return []
-    text = f"{free >> 20} MiB are free: what is there stays, and new work will be refused"
-    return [Ailment("disk", str(project.root), text, ("free some space", "holdfast retain"))]
+    try:
+        check_disk(project)
+    except LimitError as error:
+        options = ("free some space", "holdfast project prune", "holdfast retain")
+        return [Ailment("disk", str(project.root), error.message, options)]
+    return []
+
+
+def _speed(project: Project) -> list[Ailment]:
+    found: list[Ailment] = []
+    for one in project.slow():
+        times = "once" if one.times == 1 else f"{one.times} times"
+        text = f"took {one.seconds:g} s, {times}; the last time at {one.at}"
+        options = ("holdfast check", "holdfast project prune", "[project] slow in holdfast.toml")
+        found.append(Ailment("speed", one.what, text, options))
+    return found
 
 
 def restore(project: Project, file: str, remedy: Remedy) -> list[str]:

@@ -9,22 +9,33 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, convert
 
 from holdfast.backends.deadline import monotonic
 from holdfast.core.arguments import Duration, check_flag, check_seconds, check_text
 from holdfast.core.inbox import Inbox
+from holdfast.core.retention import GRACE_S, Retention
 from holdfast.errors import UsageError
 from holdfast.git.rewinds import RewindPoint
 from holdfast.names import GLOBAL, PROJECT
-from holdfast.projects import doctor, handoff, inbox, outcome, recovery, sessions, tree
+from holdfast.projects import (
+    doctor,
+    handoff,
+    housekeeping,
+    inbox,
+    outcome,
+    recovery,
+    sessions,
+    tree,
+)
 from holdfast.projects.coordinator import Coordinator, Holder, Mode, holder_of
 from holdfast.projects.doctor import Ailment, Remedy
 from holdfast.projects.handoff import Accepted, Handoff
+from holdfast.projects.housekeeping import SlowOperation
 from holdfast.projects.inbox import WaitingMessage
 from holdfast.projects.outcome import Outcome, Summary
 from holdfast.projects.recovery import RecoveryReport
-from holdfast.projects.sessions import ProjectSession
+from holdfast.projects.sessions import ProjectSession, SessionSize
 from holdfast.projects.settings import Files, Settings, load_settings, project_id, project_root
 from holdfast.projects.survey import Survey, survey
 from holdfast.record.task_events import Task
@@ -132,6 +143,20 @@ class Project:
         """
         return doctor.restore(self, file, remedy)
 
+    def prune(self, *, dry_run: bool = False, grace_s: Duration = GRACE_S) -> Retention:
+        """Lets go of the sessions that `[project.retention]` does not keep; see `Store.retain`.
+
+        They are in the bin until the grace is over, and `hf.unretain(scope)` brings one back. One
+        that somebody is in stays. UsageError if the project keeps all of them.
+        """
+        grace = check_seconds(grace_s, "grace_s", above=-1e-9)
+        return housekeeping.prune(self, dry_run=check_flag(dry_run, "dry_run"), grace_s=grace)
+
+    def slow(self) -> list[SlowOperation]:
+        """Returns what took longer than `[project] slow` since the newest coordinator began."""
+        found: Any = self.scope.get(housekeeping.KEY, ())
+        return [convert(dict(one), SlowOperation) for one in found]
+
     # --- looking ---------------------------------------------------------------------------------
 
     def survey(self) -> Survey:
@@ -172,8 +197,7 @@ class Project:
 
     def ready(self, limit: int | None = None) -> list[Task]:
         """Returns the tasks that can be begun, highest priority first."""
-        found = self.tasks.list(status="open", limit=None)
-        return [task for task in found if not task.waits_for][:limit]
+        return self.tasks.ready(limit=limit)
 
     # --- working ---------------------------------------------------------------------------------
 
@@ -304,6 +328,10 @@ class Project:
     def sessions(self, *, limit: int | None = 100) -> list[ProjectSession]:
         """Returns the sessions, crashed ones first, then active ones, then the newest."""
         return sessions.listed(self, limit=limit)
+
+    def session_size(self, session: str) -> SessionSize:
+        """Returns how much a session's conversation holds, in messages and tokens."""
+        return sessions.size_of(self, session)
 
     def tell(self, session: str, text: str, *, sender: str | None = None) -> None:
         """Puts a message into a session's conversation; both are linked if it has a `sender`."""

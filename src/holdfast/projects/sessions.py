@@ -20,6 +20,7 @@ from holdfast.core.page import NO_LIMIT
 from holdfast.errors import NotFoundError, UsageError, show_value
 from holdfast.joint import JointCommit
 from holdfast.names import CONVERSATION, new_id
+from holdfast.record.messages import BYTES_PER_TOKEN
 from holdfast.scope import Scope
 
 if TYPE_CHECKING:
@@ -43,6 +44,26 @@ class ProjectSession(Struct, frozen=True):
     branch: str | None
     linked: tuple[str, ...] = ()
     """The sessions that messages went to, or came from."""
+
+
+class SessionSize(Struct, frozen=True):
+    """How much a session's conversation holds: what is read of it, not what it ever held."""
+
+    messages: int
+    tokens: int
+    """An estimate: one for every four bytes."""
+    summaries: int
+    """How often its older part became a summary."""
+
+
+def size_of(project: Project, session: str) -> SessionSize:
+    """Measures a session. It is compacted in time, so there is never much to read."""
+    messages = conversation(project, session).messages
+    tokens = count = 0
+    for one in messages:
+        count += 1
+        tokens += -(-len(one.text.encode("utf-8", "replace")) // BYTES_PER_TOKEN)
+    return SessionSize(count, tokens, len(messages.summaries()))
 
 
 def begin(project: Project, session: str | None = None, *, title: str = "") -> str:

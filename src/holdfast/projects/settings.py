@@ -5,6 +5,8 @@
     budget = 8000
     checkpoints = true
     views = true
+    compact_at = 50000
+    slow = "2s"
 
     [project.files]
     tasks = "notes/TASKS.md"
@@ -14,6 +16,13 @@
     depth = 3
     children = 10
     turns = 25
+    memory = "2GB"
+    free = "64MB"
+
+    [project.retention]
+    older_than = "90d"
+    count = 1000
+    bytes = "500MB"
 
 Nothing here names a command, so the file need not be trusted for it. Who answers for agents is said
 in `[agents]`, and counts only in a file that its user has trusted (decision 0022).
@@ -28,13 +37,15 @@ from pathlib import Path, PurePosixPath
 import msgspec
 from msgspec import Struct
 
-from holdfast.core.arguments import check_whole
+from holdfast.core.arguments import check_duration, check_whole
+from holdfast.core.limits import check_size
 from holdfast.errors import UsageError, show_value
 from holdfast.names import check_name
 
 FILE = "holdfast.toml"
 STORE = ".holdfast"
 BYTES_MAX = 1 << 20
+COMPACT_AT_MIN = 1_000
 
 
 class Files(Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,6 +69,18 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     """Children at work at once that one parent has."""
     turns: int = 25
     """Turns of one task before it is blocked, for a person to look at."""
+    memory: int | str | None = None
+    """How much memory the coordinator's process takes before it forgets what it can read again."""
+    free: int | str = "64MB"
+    """How much space the disk has at least when a task is begun."""
+
+
+class SessionRetention(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which sessions `project prune` keeps; all of them if nothing is said."""
+
+    older_than: str | int | None = None
+    count: int | None = None
+    bytes: int | str | None = None
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,8 +93,18 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     """Whether a point to go back to is made before each turn."""
     views: bool = True
     """Whether the five files are written, and read when people have edited them."""
+    compact_at: int = 50_000
+    """How many tokens a session's conversation has when its older part becomes a summary."""
+    slow: str | float = "2s"
+    """How long a commit, a read or a context may take before it is reported as slow."""
     files: Files = Files()
     limits: Limits = Limits()
+    retention: SessionRetention = SessionRetention()
+
+    @property
+    def slow_s(self) -> float:
+        """What `slow` is in seconds."""
+        return check_duration(self.slow, "project.slow")
 
 
 class _Sections(Struct):
@@ -127,17 +160,35 @@ def load_settings(root: Path) -> Settings:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise UsageError(
             f'[project] of "{path}" cannot be read: {error}',
-            hint="it has id, budget, checkpoints, views, [project.files] and [project.limits]",
+            hint="it has id, budget, checkpoints, views, compact_at, slow, [project.files], "
+            "[project.limits] and [project.retention]",
         ) from error
-    check_whole(settings.budget, "project.budget", least=1)
-    for name in Limits.__struct_fields__:
-        check_whole(getattr(settings.limits, name), f"project.limits.{name}", least=1)
+    _check_numbers(settings)
     names = [getattr(settings.files, name) for name in Files.__struct_fields__]
     for name in names:
         path_in(root, check_name(name, "a file of [project.files]"))
     if len(set(names)) < len(names):
         raise UsageError(f'[project.files] of "{path}" has one file for two kinds')
     return settings
+
+
+def _check_numbers(settings: Settings) -> None:
+    """Raises UsageError that names a limit which nothing could be done with, such as zero."""
+    limits, keeps = settings.limits, settings.retention
+    check_whole(settings.budget, "project.budget", least=1)
+    check_whole(settings.compact_at, "project.compact_at", least=COMPACT_AT_MIN)
+    check_duration(settings.slow, "project.slow")
+    for name in ("agents", "depth", "children", "turns"):
+        check_whole(getattr(limits, name), f"project.limits.{name}", least=1)
+    if limits.memory is not None:
+        check_size(limits.memory, "project.limits.memory")
+    check_size(limits.free, "project.limits.free")
+    if keeps.older_than is not None:
+        check_duration(keeps.older_than, "project.retention.older_than")
+    if keeps.count is not None:
+        check_whole(keeps.count, "project.retention.count", least=1)
+    if keeps.bytes is not None:
+        check_size(keeps.bytes, "project.retention.bytes")
 
 
 def project_id(root: Path, settings: Settings) -> str:

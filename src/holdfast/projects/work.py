@@ -12,17 +12,23 @@ process is left as it is: whoever coordinates next goes on with it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, convert
 
 from holdfast.agents.protocol import Answer
+from holdfast.backends.deadline import monotonic
+from holdfast.context.gather import GOALS, listed
+from holdfast.context.parts import Strategy
 from holdfast.core.inbox import stream_of
+from holdfast.core.limits import disk_space
 from holdfast.errors import LeaseLostError, UnavailableError, UsageError
 from holdfast.joint import JointCommit
 from holdfast.projects import trees
 from holdfast.projects.tree import changes_since, mark
+from holdfast.record.messages import BYTES_PER_TOKEN, shown_lines
 from holdfast.runs import values
 from holdfast.runs.define import run, step
 from holdfast.runs.operation import Control
@@ -37,6 +43,15 @@ SYSTEM = (
 )
 TASKS_SHOWN = 20
 OUTCOME_CHARACTERS_MAX = 200
+TITLE_CHARACTERS_MAX = 200
+KEPT_MESSAGES = 20
+KEPT_MESSAGES_MIN = 2
+"""How many of the newest messages stay as they are when a conversation is compacted."""
+SUMMARY_CHARACTERS_MAX = 8_000
+ROOM_BYTES_MIN = 1 << 20
+"""With less than this on the disk, an error with a file is laid to the full disk."""
+SEARCHED: tuple[Strategy, ...] = ("window", "summary", "retrieval")
+UNSEARCHED: tuple[Strategy, ...] = ("window", "summary")
 _STATUS = re.compile(r"^\s*status:\s*(done|continue|blocked)\b[:\s]*(.*)$", re.I)
 
 
@@ -103,6 +118,18 @@ def _left(ctx: Any, project: str) -> Control:
             hint="coordinate it: holdfast project chat",
         )
     )
+
+
+@contextmanager
+def _with_room(ctx: Any, main: Coordinator) -> Generator[None]:
+    """Leaves the run if what it does with files fails on a full disk: that is no outcome of it."""
+    try:
+        yield
+    except (UnavailableError, OSError) as error:
+        free, _ = disk_space(str(main.project.root))
+        if free >= ROOM_BYTES_MIN:
+            raise
+        raise ctx._execution.lost(error) from error
 
 
 def _committed(
@@ -181,19 +208,20 @@ def _prepare(
     """Returns prompt and context of a turn, and the messages that it is to heed."""
     asked = convert(assignment, Assignment)
     main = _coordinator(ctx, asked.project)
-    waiting = [] if asked.depth else [one for one in main.waiting() if one.kind == "steer"]
-    says = "".join(f"\n\n{one.sender} says: {one.text}" for one in waiting)
-    prompt = f"Task: {asked.text}" if turn == 0 else f"Go on with the task: {asked.text}"
-    context = context_of(main, asked.session, asked.text)
-    if said:
-        context.append(["your last answer", said])
-    return {
-        "point": _point(main, f"{ctx.run} turn {turn + 1}", asked.session),
-        "heard": [[one.revision, one.text, one.sender] for one in waiting],
-        "prompt": prompt + says,
-        "context": context,
-        "directory": trees.directory_of(main.project, ctx.run, base),
-    }
+    with _with_room(ctx, main):
+        waiting = [] if asked.depth else [one for one in main.waiting() if one.kind == "steer"]
+        says = "".join(f"\n\n{one.sender} says: {one.text}" for one in waiting)
+        prompt = f"Task: {asked.text}" if turn == 0 else f"Go on with the task: {asked.text}"
+        context = context_of(main, asked.session, asked.text)
+        if said:
+            context.append(["your last answer", cut_to(said, main.project.settings.budget // 2)])
+        return {
+            "point": _point(main, f"{ctx.run} turn {turn + 1}", asked.session),
+            "heard": [[one.revision, one.text, one.sender] for one in waiting],
+            "prompt": prompt + says,
+            "context": context,
+            "directory": trees.directory_of(main.project, ctx.run, base),
+        }
 
 
 @step(effect="idempotent", name="heed")
@@ -256,7 +284,8 @@ def _finish(
 def _grow(ctx: Any, assignment: dict[str, Any]) -> str:
     """Makes the work tree of a child, and returns the commit that it begins with."""
     main = _coordinator(ctx, convert(assignment, Assignment).project)
-    return trees.grow(main.project, ctx.run)
+    with _with_room(ctx, main):
+        return trees.grow(main.project, ctx.run)
 
 
 @step(effect="idempotent", name="gather")
@@ -264,9 +293,10 @@ def _gather(ctx: Any, assignment: dict[str, Any], base: str, status: str) -> dic
     """Keeps what the child's tree holds, and says what a merge of it would change."""
     asked = convert(assignment, Assignment)
     main = _coordinator(ctx, asked.project)
-    _point(main, f"before {ctx.run} is merged", None)
     title = f"{asked.task} {asked.text}"
-    return trees.gather(main.project, ctx.run, base, title, merges=status == "done")
+    with _with_room(ctx, main):
+        _point(main, f"before {ctx.run} is merged", None)
+        return trees.gather(main.project, ctx.run, base, title, merges=status == "done")
 
 
 @step(effect="idempotent", name="merge")
@@ -275,7 +305,10 @@ def _merge(ctx: Any, assignment: dict[str, Any], gathered: dict[str, Any]) -> di
     main = _coordinator(ctx, convert(assignment, Assignment).project)
     files, left = gathered["files"], dict.fromkeys(gathered["conflicts"], "both sides changed it")
     if gathered["merges"]:
-        left = trees.merge(main.project, files)
+        with _with_room(ctx, main):
+            left = trees.merge(main.project, files)
+            if left and disk_space(str(main.project.root))[0] < ROOM_BYTES_MIN:
+                raise UnavailableError(f"files cannot be merged: {left}", hint="make room")
     is_left = bool(left) or (bool(files) and not gathered["merges"])
     merged = [path for path, *_ in files if path not in left] if gathered["merges"] else []
     return {"files": merged, "left": left, "ref": gathered["ref"] if is_left else ""}
@@ -284,7 +317,8 @@ def _merge(ctx: Any, assignment: dict[str, Any], gathered: dict[str, Any]) -> di
 @step(effect="idempotent", name="clear")
 def _clear(ctx: Any, assignment: dict[str, Any], *, keeps_ref: bool) -> None:
     main = _coordinator(ctx, convert(assignment, Assignment).project)
-    trees.clear(main.project, ctx.run, keeps_ref=keeps_ref)
+    with _with_room(ctx, main):
+        trees.clear(main.project, ctx.run, keeps_ref=keeps_ref)
 
 
 def _with_merge(report: TurnReport, merged: dict[str, Any]) -> TurnReport:
@@ -310,6 +344,11 @@ def talk(ctx: Any, project: str, session: str, text: str, revision: int = 0) -> 
         "input": answer.usage.input or 0, "output": answer.usage.output or 0
     }  # fmt: skip
     ctx.step(_reply, project, session, answer.text, usage, revision, told["point"])
+    if told["tokens"] > told["compact_at"]:
+        older = ctx.step(_older, project, session)
+        if older["text"]:
+            summary = ctx.summarise(older["text"], limit=SUMMARY_CHARACTERS_MAX)
+            ctx.step(_compact, project, session, summary, older["keeps"])
     return {"answer": answer.text, "usage": usage}
 
 
@@ -332,7 +371,13 @@ def _recall(ctx: Any, project: str, session: str, text: str) -> dict[str, Any]:
     main = _coordinator(ctx, project)
     point = _point(main, ctx.run, session)
     context = context_of(main, session, text)
-    return {"point": point, "context": context, "directory": str(main.project.root)}
+    return {
+        "point": point,
+        "context": context,
+        "directory": str(main.project.root),
+        "tokens": main.project.session_size(session).tokens,
+        "compact_at": main.project.settings.compact_at,
+    }
 
 
 @step(effect="idempotent", name="reply")
@@ -357,6 +402,45 @@ def _reply(
     _committed(ctx, main, conversation.name, reply)
 
 
+# --- a conversation that has become long -------------------------------------------------------
+
+
+@step(effect="read", name="older")
+def _older(ctx: Any, project: str, session: str) -> dict[str, Any]:
+    """Returns what a summary is made of, the summary before it included, and how many stay.
+
+    The newest exchange stays, and what fits beside it into half of what a conversation may have.
+    """
+    main = _coordinator(ctx, project)
+    messages = list(main.project.conversation(session).messages)
+    room = main.project.settings.compact_at * BYTES_PER_TOKEN // 2
+    keeps = 0
+    for one in reversed(messages[-KEPT_MESSAGES:]):
+        room -= len(one.text)
+        if room < 0 and keeps >= KEPT_MESSAGES_MIN:
+            break
+        keeps += 1
+    older = messages[: len(messages) - keeps]
+    text = "\n".join(line for one in older for line in shown_lines(one))
+    return {"text": cut_to(text, 2 * main.project.settings.compact_at), "keeps": keeps}
+
+
+@step(effect="idempotent", name="compact")
+def _compact(ctx: Any, project: str, session: str, summary: str, keeps: int) -> None:
+    """Puts a summary in the place of older messages; the goals are said again after it.
+
+    The summary names the run, so that one that is made again after a crash is found.
+    """
+    main = _coordinator(ctx, project)
+    conversation = main.project.conversation(session)
+    if any(ctx.run in one.text for one in conversation.messages.summaries()[-1:]):
+        return
+    goals = [f"- {goal}" for _, goal in listed(main.scope, GOALS)]
+    again = "\n\nThe goals are:\n" + "\n".join(goals) if goals else ""
+    text = f"Summary of what was said until {ctx.run}:\n{summary}{again}"
+    conversation.messages.compact(text, keep_last=keeps)
+
+
 # --- what a turn is told --------------------------------------------------------------------------
 
 
@@ -367,9 +451,21 @@ def context_of(main: Coordinator, session: str | None, text: str) -> list[list[s
     if session is not None:
         tasks = main.tasks.list(status=("open", "in_progress", "blocked"), limit=TASKS_SHOWN)
         if tasks:
-            found.append(["open tasks", "\n".join(f"{one.id} {one.title}" for one in tasks)])
-    told = main.store.context(scope, main.project.settings.budget, text)
+            lines = [f"{one.id} {one.title[:TITLE_CHARACTERS_MAX]}" for one in tasks]
+            found.append(["open tasks", "\n".join(lines)])
+    began = monotonic()
+    told = main.store.context(scope, main.project.settings.budget, text, strategies=main.strategies)
+    if main.care.took("the context of a turn", monotonic() - began):
+        main.strategies = UNSEARCHED  # the search is what takes long in a large store
     return [*found, ["project", told.text]]
+
+
+def cut_to(text: str, tokens: int) -> str:
+    """Returns the end of a text, which has at most about so many tokens."""
+    most = tokens * BYTES_PER_TOKEN
+    if len(text) <= most:
+        return text
+    return f"(the first {len(text) - most} characters are left out)\n{text[-most:]}"
 
 
 def _point(main: Coordinator, name: str, session: str | None) -> str | None:

@@ -421,6 +421,11 @@ class Scans:
                 kept -= oldest.kept_bytes
         return scan
 
+    def trim(self) -> None:
+        """Forgets every scan: what is asked for again is read again."""
+        with self._mutex:
+            self._scans.clear()
+
     def at(self, stream: str, revision: int, *, original: bool = False) -> Scan:
         """Returns a scan of a stream as it was at a revision; it is not kept here."""
         head = self._log.head(stream)

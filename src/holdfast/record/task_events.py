@@ -41,6 +41,7 @@ from holdfast.errors import CorruptError, HoldfastError, UsageError, show_value
 from holdfast.names import is_of_actor
 from holdfast.record import keyed_item
 from holdfast.record.keyed_item import KeyedItem, check_item_name, parse_priority
+from holdfast.record.ready_tasks import ReadyTasks
 
 if TYPE_CHECKING:
     from holdfast.scope import Scope
@@ -467,6 +468,14 @@ class TaskTable:
         self._begun = False
         self._kept = 0
         self._life = 0
+        self._ready: ReadyTasks | None = None
+
+    @property
+    def ready(self) -> ReadyTasks:
+        """The tasks that can be begun, in order; made when it is first asked for."""
+        if self._ready is None:
+            self._ready = ReadyTasks(self.tasks)
+        return self._ready
 
     @property
     def events(self) -> KeyedItem:
@@ -517,6 +526,7 @@ class TaskTable:
         """Begins anew: the scope was removed, or that was taken back."""
         self.tasks, self.inherited, self.gone = {}, set(), set()
         self.unanswered = []
+        self._ready = None
         self.number = self.revision = self._kept = 0
         self._life, self._begun = life, False
 
@@ -524,6 +534,8 @@ class TaskTable:
         """Folds one event; returns what it changed."""
         changed = advance(self.tasks, event)
         apply_changes(self.tasks, changed)
+        if self._ready is not None:
+            self._ready.update(changed)
         self.inherited.difference_update(changed)
         for id, task in changed.items():
             (self.gone.add if task is None else self.gone.discard)(id)
@@ -533,6 +545,7 @@ class TaskTable:
     def take(self, other: TaskTable) -> None:
         """Begins with what another table of the same stream has."""
         self.tasks, self.inherited, self.gone = {**other.tasks}, {*other.inherited}, {*other.gone}
+        self._ready = None
         self.number, self.revision = other.number, other.revision
         self._begun, self._kept, self._life = True, other.number, other._life
 
@@ -599,6 +612,7 @@ class TaskTable:
             self.revision = above.revision
         self._kept = self.number
         self._load(until)
+        self._ready = None
         self._begun = True
 
     # --- the snapshot ----------------------------------------------------------------------------

@@ -13,6 +13,8 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
+from heapq import merge
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
@@ -46,6 +48,7 @@ from holdfast.record import keyed_item, task_events
 from holdfast.record.context import RecordContext, Stale
 from holdfast.record.in_run import next_place, refuse_in_body
 from holdfast.record.keyed_item import KeyedItem
+from holdfast.record.ready_tasks import rank
 from holdfast.record.task_events import (
     INDEX_CLAIM,
     INDEX_TASK,
@@ -332,11 +335,24 @@ class Tasks:
             owners = OwnerStatus(self._context) if at is None else None
             found = [
                 self._annotated(known, task, owners)
-                for task in sorted(known.values(), key=_rank)
+                for task in sorted(known.values(), key=rank)
                 if task_filter.matches(task) and (latest is None or task.updated_at <= latest)
             ]
         fits = [task for task in found if suspect in (None, task.suspect)]
-        return cut("tasks of one scope", fits, _rank, after=after, limit=limit)
+        return cut("tasks of one scope", fits, rank, after=after, limit=limit)
+
+    def ready(self, *, limit: int | None = PAGE_SIZE) -> list[Task]:
+        """Returns the tasks that can be begun, highest priority first, then oldest.
+
+        They are open and wait for no other task, or are in progress and their owner is silent. A
+        few of many cost no more than a few of few.
+        """
+        check_limit(limit)
+        table = self._fresh()
+        with table.lock:
+            owners = OwnerStatus(self._context)
+            found = merge(table.ready, sorted(_silent(table, owners), key=rank), key=rank)
+            return [self._annotated(table.tasks, task, owners) for task in islice(found, limit)]
 
     def _at(self, table: TaskTable, revision: int) -> dict[str, Task]:
         head = self._log.head(self._stream)
@@ -656,14 +672,10 @@ class Tasks:
         self, table: TaskTable, owners: OwnerStatus, owner: str, epic: str | None, tag: str | None
     ) -> Task | None:
         task_filter = TaskFilter(task_events.TRANSITIONS[task_events.CLAIMED][0], None, epic, tag)
-        ready = (
-            task
-            for task in table.tasks.values()
-            if task_filter.matches(task)
-            and not waits_for(table.tasks, task)
-            and (task.owner in (None, owner) if task.status == "open" else not owners.is_held(task))
-        )
-        return min(ready, key=_rank, default=None)
+        free = (task for task in table.ready if task.owner in (None, owner))
+        first = next((task for task in free if task_filter.matches(task)), None)
+        silent = [task for task in _silent(table, owners) if task_filter.matches(task)]
+        return min([*silent, *([first] if first else [])], key=rank, default=None)
 
     def _claim(self, named: str | None, lasts_s: float | None, own: Lease | None) -> dict[str, Any]:
         """Returns who is to hold a task, and for how long."""
@@ -788,8 +800,12 @@ def _steps_to(task: Task, target: str, outcome: str | None, why: str | None) -> 
     return steps
 
 
-def _rank(task: Task) -> tuple[int, int]:
-    return -task.priority, task.order
+def _silent(table: TaskTable, owners: OwnerStatus) -> Iterator[Task]:
+    """Yields tasks in progress whose owner is silent, and that wait for nothing."""
+    for id in table.ready.in_progress:
+        task = table.tasks[id]
+        if not waits_for(table.tasks, task) and not owners.is_held(task):
+            yield task
 
 
 def _is_claim(task: Task, number: int, data: dict[str, Any]) -> bool:

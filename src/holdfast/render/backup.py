@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from holdfast.backup import Point, Restored
+from holdfast.backup import Point, Pruned, Restored
 from holdfast.interchange import Exported, Imported
 from holdfast.render.text import time_text
 
@@ -24,6 +24,7 @@ def point_document(point: Point) -> dict[str, Any]:
         "marks_exact": point.marks_exact,
         "digest": point.digest,
         "damaged": point.damaged,
+        "let_go": point.let_go,
     }
 
 
@@ -37,6 +38,11 @@ def restored_document(restored: Restored) -> dict[str, Any]:
     copied: dict[str, Any] = to_builtins(restored.copied)
     del copied["is_behind"]
     return {"point": point_document(restored.point), **copied, "digest": restored.digest}
+
+
+def pruned_document(pruned: Pruned) -> dict[str, Any]:
+    """Returns what went from a backup, and what may be left of it."""
+    return to_builtins(pruned)
 
 
 def export_document(exported: Exported) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
     [views]
     scope = "workflow/site"         # whose, unless a file says otherwise; default: global
-    directory = "notes"             # where the files are; default: beside this file
+    directory = "notes"             # where the files are, below the folder of this file
     states = "yaml"                 # the newest state of every scope, state/NAME.yaml; or "json"
 
     [views.files]
@@ -75,7 +75,15 @@ def configured_views(store: StoreOfScopes, path: str | os.PathLike[str] = FILE) 
         raise NotFoundError(
             f'"{path}" names no views', hint="write a section [views] with files or states"
         )
-    root = Path(path).parent / settings.directory
+    beside = Path(path).parent
+    root = beside / settings.directory
+    folder, own = os.path.realpath(root), os.path.realpath(beside)
+    if os.path.commonpath((folder, own)) != own:
+        # A folder that came from elsewhere must not have files written all over the disk.
+        raise UsageError(
+            f'[views] directory of "{path}" leads out of the folder of that file, to "{folder}"',
+            hint="name a folder below it, or `holdfast views watch` that one",
+        )
     views = [_view(store, settings, file, said) for file, said in settings.files.items()]
     more = None if settings.states is None else partial(state_views, store, settings.states)
     return Views(store, root, views, person=settings.person, more=more)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
 import fcntl
 import logging
 import os
@@ -158,7 +159,7 @@ class Views:
             last = self._load(view)
             text = None if last is None else last.data
             named = {} if last is None else last.named
-            self._write(view, found, view.render(text, named, b"" if last is None else last.data))
+            self._write(view, found, view.render(text, named, last))
             return [Finding(view.path, "refused", "the edit was rejected; it is kept beside it")]
 
     def status(self) -> list[ViewStatus]:
@@ -201,7 +202,7 @@ class Views:
         diff = _difference(view.path, text, found.data)
         try:
             seen = view.read(found.data, last, is_read=self._is_read(view, last))
-            new = view.render(found.data, {} if last is None else last.named, text)
+            new = view.render(found.data, {} if last is None else last.named, last)
         except BrokenFile as broken:
             return ViewStatus(view.path, "broken", scope, changed_at, str(broken), diff)
         if _is_mass_removal(seen):
@@ -237,7 +238,7 @@ class Views:
                 findings += told
                 if told and told[-1].kind == "pending":
                     return findings
-            new = view.render(text, named, b"" if last is None else last.data)
+            new = view.render(text, named, last)
             if new == found.data or self._write(view, found, new, findings):
                 if new == found.data:
                     self._keep(view, self._known(view, new, {}, self._load(view)))
@@ -301,8 +302,23 @@ class Views:
 
     # --- files -----------------------------------------------------------------------------------
 
-    def _read(self, view: FileView) -> _Found:
+    def _place(self, view: FileView) -> Path:
+        """Returns where a file is, or raises UsageError if a link on the way leads out.
+
+        A repository that was cloned may have such a link, and name a view through it.
+        """
         path = self.directory / view.path
+        folder, root = os.path.realpath(path.parent), os.path.realpath(self.directory)
+        if os.path.commonpath((folder, root)) != root:
+            raise UsageError(
+                f'the view "{view.path}" leads out of its directory: a link on the way goes to '
+                f'"{folder}"',
+                hint="remove the link, or name another file",
+            )
+        return path
+
+    def _read(self, view: FileView) -> _Found:
+        path = self._place(view)
         try:
             descriptor = open_unnoticed(path)
         except FileNotFoundError:
@@ -412,7 +428,7 @@ class Views:
             kept.new.unlink(missing_ok=True)
             kept.coming.unlink(missing_ok=True)
             return False
-        again = view.render(saved, named, b"" if before is None else before.data)
+        again = view.render(saved, named, before)
         facts = write_new(kept.again, again, found.mode)
         self._hold(view, kept.again)
         outcome = exchange(kept.again, target)
@@ -466,7 +482,7 @@ class Views:
         if current.data != coming.data:
             self._set_aside(view, saved, "saved")
             return findings
-        again = view.render(saved, named, b"" if last is None else last.data)
+        again = view.render(saved, named, last)
         write_new(kept.again, again, current.mode)
         exchange(kept.again, self.directory / view.path)
         write_new(kept.coming, self._known(view, again, {}, last).encode())
@@ -508,7 +524,14 @@ class Views:
         """Returns a text as the last one that the log, as it is now, knows."""
         head = self._log.head(view.scope.name)
         revision, link = (0, "") if head is None else (head.revision, head.link.hex())
-        known = LastText(data, view.scope.name, revision, link, named=named)
+        known = LastText(
+            data,
+            view.scope.name,
+            revision,
+            link,
+            named=named,
+            strangers=view.strangers(data, self._load(view)),
+        )
         if last is None or last.data != data:
             return known
         return replace(known, unread=last.unread, inode=last.inode, atime_ns=last.atime_ns)
@@ -597,7 +620,7 @@ class Views:
 
     def _keep(self, view: FileView, last: LastText) -> None:
         before = self._last.get(view.path)
-        if before is None or (before.data, before.named) != (last.data, last.named):
+        if before is None or _said_by(before) != _said_by(last):
             self._kept(view).save(last)
 
     def _set_aside(self, view: FileView, data: bytes, why: str) -> Path:
@@ -632,7 +655,10 @@ class Views:
             place = self.directory / DIRECTORY
             try:
                 place.mkdir(parents=True, exist_ok=True)
-                descriptor = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                if place.is_symlink():
+                    raise OSError(errno.ELOOP, f'"{place}" is a link, expected a folder')
+                flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+                descriptor = os.open(place / "lock", flags, 0o666)
             except OSError as error:
                 raise UnavailableError(
                     f'views cannot be kept in "{self.directory}": {error}',
@@ -641,6 +667,11 @@ class Views:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
                 yield
+            except OSError as error:
+                raise UnavailableError(
+                    f'views cannot be kept in "{self.directory}": {error}',
+                    hint="look at that file; what the store holds is safe",
+                ) from error
             finally:
                 os.close(descriptor)
 
@@ -667,12 +698,19 @@ def _literal(name: str) -> str:
     return "".join(f"[{one}]" if one in "*?[" else one for one in name)
 
 
+def _said_by(last: LastText) -> tuple[object, ...]:
+    """Returns what of a text must be kept when it changes."""
+    return last.data, last.named, last.strangers
+
+
 def _check_path(path: object) -> None:
     place = Path(path) if isinstance(path, str) else Path()
     if not place.parts or place.is_absolute() or ".." in place.parts:
         raise UsageError(
             f"the file of a view is a path below its directory, found {show_value(path)}"
         )
+    if any(part.casefold().rstrip(" .") == ".git" for part in place.parts):
+        raise UsageError(f"a view is no file of a git repository's own, found {show_value(path)}")
 
 
 def _unreadable(path: Path, error: OSError) -> UnavailableError:

@@ -99,6 +99,7 @@ class ItemView:
         known = self._accepted(self.document(last.data).items)
         before = _by_id(known)
         unread = {} if is_read else last.unread
+        strangers = last.strangers or ()
         unnamed = Counter(signature(e.fields) for e in known if e.id is None)
         edits: list[ItemEdit] = []
         findings: list[Finding] = []
@@ -124,7 +125,10 @@ class ItemView:
                 continue
             # What cannot be understood in an item is as it was.
             after = {**old, **item.fields} if item.problem else item.fields
-            if after != old:
+            if after != old and id in strangers and item.fits:
+                # It was refused, and is mended.
+                edits.append(ItemEdit(id, None, item.fields, place))
+            elif after != old:
                 edits.append(ItemEdit(id, old, after, place))
         gone = [id for id in before if id not in seen and unread.get(id, before) is not None]
         edits += [ItemEdit(id, before[id], None) for id in gone]
@@ -300,11 +304,12 @@ class ItemView:
     # --- writing ---------------------------------------------------------------------------------
 
     def render(
-        self, data: bytes | None, named: Mapping[str, list[str]], base: bytes = b""
+        self, data: bytes | None, named: Mapping[str, list[str]], last: LastText | None = None
     ) -> bytes:
         """Returns the text as it should be now: this one, with what is true of its items.
 
-        `named` has the ids of lines that have none, by what the line says.
+        `named` has the ids of lines that have none, by what the line says. Items that the last text
+        had, and that the log took back since, go.
         """
         document = self.document(b"" if data is None else data)
         now = self.source.items()
@@ -327,10 +332,29 @@ class ItemView:
         hidden = {id: self.visible(now[id]) for id in known & now.keys() if id not in items}
         if self.source.is_whole:
             hidden |= {id: {} for id in known - now.keys()}
+        elif gone := known - now.keys():
+            there = _by_id(document.items)
+            for id in gone.difference(self.strangers(data or b"", last)):
+                hidden[id] = {**there.get(id, {}), "status": "cancelled"}
         spliced = self.form.splice(document, items, hidden=hidden, ids=ids)
         new: bytes = spliced.encode()
         self._remember(new, spliced)
         return new
+
+    def strangers(self, data: bytes, last: LastText | None) -> list[str]:
+        """Returns the ids in a text that the log does not know, and that it did not take back.
+
+        Taken back is what the last text had, as it stands here, when the log knew it. If somebody
+        changed its line since, that is their word, and stays.
+        """
+        now = self.source.items()
+        found = _by_id(self.document(data).items)
+        unknown = [id for id in found if id not in now]
+        if not unknown or last is None:
+            return unknown
+        base = _by_id(self.document(last.data).items)
+        before = base if last.strangers is None else last.strangers
+        return [id for id in unknown if id in before or base.get(id) != found[id]]
 
     def unread(self, old: bytes, new: bytes, before: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the items that a new text has otherwise than the one that somebody read.

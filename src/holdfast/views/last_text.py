@@ -40,6 +40,11 @@ class LastText(Struct, frozen=True):
     """Of the file that we wrote: if its time of access is another one, somebody read it."""
     named: dict[str, list[str]] = {}
     """Ids of items whose line had none when the text was read, by what the line said."""
+    strangers: list[str] | None = None
+    """Ids in the text that the log did not know: what somebody typed, and what was refused.
+
+    Any other that the log does not know any more was taken back. None: it was not noted.
+    """
 
     @property
     def digest(self) -> str:

@@ -284,7 +284,7 @@ class RowView:
         return {}
 
     def render(
-        self, data: bytes | None, named: Mapping[str, list[str]], base: bytes = b""
+        self, data: bytes | None, named: Mapping[str, list[str]], last: LastText | None = None
     ) -> bytes:
         """Returns the text with the rows that it lacks.
 
@@ -292,6 +292,7 @@ class RowView:
         is what it goes on from.
         """
         rows = self.source.rows()
+        base = b"" if last is None else last.data
         wanted = Counter(signature(row) for row in rows)
         had = Counter(signature(item.fields) for item in self.document(base).items)
         for text in (b"" if data is None else data, base, b""):
@@ -303,6 +304,10 @@ class RowView:
         if not missing and document.text:
             return document.encode()
         return self.form.append(document, missing).encode()
+
+    def strangers(self, data: bytes, last: LastText | None) -> list[str]:
+        """Returns nothing: a row has no id."""
+        return []
 
     def unread(self, old: bytes, new: bytes, before: Mapping[str, Any]) -> dict[str, Any]:
         """Returns nothing: what was recorded never changes."""

@@ -184,10 +184,28 @@ _BY_CHECKPOINT_NEW = """SELECT revision, checkpoint, time FROM events
 
 _REWRITE = "UPDATE events SET payload = ?, crc = ? WHERE ordinal = ?"
 _REWRITTEN_AT_ONCE = 500
+_ORDINALS = "SELECT revision, ordinal FROM events WHERE stream = ? AND revision BETWEEN ? AND ?"
 
 _REST = 64
 """How many events are looked at at once to find the beginning of a commit."""
 _POLL_FIRST_S, _POLL_LAST_S = 0.001, 0.025
+
+
+def _in_order(
+    writer: SqliteWriter, revisions: Mapping[str, Sequence[int]]
+) -> list[tuple[str, int]]:
+    """Returns stream and revision of records in the order of their rows.
+
+    Scopes lie mixed: in any other order every page would be written, and logged, again and again.
+    """
+    found: list[tuple[int, str, int]] = []
+    for name, some in revisions.items():
+        named = set(some)
+        stream = find_stream(writer.execute, name)
+        assert stream is not None, f"BUG: there is no stream {name!r} to rewrite"
+        rows = writer.execute(_ORDINALS, (stream.id, min(named, default=1), max(named, default=0)))
+        found += [(row[1], name, row[0]) for row in rows.fetchall() if row[0] in named]
+    return [(name, revision) for _, name, revision in sorted(found)]
 
 
 class SqliteBackend:
@@ -270,9 +288,9 @@ class SqliteBackend:
 
     def rewrite(self, revisions: Mapping[str, Sequence[int]]) -> None:
         writer = self._checkout.writer
-        wanted = [(stream, revision) for stream, all in revisions.items() for revision in all]
         with self._checkout.errors:
             overwrite_deleted(writer)
+            wanted = writer.transact(partial(_in_order, writer, revisions))
             # Not in one transaction: others write too, and the WAL holds each page once for each.
             for start in range(0, len(wanted), _REWRITTEN_AT_ONCE):
                 some = wanted[start : start + _REWRITTEN_AT_ONCE]
