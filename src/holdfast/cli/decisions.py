@@ -110,21 +110,13 @@ def decide(
     config
         The configuration file. Without it ./holdfast.toml.
     """
-    optional: dict[str, Any] = {"because": because, "action": action, "verify": verify, "key": key}
-    fields = parse_named(more, "a further field")
+    said: dict[str, Any] = {"because": because, "action": action, "verify": verify, "key": key}
+    said |= {"alternatives": alternative or (), "links": link or (), "supersedes": supersedes}
+    said |= {"more": parse_named(more, "a further field"), "priority": parse_priority(priority)}
     with open_configured(options, config, asks=verify is not None, schemas=schemas) as store:
-        opened = find_scope(store, scope, must_exist=False).decide(
-            decision,
-            **optional,
-            alternatives=alternative or (),
-            links=link or (),
-            priority=parse_priority(priority),
-            supersedes=supersedes,
-            standing=standing,
-            more=fields,
-            owner=store._log.actor,  # a person's: the command ends before the act
-            if_exists="attach",  # a command that is sent again with its key does not fail
-        )
+        # A person's: the command ends before the act. Sent again with its key, it does not fail.
+        said |= {"standing": standing, "owner": store._log.actor, "if_exists": "attach"}
+        opened = find_scope(store, scope, must_exist=False).decide(decision, **said)
         print_decision(opened.stored, options)
 
 
