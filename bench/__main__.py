@@ -9,6 +9,7 @@ import time
 from bench import (
     contexts,
     conversation,
+    files,
     following,
     guarding,
     harness,
@@ -62,6 +63,7 @@ BENCHMARKS = {
     "guarding": guarding.guarding,
     "views": viewing.views,
     "retention": retaining.retaining,
+    "files": files.files,
     "context": contexts.context,
     "projects": projects.projects,
 }

@@ -404,7 +404,7 @@ class _Reader:
                 if not remains.take(commit[-1]):
                     cut = remains.cut.get(line.stream)
                     raise self._damaged(f"line {at}: {cut.problem if cut else 'it comes twice'}")
-        self.expires = remains.expires
+        self.expires = {stream: remains.end(stream) for stream in remains.lifetimes}
         return marks
 
     def _lines(self) -> Iterator[tuple[int, _Line]]:

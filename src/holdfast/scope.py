@@ -49,8 +49,8 @@ from holdfast.core.arguments import (
     check_expected,
     check_flag,
     check_path,
-    check_seconds,
     check_text,
+    check_ttl,
     check_whole,
     update_ops,
 )
@@ -63,6 +63,7 @@ from holdfast.core.commit import (
     ReadGuard,
     StreamWrite,
     conflict,
+    untouchable,
 )
 from holdfast.core.contest import RETRIES, persist
 from holdfast.core.dispatcher import OnError, Subscriber, Subscription
@@ -78,6 +79,7 @@ from holdfast.core.event import (
     restored_payload,
     state_of,
 )
+from holdfast.core.expiry import TOUCHES
 from holdfast.core.listing import whole_ids
 from holdfast.core.log import is_replayed
 from holdfast.core.meta import Meta, encode_meta
@@ -122,7 +124,7 @@ from holdfast.record.decisions import (
 )
 from holdfast.record.difference import Difference, Restored
 from holdfast.record.facts import Facts, marks_at_close
-from holdfast.record.in_run import refuse_in_body
+from holdfast.record.in_run import refuse_in_body, unjournalled
 from holdfast.record.memory import Memory
 from holdfast.record.message_events import Message
 from holdfast.record.messages import Messages
@@ -175,6 +177,7 @@ class Scope(Generic[S_co]):
         levels: Levels,
         parent: Scope | None,
         ttl_s: Duration | None = None,
+        slides: bool = False,
         given: str | None = None,
         subject: str | None = None,
     ) -> None:
@@ -198,7 +201,9 @@ class Scope(Generic[S_co]):
         self._expires = ttl_s is not None
         self._is_reserved = level in levels.reserved
         if ttl_s is not None:
-            log.expiry.intend(self.name, check_seconds(ttl_s, "ttl_s", above=0.000_999))
+            log.expiry.intend(self.name, check_ttl(ttl_s), slides=check_flag(slides, "slides"))
+        elif slides:
+            raise UsageError("slides says how a lifetime ends: expected ttl_s with it")
         if subject is not None:
             log.give_to(self.name, check_name(subject, "subject"))
 
@@ -269,8 +274,11 @@ class Scope(Generic[S_co]):
 
     @property
     def expires_at(self) -> datetime | None:
-        """When the scope ends by itself; None if it lasts, or has not begun yet."""
-        ends = self._log.newest(self.name).expires_us
+        """When the scope ends by itself; None if it lasts, or has not begun yet.
+
+        The end of one that slides is moved by each write and by `touch`.
+        """
+        ends = self._log.newest(self.name).ends_us
         return event.to_datetime(ends) if ends else None
 
     @property
@@ -795,6 +803,31 @@ class Scope(Generic[S_co]):
         if to is not None:
             write_session(document, to)
         return document
+
+    def touch(self) -> datetime:
+        """Says that the scope is in use: its end slides on. Returns when it ends from now on.
+
+        It writes an event if a tenth of the lifetime has passed since the newest one, and else
+        nothing, however many processes touch it. Raises ExpiredError if the end has come, and
+        UsageError if the scope lasts or its end is fixed.
+        """
+        log, name = self._log, self.name
+        while True:
+            head = log.head(name)
+            if head is None or log.absent([name]):
+                raise NotFoundError(f'there is no scope "{name}" to touch')
+            lifetime = log.expiry.lifetime(name, head)
+            if not lifetime.slides_us:
+                raise untouchable(name, lasts=not lifetime.expires_us)
+            ends = lifetime.end(head.time)
+            if log.now_us(name) < ends - lifetime.slides_us + lifetime.slides_us // TOUCHES:
+                return event.to_datetime(ends)
+            write = self._write((NewEvent(event.TOUCHED, b"null"),), head.revision, None, None)
+            try:
+                with unjournalled():
+                    return event.to_datetime(self._commit(write).after[0].ends_us)
+            except ConflictError as error:  # another writer has moved the end
+                _logger.debug("touch is tried again: %s", error)
 
     def close(
         self, *, keep: bool | None = None, export: str | os.PathLike[str] | None = None

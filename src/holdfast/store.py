@@ -35,6 +35,7 @@ from holdfast.core.arguments import (
     check_since,
     check_text,
     check_timeout,
+    check_ttl,
     check_whole,
     name_of,
 )
@@ -57,6 +58,7 @@ from holdfast.core.dispatcher import (
     shared_dispatcher,
 )
 from holdfast.core.event import Change, Event, to_datetime
+from holdfast.core.expiry import Term
 from holdfast.core.intent import Recovery, Verdict
 from holdfast.core.keystore import FolderKeys, KeyStore, is_pseudonym, to_keys
 from holdfast.core.layers import kept_with, reserved_prefixes
@@ -146,11 +148,14 @@ from holdfast.record.decisions import (
     PolicyMode,
     secret_rules,
     set_policy,
+    term_of_level,
+    terms_of_levels,
 )
 from holdfast.record.recovery import recover, stale
 from holdfast.record.retention_policies import (
     AppliedPolicies,
     Care,
+    LevelRule,
     RetentionPolicy,
     in_bin,
     read_care,
@@ -207,6 +212,10 @@ class _StateFiles(str):
     suffix: str
 
 
+EXPIRES_S = 3600.0
+"""How long the scopes of a level last that is told to expire, unless another time is given."""
+
+
 class Store:
     """Streams of events with scopes on them. Thread-safe; close it, or use it as a context."""
 
@@ -237,13 +246,14 @@ class Store:
             note_level(log, level)
         self._are_levels_looked_at = False
         self._context = RecordContext(log, self.lease_keeper)
+        log.expiry.of_level = partial(term_of_level, self._context, self._levels.reserved)
         self._engine = Engine(self)
         self._nodes = Nodes(self)
         self._questions = Questions(
             self._context, read_only=read_only, indexes=indexes, embedder=embedder
         )
         self._context.find_decisions = self._questions.find_decisions
-        self._retainer = Retainer(log, self.lease_keeper, self._questions.let_go)
+        self._retainer = Retainer(log, self.lease_keeper, self._forget_copies)
         self._erasure = Erasure(self._context, self._retainer, self._levels)
         self._projections = Projections(log)
         self._scratches = Scratches(log.clock, log.actor, self.global_())
@@ -266,12 +276,15 @@ class Store:
         *,
         parent: Scope | None = None,
         ttl_s: Duration | None = None,
+        slides: bool = False,
         subject: str | None = None,
     ) -> TeamScope[S]:
         """Returns a team's scope."""
         return cast(
             "TeamScope[S]",
-            self.scope(TEAM, id, schema, parent=parent, ttl_s=ttl_s, subject=subject),
+            self.scope(
+                TEAM, id, schema, parent=parent, ttl_s=ttl_s, slides=slides, subject=subject
+            ),
         )
 
     def workflow(
@@ -281,12 +294,15 @@ class Store:
         *,
         parent: Scope | None = None,
         ttl_s: Duration | None = None,
+        slides: bool = False,
         subject: str | None = None,
     ) -> WorkflowScope[S]:
         """Returns a workflow's scope."""
         return cast(
             "WorkflowScope[S]",
-            self.scope(WORKFLOW, id, schema, parent=parent, ttl_s=ttl_s, subject=subject),
+            self.scope(
+                WORKFLOW, id, schema, parent=parent, ttl_s=ttl_s, slides=slides, subject=subject
+            ),
         )
 
     def conversation(
@@ -296,12 +312,15 @@ class Store:
         *,
         parent: Scope | None = None,
         ttl_s: Duration | None = None,
+        slides: bool = False,
         subject: str | None = None,
     ) -> ConversationScope[S]:
         """Returns a conversation's scope."""
         return cast(
             "ConversationScope[S]",
-            self.scope(CONVERSATION, id, schema, parent=parent, ttl_s=ttl_s, subject=subject),
+            self.scope(
+                CONVERSATION, id, schema, parent=parent, ttl_s=ttl_s, slides=slides, subject=subject
+            ),
         )
 
     def scope(
@@ -312,6 +331,7 @@ class Store:
         *,
         parent: Scope | None = None,
         ttl_s: Duration | None = None,
+        slides: bool = False,
         subject: str | None = None,
     ) -> Scope[S]:
         """Returns a scope by level and id, or by its whole name such as `team/red`.
@@ -321,7 +341,9 @@ class Store:
         `schema` is the class of its state, for type checkers: it must be the one that the store was
         opened with for this scope.
         With `ttl_s` the scope, if this process begins it, ends by itself so many seconds after its
-        first event, by the backend's clock: then it is gone, and ExpiredError says so.
+        first event, by the backend's clock: then it is gone, and ExpiredError says so. With
+        `slides` too, so many seconds after its newest one: each write moves its end, and `touch`.
+        Without `ttl_s` it lasts, unless `expiry_policy` of its level says otherwise.
         With `subject`, the name of a person or of anybody else, the scope is that subject's from
         its first event on: all it holds is sealed by the subject's key, until `erase(subject)`.
         """
@@ -352,6 +374,7 @@ class Store:
             levels=self._levels,
             parent=parent,
             ttl_s=ttl_s,
+            slides=slides,
             given=None if is_stored else id,
             subject=subject,
         )
@@ -474,6 +497,27 @@ class Store:
         """
         self.scope(level, None if level == GLOBAL else "any")  # raises unless there is such a level
         set_policy(self._context, ("keep", level), check_flag(keep, "keep"))
+
+    def expiry_policy(
+        self, level: str, *, ttl_s: Duration | None = EXPIRES_S, slides: bool = True
+    ) -> None:
+        """Says how long the scopes of a level last that are begun from now on without `ttl_s`.
+
+        It is stored, and counts for every handle and process of the store. An hour unless said
+        otherwise, which begins anew with each write; with `slides=False` the end is fixed when the
+        scope begins. With `ttl_s=None` scopes of the level last again, those with an end keep it.
+        """
+        if level == GLOBAL:
+            raise UsageError("the global scope lasts: there is one, and it cannot begin again")
+        self.scope(level, "any")  # raises unless there is such a level
+        check_flag(slides, "slides")
+        said = None if ttl_s is None else {"ttl_s": check_ttl(ttl_s), "slides": slides}
+        set_policy(self._context, ("expires", level), said)
+
+    @property
+    def expiry_policies(self) -> dict[str, Term]:
+        """How long new scopes of levels last, by level; those of other levels last for good."""
+        return terms_of_levels(self._context)
 
     # --- schemas ---------------------------------------------------------------------------------
 
@@ -1495,6 +1539,11 @@ class Store:
         """Verifies the store: every link, and with `read_all` every byte (guarantee 6)."""
         return check_store(self._log, read_all=read_all, expect=expect)
 
+    def _forget_copies(self) -> None:
+        """Has made again what this handle keeps of events that were let go of."""
+        self._context.scans.forget()
+        self._questions.let_go()
+
     def retain(
         self,
         *,
@@ -1733,14 +1782,24 @@ def open_store(
         log, url=shown, worker=worker, levels=known, heartbeat_s=heartbeat_s, read_only=read_only,
         clear_ids=check_flag(clear_ids, "clear_ids"), retention=care.retention, indexes=declared,
         embedder=embedder, secrets=rules,
-    ), url, config, read_only=read_only)  # fmt: skip
+    ), url, config, care.levels, read_only=read_only)  # fmt: skip
 
 
 def _with_files(
-    store: Store, url: object, config: str | os.PathLike[str] | None, *, read_only: bool
+    store: Store,
+    url: object,
+    config: str | os.PathLike[str] | None,
+    rules: Mapping[str, LevelRule],
+    *,
+    read_only: bool,
 ) -> Store:
-    """Returns the store, with the files kept beside it that its URL or a configuration says."""
+    """Returns the store, with the files kept beside it that its URL or a configuration says.
+
+    What the file that names the store says of levels is stored first.
+    """
     try:
+        if not read_only:
+            _store_rules(store, rules)
         if isinstance(url, _StateFiles) and not read_only:
             files = Views(store, url.directory, [], more=partial(state_views, store, url.suffix))
             store._closing.append(files.close)
@@ -1756,6 +1815,15 @@ def _with_files(
         store.close()
         raise
     return store
+
+
+def _store_rules(store: Store, rules: Mapping[str, LevelRule]) -> None:
+    """Stores what a file says of levels; what is stored already is not written again."""
+    for level, rule in rules.items():
+        if rule.expires is not None:
+            store.expiry_policy(level, ttl_s=rule.expires, slides=rule.slides)
+        if rule.on_close is not None:
+            store.close_policy(level, keep=rule.on_close == "keep")
 
 
 def _make_log(
@@ -1818,7 +1886,7 @@ def _with_care(stored: Care | None, retention: object, quotas: object, disk: obj
     stored = stored or Care()
     limits, watch = _check_limits(quotas, disk)
     policies = (*stored.retention, *_check_policies(retention))
-    return Care(policies, (*stored.quotas, *limits), watch or stored.disk)
+    return Care(policies, (*stored.quotas, *limits), watch or stored.disk, stored.levels)
 
 
 def _check_limits(quotas: object, disk: object) -> tuple[Sequence[Quota], DiskWatch | None]:

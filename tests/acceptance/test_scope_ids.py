@@ -267,9 +267,9 @@ def test_an_id_that_is_not_the_one_of_the_digest_is_damage() -> None:
         scope = hf.team(LONG)
         scope.set("a", 1)
         [first] = backend.read(scope.name, limit=1)
-        assert first.payload == opened_payload(None, 0, LONG)
+        assert first.payload == opened_payload(None, id=LONG)
         records = backend._streams[scope.name]  # pyright: ignore[reportPrivateUsage]
-        for payload in (opened_payload(None, 0, LONG + "y"), opened_payload(None, 0)):
+        for payload in (opened_payload(None, id=LONG + "y"), opened_payload(None)):
             records[0] = replace(first, payload=payload)
             with pytest.raises(CorruptError, match="digest of"):
                 whole_ids(hf._log, [scope.name])

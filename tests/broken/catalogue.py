@@ -57,6 +57,8 @@ CONTRACT: dict[type[MemoryBackend], tuple[str, bool]] = {
     memory.ClaimsTwice: ("clause_17", False),
     memory.OutlivesItsEnd: ("clause_18", False),
     memory.EndsAtWhatHasEnded: ("clause_18", False),
+    memory.LetsGoAtTheFirstEnd: ("clause_36", False),
+    memory.StandsOnWhatHasEnded: ("clause_37", False),
     memory.HidesTheLapsed: ("clause_19", False),
     memory.ListsClaimsThatEnded: ("clause_19", False),
     memory.LooksBack: ("clause_20", True),

@@ -37,6 +37,7 @@ from holdfast.backends.protocol import (
     linked_row,
 )
 from holdfast.core.event import ORIGIN, record_link
+from holdfast.errors import ExpiredError
 
 
 class ForgetsKeys(MemoryBackend):
@@ -400,13 +401,41 @@ class EndsAtWhatHasEnded(MemoryBackend):
         outcomes = super().commit(commits)
         for commit, outcome in zip(commits, outcomes, strict=True):
             if isinstance(outcome, Receipt):
-                self._ends |= {a.stream: a.expires_us for a in commit.appends if a.expires_us}
+                self._ends |= {
+                    a.stream: a.renews_us or a.expires_us for a in commit.appends if a.expires_us
+                }
         return outcomes
 
     def read_all(self, *, after: Position = START, limit: int = 1000) -> list[Record]:
         page = super().read_all(after=after, limit=limit)
         now_us = self.now_us("")
         return [one for one in page if self._ends.get(one.stream, now_us + 1) > now_us]
+
+
+class LetsGoAtTheFirstEnd(EndsAtWhatHasEnded):
+    """Lets go of a stream at the end that it began with, though a later append has moved it."""
+
+    def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
+        return super().commit(
+            [
+                replace(one, appends=tuple(replace(each, renews_us=0) for each in one.appends))
+                for one in commits
+            ]
+        )
+
+    def read(
+        self, stream: str, *, after: int = 0, until: int | None = None, limit: int | None = None
+    ) -> list[Record]:
+        if (ends := self._ends.get(stream, 0)) and self.now_us(stream) >= ends:
+            raise ExpiredError(stream, expires_us=ends)
+        return super().read(stream, after=after, until=until, limit=limit)
+
+
+class StandsOnWhatHasEnded(MemoryBackend):
+    """Takes a commit that has read a stream whose end has come."""
+
+    def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
+        return super().commit([replace(one, read_ends=()) for one in commits])
 
 
 # --- what only shows while others are at work: for T9 --------------------------------------------

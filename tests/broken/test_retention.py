@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 import holdfast
-from holdfast import Store, backup
+from holdfast import Store, archive, backup
 from holdfast.backends.protocol import GONE, Record
 from holdfast.core import compaction, copy, holds, retention
 from holdfast.core.blobs import Blobs
@@ -19,7 +19,7 @@ from holdfast.core.expiry import Expiry
 from holdfast.core.retention import Retainer
 from holdfast.core.snapshot import Snapshots
 from holdfast.testing import FakeClock
-from tests.care import test_backup_let_go
+from tests.care import test_archive, test_backup_let_go
 from tests.record import test_compaction, test_retain
 from tests.unit import test_holds, test_rewriting
 
@@ -93,6 +93,10 @@ def _restore_brings_it_back(put: Put) -> None:
     put(backup, "_as_let_go", lambda record, *_: record)
 
 
+def _archive_not_read_back(put: Put) -> None:
+    put(archive, "_verify", lambda *_: None)
+
+
 def _lists_forgotten(put: Put) -> None:
     put(compaction, "must_stay", lambda *_: frozenset())
 
@@ -112,6 +116,11 @@ def _aged(catcher: Callable[..., None], *more: str) -> Callable[..., None]:
 def _alone(catcher: Callable[[], None]) -> Callable[..., None]:
     """Returns a test that opens its own store as one that is handed one."""
     return lambda hf: catcher()
+
+
+def _archived(hf: Store, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        test_archive.test_an_archive_that_lost_what_was_written_keeps_the_scope(tmp_path, patched)
 
 
 def _backed_up(hf: Store, tmp_path: Path) -> None:
@@ -161,6 +170,7 @@ PLANTS: dict[str, tuple[Callable[[Put], None], Callable[..., None]]] = {
         _aged(test_compaction.test_a_new_handle_and_a_copy_read_the_same, "tmp_path"),
     ),
     "a restore brings back what was let go of": (_restore_brings_it_back, _backed_up),
+    "an archive is not read back": (_archive_not_read_back, _archived),
     "events of list items let go of": (_lists_forgotten, _on_sqlite),
     "grace ignored": (_grace_ignored, test_retain.test_nothing_goes_before_its_grace_is_over),
 }

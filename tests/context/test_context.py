@@ -169,7 +169,7 @@ def test_a_policy_puts_its_order_into_every_context(hf: Store, clock: FakeClock)
 
 
 def test_the_strategies_of_a_conversation(hf: Store, clock: FakeClock):
-    """BOOT-94: full, window, summary, entity, retrieval; they compose."""
+    """BOOT-94, RALPH-47: full, window, summary, entity, retrieval by relevance; they compose."""
     chat = fill(hf, clock)
     chat.messages.summarise("they spoke of the weather")
     window = hf.context(chat, strategies="window", window=4)

@@ -14,10 +14,11 @@ import pytest
 import holdfast
 
 CANARY = "CANARY-91ab"
+WRITERS = ("red", "blue", "green", "white")
 WRITER = f"""
 import sys, holdfast
 hf = holdfast.open(sys.argv[1])
-for number in range(40):
+for number in range(20):
     chat = hf.conversation(f"{{sys.argv[2]}}-{{number}}")
     chat.set("note", ["{CANARY}", number, "x" * 300])
     chat.say("{CANARY} said")
@@ -53,13 +54,13 @@ def start(code: str, *arguments: str) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("kind", ["files", "sqlite"])
 def test_killed_again_and_again_beside_writers_and_a_follower(tmp_path: Path, kind: str) -> None:
-    """Guarantees 2, 5 and 6, with two writers, a follower, and a retain that dies at random."""
+    """Guarantees 2, 5 and 6, with four writers, a follower, and a retain that dies at random."""
     url = str(tmp_path / "store") if kind == "files" else f"sqlite:{tmp_path / 'store.db'}"
     holdfast.open(url).close()
     chance = random.Random(11)
     with ExitStack() as beside:
         follower = beside.enter_context(start(FOLLOWER, url))
-        writers = [beside.enter_context(start(WRITER, url, name)) for name in ("red", "blue")]
+        writers = [beside.enter_context(start(WRITER, url, name)) for name in WRITERS]
         for _ in range(6):
             with start(RETAINER, url) as retainer:
                 assert retainer.stdout is not None
@@ -67,7 +68,7 @@ def test_killed_again_and_again_beside_writers_and_a_follower(tmp_path: Path, ki
                 with pytest.raises(subprocess.TimeoutExpired):
                     retainer.wait(chance.uniform(0.05, 0.6))
                 retainer.send_signal(signal.SIGKILL)
-        assert [writer.wait() for writer in writers] == [0, 0]
+        assert [writer.wait() for writer in writers] == [0] * len(WRITERS)
         with holdfast.open(url) as hf:
             hf.team("end").set("n", 1)
         out, _ = follower.communicate()
@@ -75,7 +76,7 @@ def test_killed_again_and_again_beside_writers_and_a_follower(tmp_path: Path, ki
     with holdfast.open(url) as hf:
         hf.retain(grace_s=0, whole=True, wait_s=60)
         assert hf.check().findings == []
-        assert [hf.team(name).get("count") for name in ("red", "blue")] == [40, 40]
+        assert [hf.team(name).get("count") for name in WRITERS] == [20] * len(WRITERS)
         assert hf.retain(grace_s=0).scopes == []
         gone = {(one.scope, one.why) for one in hf.let_go()}
         assert len(gone) == 80

@@ -20,6 +20,7 @@ MODULES = (
     "holdfast.aio",
     "holdfast.testing",
     "holdfast.backends.protocol",
+    "holdfast.archive",
     "holdfast.backup",
     "holdfast.git",
     "holdfast.interchange",

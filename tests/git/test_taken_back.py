@@ -209,6 +209,35 @@ def test_with_the_store_open(kept: Project, words: tuple[str, ...], is_changed: 
         assert find_lost(hf) == []
 
 
+@pytest.mark.parametrize("how", ["merge", "clone", "worktree"])
+def test_what_takes_nothing_back_is_reported_as_nothing(
+    kept: Project, tmp_path: Path, how: str
+) -> None:
+    """With the store open: the handle goes on, and nobody is told of a loss."""
+    kept.git("checkout", "-q", "-b", "docs")
+    kept.write("other.txt", "of another branch\n")
+    kept.git("add", "other.txt")
+    kept.git("commit", "-q", "-m", "no change of the store")
+    kept.git("checkout", "-q", "main")
+    with opened(kept) as hf:
+        hf.team("red").set("n", 6)
+        if how == "merge":
+            kept.git("merge", "-q", "--no-ff", "--no-edit", "docs")
+        elif how == "clone":
+            kept.git("clone", "-q", str(kept.path), str(tmp_path / "copy"))
+        else:
+            kept.git("worktree", "add", "-q", str(tmp_path / "copy"), "docs")
+        hf.team("red").set("n", 7)
+        assert find_lost(hf) == []
+        assert [one for one in hf.status()["reports"] if "git took" in one] == []
+    assert lost(kept) == []
+    assert contents(kept) == (7, WHOLE[1])
+    if how != "merge":
+        copy = Project(tmp_path / "copy")
+        assert contents(copy)[1] == WHOLE[1]
+        assert lost(copy) == []
+
+
 def test_two_branches_become_one(kept: Project) -> None:
     """The other side's events follow ours, with their old links; what does not fit is listed."""
     kept.git("checkout", "-q", "-b", "feature")

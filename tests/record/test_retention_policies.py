@@ -158,6 +158,52 @@ def test_own_events_go_by_age_number_and_size_and_the_rest_stays(aged: Any) -> N
     assert hf.check().findings == []
 
 
+def test_boot_35_messages_go_by_age_and_number_and_the_rest_stays(aged: Any) -> None:
+    """By category: what was said, calls of tools and their results; not state or decisions."""
+    hf, clock = aged
+    chat = hf.conversation("c")
+    chat.set("stage", "open")
+    chat.messages.add("user", "CANARY-old")
+    call = [{"id": "t1", "type": "function", "function": {"name": "look", "arguments": "{}"}}]
+    chat.messages.add("assistant", "", tool_calls=call)
+    result = chat.messages.add("tool", "CANARY-result", tool_call_id="t1")
+    chat.messages.edit(result.id, content="CANARY-edited")
+    decision = chat.decide("refund")
+    busy = hf.conversation("busy")
+    busy.say("CANARY-busy")
+    busy.decide("wait")
+    clock.advance(100 * DAY_S)
+    chat.say("new one")
+    chat.say("new two")
+    policies = [RetentionPolicy("conversation/*", types=["messages"], older_than="60d")]
+    decision.outcome("done")
+    planned = hf.retain(policies=policies, dry_run=True)
+    assert [(one.scope, one.why, one.events) for one in planned.scopes] == [
+        ("conversation/c", "policy", 4)
+    ]
+    assert list(planned.refused) == ["conversation/busy"]
+    assert len(chat.messages) == 5
+    hf.hold(chat)
+    assert hf.retain(policies=policies).scopes == []
+    hf.unhold(chat)
+    head = hf._log.heads(["conversation/c"])
+    done = hf.retain(policies=policies)
+    assert [(one.scope, one.events) for one in done.scopes] == [("conversation/c", 4)]
+    assert hf._log.heads(["conversation/c"]) == head
+    assert [one.content for one in chat.messages] == ["new one", "new two"]
+    assert len(chat.messages) == 2
+    assert chat["stage"] == "open"
+    assert [one.content for one in busy.messages] == ["CANARY-busy"]
+    payloads = [record.payload for record in hf._log.read_all(after=START, limit=1000)]
+    assert not any(b"CANARY-old" in one or b"CANARY-res" in one for one in payloads)
+    by_number = [RetentionPolicy("conversation/c", types=["messages"], count=1)]
+    hf.retain(policies=by_number, grace_s=0)
+    assert [one.content for one in chat.messages] == ["new two"]
+    chat.say("and on")
+    assert [one.content for one in chat.messages] == ["new two", "and on"]
+    assert hf.check().findings == []
+
+
 def test_what_a_fork_began_from_stays(aged: Any) -> None:
     hf, clock = aged
     chat = hf.conversation("c")

@@ -133,6 +133,8 @@ def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any) -> None:
     cli("set", "conversation/old", "a", "1")
     cli("export", "conversation/old", "--to", "old.jsonl")
     cli("backup", "made")
+    with holdfast.open("store") as hf:
+        hf.conversation("visit", ttl_s=3600, slides=True).set("page", "prices")
     leave_a_suspect("store")
 
 
@@ -309,6 +311,7 @@ COMMANDS = {
     "delete": ["delete", SCOPE, "stage"],
     "remove": ["remove", "conversation/old", "--yes"],
     "checkpoint": ["checkpoint", SCOPE, "two"],
+    "touch": ["touch", "conversation/visit"],
     "restore": ["restore", SCOPE, "one"],
     "undo": ["undo", SCOPE],
     "rewind": ["rewind", "marked", "--yes"],
@@ -328,6 +331,7 @@ COMMANDS = {
     "session list": ["session", "list"],
     "session export": ["session", "export", SCOPE, "--to", "session.json"],
     "retain": ["retain", "--dry-run"],
+    "archive": ["archive", "old", "conversation/*", "--older", "90d", "--dry-run"],
     "unretain": ["unretain"],
     "hold": ["hold", SCOPE],
     "unhold": ["unhold", SCOPE],
@@ -338,6 +342,7 @@ COMMANDS = {
     "subject hold": ["subject", "hold", "ada"],
     "trust": ["trust", "commands.toml", "--yes"],
     "secrets": ["secrets", "redact"],
+    "expiry": ["expiry", "conversation", "1h"],
     "check": ["check"],
     "doctor": ["doctor"],
     "copy": ["copy", "store", "other"],

@@ -96,3 +96,18 @@ def test_what_is_still_there_is_named(
     assert [row[0] for row in rows if "--whole" in row[-1]] == ["still there"]
     assert cli("retain", "--now", "--whole", "--json").document["left"] == []
     assert found(tmp_path) == 0
+
+
+def test_archive_moves_old_scopes_and_says_where(place: Path, cli: Any) -> None:
+    planned = cli(
+        "archive", "old", "team/gr*", "--older", "0.000001s", "--dry-run", "--json"
+    ).document
+    assert [one["scope"] for one in planned["scopes"]] == ["team/green"]
+    assert not (place.parent / "old").exists()
+    moved = cli("archive", "old", "team/gr*", "--older", "0.000001s")
+    assert moved.rows[0][:2] == ["archived", "team/green"]
+    assert CANARY in cli("get", "team/green", "note", "--store", "old").out
+    assert "archived to" in cli("unretain").out
+    cli("unretain", "team/green")
+    assert CANARY in cli("get", "team/green", "note").out
+    assert "is for no scope" in cli("archive", "old", "task/*", "--older", "90d", code=2).err

@@ -29,6 +29,7 @@ TITLES = [
     "conflict",
     "rewound",
     "walked",
+    "a person's edit",
     "checked",
 ]
 
@@ -49,10 +50,12 @@ def test_the_data_back_every_claim(
     monkeypatch.chdir(tmp_path)
     document = cli("demo", "--backend", backend, "--json").document
     facts = facts_of(document)
-    _, killed, found, resumed, program, drafts, conflict, rewound, walked, checked = facts
+    _, killed, found, resumed, program, drafts, conflict, rewound, walked, shop, checked = facts
     assert drafts["asked_after"][0] == drafts["asked_before"][-1]
     assert drafts["answered"] + len(drafts["asked_after"]) == 4
     assert walked["computed"] == [2, 0, 1, 2]
+    assert (shop["exit_code"], shop["done"]) == (-signal.SIGKILL, ["t2", "t3"])
+    assert set(shop["tasks"].values()) == {"completed"}
     assert killed["exit_code"] == -signal.SIGKILL
     assert 0 < len(killed["acknowledged"]) < killed["wanted"]
     with holdfast.open(document["store"], create=False) as store:

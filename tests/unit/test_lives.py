@@ -26,11 +26,11 @@ def test_an_end_knows_its_life_where_the_newest_event_says_it(backend: Counting)
     removed_at = chat.remove()
     record = hf._log.record(NAME, removed_at)
     assert (record.type, record.checkpoint) == ("removed", LIFE)
-    assert event.end_of(record, 0).removed_at == removed_at
+    assert event.end_of(record).removed_at == removed_at
     back = hf._log.record(NAME, chat.undo())
     assert event.life_before(back) == Life()
-    assert event.end_of(back, 0).removed_at == 0
-    assert event.end_of(hf._log.record(NAME, 1), 0).removed_at == -1
+    assert event.end_of(back).removed_at == 0
+    assert event.end_of(hf._log.record(NAME, 1)).removed_at == -1
 
 
 def test_an_event_follows_a_removal_without_a_fold(backend: Counting) -> None:

@@ -348,6 +348,7 @@ def test_a_backlog_that_cannot_be_read_is_rebuilt_when_it_is_rejected(
 def test_the_status_names_what_was_written_past_the_lock(
     hf: Store, red: Scope, tmp_path: Path
 ) -> None:
+    """BOOT-74: a write to a file that went past the lock of its directory, when and what."""
     views = hf.views(tmp_path, [backlog(red), keel_state(red)])
     red.tasks.add("build it")
     views.sync()

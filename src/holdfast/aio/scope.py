@@ -97,7 +97,7 @@ class AsyncScope(Generic[S_co]):
     @property
     def expires_at(self) -> Reading[datetime | None]:
         async def read() -> datetime | None:
-            ends = (await self._newest()).expires_us
+            ends = (await self._newest()).ends_us
             return to_datetime(ends) if ends else None
 
         return Reading(read)
@@ -376,6 +376,7 @@ class AsyncScope(Generic[S_co]):
         return AsyncScope(self._loop, await self._loop.hop_shielded(self.sync.fork, id, at=at))
 
     export_session = mirror(Scope.export_session)
+    touch = mirror(Scope.touch)
 
     async def close(
         self, *, keep: bool | None = None, export: str | os.PathLike[str] | None = None

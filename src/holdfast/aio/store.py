@@ -51,6 +51,7 @@ from holdfast.core.consumers import LOOK_S, Follower, GroupStatus, Start, StoreF
 from holdfast.core.contest import RETRIES
 from holdfast.core.dispatcher import OnError, Subscriber
 from holdfast.core.event import Change, Event
+from holdfast.core.expiry import Term
 from holdfast.core.leases import PAUSE_S, PAUSE_S_MAX, HeldLease, Worker
 from holdfast.core.log import READ_CHUNK
 from holdfast.core.meta import Meta
@@ -73,7 +74,7 @@ from holdfast.record.decisions import Decision, PolicyMode
 from holdfast.record.retention_policies import RetentionPolicy
 from holdfast.runs import Run, RunFunction
 from holdfast.scratch import ScratchScope
-from holdfast.store import S, Store
+from holdfast.store import EXPIRES_S, S, Store
 from holdfast.views.directory import FileView
 
 P = ParamSpec("P")
@@ -321,9 +322,12 @@ class AsyncStore:
         *,
         parent: AsyncScope | None = None,
         ttl_s: Duration | None = None,
+        slides: bool = False,
         subject: str | None = None,
     ) -> AsyncScope[S]:
-        return self.scope("team", id, schema, parent=parent, ttl_s=ttl_s, subject=subject)
+        return self.scope(
+            "team", id, schema, parent=parent, ttl_s=ttl_s, slides=slides, subject=subject
+        )
 
     def workflow(
         self,
@@ -332,9 +336,12 @@ class AsyncStore:
         *,
         parent: AsyncScope | None = None,
         ttl_s: Duration | None = None,
+        slides: bool = False,
         subject: str | None = None,
     ) -> AsyncScope[S]:
-        return self.scope("workflow", id, schema, parent=parent, ttl_s=ttl_s, subject=subject)
+        return self.scope(
+            "workflow", id, schema, parent=parent, ttl_s=ttl_s, slides=slides, subject=subject
+        )
 
     def conversation(
         self,
@@ -343,9 +350,12 @@ class AsyncStore:
         *,
         parent: AsyncScope | None = None,
         ttl_s: Duration | None = None,
+        slides: bool = False,
         subject: str | None = None,
     ) -> AsyncScope[S]:
-        return self.scope("conversation", id, schema, parent=parent, ttl_s=ttl_s, subject=subject)
+        return self.scope(
+            "conversation", id, schema, parent=parent, ttl_s=ttl_s, slides=slides, subject=subject
+        )
 
     def scope(
         self,
@@ -355,10 +365,13 @@ class AsyncStore:
         *,
         parent: AsyncScope | None = None,
         ttl_s: Duration | None = None,
+        slides: bool = False,
         subject: str | None = None,
     ) -> AsyncScope[S]:
         above = None if parent is None else parent.sync
-        scope = self._store.scope(level, id, schema, parent=above, ttl_s=ttl_s, subject=subject)
+        scope = self._store.scope(
+            level, id, schema, parent=above, ttl_s=ttl_s, slides=slides, subject=subject
+        )
         return AsyncScope(self._loop, scope)
 
     async def scopes(
@@ -765,6 +778,15 @@ class AsyncStore:
 
     def policy(self, mode: PolicyMode) -> AsyncPolicy:
         return AsyncPolicy(self._loop, mode)
+
+    async def expiry_policy(
+        self, level: str, *, ttl_s: Duration | None = EXPIRES_S, slides: bool = True
+    ) -> None:
+        await self._loop.hop_shielded(self._store.expiry_policy, level, ttl_s=ttl_s, slides=slides)
+
+    @property
+    def expiry_policies(self) -> Reading[dict[str, Term]]:
+        return Reading(lambda: self._loop.hop(lambda: self._store.expiry_policies))
 
     async def close_policy(self, level: str, *, keep: bool) -> None:
         await self._loop.hop_shielded(self._store.close_policy, level, keep=keep)

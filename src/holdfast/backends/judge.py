@@ -1,4 +1,4 @@
-"""Whether a commit may be written: clauses 4 to 8, 18 and 26, for backends that judge in Python.
+"""Whether a commit may be written: clauses 4 to 8, 18, 26, 37, for backends that judge in Python.
 
 A backend that applies each commit before it judges the next passes its own lookups to `judge`. One
 that writes a whole list at once judges against an `Overlay`: what is true now, and over it what the
@@ -28,6 +28,9 @@ def judge(
     for append in commit.appends:
         if append.expires_us and append.expires_us <= now_us():
             return Refusal("expired", append.stream, append.expected)
+    for stream, ends_us in commit.read_ends:
+        if ends_us <= now_us():
+            return Refusal("expired", stream)
     for append in commit.appends:
         for record in append.records:
             if record.key is not None:

@@ -833,6 +833,8 @@ def read_mix(path: str) -> tuple[dict[str, str], dict[str, str], dict[str, Any]]
     care = {name: document.pop(name) for name in _CARE if name in document}
     if unknown := document.keys() - {"store", "levels"}:
         raise UsageError(f'"{path}" has a table {sorted(unknown)[0]!r}', hint=_EXAMPLE)
+    if isinstance(document.get("levels"), dict):
+        document["levels"], care["levels"] = _rules_apart(document["levels"])
     urls, levels = (_table(path, document, name) for name in ("store", "levels"))
     folder = os.path.dirname(os.path.abspath(path))
     return {level: _beside(folder, url) for level, url in urls.items()}, levels, care
@@ -843,6 +845,21 @@ _CARE = ("retention", "quota", "disk")
 _EXAMPLE = (
     """write [store], then lines such as conversation = "redis://…" and "*" = "postgresql://…\""""
 )
+
+
+def _rules_apart(levels: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns which levels a file registers, by name, and what it says of levels.
+
+    `saved = "conversation"` and `[levels.saved] below = "conversation"` register one alike.
+    """
+    registered = {name: value for name, value in levels.items() if not isinstance(value, dict)}
+    rules = {
+        name: dict(cast("dict[str, Any]", value))
+        for name, value in levels.items()
+        if isinstance(value, dict)
+    }
+    registered |= {name: rule.pop("below") for name, rule in rules.items() if "below" in rule}
+    return registered, rules
 
 
 def _table(path: str, document: dict[str, Any], name: str) -> dict[str, str]:

@@ -38,11 +38,11 @@ never computes a link, and never reads the wall clock but to judge leases and du
 (17) `claim` hands a due mark to one owner until the claim expires, the owner is known to be dead,
      or the mark is set again or cleared; highest priority first, then earliest due, then key.
 (18) An append with `expires_us` is refused as `expired`, before any other check, once `now_us` has
-     reached it. All appends to a stream have the same one; only whole milliseconds are used. From
-     that end on a backend may let go of the stream's records, keys, checkpoint names, and objects
-     that were put with the same end. It then keeps name and head, which says `expires_us`; `read`
-     raises ExpiredError, `read_all` leaves the records out, but not those behind them, and `find`
-     finds nothing.
+     reached it. All appends to a stream have the same one, unless one moves it (36); only whole
+     milliseconds are used. From that end on a backend may let go of the stream's records, keys,
+     checkpoint names, and objects that were put with the same end. It then keeps name and head,
+     which says `expires_us`; `read` raises ExpiredError, `read_all` leaves the records out, but
+     not those behind them, and `find` finds nothing.
 (19) `leases.list` shows every lease that was not released, those held and those that lapsed, and
      `marks.claims` every claim whose time is not over, also of a dead owner, as they are now. A
      lapsed lease can be released like one that is held, by whoever names its owner and epoch.
@@ -96,6 +96,13 @@ never computes a link, and never reads the wall clock but to judge leases and du
 (35) `marks_at_moment`, which a backend need not have, returns a moment as `moment` does, the newest
      position that it holds, and every mark as it was in that very moment: none that a later commit
      set, none that a later one cleared.
+(36) An append with `renews_us` moves the end of its stream to that, if it is accepted: whatever
+     the stream has, of earlier commits too, stays at least until then, and the head of a backend
+     that lets go by itself says so. It is judged by `expires_us`, the end that it follows. One that
+     is refused moves nothing. An end never moves back.
+(37) A commit is refused as `expired`, as by clause 18, once `now_us` has reached the end of a
+     stream that it has only read: `read_ends` has these streams and their ends. No revision tells
+     that a stream has ended.
 """
 
 from __future__ import annotations
@@ -169,6 +176,7 @@ class Append(Struct, frozen=True):
     fork: bool = False
     previous: bytes | None = None  # the link of the event that this follows
     expires_us: int = 0  # when the stream ends by itself, on the backend's clock; 0: it lasts
+    renews_us: int = 0  # the later end that this append moves it to (clause 36); 0: it stays
 
 
 class Fence(Struct, frozen=True, gc=False):
@@ -210,6 +218,7 @@ class Commit(Struct, frozen=True):
     marks: tuple[Mark | Cleared, ...] = ()
     watch: tuple[str, ...] = ()
     is_copy: bool = False
+    read_ends: tuple[tuple[str, int], ...] = ()  # of `reads` that end by themselves (clause 37)
 
 
 GONE = b"-0"

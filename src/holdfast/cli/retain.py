@@ -1,14 +1,29 @@
-"""Verbs for letting go: retain, unretain, hold, unhold."""
+"""Verbs for letting go: retain, archive, unretain, hold, unhold."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from cyclopts import Parameter
+
+import holdfast
+from holdfast import archive as archives
 from holdfast.cli.completion import ScopeName
-from holdfast.cli.options import DEFAULTS, Flag, Options, command, open_reading, open_writing
+from holdfast.cli.options import (
+    DEFAULTS,
+    Flag,
+    Options,
+    command,
+    open_reading,
+    open_writing,
+    refuse_memory,
+)
 from holdfast.cli.printing import print_json, print_line, print_note, print_table
 from holdfast.core.arguments import check_duration
 from holdfast.core.retention import GRACE_S, Retention
 from holdfast.errors import UsageError
 from holdfast.render.retain import (
+    archived_document,
     binned_document,
     held_document,
     holds_document,
@@ -96,6 +111,54 @@ def _print_log(options: Options) -> None:
         for one in told
     ]
     print_table(("scope", "why", "revisions", "events", "let go of"), rows)
+
+
+def archive(
+    target: Annotated[str, Parameter(name="TARGET")],
+    scopes: Annotated[str, Parameter(name="SCOPES")],
+    /,
+    *,
+    older: str,
+    dry_run: Flag = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """Move scopes that were not written to for long into an archive, verified there.
+
+    They are removed from the store, and in the bin until the time of grace is over.
+
+    Parameters
+    ----------
+    target
+        The archive: a store that is made if it does not exist. Its scopes are read by its path.
+    scopes
+        Which scopes, such as conversation/*.
+    older
+        How long they were not written to, such as 90d.
+    dry_run
+        Say what would be moved; change no byte.
+    """
+    refuse_memory(target)
+    check_duration(older, "--older")
+    if dry_run:
+        with open_reading(options) as store, holdfast.open("memory:") as nowhere:
+            done = archives.archive(store, nowhere, scopes, older_than=older, dry_run=True)
+    else:
+        with open_writing(options) as store, holdfast.open(target, actor=options.writer) as moved:
+            done = archives.archive(store, moved, scopes, older_than=older)
+    if options.json:
+        print_json(archived_document(done))
+        return
+    would = "would be archived" if dry_run else "archived"
+    for one in done.scopes:
+        print_line(f"{would}\t{clean(one.scope)}\t{one.events} events")
+    for scope, reason in done.refused.items():
+        print_line(f"in use\t{clean(scope)}\t{clean(reason)}")
+    for scope in done.held:
+        print_line(f"held\t{clean(scope)}")
+    print_line(f"{len(done.scopes)} scopes, {done.events} events, {would}")
+    if done.scopes and not dry_run:
+        print_note(f"read them: {command('log SCOPE', target)}")
+        print_note(f"bring one back: {command('unretain SCOPE', options.place)}")
 
 
 def unretain(scope: str | None = None, /, *, options: Options = DEFAULTS) -> None:

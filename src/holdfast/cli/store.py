@@ -178,7 +178,7 @@ def summarize_scope(store: Store, name: str) -> ScopeSummary:
     scope = find_scope(store, name)
     newest = newest_revision(store, scope)
     event = next(scope.history(after=newest - 1, until=newest))
-    is_closed = end_of(event.record, 0).closed_at > 0
+    is_closed = end_of(event.record).closed_at > 0
     return ScopeSummary(
         name, scope.level, scope.id, newest, event.time, is_closed=is_closed, is_expired=False
     )

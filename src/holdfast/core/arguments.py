@@ -125,6 +125,17 @@ def check_seconds(value: object, what: str, *, above: float = 0) -> float:
     return cast("float", seconds)
 
 
+def check_ttl(value: object) -> float:
+    """Returns how long something is to last, from a millisecond to a thousand years."""
+    seconds = check_seconds(value, "ttl_s", above=0.000_999)
+    if seconds > DURATION_MAX_S:
+        raise UsageError(
+            f"ttl_s is at most a thousand years, found {show_value(value)}",
+            hint="leave ttl_s out: then it lasts",
+        )
+    return seconds
+
+
 def check_timeout(value: object) -> float | None:
     """Returns how long to wait, None for ever, or raises UsageError."""
     return None if value is None else check_seconds(value, "timeout_s", above=-1e-9)

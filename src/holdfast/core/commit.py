@@ -65,6 +65,7 @@ __all__ = [
     "meta_not_kept",
     "taken",
     "unnamed",
+    "untouchable",
 ]
 
 
@@ -270,6 +271,15 @@ def lasts(stream: str) -> UsageError:
     return UsageError(
         f'scope "{stream}" lasts: it was begun without ttl_s, and cannot be given one now',
         hint="begin a scope with another id, or close this one with keep=False",
+    )
+
+
+def untouchable(stream: str, *, lasts: bool) -> UsageError:
+    """Returns the error for a touch of what has no end that slides."""
+    found = "lasts" if lasts else "has an end that is fixed"
+    return UsageError(
+        f'scope "{stream}" {found}: only one whose end slides can be touched',
+        hint="begin a scope with another id, with ttl_s and slides=True",
     )
 
 

@@ -121,7 +121,7 @@ class Follower:
         position = self._log.position()
         records = self._log.records(self._name, after=self._before.revision, limit=READ_CHUNK)
         if not records:
-            self._log.expiry.check(self._name, self._before.expires_us)
+            self._log.expiry.check(self._name, self._before)
             self.position = position
             return None
         changes: list[Change] = []

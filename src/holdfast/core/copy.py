@@ -195,6 +195,10 @@ class Copier:
                 ends[stream] = expiry.end(stream, head)
         return ends
 
+    def _slides(self, stream: str) -> bool:
+        [head] = self._source.heads([stream])
+        return head is not None and self._source.expiry.lifetime(stream, head).slides_us > 0
+
     def _end_of_held(self, stream: str) -> int:
         """Returns how a stream past its end is written: without one, which no backend refuses.
 
@@ -212,7 +216,10 @@ class Copier:
                         continue
                     objects = self._parts[place].objects
                     # One that ends with its stream may be there for less long than this one needs.
+                    # What belongs to one whose end slides stays until `retain`.
                     ends = append.expires_us and append.expires_us + BLOBS_STAY_US
+                    if self._slides(append.stream):
+                        ends = 0
                     if ends or name not in objects.names("blob", prefix=name):
                         data = self._source.blobs.stored(name, size)
                         objects.put("blob", name, data, expires_us=ends)

@@ -4,6 +4,7 @@ An event is one immutable fact in one stream. The built-in types and their data:
 
     opened        {"parent": "team/red"}            the scope was given a parent; or, first of all,
                   {"expires": 1893456000000000}     when it ends by itself (microseconds),
+                  … "slides": 3600000000            or so long after its newest event, if later,
                   {"id": "…"}                       and the whole id, if its name has a digest
     changed       [op, op, …]                       state changed; ops are those of `tree.py`
     restored      {"to": 7, "ops": [op, …]}         state went back to revision 7; ops are the way;
@@ -23,6 +24,7 @@ An event is one immutable fact in one stream. The built-in types and their data:
     lease         {"name": …, "owner": …, "epoch": …}   a lease passed to a new epoch
     scope.based   {"points": [[7, 0, [op, …]], …]}  the state at revision 7, by value, and the
                                                     version of its schema; it changes nothing
+    scope.touched null                              the scope is in use: its end slides on
 
 A checkpoint is the envelope field `checkpoint` of whatever event made that revision, so naming a
 change costs no second event. Types that begin with a letter and contain a dot belong to layers
@@ -37,7 +39,7 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Raw, Struct, field
 from msgspec.structs import replace
@@ -68,6 +70,7 @@ CLOSED = "closed"
 REMOVED = "removed"
 LEASE = "lease"
 BASED = "scope.based"
+TOUCHED = "scope.touched"
 JOINED = "joined"
 
 OF_STATE = frozenset((CHANGED, RESTORED, MIGRATED))
@@ -153,34 +156,55 @@ def follows(previous: bytes, record: Record) -> bool:
     return record.payload == GONE or record_link(previous, record) == record.link
 
 
+class Lifetime(NamedTuple):
+    """How long a stream lasts, as its very first event says it."""
+
+    expires_us: int = 0
+    """When it ends by itself, on the backend's clock; 0: never."""
+    slides_us: int = 0
+    """It ends no earlier than so long after its newest event; 0: its end is fixed."""
+
+    def end(self, time_us: int) -> int:
+        """Returns when a stream ends whose newest event has this time, in whole milliseconds."""
+        if not self.slides_us:
+            return self.expires_us
+        return max(self.expires_us, (time_us + self.slides_us) // 1000 * 1000)
+
+
+LASTS = Lifetime()
+
+
 class _Opened(Struct):
     parent: str | None = None
     expires: int = 0
+    slides: int = 0
     id: str | None = None
 
 
-def opened_payload(parent: str | None, expires_us: int, id: str | None = None) -> bytes:
+def opened_payload(parent: str | None, lifetime: Lifetime = LASTS, id: str | None = None) -> bytes:
     """Returns the payload of an `opened` event, without what it does not say."""
     said: dict[str, str | int] = {}
     if parent is not None:
         said["parent"] = parent
-    if expires_us:
-        said["expires"] = expires_us
+    if lifetime.expires_us:
+        said["expires"] = lifetime.expires_us
+    if lifetime.slides_us:
+        said["slides"] = lifetime.slides_us
     if id is not None:
         said["id"] = id
     return codec.encode_plain(said)
 
 
-def opened_of(payload: bytes) -> tuple[str | None, int]:
-    """Returns what an `opened` event says: the parent, and when the stream ends (0: never)."""
+def opened_of(payload: bytes) -> tuple[str | None, Lifetime]:
+    """Returns what an `opened` event says: the parent, and how long the stream lasts."""
     opened = codec.decode_as(payload, _Opened)
-    return opened.parent, opened.expires
+    return opened.parent, Lifetime(opened.expires, opened.slides)
 
 
-def expires_of(first: Record) -> int:
-    """Returns when a stream ends by itself, which only its very first event can say (0: never)."""
+def lifetime_of(first: Record) -> Lifetime:
+    """Returns how long a stream lasts, which only its very first event can say."""
     is_opened = first.revision == 1 and first.type == OPENED
-    return opened_of(first.payload)[1] if is_opened else 0
+    return opened_of(first.payload)[1] if is_opened else LASTS
 
 
 def to_datetime(time_us: int) -> datetime:
@@ -366,10 +390,16 @@ class StreamState(Struct, frozen=True):
     parent: str | None = None
     closed_at: int = 0  # the revision that closed the scope, 0 while it is open
     dropped: bool = False  # the state was dropped when the scope was closed
-    expires_us: int = 0  # when the stream ends by itself, on the backend's clock; 0: it lasts
+    expires_us: int = 0  # the first end of a stream that ends by itself; 0: it lasts
     removed_at: int = 0  # the revision that ended the life before this one; of an end -1: not known
     version: int = 0  # of the schema that the state follows; 0: of none; of an end -1: not known
     subject: str | None = None  # whose scope it is, by a random id: its events are sealed
+    slides_us: int = 0  # its end is at least so long after its newest event; 0: the end is fixed
+
+    @property
+    def ends_us(self) -> int:
+        """When the stream ends by itself, on the backend's clock; 0: it lasts."""
+        return Lifetime(self.expires_us, self.slides_us).end(self.time)
 
     @property
     def is_absent(self) -> bool:
@@ -469,7 +499,7 @@ def plain_values(ops: tuple[Op, ...], blobs: BlobReader) -> list[Any]:
     return [thaw(Lazy(one.value, None, None, blobs)) for one in ops]
 
 
-def end_of(record: Record, expires_us: int) -> StreamEnd:
+def end_of(record: Record, lifetime: Lifetime = LASTS) -> StreamEnd:
     """Returns the end of a stream whose newest record this is.
 
     Nothing is written after `closed` but its removal, and what takes that back says so itself. So
@@ -497,10 +527,11 @@ def end_of(record: Record, expires_us: int) -> StreamEnd:
         None,
         closed_at,
         dropped,
-        expires_us,
+        lifetime.expires_us,
         removed_at,
         version,
         own_subject(record.subject, record.meta),
+        lifetime.slides_us,
     )
 
 
@@ -653,25 +684,25 @@ def advance(
             root = apply(state.root, ops, revision=revision, blobs=blobs)
         return replace(state, revision=revision, link=link, time=time, root=root, version=version)
     root, parent = state.root, state.parent
-    closed_at, dropped, expires_us = state.closed_at, state.dropped, state.expires_us
+    closed_at, dropped, lasts = state.closed_at, state.dropped, (state.expires_us, state.slides_us)
     if type == OPENED:
-        said, ends = opened_of(payload)
+        said, lifetime = opened_of(payload)
         parent = said or parent
         if revision == 1:
-            expires_us = ends
+            lasts = lifetime
     elif type == CLOSED:
         closed_at = revision
         if not codec.decode_as(payload, _Closed).keep:
             root, dropped = NOTHING, True
     elif type == FORKED:
-        closed_at, dropped, expires_us = 0, False, 0
+        closed_at, dropped, lasts = 0, False, LASTS
     kind = state.__class__  # an end stays one: its root is no state
     if type == REMOVED:
         root, parent, closed_at, dropped, version = NOTHING, None, 0, False, 0
     removed_at = revision if type == REMOVED else state.removed_at
     return kind(
-        revision, link, time, root, parent, closed_at, dropped, expires_us, removed_at, version,
-        state.subject,
+        revision, link, time, root, parent, closed_at, dropped, lasts[0], removed_at, version,
+        state.subject, lasts[1],
     )  # fmt: skip
 
 
@@ -699,6 +730,7 @@ def _returned(
         life.removed_at,
         version,
         state.subject,
+        state.slides_us,
     )
 
 

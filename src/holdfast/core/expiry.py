@@ -1,9 +1,10 @@
-"""Streams that end by themselves: when, by whose clock, and what is left of them (0010).
+"""Streams that end by themselves: when, by whose clock, and what is left of them (0065).
 
-The very first event of such a stream says when it ends, so the end is part of its history: the
-same in every backend and in every copy, and never moved. It is judged by the backend's own clock:
-the server's, or this host's where there is no server. A commit is judged by the backend, in the
-same step as everything else; what is read is judged here.
+The very first event of such a stream says how long it lasts. Its end is fixed then, or slides: it
+is so long after the newest event, whose time is in the log. So the end is part of the history: the
+same in every backend and in every copy. It is judged by the backend's own clock: the server's, or
+this host's where there is no server. A commit is judged by the backend, in the same step as
+everything else; what is read is judged here.
 
 A scope that is held does not end for those who read it, and nothing of it goes. It takes no commit
 after its end.
@@ -11,8 +12,11 @@ after its end.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 from holdfast.backends.protocol import Backend, Head, MarkQuery, Record, find_marks
-from holdfast.core.event import expires_of
+from holdfast.core.event import LASTS, Lifetime, StreamState, lifetime_of
 from holdfast.core.layers import Layer, register_layer
 from holdfast.errors import CorruptError, ExpiredError
 
@@ -24,8 +28,18 @@ HOLDS = "retention.hold"
 
 register_layer(Layer(name="expiry", indexes=(EXPIRING,)))
 
+TOUCHES = 10
+"""A touch writes only if a part of the lifetime has passed since the newest event: one of these."""
+
 _KNOWN_MAX = 65536
 _OBJECTS_STAY_US = 60_000_000
+
+
+class Term(NamedTuple):
+    """How long a stream that is begun from now on is to last."""
+
+    ttl_s: float
+    slides: bool = False
 
 
 class Expiry:
@@ -33,78 +47,134 @@ class Expiry:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._known: dict[str, int] = {}
-        self._intended: dict[str, float] = {}
+        self._known: dict[str, Lifetime] = {}
+        self._intended: dict[str, Term] = {}
+        self._newest: dict[str, int] = {}  # the ends that `kept` found last
+        self.of_level: Callable[[str], Term | None] = _no_term
+        """Returns what the store says of the scopes of a level that are begun without a term."""
 
-    def intend(self, stream: str, ttl_s: float) -> None:
+    def intend(self, stream: str, ttl_s: float, *, slides: bool = False) -> None:
         """Notes how long a stream is to last, if it is begun by this process from here on.
 
         It is kept here, and not in each write, because whatever is written first begins it.
         """
-        self._intended[stream] = ttl_s
+        self._intended[stream] = Term(ttl_s, slides)
 
-    def begin(self, stream: str) -> int:
-        """Returns when a stream ends that begins now, in whole milliseconds; 0 if it lasts."""
-        ttl_s = self._intended.get(stream)
-        if ttl_s is None:
-            return 0
-        return (self._backend.now_us(stream) + round(ttl_s * 1_000_000)) // 1000 * 1000
+    def term(self, stream: str) -> Term | None:
+        """Returns how long a stream is to last that begins now; None if it lasts for good."""
+        return self._intended.get(stream) or self.of_level(stream.partition("/")[0])
+
+    def begin(self, stream: str) -> Lifetime:
+        """Returns the lifetime of a stream that begins now."""
+        term = self.term(stream)
+        if term is None:
+            return LASTS
+        length_us = round(term.ttl_s * 1_000_000)
+        ends = (self._backend.now_us(stream) + length_us) // 1000 * 1000
+        return Lifetime(ends, length_us if term.slides else 0)
 
     def keep_until(self, stream: str) -> int:
-        """Returns how long the objects of a stream must be kept, 0 for good.
+        """Returns how long the snapshots of a stream must be kept, 0 for good.
 
         It is asked a moment before a new stream's own end is: so they stay a little longer.
         """
         [head] = self._backend.heads([stream])
         if head is not None and head.expires_us and self.is_held(stream):
             return 0
-        ends = self.begin(stream) if head is None else self.end(stream, head)
+        ends = self.begin(stream).expires_us if head is None else self.end(stream, head)
         return ends + _OBJECTS_STAY_US if ends else 0
 
-    def check(self, stream: str, expires_us: int) -> None:
-        """Raises ExpiredError if that end has come. What lasts costs nothing."""
-        if self._is_over(stream, expires_us):
-            raise ExpiredError(stream, expires_us=expires_us)
+    def keep_blobs_until(self, stream: str) -> int:
+        """Returns how long the blobs of a stream must be kept, 0 for good.
+
+        What slides may be there for ever, and no commit could renew every blob that the events
+        before it named: those go with `retain`.
+        """
+        [head] = self._backend.heads([stream])
+        lifetime = self.begin(stream) if head is None else self.lifetime(stream, head)
+        return 0 if lifetime.slides_us else self.keep_until(stream)
+
+    def check(self, stream: str, state: StreamState) -> None:
+        """Raises ExpiredError if the end of a stream has come. What lasts costs nothing.
+
+        Another process may have moved the end since that state: this is asked before it is refused.
+        """
+        ends = state.ends_us
+        if self._is_over(stream, ends):
+            [head] = self._backend.heads([stream]) if state.slides_us else [None]
+            if head is not None:
+                ends = max(ends, self.end(stream, head))
+            self.check_end(stream, ends)
+
+    def check_end(self, stream: str, ends_us: int) -> None:
+        """Raises ExpiredError if that end has come."""
+        if self._is_over(stream, ends_us):
+            raise ExpiredError(stream, expires_us=ends_us)
 
     def end(self, stream: str, head: Head) -> int:
         """Returns when a stream that is there ends, 0 if it lasts; reads one event at most once."""
         if head.expires_us or head.first > 1:
             return head.expires_us  # forks last
+        return self.lifetime(stream, head).end(head.time)
+
+    def lifetime(self, stream: str, head: Head) -> Lifetime:
+        """Returns how long a stream that is there lasts; reads one event at most once."""
+        if head.first > 1:
+            return LASTS
         known = self._known.get(stream)
         if known is None:
             # In a store where no stream ends by itself, which is nearly every one, no event is
-            # read. A stream that is there is never given an end later.
-            known = expires_of(self._backend.read(stream, limit=1)[0]) if self._some_end() else 0
+            # read. A stream that is there is never given a lifetime later.
+            ends = head.expires_us or self._some_end()
+            known = lifetime_of(self._backend.read(stream, limit=1)[0]) if ends else LASTS
             self.know(stream, known)
         return known
 
+    def known_lifetime(self, stream: str) -> Lifetime:
+        """Returns how long a stream lasts of which `kept` has just seen records."""
+        return self._known.get(stream, LASTS)
+
     def known_end(self, stream: str) -> int:
         """Returns when a stream ends of which `kept` has just seen records; 0 if it lasts."""
-        return self._known.get(stream, 0)
+        return self._newest.get(stream) or self._known.get(stream, LASTS).expires_us
 
-    def know(self, stream: str, expires_us: int) -> None:
-        """Keeps in mind when a stream ends: that never changes."""
+    def know(self, stream: str, lifetime: Lifetime) -> None:
+        """Keeps in mind how long a stream lasts: that never changes."""
         self._intended.pop(stream, None)  # it has begun
         if stream not in self._known:
             if len(self._known) >= _KNOWN_MAX:
                 self._known.pop(next(iter(self._known)), None)
-            self._known[stream] = expires_us
+            self._known[stream] = lifetime
 
     def kept(self, records: list[Record]) -> list[Record]:
         """Returns the records, of any streams, without those of streams whose end has come."""
         for record in records:
             if record.revision == 1:
-                self.know(record.stream, expires_of(record))
+                self.know(record.stream, lifetime_of(record))
         streams = dict.fromkeys(record.stream for record in records)
         if unknown := [stream for stream in streams if stream not in self._known]:
             if self._some_end():
-                for stream, head in zip(unknown, self._backend.heads(unknown), strict=True):
-                    self.know(stream, self.end(stream, head) if head is not None else 0)
+                self._look_up(unknown)
             else:
                 for stream in unknown:
-                    self.know(stream, 0)
-        gone = {stream for stream in streams if self._is_over(stream, self._known.get(stream, 0))}
+                    self.know(stream, LASTS)
+        ends = {
+            stream: self._known[stream].expires_us for stream in streams if stream in self._known
+        }
+        if slid := [stream for stream in ends if self._known[stream].slides_us]:
+            heads = zip(slid, self._backend.heads(slid), strict=True)
+            self._newest = {name: self.end(name, head) for name, head in heads if head is not None}
+            ends |= self._newest
+        gone = {stream for stream, end in ends.items() if self._is_over(stream, end)}
         return [record for record in records if record.stream not in gone] if gone else records
+
+    def _look_up(self, streams: list[str]) -> None:
+        for stream, head in zip(streams, self._backend.heads(streams), strict=True):
+            if head is not None and head.expires_us and self._is_over(stream, head.expires_us):
+                # A server that lets go by itself may have no event of it any more.
+                self.know(stream, Lifetime(head.expires_us))
+            else:
+                self.know(stream, LASTS if head is None else self.lifetime(stream, head))
 
     def _some_end(self) -> bool:
         """Returns whether any stream of the store ends by itself, or may do so."""
@@ -128,6 +198,10 @@ class Expiry:
         except CorruptError:
             return False  # nothing goes for that: retention asks for the holds itself
 
+    def is_held_past(self, stream: str, ends_us: int) -> bool:
+        """Returns whether an end has come, and a hold keeps the scope for those who read it."""
+        return self._has_come(stream, ends_us) and self.is_held(stream)
+
     def _is_over(self, stream: str, expires_us: int) -> bool:
         return self._has_come(stream, expires_us) and not self.is_held(stream)
 
@@ -136,3 +210,7 @@ class Expiry:
             return False
         self._intended.pop(stream, None)  # it has begun
         return self._backend.now_us(stream) >= expires_us
+
+
+def _no_term(level: str) -> None:
+    del level

@@ -103,4 +103,5 @@ def _end(state: StreamState) -> StreamEnd:
         state.removed_at,
         state.version,
         state.subject,
+        state.slides_us,
     )

@@ -88,6 +88,7 @@ from holdfast.core.event import (
     OF_STATE,
     UNKNOWN,
     Event,
+    Lifetime,
     StreamEnd,
     StreamState,
     advance,
@@ -353,8 +354,8 @@ class Log:
         self._keeps_meta = not self._is_split and keeps_meta(backend)
         self.record_keys = takes_record_keys(backend)
         self.blobs = Blobs(
-            backend.objects, self.routes.objects_of, self.expiry.keep_until, self._collected_us,
-            self.sealing, self._seal_of,
+            backend.objects, self.routes.objects_of, self.expiry.keep_blobs_until,
+            self._collected_us, self.sealing, self._seal_of,
         )  # fmt: skip
         # A backend on a server says how long a call may take; another has no such attribute.
         timeout_s: float | None = getattr(backend, "timeout_s", None)
@@ -756,22 +757,26 @@ class Log:
 
         Raises UsageError if a change does not fit: so no event is stored that cannot be folded.
         Time is moved up to the newest of every stream, so it never falls within one. It is this
-        host's, or what a server said that found this host's too far ahead (clause 22).
+        host's, or what a server said that found this host's too far ahead (clause 22). Where an end
+        slides it is that of the clock which judges the end.
         """
         proposed: ProposedCommit = request.work
         writes, reads = proposed.writes, proposed.reads
-        before, newest = list[StreamState](), 0
+        before, newest, sliding = list[StreamState](), 0, ""
         if proposed.guards:
             written = {write.stream: write.expected for write in writes}
             guarded = self._guarded(proposed.guards, written, overlay)
             reads += tuple((s, b.revision) for s, b in guarded.items() if s not in written)
             overlay = overlay | guarded
+        read_ends = self._ends_of(reads, overlay) if reads else ()
         for write in writes:
             base = self._base(write, overlay)
             before.append(base)
             newest = max(newest, base.time)
-        time = self.clock.now_us()
-        if self._server_us is not None:
+            if base.slides_us or (base.revision == 0 and self._will_slide(write.stream)):
+                sliding = write.stream
+        time = self._backend.now_us(sliding) if sliding else self.clock.now_us()
+        if self._server_us is not None and not sliding:
             time = min(time, self._server_us[0] + self.clock.boot_us() - self._server_us[1])
         actor, meta = proposed.actor or self._actor, proposed.meta
         if proposed.time is not None:
@@ -779,23 +784,19 @@ class Log:
             time = proposed.time
         elif newest > time:
             if newest > time + AHEAD_US:
-                times = [base.time for base in before]
-                self._tell_ahead(writes[times.index(newest)].stream, newest)
+                self._tell_ahead(
+                    writes[[base.time for base in before].index(newest)].stream, newest
+                )
             time = newest
-        appends: list[Append] = []
-        after: list[StreamState] = []
-        marks = proposed.marks
+        appends, after, marks = list[Append](), list[StreamState](), proposed.marks
         for write, base in zip(writes, before, strict=True):
             append, state = self._prepare_write(write, base, time, actor, meta)
             for validate in self._validators:
                 validate(write, base, state)
+            if append.renews_us:
+                marks = (*marks, Mark(EXPIRING, append.stream, append.renews_us))
             if append.expected == 0:
-                if append.expires_us:
-                    marks = (*marks, Mark(EXPIRING, append.stream, append.expires_us))
-                if self.unrecorded:
-                    level = self.unrecorded.get(append.stream.partition("/")[0])
-                    if level is not None and level not in marks:
-                        marks = (*marks, level)
+                marks = self._with_beginning(append, marks)
             elif append.expected == base.removed_at:
                 marks = (*marks, Cleared(ABSENT, append.stream))
             appends.append(append)
@@ -804,10 +805,41 @@ class Log:
                 reads, marks = self._guarded_by_subject(proposed, write, state, reads, marks)
         if len(appends) > 1 or self.limits is not None:
             self._check_appends(appends, before)
-        commit = Commit(time, actor, tuple(appends), reads, proposed.fence, marks, proposed.watch)
+        guards = (reads, proposed.fence, marks, proposed.watch, False, read_ends)
+        commit = Commit(time, actor, tuple(appends), *guards)
         if proposed.time is not None:
             self._imported = {a.stream: s.link for a, s in zip(appends, after, strict=True)}
         return PreparedCommit(request, commit, tuple(before), tuple(after))
+
+    def _with_beginning(
+        self, append: Append, marks: tuple[Mark | Cleared, ...]
+    ) -> tuple[Mark | Cleared, ...]:
+        """Returns the marks of a commit, with those that the beginning of a stream sets."""
+        if append.expires_us and not append.renews_us:
+            marks = (*marks, Mark(EXPIRING, append.stream, append.expires_us))
+        level = self.unrecorded.get(append.stream.partition("/")[0])
+        return marks if level is None or level in marks else (*marks, level)
+
+    def _will_slide(self, stream: str) -> bool:
+        """Says whether the end of a stream that begins now is to slide."""
+        term = self.expiry.term(stream)
+        return term is not None and term.slides
+
+    def _ends_of(
+        self, reads: Sequence[tuple[str, int]], overlay: dict[str, StreamState]
+    ) -> tuple[tuple[str, int], ...]:
+        """Returns the ends of streams that a commit has only read: of those that end."""
+        found: list[tuple[str, int]] = []
+        for stream, revision in reads:
+            known = overlay.get(stream) or self._states.get(stream) or self._ends.get(stream)
+            if known is not None and known.revision == revision:
+                ends_us = known.ends_us
+            else:
+                [head] = self._backend.heads((stream,))
+                ends_us = 0 if head is None else self.expiry.end(stream, head)
+            if ends_us and not self.expiry.is_held_past(stream, ends_us):
+                found.append((stream, ends_us))
+        return tuple(found)
 
     def _check_appends(self, appends: Sequence[Append], before: Sequence[StreamState]) -> None:
         """Raises what forbids to write these at once, or to write them at all."""
@@ -845,7 +877,7 @@ class Log:
         """Returns the events of a write, each with revision, time and link, and the state after."""
         new_events = write.new_events
         stream, key, blobs = write.stream, write.key, self.blobs.read
-        expires_us = base.expires_us
+        expires_us = base.ends_us if base.slides_us else base.expires_us
         if write.follows and not 0 <= base.removed_at < write.follows:
             self._check_life(write)
         if base.revision == 0 or write.expires or write.parent is not None:
@@ -896,8 +928,8 @@ class Log:
         if schema is not None:
             self.typed.check(write, before.root, state, schema)
         is_fork = write.origin is not None
-        append = Append(stream, base.revision, tuple(records), is_fork, base.link, expires_us)
-        return append, state
+        ends = (expires_us, state.ends_us if state.slides_us else 0)
+        return Append(stream, base.revision, tuple(records), is_fork, base.link, *ends), state
 
     # --- what is sealed ----------------------------------------------------------------------
 
@@ -998,19 +1030,19 @@ class Log:
         self, write: StreamWrite, base: StreamState
     ) -> tuple[int, tuple[NewEvent, ...]]:
         """Returns when a stream ends, and the events of a write, led by what opens its scope."""
-        stream, expires_us, new_events = write.stream, base.expires_us, write.new_events
-        begins = False
+        stream, expires_us, new_events = write.stream, base.ends_us, write.new_events
+        begins, lifetime = False, event.LASTS
         if base.revision == 0:
-            expires_us = self.expiry.begin(stream)
+            lifetime = self.expiry.begin(stream)
+            expires_us = lifetime.expires_us
             if write.id == "":
                 raise unnamed(stream)
             begins = expires_us > 0 or write.id is not None
         elif write.expires and not expires_us:
             raise lasts(stream)
         if begins or (write.parent is not None and base.parent != write.parent):
-            said = (expires_us, write.id) if begins else (0, None)
-            opened = NewEvent(event.OPENED, event.opened_payload(write.parent, *said))
-            new_events = self._led(opened, new_events)
+            payload = event.opened_payload(write.parent, lifetime, write.id if begins else None)
+            new_events = self._led(NewEvent(event.OPENED, payload), new_events)
         return expires_us, new_events
 
     def _check_life(self, write: StreamWrite) -> None:
@@ -1126,8 +1158,7 @@ class Log:
             if changed := guard.changed_paths(state):
                 raise conflict(stream, guard.state.revision, state.revision, changed)
             if state.expires_us:
-                # No event says that a scope has ended, so no revision tells the backend of it.
-                self.expiry.check(stream, state.expires_us)
+                self.expiry.check(stream, state)
             found[stream] = state
         return found
 
@@ -1144,8 +1175,8 @@ class Log:
             head = self.head(write.stream)
             if head is None:
                 return EMPTY
-            ends = self.expiry.end(write.stream, head)
-            end = end_of(self.record(write.stream, head.revision), ends)
+            lifetime = self.expiry.lifetime(write.stream, head)
+            end = end_of(self.record(write.stream, head.revision), lifetime)
             self.folds.keep(write.stream, end)
         if end.version < 0 and not write.keeps_state:
             return self.newest(write.stream)  # only the fold knows whether the state has a schema
@@ -1190,7 +1221,7 @@ class Log:
         head = self.head(stream)
         if head is None or not 0 < revision <= head.revision:
             return self.at(stream, revision)  # which says what there is
-        return end_of(self.record(stream, revision), self.expiry.end(stream, head))
+        return end_of(self.record(stream, revision), self.expiry.lifetime(stream, head))
 
     def _accept(self, one: PreparedCommit, receipt: Receipt) -> None:
         """Keeps the states that a durable commit made, and answers its request."""
@@ -1201,7 +1232,7 @@ class Log:
             else:
                 self.folds.keep(stream, state)
             if append.expires_us:
-                self.expiry.know(stream, append.expires_us)
+                self.expiry.know(stream, Lifetime(state.expires_us, state.slides_us))
             size = EVENT_OVERHEAD_BYTES
             for record in append.records:
                 size += len(record.payload)
@@ -1246,8 +1277,7 @@ class Log:
             )
             return
         if refusal.reason == "expired":
-            [ends] = [a.expires_us for a in one.commit.appends if a.stream == refusal.stream]
-            one.request.fail(ExpiredError(refusal.stream, expires_us=ends))
+            self._judge_expired(one, refusal.stream)
             return
         if refusal.reason == "duplicate":
             try:
@@ -1279,6 +1309,29 @@ class Log:
             self._load(write.stream, refusal.head, refusal.head.revision)
         else:
             self._refreshed(write)  # what came between, so that the retry follows it
+
+    def _judge_expired(self, one: PreparedCommit, stream: str) -> None:
+        """Answers a commit that came after the end of a stream, unless that end has been moved.
+
+        It was judged by the end that was known here. Another process may have written since, and
+        so moved it: then what is in memory is read anew, which raises if that end has come too.
+        """
+        proposed: ProposedCommit = one.request.work
+        [head] = self._backend.heads((stream,))
+        for write, base in zip(proposed.writes, one.before, strict=True):
+            if write.stream == stream and head is not None and head.link != base.link:
+                self.expiry.check_end(stream, self.expiry.end(stream, head))
+                self._refreshed(write)
+                return
+        expected = dict(one.commit.reads).get(stream)
+        if expected is not None and head is not None and head.revision != expected:
+            if (stream, expected) in proposed.reads:
+                raise conflict(stream, expected, head.revision)
+            self.newest(stream)  # what is guarded of it is compared again
+            return
+        ends = {append.stream: append.expires_us for append in one.commit.appends}
+        ends |= dict(one.commit.read_ends)
+        raise ExpiredError(stream, expires_us=ends[stream])
 
     def _is_of_another_life(self, one: PreparedCommit) -> bool:
         """Says whether a commit with keys was prepared on a life that is over; reads it anew."""
@@ -1395,7 +1448,7 @@ class Log:
         else:
             self._used.add(stream)
         if state.expires_us:
-            self.expiry.check(stream, state.expires_us)
+            self.expiry.check(stream, state)
         return state
 
     def newest_of(self, streams: Sequence[str]) -> list[StreamState | None]:
@@ -1440,7 +1493,7 @@ class Log:
             if state is None or (state.revision, state.link) != (head.revision, head.link):
                 state = self._load(stream, head, head.revision)
             if state.expires_us:
-                self.expiry.check(stream, state.expires_us)
+                self.expiry.check(stream, state)
         except ExpiredError:
             return None
         return state
@@ -1454,7 +1507,7 @@ class Log:
         if state is not None and state.revision == head.revision and state.link == head.link:
             self._used.add(stream)
             if state.expires_us:
-                self.expiry.check(stream, state.expires_us)
+                self.expiry.check(stream, state)
             return state
         return None
 
@@ -1465,7 +1518,7 @@ class Log:
         state = self._states.get(stream)
         if state is not None and state.revision == revision:
             if state.expires_us:
-                self.expiry.check(stream, state.expires_us)
+                self.expiry.check(stream, state)
             return state
         head = self.head(stream)
         if head is None or not 0 < revision <= head.revision:
@@ -1601,7 +1654,7 @@ class Log:
         event that the state ends with is read again, which shows that the stream still has it.
         """
         if base.expires_us:
-            self.expiry.check(stream, base.expires_us)
+            self.expiry.check(stream, base)
         if stream not in self._busy:
             [head] = self._backend.heads((stream,))
             if head is None:
@@ -1659,7 +1712,7 @@ class Log:
         """Returns where a stream is, None if there is none; raises ExpiredError if it ended."""
         head = self._backend.heads([stream])[0]
         if head is not None:
-            self.expiry.check(stream, self.expiry.end(stream, head))
+            self.expiry.check_end(stream, self.expiry.end(stream, head))
         return head
 
     def contradicted(self, stream: str, head: Head, found: str, revision: int) -> CorruptError:
@@ -1823,7 +1876,8 @@ class Log:
         kept = self.expiry.kept([record for record in records if record is not None])
         for record in records:
             if record is not None and record not in kept:
-                raise ExpiredError(record.stream, expires_us=event.expires_of(record))
+                ends_us = self.expiry.known_end(record.stream)
+                raise ExpiredError(record.stream, expires_us=ends_us)
         return records
 
     def find(

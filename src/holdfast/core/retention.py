@@ -243,7 +243,7 @@ def _ended(log: Log, stream: str, head: Head) -> tuple[Why, int, int] | None:
     if ends_us and log.expiry.is_due(stream, head):
         return "expired", ends_us, head.revision
     newest = log.record(stream, head.revision)
-    end = end_of(newest, 0) if newest.payload != GONE else None
+    end = end_of(newest) if newest.payload != GONE else None
     if end is not None and end.dropped:
         return "closed", newest.time, end.closed_at - 1
     removed_at = log.life(stream, head.revision)

@@ -44,7 +44,17 @@ from holdfast.core.copy import (
     Progress,
     parts_of,
 )
-from holdfast.core.event import FORKED, ORIGIN, SEALED, expires_of, follows, ops_of, origin_of
+from holdfast.core.event import (
+    FORKED,
+    LASTS,
+    ORIGIN,
+    SEALED,
+    Lifetime,
+    follows,
+    lifetime_of,
+    ops_of,
+    origin_of,
+)
 from holdfast.core.log import Log
 from holdfast.errors import ConflictError, CorruptError, ExpiredError, HoldfastError
 
@@ -95,10 +105,15 @@ class Remains:
         self._gaps = 0
         self._seen: dict[str, int] = {}
         self.ends: dict[str, tuple[int, bytes]] = {}
-        self.expires: dict[str, int] = {}
+        self.lifetimes: dict[str, Lifetime] = {}
+        self.times: dict[str, int] = {}
         self.cut: dict[str, CutStream] = {}
         self.findings: list[Finding] = []
         self.events = 0
+
+    def end(self, stream: str) -> int:
+        """Returns when a stream ends by itself, 0 if it lasts: its events say it."""
+        return self.lifetimes.get(stream, LASTS).end(self.times.get(stream, 0))
 
     def note(self, damage: Finding | Gap) -> None:
         """Takes in damage; after a Gap every stream is in doubt that does not go on."""
@@ -124,7 +139,8 @@ class Remains:
                 self._seen[stream] = self._gaps
                 self.events += 1
                 if record.revision == 1:
-                    self.expires[stream] = expires_of(record)
+                    self.lifetimes[stream] = lifetime_of(record)
+                self.times[stream] = record.time
                 return True
             cut = CutStream(stream, known[0] if known else 0, problem)
             self.cut[stream] = cut
@@ -256,10 +272,10 @@ class _Salvage:
         return link
 
     def _ends(self, streams: list[str]) -> dict[str, int]:
-        """Returns when each stream ends by itself, -1 where it has: its first event says it."""
+        """Returns when each stream ends by itself, -1 where it has: its events say it."""
         ends: dict[str, int] = {}
         for stream in streams:
-            end = self._remains.expires.get(stream, 0)
+            end = self._remains.end(stream)
             is_over = end and self._source._backend.now_us(stream) >= end
             ends[stream] = -1 if is_over else end
         return ends

@@ -463,9 +463,10 @@ class _Header(Struct, array_like=True):
 
 
 class _SealedHeader(_Header, array_like=True):
-    """That of a subject's scope: what comes after it is sealed."""
+    """One that says whose scope it is, so that what comes after it is sealed; or that it slides."""
 
     subject: str | None = None
+    slides_us: int = 0
 
 
 class _Growth(Struct):
@@ -601,6 +602,7 @@ class Snapshots:
             header.removed_at,
             header.schema,
             header.subject,
+            header.slides_us,
         )
 
     def _write(self, stream: str, state: StreamState, growth: _Growth) -> None:
@@ -620,13 +622,14 @@ class Snapshots:
         packed = pack(state.root)
         header = _Header(*fields)
         try:
+            if state.subject is not None or state.slides_us:
+                header = _SealedHeader(*fields, state.subject, state.slides_us)
             if state.subject is not None:
-                header = _SealedHeader(*fields, state.subject)
                 packed = self._sealing.of(state.subject).seal(packed)
             rest = codec.encode_plain(header) + b"\n" + packed
             name = _name(stream, state.revision)
             data = sha256(rest).digest() + rest
-            self._objects_of(stream).put("snapshot", name, data, expires_us=state.expires_us)
+            self._objects_of(stream).put("snapshot", name, data, expires_us=state.ends_us)
         except HoldfastError as error:
             # The commit is durable already; a snapshot that cannot be written (disk full, a store
             # that is open read-only) must not turn it into an error. It is tried again when as much

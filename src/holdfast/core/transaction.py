@@ -372,7 +372,7 @@ class View:
             state = self._log.state_at(name, self._moment, self._bases.get(name))
             self._seen[name] = state
         elif state.expires_us:
-            self._log.expiry.check(name, state.expires_us)
+            self._log.expiry.check(name, state)
         return state
 
 

@@ -145,7 +145,17 @@ def path_in(root: Path, name: str) -> Path:
 
 def load_settings(root: Path) -> Settings:
     """Returns what the project's holdfast.toml says of it; the defaults if it says nothing."""
-    path = path_in(root, FILE)
+    settings = _read_settings(path_in(root, FILE))
+    _check_numbers(settings)
+    names = [getattr(settings.files, name) for name in Files.__struct_fields__]
+    for name in names:
+        path_in(root, check_name(name, "a file of [project.files]"))
+    if len(set(names)) < len(names):
+        raise UsageError(f'[project.files] of "{root / FILE}" has one file for two kinds')
+    return settings
+
+
+def _read_settings(path: Path) -> Settings:
     try:
         with open(path, "rb") as file:
             data = file.read(BYTES_MAX + 1)
@@ -156,20 +166,13 @@ def load_settings(root: Path) -> Settings:
     if len(data) > BYTES_MAX:
         raise UsageError(f'configuration file "{path}" is larger than {BYTES_MAX} bytes')
     try:
-        settings = msgspec.convert(tomllib.loads(data.decode("utf-8")), _Sections).project
+        return msgspec.convert(tomllib.loads(data.decode("utf-8")), _Sections).project
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise UsageError(
             f'[project] of "{path}" cannot be read: {error}',
             hint="it has id, budget, checkpoints, views, compact_at, slow, [project.files], "
             "[project.limits] and [project.retention]",
         ) from error
-    _check_numbers(settings)
-    names = [getattr(settings.files, name) for name in Files.__struct_fields__]
-    for name in names:
-        path_in(root, check_name(name, "a file of [project.files]"))
-    if len(set(names)) < len(names):
-        raise UsageError(f'[project.files] of "{path}" has one file for two kinds')
-    return settings
 
 
 def _check_numbers(settings: Settings) -> None:

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from holdfast.backends.protocol import GONE, Record
 from holdfast.core import codec, event
-from holdfast.core.event import Event, expires_of
+from holdfast.core.event import Event
 from holdfast.core.layers import reserved_prefixes
 from holdfast.core.own_event import OWN
 from holdfast.errors import ExpiredError
@@ -94,8 +94,9 @@ class Batch:
         for record in records:
             position = 0 if is_split else int(record.position)
             self._changes.logged.append(documents.log_document(record, position))
-            if record.revision == 1 and (expires := expires_of(record)):
-                self._changes.expiring[record.stream] = expires
+            lifetime = self._log.expiry.known_lifetime(record.stream)
+            if lifetime.expires_us and (record.revision == 1 or lifetime.slides_us):
+                self._changes.expiring[record.stream] = lifetime.end(record.time)
             if record.type == event.FORKED:
                 self._changes.origins[record.stream] = event.origin_of(record)[0]
             if record.subject is not None:

@@ -494,8 +494,13 @@ class QueryIndex:
         forks = [(stream, origin) for stream, origin in changes.origins.items()]
         session.many("INSERT INTO forks (stream, origin) VALUES (?, ?)", forks)
         session.many(
-            "INSERT INTO expiring (stream, expires) VALUES (?, ?)", changes.expiring.items()
+            "INSERT INTO expiring (stream, expires) VALUES (?, ?) "
+            "ON CONFLICT (stream) DO UPDATE SET expires = excluded.expires",
+            changes.expiring.items(),
         )
+        # What was found before of a scope whose end slides ends with it.
+        moved = [(expires, stream) for stream, expires in changes.expiring.items()]
+        session.many("UPDATE docs SET expires = ? WHERE scope = ?", moved)
         expiring: dict[str, int] = dict(session.ask("SELECT stream, expires FROM expiring"))  # pyright: ignore[reportArgumentType]
         sealed = {record.stream for record in records if record.subject is not None}
         session.many(

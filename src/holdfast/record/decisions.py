@@ -46,6 +46,7 @@ from holdfast.core.arguments import (
 )
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite, changed
 from holdfast.core.event import Event, from_datetime, to_datetime, version_of
+from holdfast.core.expiry import Term
 from holdfast.core.intent import acts, verifiers
 from holdfast.core.layers import reserved_prefixes
 from holdfast.core.meta import joined, source_and_trust
@@ -409,7 +410,8 @@ BREACHED = "policy.breached"
 POLICY_S = 5.0
 """How long a run does without another look at a policy that was off."""
 POLICY_STREAM = "policy/store"
-"""Its state has what the store says: "effects", "keep" by level, "secrets" by pattern of scopes."""
+"""Its state has what the store says: "effects", "keep" and "expires" by level, "secrets" by pattern
+of scopes."""
 
 PolicyMode = Literal["off", "warn", "refuse"]
 
@@ -428,6 +430,24 @@ def kept_when_closed(context: RecordContext, level: str) -> bool | None:
     """Returns what the store says about the state of a level's closed scopes; None if nothing."""
     kept = context.policy_log.newest(POLICY_STREAM).root.get("keep", {})
     return kept.get(level)
+
+
+def term_of_level(context: RecordContext, reserved: frozenset[str], level: str) -> Term | None:
+    """Returns how long the store says that a level's new scopes last; None if for good.
+
+    No user says how long the streams of layers last, whose levels are reserved.
+    """
+    if level in reserved:
+        return None
+    return terms_of_levels(context).get(level)
+
+
+def terms_of_levels(context: RecordContext) -> dict[str, Term]:
+    """Returns how long the store says that new scopes last, by level."""
+    said = context.policy_log.newest(POLICY_STREAM).root.get("expires", {})
+    return {
+        level: Term(one["ttl_s"], one["slides"]) for level, one in said.items() if one is not None
+    }
 
 
 def secret_rules(context: RecordContext) -> dict[str, Mode]:

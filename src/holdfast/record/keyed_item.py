@@ -193,7 +193,7 @@ def is_closed(log: Log, stream: str) -> bool:
     if head is None:
         return False
     [newest] = log.records(stream, after=head.revision - 1, until=head.revision)
-    return event.end_of(newest, 0).closed_at > 0
+    return event.end_of(newest).closed_at > 0
 
 
 def check_not_dropped(log: Log, stream: str) -> None:

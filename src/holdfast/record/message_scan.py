@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from holdfast.backends.protocol import Record
+from holdfast.backends.protocol import GONE, Record
 from holdfast.core import codec, event
 from holdfast.core.log import Log
 from holdfast.errors import ClosedError, CorruptError
@@ -206,7 +206,8 @@ class Scan:
             if record.revision <= self.floor:
                 break
             if record.type == ADDED:
-                if record.revision not in self.removed:
+                # What a policy let go of is not there any more, as if it were deleted.
+                if record.revision not in self.removed and record.payload != GONE:
                     found.append(record)
             elif record.type in _CHANGES:
                 jump = self._apply(record)
@@ -265,6 +266,8 @@ class Scan:
                 )
                 self.summary = record
             return None
+        if record.payload == GONE:
+            return None  # an edit, of a message that was let go of with it
         at = self._lower(codec.decode_as(record.payload, _AtData).at, record)
         if kind == EDITED:
             self.edits.setdefault(at, []).append(record.payload)
@@ -302,7 +305,9 @@ class Scan:
                 found += [
                     record
                     for record in self._read(at, upto)
-                    if record.type == ADDED and record.revision not in self.removed
+                    if record.type == ADDED
+                    and record.revision not in self.removed
+                    and record.payload != GONE
                 ]
                 at = upto
         return found
@@ -393,6 +398,11 @@ class Scans:
         self._log = log
         self._mutex = threading.Lock()
         self._scans: OrderedDict[tuple[str, bool], Scan] = OrderedDict()
+
+    def forget(self) -> None:
+        """Drops every scan: some of what they were made of was let go of."""
+        with self._mutex:
+            self._scans.clear()
 
     def newest(self, stream: str, *, original: bool = False) -> Scan:
         """Returns the scan of a stream as it is now; one lookup tells whether it is current."""

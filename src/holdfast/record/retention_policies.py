@@ -3,7 +3,8 @@
 A policy without types is about whole scopes. What it is for is removed, as `remove` does it, and is
 in the bin then: until the time of grace is over, `unretain` brings it back whole, and `retain` lets
 go of its bytes after that. A policy with types is about events of the user's own in scopes that
-stay: their data goes, once it is as old as the policy and the time of grace say. One with the type
+stay, or with the word `messages` about what was said there: that data goes, once it is as old as
+the policy and the time of grace say. One with the type
 `state` is about the changes of their states, of which a base is made first (`compaction.py`).
 
 Nothing that is under way is removed: an open decision, an unfinished run, a live worker. A hold
@@ -13,14 +14,14 @@ beats every policy.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.backends.protocol import GONE, Head
 from holdfast.core import compaction
-from holdfast.core.arguments import Duration, check_duration, check_whole
+from holdfast.core.arguments import Duration, check_duration, check_flag, check_ttl, check_whole
 from holdfast.core.event import CORE_TYPES, to_datetime
 from holdfast.core.layers import held_by
 from holdfast.core.limits import DiskWatch, Quota, check_pattern, check_size, fits
@@ -35,11 +36,15 @@ from holdfast.core.retention import (
     kept_for_forks,
 )
 from holdfast.errors import ConflictError, NotFoundError, UsageError, show_value
+from holdfast.record import message_events
 
 if TYPE_CHECKING:
     from holdfast.scope import Scope
 
 M = TypeVar("M")
+MESSAGES = "messages"
+"""In place of types: what was said, by whom it may be, with calls of tools and their results."""
+_SAID = (message_events.ADDED, message_events.EDITED)
 STATE = "state"
 """In place of types: the changes of the state, whose past is folded into a base."""
 
@@ -49,10 +54,11 @@ class RetentionPolicy(Struct, frozen=True):
 
     Without `types`: scopes that were not written to for `older_than` are removed, and all but the
     newest `count`, and all but the newest that hold `bytes` of data together. With `types`, the
-    names of types of your own events (`*` at the end is any ending): in each scope their data goes
-    by the same three. With `types=["state"]` old changes of the state go so: its checkpoints, and
-    every state since the cut, are still known. What one of several names goes, whatever the others
-    keep.
+    names of types of your own events (`*` at the end is any ending), or "messages" for what was
+    said, calls of tools and their results with it: in each scope their data goes by the same three.
+    A message that went is not listed any more; summaries of compacted ones stay. With
+    `types=["state"]` old changes of the state go so: its checkpoints, and every state since the
+    cut, are still known. What one of several names goes, whatever the others keep.
     """
 
     scopes: str
@@ -105,15 +111,19 @@ def _stored_types(policy: RetentionPolicy) -> tuple[str, ...]:
             )
         return compaction.CHANGES
     for type in policy.types:
+        if type == MESSAGES:
+            continue
         if not isinstance(type, str) or not type:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"a type is the name of an own event, found {show_value(type)}")
         if type in CORE_TYPES or "." in type:
             raise UsageError(
                 f'a policy is for types of your own events, found "{type}": data of that type says '
                 "how scopes hang together",
-                hint="leave types out to have whole scopes removed",
+                hint=f'leave types out to have whole scopes removed; "{MESSAGES}" is what was said',
             )
-    return tuple(OWN + type for type in policy.types)
+    own = [type for type in policy.types if type != MESSAGES]
+    said = _SAID if MESSAGES in policy.types else ()
+    return (*said, *(OWN + type for type in own))
 
 
 class _Due(Struct, frozen=True):
@@ -136,8 +146,16 @@ class AppliedPolicies:
         names: Callable[[], list[str]],
         scope_of: Callable[[str], Scope],
         grace_s: float,
+        before: Callable[[str, Head], None] | None = None,
+        said: str = "",
     ) -> None:
-        """`names` lists the scopes of the store, and `scope_of` returns one."""
+        """`names` lists the scopes of the store, and `scope_of` returns one.
+
+        `before` is called before a scope is removed; what it raises keeps the scope. `said` stands
+        before the policy where it is told.
+        """
+        self._before = before
+        self._said = said
         self._log = log
         self._retainer = retainer
         self._policies = policies
@@ -155,7 +173,8 @@ class AppliedPolicies:
         """Returns which scopes would be removed; raises UsageError if a policy is for none."""
         due = self._due()
         binned = [_binned(one) for one in due if one.scope not in held]
-        return Retention([], 0, [one.scope for one in due if one.scope in held], [], True, binned)
+        kept = [one.scope for one in due if one.scope in held]
+        return Retention([], 0, kept, [], True, binned, self.refused)
 
     def apply(self, held: set[str]) -> Retention:
         """Removes those scopes, each told of first; one that is in use stays, and is named."""
@@ -164,7 +183,10 @@ class AppliedPolicies:
             if one.scope in held:
                 kept.append(one.scope)
                 continue
-            self._retainer.tell_binned(one.scope, one.head.revision, str(one.policy))
+            if self._before is not None:
+                self._before(one.scope, one.head)
+            policy = f"{self._said}{one.policy}"
+            self._retainer.tell_binned(one.scope, one.head.revision, policy)
             self._removed.add(one.scope)
             try:
                 self._scope_of(one.scope).remove(expected=one.head.revision)
@@ -253,10 +275,16 @@ class AppliedPolicies:
                 until = self._cut(policy, types, name, head, after)
                 if until <= after:
                     continue
-                if STATE not in policy.types:
+                if MESSAGES in policy.types and (under_way := self._under_way(name)):
+                    self.refused[name] = under_way  # who is at work there may look back
+                elif STATE not in policy.types:
                     yield Condemned(name, "policy", self._now_us, after, until, types)
                 elif (one := self._compacted(name, head, after, until, dry_run)) is not None:
                     yield one
+
+    def _under_way(self, name: str) -> str:
+        context = self._scope_of(name)._context  # pyright: ignore[reportPrivateUsage]
+        return "; ".join(held_by(context, name))
 
     def _compacted(
         self, name: str, head: Head, after: int, cut: int, dry_run: bool
@@ -272,10 +300,9 @@ class AppliedPolicies:
         found = Condemned(name, "compacted", self._now_us, after, cut, compaction.TYPES)
         if dry_run or name in self._retainer.held():
             return replace(found, kept=compaction.must_stay(self._log, name, head))
-        scope = self._scope_of(name)
-        under_way = list(held_by(scope._context, name))  # pyright: ignore[reportPrivateUsage]
-        if under_way or scope.is_closed:
-            self.refused[name] = "; ".join(under_way) or "it is closed, and takes no base"
+        under_way = self._under_way(name)
+        if under_way or self._scope_of(name).is_closed:
+            self.refused[name] = under_way or "it is closed, and takes no base"
             return None
         try:
             held = compaction.write_base(self._log, name, head, after=after, cut=cut)
@@ -349,19 +376,39 @@ def unretain(log: Log, retainer: Retainer, scope: Scope) -> int:
 # --- in a file ------------------------------------------------------------------------------------
 
 
+class LevelRule:
+    """What a TOML file says of the scopes of a level: when they end, and what closing one does."""
+
+    def __init__(
+        self,
+        *,
+        expires: Duration | None = None,
+        slides: bool = True,
+        on_close: Literal["keep", "drop"] | None = None,
+    ) -> None:
+        if expires is not None:
+            check_ttl(expires)
+        if on_close not in (None, "keep", "drop"):
+            raise UsageError(f'on_close is "keep" or "drop", found {show_value(on_close)}')
+        self.expires = expires
+        self.slides = check_flag(slides, "slides")
+        self.on_close = on_close
+
+
 class Care(Struct, frozen=True):
     """What a TOML file says of a store beside where it is."""
 
     retention: tuple[RetentionPolicy, ...] = ()
     quotas: tuple[Quota, ...] = ()
     disk: DiskWatch | None = None
+    levels: dict[str, LevelRule] = {}
 
 
 _EXAMPLE = 'write [[retention]], then lines such as scopes = "conversation/*", older_than = "90d"'
 
 
 def read_care(path: str, tables: Mapping[str, Any]) -> Care:
-    """Returns what `[[retention]]`, `[[quota]]` and `[disk]` of a file say.
+    """Returns what `[[retention]]`, `[[quota]]`, `[disk]` and `[levels.NAME]` of a file say.
 
     Raises UsageError that names the table.
     """
@@ -370,7 +417,9 @@ def read_care(path: str, tables: Mapping[str, Any]) -> Care:
     disk = None
     if "disk" in tables:
         disk = _made(path, "[disk]", DiskWatch, tables["disk"])
-    return Care(tuple(policies), tuple(quotas), disk)
+    levels = cast("dict[str, object]", tables.get("levels", {}))
+    rules = {name: _made(path, f"[levels.{name}]", LevelRule, one) for name, one in levels.items()}
+    return Care(tuple(policies), tuple(quotas), disk, rules)
 
 
 def _each(path: str, tables: Mapping[str, Any], name: str, kind: Callable[..., M]) -> Iterator[M]:

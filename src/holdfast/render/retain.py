@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from holdfast.archive import Archived
 from holdfast.core.retention import Binned, Hold, LetGo, Retention
 from holdfast.render.text import time_text
 
@@ -46,6 +47,17 @@ def _binned(one: Binned) -> dict[str, Any]:
 def binned_document(binned: Sequence[Binned]) -> dict[str, Any]:
     """Returns the scopes that policies have removed and that can be brought back."""
     return {"binned": [_binned(one) for one in binned]}
+
+
+def archived_document(done: Archived) -> dict[str, Any]:
+    """Returns what was moved into an archive, or would be."""
+    return {
+        "dry_run": done.dry_run,
+        "scopes": [_binned(one) for one in done.scopes],
+        "events": done.events,
+        "held": done.held,
+        "refused": done.refused,
+    }
 
 
 def unretained_document(scope: str, revision: int) -> dict[str, Any]:

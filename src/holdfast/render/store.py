@@ -11,6 +11,7 @@ from msgspec import Struct, to_builtins
 from holdfast.core.check import Report
 from holdfast.core.consumers import GroupStatus
 from holdfast.core.copy import Copied
+from holdfast.core.expiry import Term
 from holdfast.core.leases import Worker
 from holdfast.core.page import Page
 from holdfast.core.salvage import Salvaged
@@ -186,3 +187,18 @@ def secrets_document(rules: Mapping[str, str]) -> dict[str, Any]:
 def architecture_document(kinds: Sequence[StateKind]) -> dict[str, Any]:
     """Returns every kind of state with what it is for."""
     return {"kinds": [to_builtins(kind) for kind in kinds]}
+
+
+def touched_document(scope: str, ends: datetime) -> dict[str, Any]:
+    """Returns when a scope that was touched ends."""
+    return {"scope": scope, "expires_at": time_text(ends)}
+
+
+def expiry_document(terms: Mapping[str, Term]) -> dict[str, Any]:
+    """Returns how long the scopes of levels last, by level."""
+    return {
+        "expiry": {
+            level: {"ttl_s": term.ttl_s, "slides": term.slides}
+            for level, term in sorted(terms.items())
+        }
+    }

@@ -1,4 +1,4 @@
-"""Clauses 18 and 30: streams that end by themselves, and those that are kept all the same."""
+"""Clauses 18, 30, 36 and 37: streams that end by themselves, or are kept all the same."""
 
 from __future__ import annotations
 
@@ -140,6 +140,70 @@ class ExpiryClauses(Trial):
         self.pass_time(clock, TTL_S + 1)
         assert backend.objects.get("blob", "cd") == b"for good"
         assert "cd" in backend.objects.names("blob")
+
+    def test_clause_36_an_end_that_moved_holds_for_all_that_the_stream_has(
+        self, backend: Backend, clock: FakeClock, build: RecordBuilder
+    ) -> None:
+        ends = _end(backend)
+        later = ends + (TTL_S - 10) * 1_000_000
+        first = build.append("a", b"1", b"2", key="k", checkpoint="p", expires_us=ends)
+        accepted(backend, build.commit(first))
+        self.pass_time(clock, TTL_S - 10)
+        behind = head_of(backend, "a")
+        moves = build.append("a", behind=behind, expires_us=ends, renews_us=later)
+        accepted(backend, build.commit(moves))
+        self.pass_time(clock, 20)  # the first end has come
+        assert len(backend.read("a")) == 3
+        assert [record.stream for record in backend.read_all()] == ["a", "a", "a"]
+        assert [found.revision for found in backend.find("a", key="k")] == [1]
+        assert [found.revision for found in backend.find("a", checkpoint="p")] == [2]
+        assert head_of(backend, "a").expires_us in (0, later)
+        behind = head_of(backend, "a")
+        accepted(backend, build.commit(build.append("a", behind=behind, expires_us=later)))
+        self.pass_time(clock, TTL_S)
+        behind = head_of(backend, "a")
+        late = build.append("a", behind=behind, expires_us=later, renews_us=later * 2)
+        assert refused(backend, build.commit(late)).reason == "expired"
+        assert head_of(backend, "a").revision == 4
+        assert list(backend.inspect.verify(read_all=True)) == []
+
+    def test_clause_36_what_is_refused_moves_no_end(
+        self, backend: Backend, clock: FakeClock, build: RecordBuilder
+    ) -> None:
+        ends = _end(backend)
+        accepted(backend, build.commit(build.append("a", expires_us=ends)))
+        accepted(backend, build.commit(build.append("b", expires_us=ends)))
+        head, other = head_of(backend, "a"), head_of(backend, "b")
+        ahead = build.append("a", behind=other, expires_us=ends, renews_us=ends * 2)
+        read = build.commit(ahead, reads=[("b", 7)])
+        assert refused(backend, read).reason == "conflict"
+        assert head_of(backend, "a") == head
+        self.pass_time(clock, TTL_S + 1)
+        late = build.append("a", behind=head, expires_us=ends)
+        assert refused(backend, build.commit(late)).reason == "expired"
+
+    def test_clause_37_a_commit_stands_on_no_stream_that_has_ended(
+        self, backend: Backend, clock: FakeClock, build: RecordBuilder
+    ) -> None:
+        ends = _end(backend)
+        accepted(backend, build.commit(build.append("a", expires_us=ends)))
+        reads, read_ends = [("a", 1)], [("a", ends)]
+        first = build.commit(build.append("b"), reads=reads, read_ends=read_ends)
+        accepted(backend, first)
+        self.pass_time(clock, TTL_S + 1)
+        behind = head_of(backend, "b")
+        append = build.append("b", behind=behind)
+        marks = [Mark("i", "m")]
+        late = build.commit(append, marks=marks, reads=reads, read_ends=read_ends)
+        neighbour = build.commit(build.append("c"))
+        outcomes = backend.commit([late, neighbour])
+        assert isinstance(outcomes[0], Refusal)
+        assert (outcomes[0].reason, outcomes[0].stream) == ("expired", "a")
+        assert isinstance(outcomes[1], Receipt)
+        assert head_of(backend, "b").revision == 1
+        assert backend.marks.list() == []
+        silent = build.commit(marks=marks, reads=reads, read_ends=read_ends)
+        assert refused(backend, silent).reason == "expired"
 
     def test_clause_30_what_is_kept_is_there_past_its_end(
         self, backend: Backend, clock: FakeClock, build: RecordBuilder

@@ -31,6 +31,7 @@ class RecordBuilder:
         meta: str | None = None,
         type: str = CHANGED,
         expires_us: int = 0,
+        renews_us: int = 0,
     ) -> Append:
         """Returns an append of one record per payload, behind what the stream ends with.
 
@@ -60,7 +61,7 @@ class RecordBuilder:
             record = linked(record, link)
             link = record.link
             records.append(record)
-        return Append(stream, expected, tuple(records), fork, expires_us=expires_us)
+        return Append(stream, expected, tuple(records), fork, None, expires_us, renews_us)
 
     def commit(
         self,
@@ -69,12 +70,14 @@ class RecordBuilder:
         fence: Fence | None = None,
         marks: Sequence[Mark | Cleared] = (),
         watch: Sequence[str] = (),
+        read_ends: Sequence[tuple[str, int]] = (),
     ) -> Commit:
         """Returns the commit of appends that were built since the last one."""
         time, self.time = self.time, self.time + 1
         return Commit(
-            time, self.actor, appends, tuple(reads), fence, tuple(marks), watch=tuple(watch)
-        )
+            time, self.actor, appends, tuple(reads), fence, tuple(marks), watch=tuple(watch),
+            read_ends=tuple(read_ends),
+        )  # fmt: skip
 
     def _payload(self) -> bytes:
         self._count += 1

@@ -2,11 +2,11 @@
 --   args  the server's incarnation, whether this list was sent before, the commits, whether the
 --         caller waits for the append-only file behind this script, and how far a time may be ahead
 -- A commit is {appends, reads, fence, marks, watch, time, actor, token, whether it is a copy}, an
--- append {stream, expected, fork, previous link, whether a record has a key, records, end}, a record
--- {type, number of its payload in ARGV, link, checkpoint, subject, crc, key, meta}; what there is
--- none of is false. Every key that
--- is written is in KEYS, so that a cluster that moves them to another server refuses the script
--- before it begins.
+-- append {stream, expected, fork, previous link, whether a record has a key, records, end, the end
+-- that it moves to}, a read {stream, expected, end}, a record {type, number of its payload in ARGV,
+-- link, checkpoint, subject, crc, key, meta}; what there is none of is false. Every key that is
+-- written is in KEYS, so that a cluster that moves them to another server refuses the script before
+-- it begins.
 --
 -- Nothing is rolled back here if a command fails. So a commit is judged whole before its first
 -- write; that first write is one which a server refuses that is full, read-only or cut off.
@@ -61,11 +61,14 @@ local function fits(append, head)
 end
 
 -- A stream's end has come by the clock, or the server has let it go already: then its clock was set
--- back since, and an event behind the end would stand alone.
+-- back since, and an event behind the end would stand alone. Of a stream whose end was moved since
+-- by somebody else, this one knows an earlier end than its head has; a copy may know a later one.
 local function is_over(append)
   local head = append[7] and head_of(append[1])
   if append[7] and append[7] <= now then return true end
-  return head and is_let_go(append[1], head)
+  if not head then return false end
+  local ends = tonumber(head[6]) or 0
+  return ends > 0 and ends <= now or is_let_go(append[1], head)
 end
 
 -- What the append relies on is as long as it was left. Asked before anything is written, and even
@@ -90,6 +93,9 @@ end
 local function refusal(commit)
   for number, append in ipairs(commit[1]) do
     if is_over(append) then return {'expired', number} end
+  end
+  for number, read in ipairs(commit[2]) do
+    if read[3] and read[3] <= now then return {'ended', number} end
   end
   for _, append in ipairs(commit[1]) do check_append(append) end
   for number, append in ipairs(commit[1]) do
@@ -182,20 +188,28 @@ local function next_position(commit)
   return int(position)
 end
 
--- The server lets go of the stream's keys by itself, each from when it is first written. What stays
--- is its name, and its head with the end: a tombstone. The time left is given, not the end, because
--- only the clock that judges knows both; and a second more, so that nothing goes before the clock
--- says so: what is gone before its end is lost. A stream that is kept has keys without an end.
-local function expire(append)
-  if redis.call('SISMEMBER', store .. ':kept', append[1]) == 1 then return end
-  local left = int(math.ceil((append[7] - now) / 1000) + 1000)
-  redis.call('PEXPIRE', store .. ':events:' .. append[1], left)
-  if append[5] then redis.call('PEXPIRE', store .. ':keys:' .. append[1], left) end
-  for _, record in ipairs(append[6]) do
-    if record[4] then
-      redis.call('PEXPIRE', store .. ':checkpoints:' .. append[1], left)
-      redis.call('PEXPIRE', store .. ':named:' .. append[1], left)
-    end
+-- When a stream ends from this append on: an end never moves back.
+local function end_after(append, head)
+  if not append[7] then return 0 end
+  return math.max(append[7], append[8] or 0, head and tonumber(head[6]) or 0)
+end
+
+-- The server lets go of the stream's keys by itself. What stays is its name, and its head with the
+-- end: a tombstone. The time left is given, not the end, because only the clock that judges knows
+-- both; and a second more, so that nothing goes before the clock says so: what is gone before its
+-- end is lost. All that the stream has is given it, and not what is written now alone: its end may
+-- have moved. The head knows which keys there are; one without counts is of a stream whose end is
+-- fixed, and what was written before has it already. A stream that is kept has keys without an end.
+local function expire(stream, head, has_keys, has_names)
+  if redis.call('SISMEMBER', store .. ':kept', stream) == 1 then return end
+  local left = int(math.ceil((tonumber(head[6]) - now) / 1000) + 1000)
+  redis.call('PEXPIRE', store .. ':events:' .. stream, left)
+  if has_keys or (tonumber(head[7] or 0) or 0) > 0 then
+    redis.call('PEXPIRE', store .. ':keys:' .. stream, left)
+  end
+  if has_names or (tonumber(head[8] or 0) or 0) > 0 then
+    redis.call('PEXPIRE', store .. ':checkpoints:' .. stream, left)
+    redis.call('PEXPIRE', store .. ':named:' .. stream, left)
   end
 end
 
@@ -227,7 +241,7 @@ local function add_events(append, commit, at)
     end
   end
   local first = head and head[5] or int(append[2] + 1)
-  local after = {int(revision), last[3], time, at, first, append[7] and int(append[7]) or '0'}
+  local after = {int(revision), last[3], time, at, first, int(end_after(append, head))}
   if not head or head[7] ~= '' then
     after[7] = int((head and tonumber(head[7]) or 0) + #keys)
     after[8] = int((head and tonumber(head[8]) or 0) + names)
@@ -236,7 +250,7 @@ local function add_events(append, commit, at)
   redis.call('HSET', store .. ':heads', stream, text_of(after))
   if not head then redis.call('ZADD', store .. ':streams', 0, stream) end
   for _, key in ipairs(keys) do redis.call('HSET', store .. ':keys:' .. stream, key[1], key[2]) end
-  if append[7] then expire(append) end
+  if append[7] then expire(stream, after, append[5], names > 0) end
 end
 
 -- Which events the commit has, for readers of everything: at most 1,000 streams to an entry.

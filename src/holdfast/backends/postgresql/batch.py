@@ -67,6 +67,7 @@ class Plan:
         """Takes the next commit; returns False if it does not fit those before it."""
         if not all(self._guard(stream, expected) for stream, expected in commit.reads):
             return False
+        self._ends += [ends_us for _, ends_us in commit.read_ends]
         if not all(self._append(append) for append in commit.appends):
             return False
         if commit.fence is not None:
@@ -332,7 +333,7 @@ def apart(application: str, batch: PostgresqlBatch) -> Iterator[PostgresqlBatch]
 def question(commit: Commit) -> bytes:
     """Returns a commit as `judge` takes it: an append without records for each later key."""
     appends, *rest = _encoded(commit, iter(()))
-    for append, encoded in zip(commit.appends, tuple(appends), strict=True):
+    for append, encoded in zip(commit.appends, tuple(appends), strict=False):
         stream, expected, fork, previous, _, _, ends = encoded
         for key in _later_keys(append):
             appends.append((stream, expected, fork, previous, key, (), ends))
@@ -352,6 +353,12 @@ def _encoded(commit: Commit, tokens: Iterator[str]) -> tuple[Any, ...]:
         key = append.records[0].key
         ends = append.expires_us or None
         appends.append((append.stream, append.expected, append.fork, previous, key, records, ends))
+    # `judge` knows the ends of what is appended alone, and the text of its file never changes. So
+    # what was only read and ends is an append of no records: it is judged, and writes nothing.
+    ends_of = dict(commit.read_ends)
+    for stream, expected in commit.reads:
+        if stream in ends_of and expected:
+            appends.append((stream, expected, False, None, None, (), ends_of[stream]))
     fence = commit.fence
     marks = [
         (mark.index, mark.key, mark.due, mark.priority, mark.group)
@@ -367,7 +374,7 @@ def _encoded(commit: Commit, tokens: Iterator[str]) -> tuple[Any, ...]:
         commit.watch,
         commit.time,
         commit.actor,
-        None if appends else next(tokens),
+        None if commit.appends else next(tokens),
         commit.is_copy,
     )
 

@@ -248,9 +248,10 @@ def _touched(keys: Keys, commit: Commit) -> Iterator[str]:
         yield keys.leases
     for append in commit.appends:
         yield keys.events(append.stream)
-        if any(record.key is not None for record in append.records):
+        # Of one that ends, all that it has is given the new end.
+        if append.expires_us or any(record.key is not None for record in append.records):
             yield keys.keys(append.stream)
-        if any(record.checkpoint is not None for record in append.records):
+        if append.expires_us or any(record.checkpoint is not None for record in append.records):
             yield keys.checkpoints(append.stream)
             yield keys.named(append.stream)
     for mark in commit.marks:
@@ -258,10 +259,10 @@ def _touched(keys: Keys, commit: Commit) -> Iterator[str]:
 
 
 def _encoded(commit: Commit, payloads: list[bytes], token: str | bool) -> tuple[Any, ...]:
-    fence = commit.fence
+    fence, ends = commit.fence, dict(commit.read_ends)
     return (
         [_append(append, payloads) for append in commit.appends],
-        commit.reads,
+        [(stream, expected, ends.get(stream, False)) for stream, expected in commit.reads],
         fence is not None and (fence.name, fence.owner, fence.epoch),
         [
             (mark.index, mark.key, order_of(mark), str(mark.due), mark.group)
@@ -287,6 +288,7 @@ def _append(append: Append, payloads: list[bytes]) -> tuple[Any, ...]:
         any(record.key is not None for record in append.records),
         [_record(record, payloads) for record in append.records],
         append.expires_us or False,
+        append.renews_us or False,
     )
 
 
@@ -327,6 +329,8 @@ def _decode(answer: list[Any], commit: Commit, where: str) -> Receipt | Refusal:
     if reason == b"stale":
         stream, expected = commit.reads[number]
         return Refusal("conflict", stream, expected, decode_head(stream, answer[2], where))
+    if reason == b"ended":
+        return Refusal("expired", commit.reads[number][0])
     append = commit.appends[number]
     if reason == b"expired":
         return Refusal("expired", append.stream, append.expected)

@@ -151,6 +151,20 @@ def run_program(store: Store, delay_s: str) -> None:
     tell(result=run.result())
 
 
+SHELF = ("measure the wall", "put up the shelf", "sweep the floor")
+"""The tasks of a project; an agent is killed while it works on the second."""
+
+
+def coordinate(store: Store, root: str, delay_s: str) -> None:
+    """Coordinates a project: adds its tasks, and works on them, slowly at one."""
+    store.use_executor(Clerk({"sessions": [{"match": SHELF[1], "delay": float(delay_s)}]}))
+    with store.project(root).coordinate() as main:
+        for title in SHELF[:2]:
+            main.tasks.add(title)
+        for result in main.go_on():
+            tell(result=result.task)
+
+
 RETRIES = 1000
 THINKING_S = 0.02
 
@@ -240,6 +254,8 @@ def main(place: str, name: str, work: str, *rest: str) -> None:
             answer_all(store, *rest)
         elif work == "program":
             run_program(store, *rest)
+        elif work == "coordinate":
+            coordinate(store, *rest)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from holdfast.contrib.demo.agent import (
     INBOX,
     MORNING,
     REPLIES,
+    SHELF,
     SLOW,
     SUBJECTS,
     TEAM,
@@ -57,6 +58,7 @@ def run_demo(folder: Path, backend: Backend, *, show: Print, command: Command) -
         refuse_and_retry(store, story)
         rewind(store, story)
         recompute(store, story)
+        edit_and_recover(store, story, folder / "shop")
         check_everything(store, story)
     return story
 
@@ -315,11 +317,15 @@ def kill_program(place: str) -> tuple[list[str], int]:
 
     It is not waited for: the session takes longer than the demo.
     """
-    agent = start_agent(place, "eve", "program", str(SESSION_S))
+    return kill_in_session(start_agent(place, "eve", "program", str(SESSION_S)), SLOW)
+
+
+def kill_in_session(agent: Agent, slow: str) -> tuple[list[str], int]:
+    """Kills an agent in the session that takes long; returns what it was asked, and its code."""
     say_go(agent)
     assert agent.stdout is not None, "BUG: an agent without a pipe"
     asked: list[str] = []
-    while not asked or SLOW not in asked[-1]:
+    while not asked or slow not in asked[-1]:
         asked += acknowledged([json.loads(agent.stdout.readline())])
     agent.send_signal(signal.SIGKILL)
     read_lines(agent)
@@ -347,6 +353,36 @@ def kill_a_program(store: Store, story: Story) -> None:
     story.claim("the program ended as if nothing had happened", len(drafts) == 3)
     story.note(asked_before=before, answered=len(known), asked_after=clerk.asked, exit_code=code)
     story.suggest(f"prose show {DRAFTS}", f"runs show {DRAFTS}")
+
+
+def edit_and_recover(store: Store, story: Story, root: Path) -> None:
+    """Scene: a coordinator is killed, a person edits its list of tasks, and another goes on."""
+    story.begin("A coordinator is killed; a person's edit and its own work are taken up")
+    root.mkdir()
+    agent = start_agent(store.url, "fay", "coordinate", str(root), str(SESSION_S))
+    asked, code = kill_in_session(agent, SHELF[1])
+    tasks = root / "RALPH_TASKS.md"
+    story.say(f"fay works in a project, and was killed at task {len(asked)} of 2.")
+    story.claim("fay died of SIGKILL, in a session", code == -signal.SIGKILL)
+    tasks.write_text(f"{tasks.read_text('utf-8')}- [ ] {SHELF[2]}\n", "utf-8")
+    story.say(f"A person adds a line to {tasks.name}: {SHELF[2]}")
+    clerk = Clerk()
+    store.use_executor(clerk)
+    project = store.project(root)
+    report = project.recover()
+    story.say(f"Recovered from log and files: {', '.join(report.work)} was left.")
+    with project.coordinate() as main:
+        done = [result.task for result in main.go_on()]
+    found = {task.title: task.status for task in project.tasks.list()}
+    story.claim("the run that was left went on, and the edit was taken", done == ["t2", "t3"])
+    story.claim(
+        "every task was done, and the first was not asked for again",
+        set(found.values()) == {"completed"} and not any(SHELF[0] in one for one in clerk.asked),
+    )
+    shown = tasks.read_text("utf-8").count("- [x]")
+    story.claim(f"{tasks.name} shows all three as done", shown == len(SHELF) == len(found))
+    story.note(exit_code=code, asked_before=asked, asked_after=clerk.asked, tasks=found, done=done)
+    story.suggest("task list project/shop", f"runs show {report.work[0]}")
 
 
 class Clerk(Scripted):
