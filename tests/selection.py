@@ -49,6 +49,7 @@ IN_TURNS = {
     "tests/nodes/test_kills.py": 3,
     "tests/property/": 2,
     "tests/record/test_calls.py": 2,
+    "tests/record/test_encryption.py": 3,
     "tests/record/test_recovery.py": 3,
     "tests/record/test_sessions.py": 3,
     "tests/record/test_spectrum.py": 3,
@@ -61,6 +62,7 @@ IN_TURNS = {
     "tests/skins/test_cli.py": 2,
     "tests/skins/test_cli_docs.py": 2,
     "tests/skins/test_cli_process.py": 2,
+    "tests/care/test_archive.py": 2,
     "tests/skins/test_cli_runs.py": 2,
     "tests/skins/test_selftest.py": 2,
 }

@@ -8,10 +8,12 @@ from holdfast.context.parts import LeftOut, PromptContext, PromptPart
 from holdfast.contrib.task_lifetimes import job
 from holdfast.core.arguments import parse_path as path
 from holdfast.core.check import Report
+from holdfast.core.codec import ERASED
 from holdfast.core.commit import CommitResult
 from holdfast.core.consumers import Delivery, Group, GroupStatus
 from holdfast.core.dispatcher import Subscriber
 from holdfast.core.draft import Draft
+from holdfast.core.encryption import KeyStatus
 from holdfast.core.event import Change, Checkpoint, Event
 from holdfast.core.intent import Done, NotDone, Recovered, Recovery, Unknown, act, verifier
 from holdfast.core.keystore import CommandKeys, FolderKeys, KeyStore, SubjectKey
@@ -28,6 +30,7 @@ from holdfast.core.redaction import SecretWarning
 from holdfast.core.retention import Binned, Hold, LetGo, Retained, Retention
 from holdfast.core.schema import downgrade, schema, upgrade
 from holdfast.core.shape import Misfit
+from holdfast.core.store_key import StoreKey
 from holdfast.core.transaction import PendingCommit, PendingScope, View
 from holdfast.core.tree import MISSING, List, Map
 from holdfast.erasure import ErasedScope, ErasureReceipt, Subject
@@ -61,6 +64,7 @@ from holdfast.errors import (
     SecretError,
     StepError,
     StillRunningError,
+    StoreKeyError,
     UnavailableError,
     UndecidedError,
     UntrustedError,
@@ -151,6 +155,7 @@ __version__ = "0.1.0"
 _getLogger("holdfast").addHandler(_NullHandler())
 
 __all__ = [
+    "ERASED",
     "MISSING",
     "Applied",
     "Artifact",
@@ -214,6 +219,7 @@ __all__ = [
     "JointCommit",
     "JointScope",
     "KeyMissingError",
+    "KeyStatus",
     "KeyStore",
     "Lease",
     "LeaseLostError",
@@ -298,6 +304,8 @@ __all__ = [
     "StepError",
     "StillRunningError",
     "Store",
+    "StoreKey",
+    "StoreKeyError",
     "StoredNode",
     "Subject",
     "SubjectKey",

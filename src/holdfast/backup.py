@@ -20,6 +20,9 @@ is part of the next point, and no restore of that point, or of a later one, has 
 of an older point has it, unless it was erased: what the backup knows to be erased is restored
 nowhere. `prune` takes all of it out of the folder.
 
+The backup of an encrypted store is encrypted too, by the same store key and a data key of its own
+(0046); names, times and marks are in clear in both. Restoring it needs the key.
+
 A damaged store is backed up too. What verifies is copied; the point names every stream of which
 something is missing. A stream of which the backup has more than is left stays as it is.
 """
@@ -67,6 +70,7 @@ from holdfast.core.log import Log
 from holdfast.core.retention import STREAM as LEDGER
 from holdfast.core.retention import Told, digests_told, drop, ledger, tell_again, told_by
 from holdfast.core.salvage import Remains, remnants
+from holdfast.core.store_key import StoreKey
 from holdfast.errors import (
     ConflictError,
     CorruptError,
@@ -75,6 +79,7 @@ from holdfast.errors import (
     HoldfastError,
     NotFoundError,
     OtherStoreError,
+    StoreKeyError,
     UnavailableError,
     UsageError,
     show_value,
@@ -182,11 +187,19 @@ def backup(
             f"{' and '.join(about.stores)}",
             hint="make the backup in another folder",
         )
-    with _alone(place), open_store(place / "store", clock=source._log.clock) as target:
+    with (
+        _alone(place),
+        open_store(place / "store", clock=source._log.clock, store_key=_key_of(source)) as target,
+    ):
         found = _read_points(place)
         if label and any(label in (one.label, one.name) for one in found):
             raise ExistsError(f'"{place}" has a point "{label}" already')
         return _Increment(source._log, target._log, place, found, progress).run(label)
+
+
+def _key_of(store: Store) -> StoreKey | None:
+    """Returns the key of an encrypted store: what is copied from it is not written in clear."""
+    return None if store._encryption is None else store._encryption.key
 
 
 def _store_ids(source: Store) -> list[str]:
@@ -509,13 +522,15 @@ def restore(
     *,
     at: str | datetime | None = None,
     scope: str | None = None,
+    store_key: str | bytes | StoreKey | None = None,
     progress: Progress | None = None,
 ) -> Restored:
     """Copies a store as it was at a point into a new one, whole or one scope of it.
 
     `at` is the name or the label of a point, or a time; without it, the newest. The target must be
     empty, or hold what a restore that was killed wrote. A scope is restored with what it needs: the
-    scopes that it was forked from, and what layers keep with it.
+    scopes that it was forked from, and what layers keep with it. `store_key` opens the backup of an
+    encrypted store; without it, the target's own key is tried.
     """
     point = find_point(folder, at)
     place = Path(folder)
@@ -523,7 +538,7 @@ def restore(
     key = f"restored {point.name} {point.digest}"
     if target._log.find(LEDGER, key=key):  # one that was killed when all was done
         return Restored(point, Copied(0, 0, 0, 0, point.events, 0, False), point.digest)
-    with _open_copy(place, target._log.clock) as kept:
+    with _open_copy(place, target._log.clock, store_key or _key_of(target)) as kept:
         log = kept._log
         check_related(log, target._log)
         needed = None if scope is None else Needed(log, [scope])
@@ -583,15 +598,17 @@ def _check_digest(
     return digest
 
 
-def prune(folder: str | os.PathLike[str]) -> Pruned:
+def prune(
+    folder: str | os.PathLike[str], *, store_key: str | bytes | StoreKey | None = None
+) -> Pruned:
     """Takes out of a backup what its store has let go of since: of every point, also of old ones.
 
     Restored, such an event has its name, its time and its link, and no data. It can be killed at
-    any moment and made again.
+    any moment and made again. `store_key` opens the backup of an encrypted store.
     """
     place = Path(folder)
     points(place)
-    with _alone(place), open_store(place / "store", create=False) as kept:
+    with _alone(place), open_store(place / "store", create=False, store_key=store_key) as kept:
         kept._retainer.forget_copies()
         return Pruned(*drop(kept._log))
 
@@ -600,6 +617,7 @@ def drill(
     folder: str | os.PathLike[str],
     *,
     at: str | datetime | None = None,
+    store_key: str | bytes | StoreKey | None = None,
     progress: Progress | None = None,
 ) -> Restored:
     """Restores a point into a store that is thrown away, and reads every event of it.
@@ -609,7 +627,7 @@ def drill(
     """
     scratch = tempfile.mkdtemp(prefix="drill-", dir=Path(folder))
     try:
-        with open_store(Path(scratch) / "store") as target:
+        with open_store(Path(scratch) / "store", store_key=store_key) as target:
             restored = restore(folder, target, at=at, progress=progress)
             report = target.check()
             for finding in report.findings:
@@ -625,15 +643,30 @@ def drill(
 
 
 @contextmanager
-def _open_copy(place: Path, clock: Clock) -> Generator[Store]:
+def _open_copy(place: Path, clock: Clock, key: str | bytes | StoreKey | None) -> Generator[Store]:
+    """Opens the store of a backup. The target of a restore may be encrypted and the backup not."""
+    name = place / "store"
     try:
-        store = open_store(place / "store", create=False, read_only=True, clock=clock)
+        try:
+            store = open_store(name, create=False, read_only=True, clock=clock, store_key=key)
+        except StoreKeyError:
+            if key is None or not _is_plain(name):
+                raise
+            store = open_store(name, create=False, read_only=True, clock=clock)
     except NotFoundError:
         raise CorruptError(
             f'"{place}" has points, but its store is gone', where=str(place / "store")
         ) from None
     with store:
         yield store
+
+
+def _is_plain(place: Path) -> bool:
+    try:
+        with open_store(place, create=False, read_only=True):
+            return True
+    except StoreKeyError:
+        return False
 
 
 # --- files ---------------------------------------------------------------------------------------

@@ -1,13 +1,16 @@
-"""Erasing a subject: everything that was sealed for it, and a receipt of that (0045).
+"""Erasing a subject: everything that was sealed for it, and a receipt of that (0045, 0067).
 
 The order, so that a process that is killed anywhere leaves nothing readable and nothing half done:
 
-    (1) in one commit for each backend, `erasing` is set in the streams of the subject
-        (`subject/<level>/<id>`), which every commit with its data names among what it read, and the
-        subject's scopes are removed. From here on no write for it is accepted. A hold beats this
-    (2) the key is destroyed: nothing that was sealed can be read, here or in any copy or backup
-    (3) snapshots go, then the records are rewritten and blobs deleted, as `retain` does it
-    (4) the receipt is written to the same streams, and the mark that says it is pending cleared
+    (1) in a commit of its own for each backend, `erasing` is set in the streams of the subject
+        (`subject/<level>/<id>`), which every commit with its data names among what it read. From
+        here on no write for it is accepted, so nobody who writes can delay the rest. A hold beats
+        this
+    (2) the scopes that are the subject's are removed
+    (3) the key is destroyed: nothing that was sealed can be read, here or in any copy or backup
+    (4) snapshots go, then the records of these scopes are rewritten and their blobs deleted, as
+        `retain` does it. Single values in scopes of others stay where they are, and read as ERASED
+    (5) the receipt is written to the same streams, and the mark that says it is pending cleared
 
 Whoever erases next does again what such a mark still says. What was begun is never taken back.
 """
@@ -57,7 +60,11 @@ BEYOND_UNSEALED = (
 
 
 class ErasedScope(Struct, frozen=True):
-    """What became of the data of one scope: `deleted`, or `pending` a physical step in `left`."""
+    """What became of the data of one scope: `deleted`, or `pending` a physical step in `left`.
+
+    Or `unreadable`: the scope is not the subject's, and single values in it were sealed for it.
+    They are still there and nothing opens them; how many there are is not counted.
+    """
 
     scope: str
     outcome: str
@@ -185,10 +192,13 @@ class Erasure:
         self._retainer.check_rewrites()
         keys = self._log.sealing.keys
         told = keys.pseudonym(f"erased {name}")
-        id = self._pending(told)
-        if id is None:
-            id = self._key(name).id
-            self._begin(id, told)
+        id = self._pending(told) or self._key(name).id
+        return self._erase(id, told, wait_s)
+
+    def _erase(self, id: str, told: str, wait_s: float) -> ErasureReceipt:
+        """Does every step, of which those that are done change nothing."""
+        self._begin(id, told)
+        self._remove(id)
         return self._finish(id, wait_s)
 
     def erase_scope(
@@ -214,8 +224,8 @@ class Erasure:
 
     def finish(self, *, wait_s: float) -> list[ErasureReceipt]:
         """Finishes what was begun by processes that were killed."""
-        ids = sorted({mark.key for mark in self._marks()})
-        return [self._finish(id, wait_s) for id in ids]
+        pending = sorted({(mark.key, mark.group or "") for mark in self._marks()})
+        return [self._erase(id, told, wait_s) for id, told in pending]
 
     def _marks(self) -> list[Mark]:
         return self._log.find_marks(ERASING, limit=NO_LIMIT)
@@ -233,7 +243,11 @@ class Erasure:
             _persist(partial(self._set_erasing, id, told, about))
 
     def _set_erasing(self, id: str, told: str, about: list[str]) -> bool:
-        """Says in one backend that a subject is being erased; False if there is more to remove."""
+        """Says in one backend that a subject is being erased.
+
+        Nobody else writes to these streams but who holds the subject: so however many write data of
+        the subject meanwhile, this is never refused for long, and all that they send later is.
+        """
         states = [(stream, self._log.newest(stream)) for stream in about]
         if all(state.root.get("erasing") for _, state in states):
             return True
@@ -243,26 +257,35 @@ class Erasure:
                 f"the subject is held: {hold}; nothing was erased",
                 hint="`holdfast subject hold --end` ends it",
             )
-        place = self._log.routes.place_of(about[0])
-        near = [one for one in self._streams(id) if self._log.routes.place_of(one) == place]
-        living = [one for one in near if not self._is_removed(one)]
+        said = {"at": self._log.clock.now_us()}
+        new_event = changed([tree.set_op("erasing", said)])
+        writes = [StreamWrite(stream, (new_event,), state.revision) for stream, state in states]
+        self._log.commit(ProposedCommit(tuple(writes), marks=(Mark(ERASING, id, group=told),)))
+        return True
+
+    def _remove(self, id: str) -> None:
+        """Step 2. No write for the subject is accepted any more: only removals are."""
+        for streams in self._by_place(self._own(id)):
+            _persist(partial(self._remove_some, streams))
+
+    def _remove_some(self, streams: list[str]) -> bool:
+        """Removes scopes of one backend; False if there are more."""
+        living = [one for one in streams if not self._is_removed(one)]
         # Those that expire go first, in commits of their own: none is written with what lasts.
         expiring = [one for one in living if self._log.newest(one).expires_us]
         some = (expiring or living)[:STREAMS_PER_COMMIT]
-        is_last = not expiring and len(living) <= STREAMS_PER_COMMIT
         writes, marks = list[StreamWrite](), list[Mark | Cleared]()
         for stream in some:
             # The event says nothing of the marks that go: there is no way back.
             marks += removal.removal(self._context, stream)[1]
             writes.append(removal.removed(stream))
-        if is_last:
-            said = {"at": self._log.clock.now_us()}
-            for stream, state in states:
-                new_event = changed([tree.set_op("erasing", said)])
-                writes.append(StreamWrite(stream, (new_event,), state.revision))
-            marks.append(Mark(ERASING, id, group=told))
-        self._log.commit(ProposedCommit(tuple(writes), marks=tuple(marks)))
-        return is_last
+        if writes:
+            self._log.commit(ProposedCommit(tuple(writes), marks=tuple(marks)))
+        return len(some) == len(living)
+
+    def _own(self, id: str) -> list[str]:
+        """Returns the scopes that are a subject's as a whole."""
+        return [stream for stream in self._streams(id) if self._log.subject_of(stream) == id]
 
     def _is_removed(self, stream: str) -> bool:
         [head] = self._log.heads([stream])
@@ -271,18 +294,20 @@ class Erasure:
         return self._log.life(stream, head.revision) == head.revision
 
     def _finish(self, id: str, wait_s: float) -> ErasureReceipt:
-        """Steps 2 to 4."""
+        """Steps 3 to 5."""
         sealing = self._log.sealing
         sealing.keys.destroy(id)
         sealing.forget(id)
-        streams = self._streams(id)
-        done = self._retainer.erase(id, streams, wait_s=wait_s)
+        streams, own = self._streams(id), set(self._own(id))
+        done = self._retainer.erase(id, sorted(own), wait_s=wait_s)
         went = {one.scope: one for one in done.scopes}
         scopes: list[ErasedScope] = []
         for stream in streams:
             one = went.get(stream)
             events, size = (one.events, one.bytes) if one is not None else (0, 0)
-            scopes.append(ErasedScope(stream, "pending" if done.left else "deleted", events, size))
+            outcome = "pending" if done.left else "deleted"
+            outcome = outcome if stream in own else "unreadable"
+            scopes.append(ErasedScope(stream, outcome, events, size))
         now_us = self._log.clock.now_us()
         receipt = ErasureReceipt(id, to_datetime(now_us), scopes, done.blobs, done.left)
         said = {
@@ -312,8 +337,7 @@ def _persist(attempt: Callable[[], bool]) -> None:
     """Calls until it is done; raises ConflictError if others are faster again and again.
 
     It never gives up in silence: a hold that is not there, or a key that is destroyed while writes
-    are still accepted, would be worse than an error. Beside somebody who writes to the same scope
-    without a pause an erasure may be refused so, with nothing done.
+    are still accepted, would be worse than an error.
     """
     conflicts = 0
     while True:

@@ -209,6 +209,15 @@ class KeyMissingError(HoldfastError):
         self.subject = subject
 
 
+class StoreKeyError(HoldfastError):
+    """The store and the key that it was opened with do not fit: nothing was written.
+
+    It is encrypted and no key or another one was given, or it is not and one was.
+    """
+
+    exit_code = 22
+
+
 class ExistsError(HoldfastError):
     """The name is taken: choose another one, or open what is there."""
 

@@ -348,7 +348,13 @@ def import_scopes(
     reader.verify()
     with (
         tempfile.TemporaryDirectory(prefix="holdfast-import-") as scratch,
-        open_store(Path(scratch) / "store", durability="none", clock=store._log.clock) as held,
+        open_store(
+            Path(scratch) / "store",
+            durability="none",
+            clock=store._log.clock,
+            # The file is in clear; a copy of it beside an encrypted store need not be.
+            store_key=None if store._encryption is None else store._encryption.key,
+        ) as held,
     ):
         marks = reader.load(held._log)
         _check_target(held._log, store._log)

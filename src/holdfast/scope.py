@@ -460,6 +460,7 @@ class Scope(Generic[S_co]):
         value: Any,
         *,
         diff: bool = False,
+        subject: str | None = None,
         expected: int | None = None,
         key: str | None = None,
         checkpoint: str | None = None,
@@ -468,8 +469,12 @@ class Scope(Generic[S_co]):
 
         With `diff` it stores what differs from what is there: of a list that grew, its new items.
         If nothing differs, nothing is written, unless `key` or `checkpoint` ask for an event.
+        With `subject` the value belongs to that person, or whoever it is, also in a scope that is
+        for all: it is sealed as a whole by the subject's key, and reads as ERASED after `erase`.
         """
         op = tree.set_op(path, value)
+        if subject is not None:
+            return self._set_sealed(op, subject, expected, key, checkpoint)
         if diff is not False and check_flag(diff, "diff") and not is_replayed():
             return self._set_difference(op, expected, key, checkpoint)
         return self._change((op,), expected, key, checkpoint)
@@ -1040,6 +1045,7 @@ class Scope(Generic[S_co]):
         *,
         refs: Iterable[object] = (),
         unchecked: bool = False,
+        subject: str | None = None,
         expected: int | None = None,
         key: str | None = None,
         checkpoint: str | None = None,
@@ -1050,9 +1056,14 @@ class Scope(Generic[S_co]):
         of its type, and then `data` is a mapping of its fields. `refs` is what it refers to:
         `decision:…`, `task:…`, the id of a git commit, a path, a URL, another event. It changes no
         state. Data that does not fit the class is a SchemaError, and an unknown type a
-        NotFoundError; with `unchecked` any data is recorded as it is.
+        NotFoundError; with `unchecked` any data is recorded as it is. With `subject` its data is
+        sealed by that subject's key, and reads as ERASED after `erase`.
         """
-        prepared = own_events.prepare(self._log, self.name, event, data, refs, unchecked)
+        name = None if subject is None else check_name(subject, "subject")
+        seal = None if name is None else self._log.seal_for(self.name, name)
+        prepared = own_events.prepare(self._log, self.name, event, data, refs, unchecked, seal)
+        if seal is not None and key is not None:
+            key = seal.digest("key", check_name(key, "key"))
         write = self._write((prepared,), expected, key, checkpoint)
         return own_events.recorded(self._log, write, self._commit(write))
 
@@ -1108,6 +1119,24 @@ class Scope(Generic[S_co]):
     ) -> int:
         write = self._change_write(ops, expected, key, checkpoint)
         return self._commit(write).after[0].revision
+
+    def _set_sealed(
+        self, op: Op, subject: str, expected: int | None, key: str | None, checkpoint: str | None
+    ) -> int:
+        if not op.keys:
+            raise UsageError(
+                "the whole state cannot be one subject's value: name a key or a path",
+                hint="scope(…, subject=…) begins a scope that is a subject's as a whole",
+            )
+        seal = self._log.seal_for(self.name, check_name(subject, "subject"))
+        if seal is None:
+            return self._change((op,), expected, key, checkpoint)
+        if self._log.typed.all:
+            self._log.typed.check_sealed(self.name, op, self._log.newest(self.name))
+        op = self._log.blobs.sealed(op, self.name, seal)
+        made = NewEvent(event.CHANGED, tree.encode_ops((op,)), (op,), sealed_for=seal.subject)
+        key = None if key is None else seal.digest("key", check_name(key, "key"))
+        return self._commit(self._write((made,), expected, key, checkpoint)).revision
 
     def _set_difference(
         self, op: Op, expected: int | None, key: str | None, checkpoint: str | None

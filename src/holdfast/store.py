@@ -24,7 +24,7 @@ from holdfast.backends.protocol import (
     Mark,
     Position,
 )
-from holdfast.backends.registry import check_backend, open_backend
+from holdfast.backends.registry import check_backend, looked_at, open_backend
 from holdfast.clock import Clock, SystemClock
 from holdfast.context.parts import PromptContext, Strategy
 from holdfast.core.arguments import (
@@ -57,6 +57,7 @@ from holdfast.core.dispatcher import (
     Subscription,
     shared_dispatcher,
 )
+from holdfast.core.encryption import Encryption, KeyStatus, check_plain
 from holdfast.core.event import Change, Event, to_datetime
 from holdfast.core.expiry import Term
 from holdfast.core.intent import Recovery, Verdict
@@ -99,11 +100,19 @@ from holdfast.core.provenance import Said, Source, check_provenance
 from holdfast.core.redaction import Mode, Redactor, check_rules, stricter
 from holdfast.core.retention import GRACE_S, Binned, Hold, LetGo, Retainer, Retention
 from holdfast.core.sealing import Sealing
+from holdfast.core.store_key import StoreKey, to_store_key
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
 from holdfast.core.typed import Typed
 from holdfast.erasure import Erasure, ErasureReceipt, Subject
-from holdfast.errors import CorruptError, ExpiredError, HoldfastError, UsageError, show_value
+from holdfast.errors import (
+    CorruptError,
+    ExpiredError,
+    HoldfastError,
+    StoreKeyError,
+    UsageError,
+    show_value,
+)
 from holdfast.git.keeping import Configured
 from holdfast.git.rewinds import Rewinds
 from holdfast.git.witness import loss_reports, remember
@@ -233,8 +242,10 @@ class Store:
         indexes: Sequence[StateIndex] = (),
         embedder: Embedder | None = None,
         secrets: Mapping[str, Mode] | None = None,
+        encryption: Encryption | None = None,
     ) -> None:
         self._log = log
+        self._encryption = encryption
         self._clear_ids = clear_ids
         self._retention = retention
         self.lease_keeper = LeaseKeeper(log, worker, heartbeat_s=heartbeat_s)
@@ -1625,6 +1636,38 @@ class Store:
         exclude = [str(own)] if own else []
         return Rewinds(self._context, self.scope, work_tree, exclude=exclude)
 
+    # --- encryption at rest ----------------------------------------------------------------------
+
+    def key_status(self) -> KeyStatus:
+        """Says whether the store is encrypted, and by which keys."""
+        if self._encryption is None:
+            return KeyStatus(is_encrypted=False)
+        return self._encryption.status()
+
+    def rotate_key(self) -> KeyStatus:
+        """Has everything that is written from now on encrypted with a new data key.
+
+        What is stored keeps the key that it has, and nothing of it is read or written. Processes
+        that have the store open go on with the key that they know until they meet the new one.
+        """
+        return self._encrypted().rotate()
+
+    def rewrap_key(self, new: str | bytes | StoreKey) -> KeyStatus:
+        """Has another store key open the store, from now on alone. No data is read or written.
+
+        Killed at any point it leaves a store that the old or the new key opens; done again with
+        the same new key it goes on. Backups made before still open with the old key.
+        """
+        return self._encrypted().rewrap(to_store_key(new))
+
+    def _encrypted(self) -> Encryption:
+        if self._encryption is None:
+            raise StoreKeyError(
+                "this store is not encrypted: it has no keys",
+                hint="copy it into a new store that is opened with store_key=…",
+            )
+        return self._encryption
+
     # --- subjects --------------------------------------------------------------------------------
 
     def pseudonym(self, text: str) -> str:
@@ -1746,6 +1789,7 @@ def open_store(
     embedder: Embedder | None = None,
     keys: str | os.PathLike[str] | KeyStore | None = None,
     clear_ids: bool = False,
+    store_key: str | bytes | StoreKey | None = None,
     config: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Store:
@@ -1754,34 +1798,33 @@ def open_store(
     `url` is a folder's path (plain files, the default `./.holdfast`), "sqlite:state.db",
     "postgresql://…", "redis://…" or "memory:"; a mapping from level to URL, with "*" for the rest,
     or a TOML file that holds one; or "yaml:FOLDER", plain files with every state as a YAML file.
-    `levels` registers levels of scopes, each with the one above it. `actor` is written into every
-    event; by default it is this worker's id. `source` and `trust` say of all that is written where
-    it came from; a block of `holdfast.provenance` says otherwise. A worker that others must know of
+    `levels` registers levels of scopes, each with the one above it. `actor` is in every event; by
+    default this worker's id. `source` and `trust` say where what is written came from. A worker
     says every `heartbeat_s` that it lives; silent for three times that, it is a suspect.
     `backend` is an open backend in place of a URL. The store closes it. `schemas` are the classes
     that `@holdfast.schema` made schemas of scopes. A scope that has one which is not among them is
     not written to, unless `unchecked` says so. `indexes` are those of `holdfast.index`, `embedder`
     is what `similar` compares by. `retention`, `quotas` and `disk_watch` say what goes, and what is
-    refused for want of room; `secrets` what is done about secrets, by patterns of scopes.
-    `keys` is where the keys of subjects are: a folder, by default that of HOLDFAST_KEYS or one of
-    the user's, "command:…" or a KeyStore. `clear_ids` allows ids of theirs that are no pseudonyms.
-    `config` is a holdfast.toml: its `[views]` and `[git]` are done while the store is open.
+    refused for want of room; `secrets` what is done about secrets. `keys` is where the keys of
+    subjects are, a folder, "command:…" or a KeyStore; `clear_ids` allows any id. `store_key`
+    encrypts the store. `config` is a holdfast.toml: its `[views]` and `[git]` are done meanwhile.
     """
     _check_options(durability, create, read_only, heartbeat_s, clock)
     said, rules = check_provenance(source, actor, trust), check_rules(secrets)
     typed, declared = _check_schemas(schemas, unchecked), check_indexes(indexes)
     embedder, clock = check_embedder(embedder), clock or SystemClock()
-    worker, (url, named, stored) = worker_id(clock, actor), _read_mix(url)
+    worker, (url, named, stored, named_key) = worker_id(clock, actor), _read_mix(url)
+    encryption = _encryption(store_key or named_key, url, clock, worker, read_only=read_only)
     care, known = _with_care(stored, retention, quotas, disk_watch), _known_levels(named, levels)
     options = {"durability": durability, "create": create, "read_only": read_only, **options}
-    opened, shown = _open_or_take(backend, url, known, clock, options)
-    sealing = Sealing(partial(_keys_apart, keys, shown))
-    log = _make_log(opened, clock, said._replace(actor=said.actor or worker), typed, care, sealing)
+    opened, shown = _open_or_take(backend, url, known, clock, encryption, options)
+    said, apart = said._replace(actor=said.actor or worker), partial(_keys_apart, keys, shown)
+    log = _make_log(opened, clock, said, typed, care, Sealing(apart))
     log.dispatcher = shared_dispatcher(backend or _place_of(shown) or opened)
     return _with_files(Store(
         log, url=shown, worker=worker, levels=known, heartbeat_s=heartbeat_s, read_only=read_only,
         clear_ids=check_flag(clear_ids, "clear_ids"), retention=care.retention, indexes=declared,
-        embedder=embedder, secrets=rules,
+        embedder=embedder, secrets=rules, encryption=encryption,
     ), url, config, care.levels, read_only=read_only)  # fmt: skip
 
 
@@ -1856,12 +1899,39 @@ def _keys_apart(given: object, shown: str) -> KeyStore:
 
 
 def _open_or_take(
-    given: object, url: object, known: Levels, clock: Clock, options: dict[str, Any]
+    given: object,
+    url: object,
+    known: Levels,
+    clock: Clock,
+    encryption: Encryption | None,
+    options: dict[str, Any],
 ) -> tuple[Backend, str]:
-    """Returns the backend of a store, and where it is, as it should be shown."""
+    """Returns the backend of a store, and where it is, as it should be shown.
+
+    It is encrypted, or looked at whether it is.
+    """
+    each = check_plain if encryption is None else encryption.wrap
     if given is not None:
-        return _take_backend(given, url, options)
-    return open_backend(url, levels=known.names(), kept_with=kept_with(), clock=clock, **options)
+        taken, shown = _take_backend(given, url, options)
+        # One of several parts has them encrypted each, when it is made.
+        return (taken if hasattr(taken, "routing") else looked_at(taken, each)), shown
+    return open_backend(
+        url, levels=known.names(), kept_with=kept_with(), clock=clock, each=each, **options
+    )
+
+
+def _encryption(
+    given: object, url: object, clock: Clock, actor: str, *, read_only: bool
+) -> Encryption | None:
+    """Returns what encrypts a store, None if nothing does. The key is read before any file is."""
+    if given is None:
+        return None
+    if isinstance(url, _StateFiles):
+        raise UsageError(
+            "a store whose states are files in clear cannot be encrypted",
+            hint="open the folder itself, without yaml: or json:",
+        )
+    return Encryption(to_store_key(given), clock, actor, create=not read_only)
 
 
 def _known_levels(named: Mapping[str, str], levels: object) -> Levels:
@@ -1949,13 +2019,13 @@ def _take_backend(backend: object, url: object, options: dict[str, Any]) -> tupl
     return backend, without_secrets(str(backend.inspect.describe()["place"]))
 
 
-def _read_mix(url: object) -> tuple[object, dict[str, str], Care | None]:
-    """Returns what a TOML file says of a store: URLs, levels, and the care that is taken of it."""
+def _read_mix(url: object) -> tuple[object, dict[str, str], Care | None, str | None]:
+    """Returns what a TOML file says of a store: URLs, levels, care, and where its key is."""
     if isinstance(url, str) and url.startswith(("yaml:", "json:")):
         suffix, _, directory = url.partition(":")
         place = _StateFiles(os.path.join(directory or ".", DEFAULT_PLACE))
         place.directory, place.suffix = directory or ".", suffix
-        return place, {}, None
+        return place, {}, None, None
     is_path = isinstance(url, str | os.PathLike)
     path: object = os.fspath(cast("str", url)) if is_path else None
     # Also of one that is not there: a folder in its place would be another, empty store.
@@ -1963,8 +2033,28 @@ def _read_mix(url: object) -> tuple[object, dict[str, str], Care | None]:
         from holdfast.backends.mixed import read_mix
 
         urls, levels, tables = read_mix(path)
-        return urls, levels, read_care(path, tables)
-    return url, {}, None
+        return urls, levels, read_care(path, tables), _named_key(path, tables)
+    return url, {}, None, None
+
+
+def _named_key(path: str, tables: Mapping[str, Any]) -> str | None:
+    """Returns where the key of a store is, as `[encryption]` of its file says it.
+
+    A file may come from others, so it names no command, and never the key itself.
+    """
+    table: object = tables.get("encryption")
+    if table is None:
+        return None
+    found = cast("dict[str, object]", table).get("key") if isinstance(table, dict) else None
+    if not isinstance(found, str) or not found.startswith(("env:", "file:", "keyring:")):
+        raise UsageError(
+            f'[encryption] of "{path}" names where the key is: key = "env:NAME", "file:PATH" or '
+            '"keyring:SERVICE/NAME"',
+            hint="a command, or the key itself, is given as store_key=… or HOLDFAST_STORE_KEY",
+        )
+    if len(cast("dict[str, object]", table)) > 1:
+        raise UsageError(f'[encryption] of "{path}" has one line, key = …')
+    return found
 
 
 def _check_schemas(schemas: object, unchecked: object) -> Typed:

@@ -32,6 +32,7 @@ REFERENCE = (ROOT / "docs/cli.md").read_text("utf-8")
 GUIDE = (ROOT / "docs/guides/command-line.md").read_text("utf-8")
 SECTIONS = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", REFERENCE, re.M | re.S))
 SCOPE = "team/support"
+KEY = "a5" * 32
 
 functions = {name: function for name, function, _ in VERBS}
 shared = {field.name for field in fields(Options)}
@@ -62,7 +63,7 @@ def test_no_section_is_about_a_verb_that_is_gone():
 
 def test_every_shared_option_is_documented():
     for name in shared:
-        assert f"| `--{name}" in SECTIONS["Words that every verb shares"]
+        assert f"| `--{name.replace('_', '-')}" in SECTIONS["Words that every verb shares"]
 
 
 @pytest.mark.parametrize("verb", functions)
@@ -340,6 +341,10 @@ COMMANDS = {
     "subject export": ["subject", "export", "ada"],
     "subject erase": ["subject", "erase", "ada", "--yes"],
     "subject hold": ["subject", "hold", "ada"],
+    "key new": ["key", "new"],
+    "key status": ["key", "status"],
+    "key rotate": ["key", "rotate", "--store", "encrypted", "--store-key", KEY],
+    "key rewrap": ["key", "rewrap", "--store", "encrypted", "--store-key", KEY, "--to", KEY[::-1]],
     "trust": ["trust", "commands.toml", "--yes"],
     "secrets": ["secrets", "redact"],
     "expiry": ["expiry", "conversation", "1h"],
@@ -453,6 +458,8 @@ def test_every_document_has_the_documented_fields(
         cli("say", SCOPE, "We decided to refund the whole order.")
     if verb == "unhold":
         cli(*COMMANDS["hold"])
+    if verb in ("key rotate", "key rewrap"):
+        cli("init", "--store", "encrypted", "--store-key", KEY)
     if verb.startswith("subject"):
         request.getfixturevalue("subjects_left")
     code = int(verb == "migrate")  # --check has found one

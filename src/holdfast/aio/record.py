@@ -300,9 +300,10 @@ class AsyncMessages(AsyncHistory):
         self, role: str | None = None, content: str | list[Any] | None = None, **fields: Any
     ) -> Message:
         turn: AsyncTurn | None = fields.pop("turn", None)
-        options = {name: fields.pop(name, None) for name in ("state", "key", "expected")}
+        options = {name: fields.pop(name, None) for name in ("state", "key", "expected", "subject")}
         item = {"role": role, "content": content, **fields}
         quick = turn is None and options["state"] is None and fields.get("foreign_id") is None
+        quick = quick and options["subject"] is None  # whose key may have to be made
         quick = quick and not self.sync._log.is_gathering  # which has no queue
         made = await self._add([item], options) if quick else None
         if made is not None:

@@ -206,16 +206,18 @@ class AsyncScope(Generic[S_co]):
         value: Any,
         *,
         diff: bool = False,
+        subject: str | None = None,
         expected: int | None = None,
         key: str | None = None,
         checkpoint: str | None = None,
     ) -> int:
-        if diff is not False:
+        if diff is not False or subject is not None:
             return await self._loop.hop_shielded(
                 self.sync.set,
                 path,
                 value,
                 diff=diff,
+                subject=subject,
                 expected=expected,
                 key=key,
                 checkpoint=checkpoint,

@@ -50,6 +50,7 @@ from holdfast.core.commit import CommitResult, ProposedCommit
 from holdfast.core.consumers import LOOK_S, Follower, GroupStatus, Start, StoreFollower
 from holdfast.core.contest import RETRIES
 from holdfast.core.dispatcher import OnError, Subscriber
+from holdfast.core.encryption import KeyStatus
 from holdfast.core.event import Change, Event
 from holdfast.core.expiry import Term
 from holdfast.core.leases import PAUSE_S, PAUSE_S_MAX, HeldLease, Worker
@@ -60,6 +61,7 @@ from holdfast.core.observe import Observer, Tracer
 from holdfast.core.page import PAGE_SIZE, Page
 from holdfast.core.redaction import Mode
 from holdfast.core.retention import GRACE_S, Binned, Hold, LetGo, Retention
+from holdfast.core.store_key import StoreKey
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
 from holdfast.erasure import ErasureReceipt, Subject
@@ -844,6 +846,15 @@ class AsyncStore:
 
     def pseudonym(self, text: str) -> str:
         return self._store.pseudonym(text)
+
+    async def key_status(self) -> KeyStatus:
+        return await self._loop.hop(self._store.key_status)
+
+    async def rotate_key(self) -> KeyStatus:
+        return await self._loop.hop_shielded(self._store.rotate_key)
+
+    async def rewrap_key(self, new: str | bytes | StoreKey) -> KeyStatus:
+        return await self._loop.hop_shielded(self._store.rewrap_key, new)
 
     async def subjects(self) -> list[Subject]:
         return await self._loop.hop(self._store.subjects)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import RLock, get_ident
 from time import monotonic
@@ -470,7 +471,7 @@ class AckTracker:
     def __init__(self, where: str) -> None:
         self._where = where
         self._position = 0
-        self._acked: dict[str, tuple[int, bytes | None]] = {}
+        self._acked: OrderedDict[str, tuple[int, bytes | None]] = OrderedDict()
         self._lock = RLock()
 
     def note(self, commits: Sequence[Commit], outcomes: Sequence[Receipt | Refusal]) -> None:
@@ -487,7 +488,7 @@ class AckTracker:
                     last = append.records[-1]
                     self._remember(append.stream, last.revision, last.link)
             while len(self._acked) > STREAMS_MAX:
-                del self._acked[next(iter(self._acked))]
+                self._acked.popitem(last=False)
 
     def _remember(self, stream: str, revision: int, link: bytes | None) -> None:
         known = self._acked.pop(stream, None)

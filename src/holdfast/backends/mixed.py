@@ -840,7 +840,7 @@ def read_mix(path: str) -> tuple[dict[str, str], dict[str, str], dict[str, Any]]
     return {level: _beside(folder, url) for level, url in urls.items()}, levels, care
 
 
-_CARE = ("retention", "quota", "disk")
+_CARE = ("retention", "quota", "disk", "encryption")
 """Tables that are about what is kept, which is not for backends to know."""
 _EXAMPLE = (
     """write [store], then lines such as conversation = "redis://…" and "*" = "postgresql://…\""""

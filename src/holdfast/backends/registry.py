@@ -9,7 +9,7 @@ a backend. The schemes of the table cannot be taken over.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
@@ -66,19 +66,26 @@ def open_backend(
     *,
     levels: Sequence[str] = (),
     kept_with: Mapping[str, str | None] = MappingProxyType({}),
+    each: Callable[[Backend], Backend] | None = None,
     **options: Any,
 ) -> tuple[Backend, str]:
     """Returns the backend that a URL or path names, and the URL as it should be shown.
 
     A plain path means files. A mapping from level to URL means several: `levels` are those that can
     be routed, `kept_with` says what else is kept with them. `options` are those of every backend:
-    clock, durability, create, read_only, and the seams for tests (`reach`, `disk`).
+    clock, durability, create, read_only, and the seams for tests (`reach`, `disk`). `each` looks at
+    every backend that was opened and returns what stands for it; if it raises, that is closed.
     """
     if isinstance(url, Mapping):
         from holdfast.backends.mixed import open_mix
 
         urls = cast("Mapping[object, object]", url)
-        return open_mix(urls, levels, kept_with, lambda one: open_backend(one, **options))
+        return open_mix(
+            urls, levels, kept_with, lambda one: open_backend(one, each=each, **options)
+        )
+    if each is not None:
+        opened, shown = open_backend(url, **options)
+        return looked_at(opened, each), shown
     if isinstance(url, os.PathLike):
         url = os.fspath(url)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     if unknown := options.keys() - OPTIONS:
@@ -98,6 +105,15 @@ def open_backend(
     if built_in is None:
         return _open_foreign(scheme, url, options)
     return _open_built_in(built_in, scheme, url, options)
+
+
+def looked_at(opened: Backend, each: Callable[[Backend], Backend]) -> Backend:
+    """Returns what stands for an open backend, which is closed if it is refused."""
+    try:
+        return each(opened)
+    except BaseException:
+        opened.close()
+        raise
 
 
 def _check_spelling(url: str) -> None:

@@ -28,6 +28,7 @@ from holdfast.cli import (
     facts,
     git,
     history,
+    keys,
     messages,
     nodes,
     project,
@@ -162,6 +163,10 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("subject export", subjects.export_subject, _LOOK),
     ("subject erase", subjects.erase_subject, _CARE),
     ("subject hold", subjects.hold_subject, _CARE),
+    ("key new", keys.new_key, _CARE),
+    ("key status", keys.status, _LOOK),
+    ("key rotate", keys.rotate, _CARE),
+    ("key rewrap", keys.rewrap, _CARE),
     ("check", store.check, _CARE),
     ("doctor", doctor.doctor, _CARE),
     ("migrate", schemas.migrate, _CARE),
@@ -239,6 +244,7 @@ _FAMILIES = {
     "decision": "Open, close and list decisions; the short forms: decide, outcome, decisions.",
     "event": "Record and list events of your own.",
     "git": "The git repository here: its state, and commits linked to events.",
+    "key": "The keys of an encrypted store: make one, rotate and rewrap them, see how it stands.",
     "message": "Add and list messages; the short forms: say, messages.",
     "nodes": "Walk graphs of nodes, and say why something was computed.",
     "project": "Work in the project of this directory; or, with FILE.py:NAME, show a projection.",
@@ -253,7 +259,7 @@ _FAMILIES = {
 }
 """Words that other verbs follow, such as runs list; one that is a verb too works by itself."""
 
-_WITH_VALUE = ("--store", "--actor")
+_WITH_VALUE = ("--store", "--store-key", "--actor")
 VIEWS = ".prose"
 """The directory of views, if `--views` names none."""
 _VERBOSE = ("--verbose", "-v")
@@ -298,7 +304,7 @@ def make_app() -> App:
     )
     for family, text in _FAMILIES.items():
         group = _RUNS if family in ("nodes", "project", "runs") else _CHANGE
-        group = _CARE if family in ("backup", "subject") else group
+        group = _CARE if family in ("backup", "key", "subject") else group
         app.command(App(name=family, help=text, group=group))
     verbs = {name: (function, group) for name, function, group in VERBS}
     aliases = [(alias, *verbs[name]) for alias, name in ALIASES.items()]

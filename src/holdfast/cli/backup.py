@@ -108,6 +108,7 @@ def restore(
     *,
     at: str | None = None,
     scope: ScopeName | None = None,
+    to_key: str | None = None,
     options: Options = DEFAULTS,
 ) -> None:
     """Restore a backup into a new store of any kind, as it was at a point.
@@ -122,14 +123,23 @@ def restore(
         The point: its name, its label, or a time (then the newest point that is not later).
     scope
         Only this scope, by its full name, with the scopes that it was forked from.
+    to_key
+        The store key of TARGET, if it is another than that of the backup (--store-key).
     """
     refuse_memory(target)
     point = backups.find_point(dest, parse_point(at))
     with (
-        holdfast.open(target, actor=options.writer) as store,
+        holdfast.open(target, actor=options.writer, store_key=to_key or options.store_key) as store,
         progress_shown(quiet=options.json) as progress,
     ):
-        restored = backups.restore(dest, store, at=point.name, scope=scope, progress=progress)
+        restored = backups.restore(
+            dest,
+            store,
+            at=point.name,
+            scope=scope,
+            store_key=options.store_key,
+            progress=progress,
+        )
     if options.json:
         print_json(restored_document(restored))
         return
@@ -154,7 +164,9 @@ def drill(dest: Folder, /, *, at: str | None = None, options: Options = DEFAULTS
         The point: its name, its label, or a time; without it, the newest.
     """
     with progress_shown(quiet=options.json) as progress:
-        restored = backups.drill(dest, at=parse_point(at), progress=progress)
+        restored = backups.drill(
+            dest, at=parse_point(at), store_key=options.store_key, progress=progress
+        )
     if options.json:
         print_json(restored_document(restored))
         return
@@ -173,7 +185,7 @@ def prune(dest: Folder, /, *, options: Options = DEFAULTS) -> None:
     dest
         The folder of the backup.
     """
-    pruned = backups.prune(dest)
+    pruned = backups.prune(dest, store_key=options.store_key)
     if options.json:
         print_json(pruned_document(pruned))
         return

@@ -55,7 +55,8 @@ def offer_moments(context: CompletionContext) -> dict[str, str]:
 
 def _opened(context: CompletionContext) -> Store:
     place = context["--store"].value or DEFAULT_PLACE
-    return holdfast.open(place, create=False, read_only=True)
+    key = context["--store-key"].value or None
+    return holdfast.open(place, create=False, read_only=True, store_key=key)
 
 
 if TYPE_CHECKING:

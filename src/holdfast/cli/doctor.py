@@ -107,7 +107,13 @@ def examine(options: Options) -> Iterator[Examined]:
 def open_promising_nothing(options: Options) -> Store | None:
     """Opens a store that makes no promise of durability, to read; None if that fails too."""
     try:
-        return holdfast.open(options.place, create=False, read_only=True, durability="none")
+        return holdfast.open(
+            options.place,
+            create=False,
+            read_only=True,
+            durability="none",
+            store_key=options.store_key,
+        )
     except HoldfastError:
         return None
 

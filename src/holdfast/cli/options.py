@@ -33,9 +33,10 @@ STORE_VARIABLE = "HOLDFAST_STORE"
 ACTOR_VARIABLE = "HOLDFAST_ACTOR"
 SOURCE_VARIABLE = "HOLDFAST_SOURCE"
 TRUST_VARIABLE = "HOLDFAST_TRUST"
+"""What is written comes from there, and is trusted so far. --source is for looking."""
+KEY_VARIABLE = "HOLDFAST_STORE_KEY"
 _LONG_S = 0.5
 """A command that takes longer keeps views and commits fresh while it works."""
-"""What is written comes from there, and is trusted so far. --source is for looking."""
 
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 Words = Annotated[list[str] | None, Parameter(negative=())]
@@ -68,6 +69,8 @@ class Options:
     """Print one JSON document; errors are JSON too."""
     actor: Annotated[str | None, Parameter(env_var=ACTOR_VARIABLE)] = None
     """Who writes: recorded in every event. Without it your login name."""
+    store_key: Annotated[str | None, Parameter(env_var=KEY_VARIABLE)] = None
+    """The key of an encrypted store: env:NAME, file:PATH, command:WORDS or keyring:SERVICE/NAME."""
     verbose: Flag = False
     """Show the log on standard error: retries, recovery, errors that were overcome."""
 
@@ -112,8 +115,10 @@ def print_more(
 def open_reading(options: Options, *, schemas: Sequence[type[Any]] = ()) -> Store:
     """Opens the store to look at; it must exist. Looking waits for no writer."""
     if is_in_use(options.place):
-        return open_place(options.place, read_only=True, schemas=schemas)
-    return open_source(options.place, schemas=schemas)
+        return open_place(
+            options.place, read_only=True, schemas=schemas, store_key=options.store_key
+        )
+    return open_source(options.place, schemas=schemas, store_key=options.store_key)
 
 
 def open_writing(
@@ -127,6 +132,7 @@ def open_writing(
         unchecked=unchecked,
         source=os.environ.get(SOURCE_VARIABLE) or None,
         trust=os.environ.get(TRUST_VARIABLE) or None,
+        store_key=options.store_key,
     )
     keep_configured(store)
     return store
@@ -146,7 +152,9 @@ def keep_configured(store: Store) -> None:
         store._closing.append(configured.close)
 
 
-def open_source(place: str, *, schemas: Sequence[type[Any]] = ()) -> Store:
+def open_source(
+    place: str, *, schemas: Sequence[type[Any]] = (), store_key: str | None = None
+) -> Store:
     """Opens a store to read from, read-only where it cannot be written.
 
     A store that was not closed is recovered by whoever opens it next, and only who may write can do
@@ -155,10 +163,10 @@ def open_source(place: str, *, schemas: Sequence[type[Any]] = ()) -> Store:
     store that has lost commits: writing to it would hide the loss, looking at it does not.
     """
     try:
-        return open_place(place, schemas=schemas)
+        return open_place(place, schemas=schemas, store_key=store_key)
     except (LostCommitsError, UnavailableError) as refused:
         try:
-            store = open_place(place, read_only=True, schemas=schemas)
+            store = open_place(place, read_only=True, schemas=schemas, store_key=store_key)
         except HoldfastError:
             raise refused from None
         warn(f"opened read-only: {refused.message}")
@@ -176,6 +184,7 @@ def open_place(
     unchecked: bool = False,
     source: str | None = None,
     trust: str | None = None,
+    store_key: str | None = None,
 ) -> Store:
     """Opens a store that must exist; the error says how to create it."""
     refuse_memory(place)
@@ -189,6 +198,7 @@ def open_place(
             unchecked=unchecked,
             source=cast("Any", source),
             trust=trust,
+            store_key=store_key,
         )
     except NotFoundError as absent:
         raise NotFoundError(

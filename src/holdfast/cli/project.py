@@ -571,7 +571,9 @@ def recover(
     if from_files:
         refuse_memory(options.place)
     store = (
-        holdfast.open(options.place, actor=options.writer) if from_files else open_writing(options)
+        holdfast.open(options.place, actor=options.writer, store_key=options.store_key)
+        if from_files
+        else open_writing(options)
     )
     with store:
         project = store.project(".")

@@ -31,6 +31,7 @@ def salvage_store(
     /,
     *,
     rest: str | None = None,
+    to_key: str | None = None,
     options: Options = DEFAULTS,
 ) -> int:
     """Take over what verifies of a damaged store into a new one, and list the rest.
@@ -42,13 +43,15 @@ def salvage_store(
     new
         The store to make, of any kind. It must be empty, or left by a salvage that was stopped.
     rest
-        The file for events that can be read and not taken over. Default: beside NEW.
+        The file for events that can be read and not taken over, in clear. Default: beside NEW.
+    to_key
+        The store key of NEW, if it is to be encrypted. --store-key is that of DAMAGED.
     """
     refuse_memory(new)
     file = RestFile(rest or _beside(new))
     with (
-        open_place(damaged, read_only=True) as source,
-        holdfast.open(new, actor=options.writer) as target,
+        open_place(damaged, read_only=True, store_key=options.store_key) as source,
+        holdfast.open(new, actor=options.writer, store_key=to_key) as target,
         progress_shown(quiet=options.json, what="salvaging events") as progress,
         file.kept(),
     ):

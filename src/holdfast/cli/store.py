@@ -63,9 +63,9 @@ def init(*, options: Options = DEFAULTS) -> None:
     refuse_memory(options.place)
     made = False
     try:
-        store = holdfast.open(options.place, create=False)
+        store = holdfast.open(options.place, create=False, store_key=options.store_key)
     except NotFoundError:
-        store = holdfast.open(options.place, actor=options.writer)
+        store = holdfast.open(options.place, actor=options.writer, store_key=options.store_key)
         made = True
     with store:
         facts = store.status()
@@ -212,7 +212,7 @@ def check(
     links
         List the links that lead to nothing in the store; they are no damage.
     """
-    with open_source(options.place) as store:
+    with open_source(options.place, store_key=options.store_key) as store:
         report = store.check(read_all=read_all, expect=expect)
         dangling = store.dangling_links() if links else []
     if options.json:
@@ -255,6 +255,7 @@ def copy_store(
     b: Annotated[str, Parameter(name="B")],
     /,
     *,
+    to_key: str | None = None,
     options: Options = DEFAULTS,
 ) -> None:
     """Copy a store into another one of any kind; resumable.
@@ -265,11 +266,13 @@ def copy_store(
         The store to copy: a folder, a URL, or a TOML file that names several.
     b
         The store to copy into; created if it does not exist. It must hold nothing else.
+    to_key
+        The store key of B, if it is to be encrypted. --store-key is that of A.
     """
     refuse_memory(b)
     with (
-        open_source(a) as source,
-        holdfast.open(b, actor=options.writer) as target,
+        open_source(a, store_key=options.store_key) as source,
+        holdfast.open(b, actor=options.writer, store_key=to_key) as target,
         progress_shown(quiet=options.json) as progress,
     ):
         copied = copy(source, target, progress=progress)

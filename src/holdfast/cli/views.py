@@ -102,7 +102,10 @@ def status(
     diff
         Show how an edited file differs from what was written last.
     """
-    with open_source(options.place) as store, _opened(store, directory) as views:
+    with (
+        open_source(options.place, store_key=options.store_key) as store,
+        _opened(store, directory) as views,
+    ):
         found = views.status()
     if options.json:
         print_json(view_statuses_document(found))

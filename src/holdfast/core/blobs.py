@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from hashlib import sha256
 from math import inf
@@ -44,7 +45,7 @@ class Blobs:
         self.clean: Callable[[bytes, str], bytes] | None = None
         """Takes secrets out of a value before it is stored, if anything does."""
         # Until when each is known to be there.
-        self._known: dict[tuple[Objects, str], float] = {}
+        self._known: OrderedDict[tuple[Objects, str], float] = OrderedDict()
         self._collected = 0
         self.limits: Limits | None = None
         """What a nearly full disk refuses; None if nobody watches one."""
@@ -53,7 +54,20 @@ class Blobs:
         """Returns whether `spill` would have to write a blob."""
         return len(op.value) >= BLOB_BYTES_MIN
 
-    def spill(self, op: Op, stream: str) -> Op:
+    def sealed(self, op: Op, stream: str, seal: Seal) -> Op:
+        """Returns the op with its value sealed as one leaf, in a blob if that is large.
+
+        Secrets are taken out before: afterwards nobody finds them.
+        """
+        raw = bytes(op.value)
+        if len(raw) < BLOB_BYTES_MIN:
+            if self.clean is not None:
+                raw = self.clean(raw, stream)
+            return Op(op.kind, op.path, Raw(seal.value(raw)))
+        spilled = self.spill(op, stream, seal)
+        return Op(op.kind, op.path, Raw(codec.sealed_value(seal.subject, bytes(spilled.value))))
+
+    def spill(self, op: Op, stream: str, seal: Seal | None = None) -> Op:
         """Returns the op with a large value moved out of the log into a blob.
 
         The blob is durable before the commit that names it, and is named by its digest: a crash
@@ -64,7 +78,7 @@ class Blobs:
         raw = bytes(op.value)
         if self.clean is not None:
             raw = self.clean(raw, stream)
-        seal = self._seal_of(stream)
+        seal = seal or self._seal_of(stream)
         name, data = (sha256(raw).hexdigest(), None) if seal is None else seal.blob(raw)
         expires_us = self._keep_until(stream)
         until = expires_us or inf
@@ -75,7 +89,7 @@ class Blobs:
             data = codec.compress(raw) if data is None else data
             objects.put("blob", name, data, expires_us=expires_us)
             if len(self._known) >= KNOWN_MAX:
-                self._known.pop(next(iter(self._known)), None)
+                self._known.popitem(last=False)
             self._known[objects, name] = until
         return Op(op.kind, op.path, Raw(codec.blob_ref(name, len(raw))))
 
@@ -103,7 +117,12 @@ class Blobs:
         self._objects.put("blob", name, data)
 
     def read(self, name: str, size: int) -> bytes:
-        """Returns the bytes of a blob, verified against its name, and opened if it is sealed."""
+        """Returns the bytes of a blob, verified against its name, and opened if it is sealed.
+
+        Asked by the name of a sealed value, it returns that value.
+        """
+        if (value := codec.parse_sealed_name(name)) is not None:
+            return self._sealing.open_value(value, size, self._get)
         data = self._get(name)
         if subject_of_blob(data) is not None:
             return self._sealing.open_blob(data, name, size)

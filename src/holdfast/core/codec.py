@@ -10,6 +10,9 @@ lacks is an object with one key that begins with `$`:
                                 texts, to be joined, if a high one stands before a low one
     {"$pairs":[[key,value],…]}  a dict that would read as a tag, or has such a str among its keys
     {"$blob":{"id":"<64 hex digits>","size":123456}}   bytes kept beside the log
+    {"$sealed":{"of":"<subject>","data":"<base64>"}}    a value that the subject's key opens; `data`
+                                is a `$blob` where that is large
+    {"$erased":true}            what is left of a value that was sealed, and read after erasure
 
 A dict of the user's can look like none of these, because it would have become `$pairs`.
 """
@@ -21,10 +24,12 @@ import math
 import re
 from abc import ABC, abstractmethod
 from base64 import b64decode, b64encode
-from collections.abc import Callable, ItemsView
+from collections.abc import Callable, Generator, ItemsView
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime
 from functools import partial
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, Final, NoReturn, TypeVar, cast
 
 import msgspec
 
@@ -60,6 +65,63 @@ class Thawable(ABC):
     def thaw(self) -> Any:
         """Returns plain dicts and lists that share nothing mutable with this."""
 
+
+class Erased(str):
+    """The type of ERASED. It is text, so that whatever shows text shows that something was here."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "ERASED"
+
+    def __reduce__(self) -> str:
+        return "ERASED"
+
+
+ERASED: Final = Erased("[erased]")
+"""Reads where a value was that belonged to a subject, which is erased. Ask `value is ERASED`. It
+tells nothing of a person, and may be stored again."""
+
+
+class SealedLeaf(str):
+    """A sealed value where it must stay sealed: text for whoever shows it, stored as it was."""
+
+    __slots__ = ("raw",)
+    raw: bytes
+
+    def __new__(cls, raw: bytes) -> SealedLeaf:
+        leaf = str.__new__(cls, "[sealed]")
+        leaf.raw = raw
+        return leaf
+
+    def __reduce__(self) -> tuple[type[SealedLeaf], tuple[bytes]]:
+        return SealedLeaf, (self.raw,)
+
+
+CLOSED_TEXT = b'"[sealed]"'
+_CLOSED: ContextVar[bool] = ContextVar("holdfast_sealed_closed", default=False)
+
+
+@contextmanager
+def kept_closed() -> Generator[None]:
+    """Has sealed values stay sealed in this block, because what is read there is stored again.
+
+    Every layer that keeps a copy of what it reads does its reading in such a block: so its copies
+    have nothing that an erasure would have to look for.
+    """
+    token = _CLOSED.set(True)
+    try:
+        yield
+    finally:
+        _CLOSED.reset(token)
+
+
+def is_kept_closed() -> bool:
+    """Says whether sealed values stay sealed here."""
+    return _CLOSED.get()
+
+
+ERASED_TEXT = b'{"$erased":true}'
 
 _dict_items = cast("Callable[[dict[Any, Any]], ItemsView[Any, Any]]", dict[Any, Any].items)
 _type_of = cast("Callable[[Any], Any]", type)
@@ -149,7 +211,9 @@ class _Conversion:
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, str):
-            return _convert_text(value)
+            if isinstance(value, Erased):
+                return {"$erased": True}
+            return msgspec.Raw(value.raw) if type(value) is SealedLeaf else _convert_text(value)
         if isinstance(value, int):
             if not _INT_START < value < _INT_END:
                 _refuse("is an int of more than 4000 digits: store it as text", path)
@@ -329,8 +393,8 @@ def _revive(value: Any, blob: Callable[[str, int], Any] | None) -> Any:
 
 def _revive_tag(table: dict[str, Any], tag: str, blob: Callable[[str, int], Any] | None) -> Any:
     content = table[tag]
-    if tag == "$blob":
-        reference = _blob_fields(content)
+    if tag == "$blob" or (tag == "$sealed" and type(content) is dict):
+        reference = _blob_fields(content) if tag == "$blob" else _sealed_fields(content)
         return table if blob is None else blob(*reference)
     revive = _REVIVERS.get(tag)
     if tag == "$pairs":
@@ -372,6 +436,7 @@ _REVIVERS: dict[str, Callable[[Any], Any]] = {
     "$bytes": lambda content: b64decode(content, validate=True),
     "$datetime": _revive_datetime,
     "$text": _revive_text,
+    "$erased": lambda _: ERASED,
 }
 
 _BLOB_PREFIX = b'{"$blob":{"id":"'
@@ -408,6 +473,84 @@ def _blob_fields(content: Any) -> tuple[str, int]:
     if reference is None:
         raise CorruptError(f"stored value has a malformed $blob: {content!r:.80}")
     return reference
+
+
+# --- sealed values --------------------------------------------------------------------------------
+#
+# A value that belongs to a subject, in a scope that does not. It is one opaque leaf: whoever copies
+# it copies these bytes. A reader of blobs is asked for it by a name that has all of it, so whoever
+# can read blobs can read it, and who cannot sees the tag.
+
+SEALED_VALUE = b'{"$sealed":{"of":"'
+"""How a sealed value begins. Nothing else can look like it: quotes within text are escaped."""
+_SEALED = "sealed:"
+_SEALED_BLOB = "sealed-blob:"
+_SEALED_WITHIN = re.compile(rb'\{"\$sealed":\{"of":"([0-9A-Za-z._-]{1,200})","data":')
+
+
+class SealedValue(msgspec.Struct, frozen=True):
+    """A sealed value as it is stored: whose it is, and its bytes or the blob that has them."""
+
+    subject: str
+    text: str = ""
+    blob: str = ""
+
+
+def sealed_value(subject: str, data: bytes) -> bytes:
+    """Returns the encoded form of a sealed value; `data` is base64 in quotes, or a blob's name."""
+    return b'%b%b","data":%b}}' % (SEALED_VALUE, subject.encode(), data)
+
+
+def is_sealed_value(raw: Encoded) -> bool:
+    """Says whether an encoded value is a sealed one."""
+    return bytes(memoryview(raw)[: len(SEALED_VALUE)]) == SEALED_VALUE
+
+
+def subjects_in(payload: bytes) -> set[str]:
+    """Returns whose sealed values encoded data has, wherever in it."""
+    return {subject.decode() for subject in _SEALED_WITHIN.findall(payload)}
+
+
+def parse_reference(raw: Encoded) -> tuple[str, int] | None:
+    """Returns what a reader of blobs is asked for, if the value is a blob or a sealed one."""
+    if not is_sealed_value(raw):
+        return parse_blob_ref(raw)
+    try:
+        return _sealed_fields(_decoder.decode(raw)["$sealed"])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CorruptError(f"stored value has a malformed $sealed: {error}") from error
+
+
+def reference(name: str, size: int) -> bytes:
+    """Returns the encoded value that `parse_reference` has taken apart."""
+    sealed = parse_sealed_name(name)
+    if sealed is None:
+        return blob_ref(name, size)
+    data = blob_ref(sealed.blob, size) if sealed.blob else b'"%b"' % sealed.text.encode()
+    return sealed_value(sealed.subject, data)
+
+
+def parse_sealed_name(name: str) -> SealedValue | None:
+    """Returns the sealed value that a reader of blobs is asked for; None if it is a blob."""
+    if name.startswith(_SEALED):
+        subject, _, text = name.removeprefix(_SEALED).partition(":")
+        return SealedValue(subject, text)
+    if name.startswith(_SEALED_BLOB):
+        subject, _, blob = name.removeprefix(_SEALED_BLOB).partition(":")
+        return SealedValue(subject, blob=blob)
+    return None
+
+
+def _sealed_fields(content: Any) -> tuple[str, int]:
+    table = cast("dict[str, Any]", content) if type(content) is dict else {}
+    subject, data = table.get("of"), table.get("data")
+    if type(subject) is str and len(table) == 2:
+        if type(data) is str:
+            return f"{_SEALED}{subject}:{data}", len(data)
+        if type(data) is dict and list(cast("dict[str, Any]", data)) == ["$blob"]:
+            name, size = _blob_fields(cast("dict[str, Any]", data)["$blob"])
+            return f"{_SEALED_BLOB}{subject}:{name}", size
+    raise CorruptError(f"stored value has a malformed $sealed: {content!r:.80}")
 
 
 def _zstandard() -> Any:

@@ -81,6 +81,7 @@ class NewEvent(Struct, frozen=True):
     defaults: tuple[Op, ...] = ()  # done first, each only where there is nothing yet
     meta: str | None = None  # what is known of this one; see `meta.encode_meta`
     key: str | None = None  # its own, besides the write's, which is on the first event (clause 26)
+    sealed_for: str | None = None  # the subject of a value that was sealed for it, by its id
 
 
 class StreamWrite(Struct, frozen=True):

@@ -12,6 +12,7 @@ after its end.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -47,7 +48,7 @@ class Expiry:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._known: dict[str, Lifetime] = {}
+        self._known: OrderedDict[str, Lifetime] = OrderedDict()
         self._intended: dict[str, Term] = {}
         self._newest: dict[str, int] = {}  # the ends that `kept` found last
         self.of_level: Callable[[str], Term | None] = _no_term
@@ -143,7 +144,7 @@ class Expiry:
         self._intended.pop(stream, None)  # it has begun
         if stream not in self._known:
             if len(self._known) >= _KNOWN_MAX:
-                self._known.pop(next(iter(self._known)), None)
+                self._known.popitem(last=False)
             self._known[stream] = lifetime
 
     def kept(self, records: list[Record]) -> list[Record]:

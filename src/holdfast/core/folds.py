@@ -7,11 +7,14 @@ one that only sets keys of the state, which fits whatever is there.
 
 Use is noted in a set, one call of C on the way of a read or write. Whoever must make room begins
 with what was kept first: a fold that was used since is weighed again and put last, any other is
-forgotten. So nothing is sorted, and nothing is moved while it is only read.
+forgotten. So nothing is sorted, and nothing is moved while it is only read. What is forgotten from
+the front is kept in an OrderedDict: the first key of a dict is looked for among all places that are
+empty now, thousands of them.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from threading import Lock
 
 from holdfast.core.event import NOTHING, StreamEnd, StreamState
@@ -30,13 +33,13 @@ class Folds:
     def __init__(self) -> None:
         self.states: dict[str, StreamState] = {}
         """Read it as it is. Replacing a state that is there is fine; `keep` adds one."""
-        self.ends: dict[str, StreamEnd] = {}
+        self.ends: OrderedDict[str, StreamEnd] = OrderedDict()
         self.used: set[str] = set()
         """Streams of `states` that were used since they were last looked at here."""
         self.bytes_max = FOLDS_BYTES_MAX
         self.ends_max = ENDS_MAX
         self.bytes = 0
-        self._sizes: dict[str, int] = {}
+        self._sizes: OrderedDict[str, int] = OrderedDict()
         self._lock = Lock()
 
     def keep(self, stream: str, state: StreamState, *, is_grown: bool = False) -> None:
@@ -54,7 +57,7 @@ class Folds:
     def _keep_end(self, stream: str, end: StreamEnd) -> None:
         self.ends.pop(stream, None)
         if len(self.ends) >= self.ends_max:
-            del self.ends[next(iter(self.ends))]
+            self.ends.popitem(last=False)
         self.ends[stream] = end
 
     def _weigh(self, stream: str, state: StreamState) -> None:

@@ -10,6 +10,7 @@ below is loaded and what comes after it is folded, every link verified.
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from functools import partial
@@ -58,6 +59,7 @@ from holdfast.clock import Clock
 from holdfast.core import event
 from holdfast.core.arguments import check_whole
 from holdfast.core.blobs import Blobs
+from holdfast.core.codec import SEALED_VALUE, subjects_in
 from holdfast.core.collector import Uncollected
 from holdfast.core.commit import (
     CommitResult,
@@ -304,6 +306,7 @@ QUIET_VIEWS = 8
 _LEADING = frozenset((event.OPENED, event.MIGRATED))
 """The types of events that the log itself puts before those of a write."""
 _COMMIT_OF = attrgetter("commit")
+_PAYLOAD_OF = attrgetter("payload")
 _CHECKPOINTS_FIRST = 256
 """How many checkpoints are read at first where not all may be wanted."""
 RETRIES_MAX = 1000
@@ -335,7 +338,7 @@ class Log:
         self._transforms: tuple[Transform, ...] = ()
         self._validators: tuple[Validator, ...] = ()
         self._chains = Lock()
-        self._origins: dict[str, tuple[str, int] | None] = {}
+        self._origins: OrderedDict[str, tuple[str, int] | None] = OrderedDict()
         self._lasting_words = lasting_prefixes()  # of streams that are never removed
         self.dispatcher = Dispatcher()
         """Tells subscribers; handles of this process on the same store share one."""
@@ -421,6 +424,8 @@ class Log:
         """Has writes to scopes checked by their schemas, and readers see what is older upgraded."""
         with self._chains:
             self.typed = typed
+            if typed.all:
+                typed.blobs = self.blobs.read
             is_plain = not typed.all and not self._transforms
             self.show = state_of if is_plain else self._show_transformed
 
@@ -803,6 +808,8 @@ class Log:
             after.append(state)
             if state.subject is not None:
                 reads, marks = self._guarded_by_subject(proposed, write, state, reads, marks)
+            elif SEALED_VALUE in b"".join(map(_PAYLOAD_OF, append.records)):
+                reads, marks = self._guarded_values(proposed, write, append, reads, marks)
         if len(appends) > 1 or self.limits is not None:
             self._check_appends(appends, before)
         guards = (reads, proposed.fence, marks, proposed.watch, False, read_ends)
@@ -970,6 +977,17 @@ class Log:
         if subject is None or key is None or key.id != subject:
             raise self._not_theirs(stream, subject)
 
+    def seal_for(self, stream: str, name: str) -> Seal | None:
+        """Returns what seals a value of a subject in a stream; None if all of the stream is theirs.
+
+        The key is durable when this returns. Raises UsageError if the stream is another subject's.
+        """
+        of = self.subject_of(stream)
+        seal = self.sealing.named(name)
+        if of not in (None, seal.subject):
+            raise self._not_theirs(stream, of)
+        return seal if of is None else None
+
     def subject_of(self, stream: str) -> str | None:
         """Returns whose a stream is, by id; None if it is nobody's, or not there."""
         known = self._states.get(stream) or self._ends.get(stream)
@@ -1004,17 +1022,52 @@ class Log:
 
         The stream of the subject says when it is being erased. Each commit names it among what it
         read: so one that is prepared before that, and comes after it, is refused by the backend,
-        and refused here when it is prepared again. A mark says which streams have such data.
+        and refused here when it is prepared again. A mark says which streams have such data. The
+        removal of a scope is no write for the subject: it is how an erasure goes on.
         """
         stream, subject = write.stream, after.subject
         assert subject is not None, "BUG: nobody's"
         if (subject, stream) not in self.sealing.known:
             marks = (*marks, Mark(f"{SUBJECT_PREFIX}{subject}", stream))
+        is_removal = write.new_events[-1].type == event.REMOVED
+        return self._guarded_subject(proposed, stream, subject, reads, is_removal), marks
+
+    def _guarded_values(
+        self,
+        proposed: ProposedCommit,
+        write: StreamWrite,
+        append: Append,
+        reads: tuple[tuple[str, int], ...],
+        marks: tuple[Mark | Cleared, ...],
+    ) -> tuple[tuple[tuple[str, int], ...], tuple[Mark | Cleared, ...]]:
+        """Returns the same for sealed values in a scope that is nobody's (0067).
+
+        A value that is copied there, as a restore does it, is of use to nobody without its key. So
+        only one that was sealed for this commit is refused when its subject is being erased.
+        """
+        new = {one.sealed_for for one in write.new_events}
+        found = {subject for one in append.records for subject in subjects_in(one.payload)}
+        for subject in sorted(found):
+            if (subject, write.stream) not in self.sealing.known:
+                marks = (*marks, Mark(f"{SUBJECT_PREFIX}{subject}", write.stream))
+            if subject in new:
+                reads = self._guarded_subject(proposed, write.stream, subject, reads, False)
+        return reads, marks
+
+    def _guarded_subject(
+        self,
+        proposed: ProposedCommit,
+        stream: str,
+        subject: str,
+        reads: tuple[tuple[str, int], ...],
+        is_removal: bool,
+    ) -> tuple[tuple[str, int], ...]:
+        """Returns what is read, with the stream that says whether a subject is being erased."""
         name = stream_of(stream, subject)
         if any(name == one.stream for one in proposed.writes) or any(
             name == one for one, _ in reads
         ):
-            return reads, marks
+            return reads
         state = self._states.get(name)
         if state is None:
             # Most are never held or erased, and have no such stream. That is asked once: the
@@ -1022,9 +1075,9 @@ class Log:
             state = EMPTY if name in self.sealing.quiet else self.newest(name)
             if not state.revision:
                 self.sealing.quiet.add(name)
-        if state.root.get("erasing"):  # which is never taken back
+        if state.root.get("erasing") and not is_removal:  # which is never taken back
             raise ErasedError(subject, f'scope "{stream}"')
-        return (*reads, (name, state.revision)), marks
+        return (*reads, (name, state.revision))
 
     def _with_opening(
         self, write: StreamWrite, base: StreamState
@@ -1746,7 +1799,7 @@ class Log:
                 above = self._read_origin(above[0])
             # Only now: a read that fails must not make a fork look like none ever after.
             if len(self._origins) >= KNOWN_MAX:
-                self._origins.pop(next(iter(self._origins)), None)
+                self._origins.popitem(last=False)
             self._origins[stream] = origin
             return origin
         return self._origins[stream]
@@ -2013,6 +2066,12 @@ class Log:
         """Returns the backend's own place for derived tables, None if it has none (0039)."""
         own: Callable[[str], SideTables] | None = getattr(self._backend, "side_tables", None)
         return None if own is None else own(what)
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether a backend of the store is encrypted: then no copy in clear is kept beside it."""
+        parts = self.routes.parts() or [self._backend]
+        return any(getattr(part, "is_encrypted", False) for part in parts)
 
     def folder(self) -> tuple[str, str] | None:
         """Returns the folder of a store on plain files, and the store's id; None of other stores.

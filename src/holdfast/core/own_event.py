@@ -260,7 +260,7 @@ class OwnEvent(Event):
         """The data as plain values, in the version of the class that this process has."""
         schema = find_type(self.type)
         raw = self.raw
-        if schema is None or self.version > schema.version:
+        if schema is None or self.version > schema.version or raw is codec.ERASED:
             return raw
         if not isinstance(raw, dict):
             raise CorruptError(
@@ -276,11 +276,12 @@ class OwnEvent(Event):
     @property
     def data(self) -> Any:
         schema = find_type(self.type)
-        if schema is None:
-            return self.plain
+        plain = self.plain if schema is None or self._typed is _UNREAD else None
+        if schema is None or plain is codec.ERASED:
+            return plain
         if self._typed is _UNREAD:
             try:
-                self._typed = schema.load(self.plain, self._where)
+                self._typed = schema.load(plain, self._where)
             except SchemaError as misfit:
                 if self.version > schema.version:
                     raise schema.newer(self.version, self._where) from misfit

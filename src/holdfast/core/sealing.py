@@ -68,25 +68,26 @@ _plain = msgspec.json.Decoder(tuple[str | None, str | None, Raw])
 _SEALED_BYTES = len(SEALED)
 
 
-def load_cipher() -> tuple[Callable[[bytes], Any], type[Exception]]:
+def load_cipher(
+    what: str = "data of a subject is sealed",
+) -> tuple[Callable[[bytes], Any], type[Exception]]:
     """Returns the class of the cipher, and what it raises if a key does not fit.
 
-    Raises UsageError that names what is missing.
+    Raises UsageError that says `what` it is for, and names what is missing.
     """
     try:
         from cryptography.exceptions import InvalidTag, UnsupportedAlgorithm
         from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
     except ImportError as error:
         raise UsageError(
-            "data of a subject is sealed, and the package cryptography is not installed",
+            f"{what}, and the package cryptography is not installed",
             hint='pip install "holdfast[seal]"',
         ) from error
     try:
         AESGCMSIV(bytes(32))
     except UnsupportedAlgorithm as error:
         raise UsageError(
-            f"data of a subject is sealed by {CIPHER}, which this OpenSSL does not have: expected "
-            "3.2 or newer",
+            f"{what} by {CIPHER}, which this OpenSSL does not have: expected 3.2 or newer",
             hint="install the wheel of cryptography, which brings its own OpenSSL",
         ) from error
     return AESGCMSIV, InvalidTag
@@ -108,8 +109,8 @@ class Seal:
         assert text is not None, "BUG: a cipher that says nothing"
         self.meta = text
         cipher, self._misfit = load_cipher()
-        self._cipher = cipher(_derived(key.key, b"seal"))
-        self._names = _derived(key.key, b"names")
+        self._cipher = cipher(derived_key(key.key, b"seal"))
+        self._names = derived_key(key.key, b"names")
         self._about = b"\0".join((FORMAT, key.id.encode(), self.key_id.encode()))
 
     def __repr__(self) -> str:
@@ -127,6 +128,11 @@ class Seal:
             raise CorruptError(
                 f'sealed data of subject "{self.subject}" does not fit its key: one of them changed'
             ) from error
+
+    def value(self, raw: bytes) -> bytes:
+        """Returns an encoded value as a sealed leaf, for a scope that is not the subject's."""
+        sealed = b2a_base64(self.seal(raw), newline=False)
+        return codec.sealed_value(self.subject, b'"%b"' % sealed)
 
     def digest(self, what: str, name: str) -> str:
         """Returns what stands in the envelope for a name that people chose."""
@@ -160,7 +166,8 @@ class Seal:
         return sha256(data).hexdigest(), data
 
 
-def _derived(key: bytes, use: bytes) -> bytes:
+def derived_key(key: bytes, use: bytes) -> bytes:
+    """Returns a key for one use, made of another: none of them tells anything of the rest."""
     return hmac.new(key, b"holdfast " + use, sha256).digest()
 
 
@@ -272,6 +279,26 @@ class Sealing:
             return self.of(subject)
         except ErasedError:
             return None
+
+    # --- values ------------------------------------------------------------------------------
+
+    def open_value(self, value: codec.SealedValue, size: int, get: Callable[[str], bytes]) -> bytes:
+        """Returns the encoded value of a sealed leaf; that of ERASED if its subject is erased.
+
+        `get` reads a blob as it is stored. For what is derived from a state and kept, no leaf is
+        ever opened: there it is a text that says so.
+        """
+        if codec.is_kept_closed():
+            return codec.CLOSED_TEXT
+        seal = self._of(value.subject)
+        if seal is None:
+            return codec.ERASED_TEXT
+        if value.blob:
+            return self.open_blob(get(value.blob), value.blob, size)
+        try:
+            return seal.open(a2b_base64(value.text.encode(), strict_mode=True))
+        except ValueError as error:
+            raise CorruptError(f"sealed value cannot be read: {error}") from error
 
     # --- blobs -------------------------------------------------------------------------------
 

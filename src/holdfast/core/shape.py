@@ -20,7 +20,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
-from holdfast.core.codec import Encoded, Path, may_have_tags, show_path
+from holdfast.core.codec import Encoded, Erased, Path, SealedLeaf, may_have_tags, show_path
 from holdfast.errors import UsageError, show_error, show_value
 
 _EXPECTED = re.compile(r"Expected (.+?)(?:, got .+?)?(?: - at `[^`]*`)?$", re.S)
@@ -40,11 +40,24 @@ class Misfit(Struct, frozen=True):
         return f"{place}: expected {self.expected}, found {self.found}"
 
 
+def is_unread(data: Any) -> bool:
+    """Says whether data stands for a subject's value that cannot be read, or must not be here."""
+    return isinstance(data, Erased | SealedLeaf)
+
+
+def has_unread(data: Any) -> bool:
+    """Says whether such a value is anywhere in plain data."""
+    if isinstance(data, dict):
+        return any(map(has_unread, cast("dict[str, Any]", data).values()))
+    return any(map(has_unread, cast("list[Any]", data))) if type(data) is list else is_unread(data)
+
+
 class Part(Struct, frozen=True):
     """One field of a mapping: the shape of its value, and whether it must be there."""
 
     shape: Shape
     required: bool
+    name: str = ""  # of the attribute, which may be another than that of the stored field
 
 
 class Shape:
@@ -73,11 +86,46 @@ class Shape:
         return self.annotation in _ANYTHING
 
     def load(self, data: Any) -> Any:
-        """Returns plain data as a value of the type; raises what the type's library does."""
-        validate = getattr(self.annotation, "model_validate", None)
-        if validate is not None:
-            return validate(data)
-        return msgspec.convert(data, self.annotation, str_keys=True)
+        """Returns plain data as a value of the type; raises what the type's library does.
+
+        ERASED fits in any place: nobody can know any more what was there, and it was right once.
+        """
+        try:
+            validate = getattr(self.annotation, "model_validate", None)
+            if validate is not None:
+                return validate(data)
+            return msgspec.convert(data, self.annotation, str_keys=True)
+        except Exception as error:
+            if not has_unread(data):
+                raise
+            return self._load_around(data, error)
+
+    def _load_around(self, data: Any, error: Exception) -> Any:
+        """Returns data as a value of the type although something in it cannot be read any more."""
+        if is_unread(data) or self.is_anything:
+            return data
+        errors = getattr(error, "errors", None)
+        if callable(errors):  # of a pydantic model: it tells of each place
+            if any(not is_unread(one.get("input")) for one in cast("list[Any]", errors())):
+                raise error
+            return self.annotation.model_construct(**data)
+        parts = self.parts
+        if parts.fields is not None and isinstance(data, dict):
+            table = cast("dict[str, Any]", data)
+            found = {
+                part.name: part.shape.load(table[name])
+                for name, part in parts.fields.items()
+                if name in table
+            }
+            if parts.is_closed and table.keys() - parts.fields.keys():
+                raise error
+            return self.annotation(**found)
+        if parts.each is None:
+            return data
+        if isinstance(data, dict):
+            table = cast("dict[str, Any]", data)
+            return {name: parts.each.load(value) for name, value in table.items()}
+        return [parts.each.load(value) for value in cast("list[Any]", data)]
 
     def takes(self, field: object, value: Encoded) -> bool:
         """Says whether a field can be this encoded value, at little cost.
@@ -237,7 +285,7 @@ def _fields_of(kind: type[Any]) -> _Parts:
         annotation = hints[field.name]
         while typing.get_origin(annotation) in (typing.Required, typing.NotRequired):
             [annotation] = typing.get_args(annotation)
-        fields[field.encode_name] = Part(Shape(annotation), field.required)
+        fields[field.encode_name] = Part(Shape(annotation), field.required, field.name)
     return _Parts(fields, is_closed=bool(getattr(said, "forbid_unknown_fields", False)))
 
 

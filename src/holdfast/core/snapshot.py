@@ -26,6 +26,7 @@ import logging
 import math
 import re
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import sha256
@@ -493,7 +494,7 @@ class Snapshots:
         self._blobs = blobs
         self._sealing = sealing
         self._report = report
-        self.growth: dict[str, _Growth] = {}
+        self.growth: OrderedDict[str, _Growth] = OrderedDict()
         """By stream, how many bytes were added since its newest snapshot."""
 
     def grown(self, stream: str, state: StreamState, size: int) -> None:
@@ -520,7 +521,7 @@ class Snapshots:
 
     def _begin(self, stream: str) -> _Growth:
         if len(self.growth) >= GROWING_MAX:
-            self.growth.pop(next(iter(self.growth)), None)
+            self.growth.popitem(last=False)
         return self.growth.setdefault(stream, _Growth(0, GROWTH_BYTES_MIN))
 
     def flush(self, folds: dict[str, StreamState]) -> None:

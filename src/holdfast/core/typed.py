@@ -20,7 +20,7 @@ from holdfast.core.layers import reserved_prefixes
 from holdfast.core.meta import Meta, encode_meta
 from holdfast.core.schema import ITEMS, Schema, schema_of
 from holdfast.core.shape import Misfit, Shape, show_type
-from holdfast.core.tree import MISSING, List, Map, Op, thaw
+from holdfast.core.tree import MISSING, Blobs, List, Map, Op, thaw
 from holdfast.core.tree.frozen import enter
 from holdfast.errors import NewerSchemaError, SchemaError, UsageError, show_value
 from holdfast.names import fits_pattern
@@ -44,6 +44,8 @@ class Typed:
         """Those of decisions and messages, which are no part of a state."""
         self.unchecked = unchecked
         """Whether scopes without a schema here may be written to, whatever they have."""
+        self.blobs: Blobs | None = None
+        """Reads what a state that was upgraded has as a reference, once a log uses these."""
         self._known: dict[str, Schema[Any] | None] = {}
         self._shown: dict[str, tuple[bytes, Map]] = {}
         names: dict[tuple[str, str], Schema[Any]] = {}
@@ -111,10 +113,12 @@ class Typed:
             return kept[1]
         schema = cast("Schema[Any]", self.of(stream))
         where = f'scope "{stream}" at revision {state.revision}'
-        data = state.root.to_dict()
-        before = _encoded(data)
-        new = schema.upgraded(data, state.version, where, copies=False)
-        root = _entered(new, before, state.root)
+        # A step of the program's sees no subject's value: what it returns is stored in clear.
+        with codec.kept_closed():
+            data = state.root.to_dict()
+            before = _encoded(data)
+            new = schema.upgraded(data, state.version, where, copies=False)
+            root = _entered(new, before, state.root, self.blobs)
         if len(self._shown) >= SHOWN_MAX:
             self._shown.pop(next(iter(self._shown)), None)
         self._shown[stream] = state.link, root
@@ -157,12 +161,12 @@ class Typed:
         if stored <= to:
             return None
         where = f'scope "{stream}" at revision {state.revision}'
-        data = state.root.to_dict()
-        before = _encoded(data)
-        new = schema.downgraded(data, state.version, to, where, copies=False)
-        return migrated(
-            stored, to, tree.diff_ops(state.root, _entered(new, before, state.root)), stream, spill
-        )
+        with codec.kept_closed():
+            data = state.root.to_dict()
+            before = _encoded(data)
+            new = schema.downgraded(data, state.version, to, where, copies=False)
+            root = _entered(new, before, state.root, self.blobs)
+        return migrated(stored, to, tree.diff_ops(state.root, root), stream, spill)
 
     def _stored(self, state: StreamState, stream: str) -> tuple[Schema[Any], int]:
         """Returns the schema of a scope that has one, and the version that its state has.
@@ -193,10 +197,25 @@ class Typed:
         if state.version != schema.version or not state.root:
             return
         ops = [op for one in write.new_events for op in (*one.defaults, *one.ops)]
-        if misfits := _misfits(schema.shape, ops, before, state.root):
+        with codec.kept_closed():  # a sealed value was looked at before it was sealed
+            misfits = _misfits(schema.shape, ops, before, state.root)
+        self._raise_misfits(write.stream, schema, misfits)
+
+    def check_sealed(self, stream: str, op: Op, state: StreamState) -> None:
+        """Raises SchemaError if a value is not allowed at its place, before it is sealed for it."""
+        schema = self.of(stream)
+        if schema is None or state.version not in (0, schema.version):
+            return
+        with codec.kept_closed():
+            after = tree.apply(state.root, [op], revision=None)
+            misfits = _misfits(schema.shape, [op], state.root, after)
+        self._raise_misfits(stream, schema, misfits)
+
+    def _raise_misfits(self, stream: str, schema: Schema[Any], misfits: Sequence[Misfit]) -> None:
+        if misfits:
             shown = "; ".join(map(str, misfits))
             raise SchemaError(
-                f'scope "{write.stream}" has the schema "{schema.type.__name__}": {shown}; nothing '
+                f'scope "{stream}" has the schema "{schema.type.__name__}": {shown}; nothing '
                 "was written",
                 misfits=misfits,
             )
@@ -223,13 +242,13 @@ def _encoded(data: dict[str, Any]) -> dict[str, bytes]:
     return {key: codec.encode(value) for key, value in data.items()}
 
 
-def _entered(data: dict[str, Any], before: dict[str, bytes], old: Map) -> Map:
+def _entered(data: dict[str, Any], before: dict[str, bytes], old: Map, blobs: Blobs | None) -> Map:
     """Returns plain data as a state that shares with an old one what is the same in both."""
     table: dict[str, Any] = {}
     for key, value in data.items():
         raw = tree.set_op(key, value).value
         is_same = before.get(key) == bytes(raw)
-        table[key] = tree.locate(old, (key,)) if is_same else enter(raw, None, None)
+        table[key] = tree.locate(old, (key,)) if is_same else enter(raw, None, blobs)
     return Map(table)
 
 

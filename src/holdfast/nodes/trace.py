@@ -89,7 +89,10 @@ class Sources:
         value = root if path is None else tree.get(root, path, MISSING)
         if value is MISSING:
             return Observed(MISSING, ABSENT, newest.revision)
-        return Observed(value, self._thumb_of((scope, path), value), newest.revision, shown(value))
+        with codec.kept_closed():  # a digest, or a few words of it, would be stored in clear
+            kept = root if path is None else tree.get(root, path, MISSING)
+            digest, text = self._thumb_of((scope, path), kept), shown(kept)
+        return Observed(value, digest, newest.revision, text)
 
     def _thumb_of(self, place: Any, value: Any) -> str:
         """Returns the digest of a value of a state; the same frozen object is digested once."""
@@ -110,7 +113,7 @@ class Sources:
         messages: list[Message] = (
             list(found.messages) if last is None else found.messages.last(last)
         )
-        content = [[one.id, one.role, one.fields] for one in messages]
+        content = [[one.id, one.role, one.stored_fields] for one in messages]
         return Observed(messages, ordered_thumb(content), revision, f"{len(messages)} messages")
 
     def file(self, path: str) -> Observed:

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from holdfast.backends.protocol import GONE, START, Position, Record
-from holdfast.core import tree
+from holdfast.core import codec, tree
 from holdfast.core.arguments import name_of
 from holdfast.core.draft import Draft
 from holdfast.core.event import REMOVED, RESTORED, Change, life_before, to_datetime
@@ -104,9 +104,17 @@ class ScopeSource:
                 at = record.revision
                 if record.type == REMOVED and self._log.life(self.name) != place.life:
                     raise FoldAgain  # since `holds` was asked; one that was undone is no end
-                is_handled = projection.handles(record.type) and record.payload != GONE
+                is_handled = projection.handles(record.type) and _is_clear(record)
                 handled = [record] if is_handled else []
                 yield _moved(place, at, record, 0), handled
+
+
+def _is_clear(record: Record) -> bool:
+    """Says whether an event has its data, and is not one of a subject in a scope of others.
+
+    A state that is kept would be a copy of that in clear.
+    """
+    return record.payload != GONE and codec.SEALED_VALUE not in record.payload
 
 
 class StoreSource:
@@ -161,7 +169,7 @@ class StoreSource:
     def _is_handled(self, record: Record, projection: Projection) -> bool:
         return (
             projection.handles(record.type)
-            and record.payload != GONE
+            and _is_clear(record)
             and record.subject is None  # what is sealed enters no state of the whole store
             and self._has(record.stream)
             and record.revision > self._lives.get(record.stream, 0)

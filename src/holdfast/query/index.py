@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from holdfast.backends.protocol import START, Position, Record
 from holdfast.backends.side import Condition, DamagedTablesError, SideSession, SideTables
+from holdfast.core import codec
 from holdfast.core.event import to_datetime
 from holdfast.core.log import Log
 from holdfast.errors import ExpiredError, HoldfastError, UnavailableError
@@ -472,7 +473,8 @@ class QueryIndex:
             by_origin.setdefault(origin, []).append(stream)
         kept = self._log.expiry.kept(records) if records else records
         batch = Batch(self._context, lambda stream: by_origin.get(stream, ()))
-        changes = batch.changes(kept)
+        with codec.kept_closed():
+            changes = batch.changes(kept)
         rows = self._path_rows(_states(changes), read_listed(about["paths"]))
         to = records[-1].position if records else newest
         self._tables.write(lambda session: self._apply(session, about, changes, rows, to, records))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.core.codec import kept_closed
 from holdfast.core.event import StreamState
 from holdfast.core.tree import MISSING, List, Map, get
 from holdfast.errors import UsageError, show_value
@@ -152,7 +153,9 @@ def rows_of(listed: Sequence[Listed], stream: str, state: StreamState) -> list[R
     for one in listed:
         # What is sealed enters no index: that would be a copy in clear.
         if state.subject is None and fits_pattern(one.of.scopes, stream):
-            sort, number, said = _kept(get(state.root, one.of.path, MISSING))
+            with kept_closed():
+                value = get(state.root, one.of.path, MISSING)
+            sort, number, said = _kept(value)
             rows.append((one.number, sort, number, said, state.version))
         else:
             rows.append((one.number, "outside", None, None, 0))

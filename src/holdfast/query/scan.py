@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterator
 
 from holdfast.backends.protocol import START
+from holdfast.core.codec import kept_closed
 from holdfast.core.event import to_datetime
 from holdfast.core.log import READ_CHUNK
 from holdfast.core.page import write_cursor
@@ -49,7 +50,9 @@ def _all(context: RecordContext) -> Iterator[Document]:
     log, after = context.log, START
     for stream in log.streams():
         try:
-            yield from documents.documents_of(context, stream)
+            with kept_closed():  # as in the index: a question finds the same with and without it
+                found = list(documents.documents_of(context, stream))
+            yield from found
         except ExpiredError:
             continue
     while records := log.read_all(after=after, limit=READ_CHUNK):
@@ -95,7 +98,8 @@ def has_state(context: RecordContext, query: Query, stream: str) -> bool:
     except UpgradeError as error:
         _logger.warning("a state is compared as it is stored: %s", error)
         root = state.root
-    return all(one.holds(root) for one in query.where)
+    with kept_closed():  # what is sealed cannot be asked for, with an index or without
+        return all(one.holds(root) for one in query.where)
 
 
 def to_hit(one: Document) -> Hit:

@@ -166,7 +166,8 @@ class OutsideTables:
         while self._add_events():
             pass
         for (stream,) in self._tables.read(lambda session: session.ask("SELECT * FROM touched")):
-            rows = self._rows_of(stream)
+            with codec.kept_closed():
+                rows = self._rows_of(stream)
             self._tables.write(lambda session, s=stream, r=rows: self._put(session, s, r))
         self._tables.write(self._count)
 
@@ -306,7 +307,8 @@ def _facts(context: RecordContext, stream: str, records: Sequence[Record]) -> It
 def _event_row(record: Record) -> list[Any]:
     """Returns an event; what a program recorded itself is in its metadata."""
     said: Any = None
-    if record.type.startswith(OWN) and record.payload != GONE and record.subject is None:
+    is_clear = record.subject is None and codec.SEALED_VALUE not in record.payload
+    if record.type.startswith(OWN) and record.payload != GONE and is_clear:
         own = OwnEvent(record, _unread)
         said = {"data": own.raw, "refs": list(own.refs)}
     shown = Event(record)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from msgspec import Struct
 
+from holdfast.core.codec import kept_closed
 from holdfast.errors import UnavailableError, UsageError, show_error, show_value
 from holdfast.query.documents import Document, again
 from holdfast.query.form import Hit
@@ -190,7 +191,8 @@ def texts_of(
     """Returns the numbers and texts of documents, as they are now; not of those that are gone."""
     found: list[tuple[int, str]] = []
     for n, kind, scope, id, revision in listed:
-        document: Document | None = again(context, kind, scope, id, revision)
+        with kept_closed():
+            document: Document | None = again(context, kind, scope, id, revision)
         if document is not None and document.texts:
             found.append((n, "\n".join(document.texts)[:TEXT_CHARACTERS_MAX]))
     return found

@@ -29,6 +29,7 @@ from holdfast.core.commit import NewEvent, StreamWrite
 from holdfast.core.event import to_datetime
 from holdfast.core.intent import Unknown, verifiers
 from holdfast.core.page import NO_LIMIT
+from holdfast.core.sealing import Seal
 from holdfast.core.tree import Op
 from holdfast.errors import (
     ClosedError,
@@ -39,6 +40,7 @@ from holdfast.errors import (
     show_error,
     show_value,
 )
+from holdfast.names import check_name
 from holdfast.record import keyed_item
 from holdfast.record.context import RecordContext, Stale
 from holdfast.record.in_run import refuse_in_body
@@ -123,25 +125,37 @@ class Facts:
         verify: object = None,
         valid_for: object = None,
         about: str | None = None,
+        subject: str | None = None,
     ) -> Fact:
         """States a fact, which replaces an earlier one of that name; durable when it returns.
 
         `verify` is a registered verifier or its name, `valid_for` a length of time such as "1h".
+        With `subject` the value, and what it is about, are sealed by that subject's key, and read
+        as ERASED after `erase`. The name is not sealed: facts are found by it.
         """
         refuse_in_body("a fact")
         item = KeyedItem(KIND, self._scope.name, keyed_item.check_item_name(name, "a fact's name"))
         data: dict[str, Any] = {"name": name, "by": self._context.worker}
+        seal = None
+        if subject is not None:
+            seal = self._log.seal_for(self._scope.name, check_name(subject, "subject"))
         if about is not None:
             data["about"] = check_text(about, "about")
+            if seal is not None:
+                data["about"] = sealed(self._context, item.stream, data["about"], seal)
         if verify is not None:
             data["verify"] = verifiers.name(verify)
         if valid_for is not None:
             data["valid_s"] = check_duration(valid_for, "valid_for")
             data["at"] = self._log.clock.now_us()
         op = Op("set", ("value",), Raw(codec.encode(value)))
-        raw = self._log.blobs.spill(op, item.stream).value
+        blobs = self._log.blobs
+        spilled = blobs.spill(op, item.stream) if seal is None else None
+        raw = (spilled or blobs.sealed(op, item.stream, cast("Seal", seal))).value
         fields = {field: Raw(codec.encode(one)) for field, one in data.items()}
-        new_event = NewEvent(STATED, codec.encode_plain({**fields, "value": raw}))
+        of = None if seal is None else seal.subject
+        payload = codec.encode_plain({**fields, "value": raw})
+        new_event = NewEvent(STATED, payload, sealed_for=of)
 
         def make(number: int, _of: int) -> StreamWrite:
             return self._scope._event_write(new_event, item.key(number))
@@ -208,6 +222,12 @@ class Facts:
         """Returns a fact by its name; None if there is none, or it was withdrawn."""
         records = current_records(self._context, self._scope.name, name)
         return None if records is None else fold(self._context, *records)
+
+
+def sealed(context: RecordContext, stream: str, value: Any, seal: Seal) -> codec.SealedLeaf:
+    """Returns something about a subject's fact, sealed."""
+    op = Op("set", ("value",), Raw(codec.encode(value)))
+    return codec.SealedLeaf(bytes(context.log.blobs.sealed(op, stream, seal).value))
 
 
 def current_records(context: RecordContext, stream: str, name: str) -> tuple[Record, Record] | None:
@@ -353,6 +373,8 @@ def check_fact(context: RecordContext, fact: Fact) -> FactCheck:
     now = None if found is None else fold(context, *found[1:])
     if found is None or now is None:
         return FactCheck(fact, Unknown("it was withdrawn"))
+    if now.value is codec.ERASED:
+        return FactCheck(now, Unknown("it was a subject's, which is erased"))
     fact, verdict = now, ask_verifier(now)
     if keyed_item.is_closed(context.log, fact.scope):
         return FactCheck(_with_verdict(fact, verdict), verdict)
@@ -362,8 +384,12 @@ def check_fact(context: RecordContext, fact: Fact) -> FactCheck:
     if isinstance(verdict, Unknown) or not is_news:
         return FactCheck(fact, verdict)
     data: dict[str, Any] = {"name": fact.name, "by": context.worker}
+    subjects = codec.subjects_in(found[1].payload)
     if verdict.found is not None:
         data["found"] = verdict.found
+        for subject in subjects:
+            seal = context.log.sealing.of(subject)
+            data["found"] = sealed(context, fact.scope, verdict.found, seal)
     type = CONTRADICTED if contradicted else VERIFIED
     due = 0
     if not contradicted:

@@ -19,7 +19,9 @@
 from it, a revision names one event for ever, so nothing has to be looked up to know what an event
 changes. A message's `id` is for people and other programs, and stays the same when it is merged. A
 foreign item is in `foreign`, last, as it was given; its role and content are not stored twice.
-A field of 64 KiB or more is a blob, and so is each such part of `parts`.
+A field of 64 KiB or more is a blob, and so is each such part of `parts`. A message of a subject in
+a scope that is not theirs has all but its id, role and turn in one sealed value, `sealed`; so has
+an edit of it, in place of `set`.
 """
 
 from __future__ import annotations
@@ -95,6 +97,11 @@ class Message:
             fields = self._fields = self._decode()
         return fields
 
+    @property
+    def stored_fields(self) -> Any:
+        """Its fields, or of a subject's message the sealed bytes: what a digest may be made of."""
+        return self.fields if self.subject is None else [self._record.payload, *self._edits]
+
     def _place(self, record: Record) -> None:
         """Notes the event that it became, when the joint commit that it was added in is durable."""
         self._record, self._fields = record, None
@@ -103,6 +110,11 @@ class Message:
         data = self._value(self._record.payload)
         if self._record.type == COMPACTED:
             data = data["summary"]
+        if "sealed" in data:
+            sealed = data.pop("sealed")
+            if not isinstance(sealed, dict):  # erased, or in a place where nothing is opened
+                return {**data, "content": sealed}
+            data |= cast("dict[str, Any]", sealed)
         for edit in self._edits:
             for name, value in self._value(edit)["set"].items():
                 if value is None:
@@ -122,6 +134,13 @@ class Message:
                 revision=self.revision,
             )
         return cast("dict[str, Any]", data)
+
+    @property
+    def subject(self) -> str | None:
+        """The random id of the subject whose message it is in a shared scope; None if nobody's."""
+        if codec.SEALED_VALUE not in self._record.payload:
+            return None
+        return next(iter(codec.subjects_in(self._record.payload)), None)
 
     def _value_of_blob(self, name: str, size: int) -> Any:
         return codec.decode(self._blobs(name, size), blob=self._value_of_blob)
@@ -442,6 +461,16 @@ def make_id(clock: Clock, fields: dict[str, Any], number: int = 0) -> str:
 
 
 # --- encoding ------------------------------------------------------------------------------------
+
+CLEAR = ("id", "role", "turn")
+"""The fields of a subject's message that are not sealed: where it stands, not what it says."""
+
+
+def seal_fields(fields: dict[str, Any], seal: Callable[[bytes], bytes]) -> dict[str, Any]:
+    """Returns the fields of a message with what it says as one sealed value."""
+    said = {name: value for name, value in fields.items() if name not in CLEAR}
+    clear = {name: fields[name] for name in CLEAR if name in fields}
+    return {**clear, "sealed": codec.SealedLeaf(seal(codec.encode(said)))}
 
 
 def encode(fields: dict[str, Any], spill: Spill) -> bytes:

@@ -12,7 +12,9 @@ import binascii
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast, overload
 
@@ -26,8 +28,10 @@ from holdfast.core.arguments import check_flag, check_import_time, check_whole, 
 from holdfast.core.commit import CommitResult, NewEvent, ProposedCommit, changed
 from holdfast.core.event import Moment, to_datetime, version_of
 from holdfast.core.meta import Meta, encode_meta, joined
+from holdfast.core.sealing import Seal
 from holdfast.core.tree import Op
-from holdfast.errors import ConflictError, NotFoundError, UsageError, show_value
+from holdfast.errors import ConflictError, ErasedError, NotFoundError, UsageError, show_value
+from holdfast.names import check_name
 from holdfast.record import message_events
 from holdfast.record.context import RecordContext
 from holdfast.record.decisions import Decisions
@@ -43,6 +47,7 @@ from holdfast.record.message_events import (
     encode,
     foreign_id_key,
     make_id,
+    seal_fields,
 )
 from holdfast.record.message_scan import Scan, check_messages_kept
 from holdfast.record.repair import repair
@@ -654,13 +659,16 @@ class Messages(History):
         said_at: datetime | None = None,
         turn: OpenTurn | None = None,
         state: Mapping[str, Any] | None = None,
+        subject: str | None = None,
         key: str | None = None,
         expected: int | None = None,
     ) -> Message:
         """Adds a message and returns it; durable when it returns.
 
         `foreign` is another program's item, kept exactly. With `foreign_id`, its id there, it is
-        added once, however often it is sent. `state` is set in the same commit.
+        added once, however often it is sent. `state` is set in the same commit. With `subject` what
+        it says is sealed by that subject's key, also in a conversation of several, and reads as
+        ERASED after `erase`.
         """
         given = {
             "role": role,
@@ -676,10 +684,24 @@ class Messages(History):
             "foreign_id": foreign_id,
             "said_at": said_at,
         }
+        seal = None if subject is None else self._seal_for(subject, foreign_id)
         if foreign_id is not None and key is None:
             return self._add_once(given, turn, state, expected)
-        prepared = self._prepare([given], turn=turn, state=state, key=key, expected=expected)
+        prepared = self._prepare(
+            [given], turn=turn, state=state, key=key, expected=expected, seal=seal
+        )
         return self._committed(prepared, self._log.commit(prepared.commit))[0]
+
+    def _seal_for(self, subject: str, foreign_id: str | None) -> Seal | None:
+        """Returns what seals a message of a subject here; None if all of the scope is theirs."""
+        seal = self._log.seal_for(self.name, check_name(subject, "subject"))
+        if seal is not None and foreign_id is not None:
+            raise UsageError(
+                "a message with a subject has no foreign_id: that would be stored in clear, to be "
+                "found by",
+                hint="give a key=, which is stored as a digest, or keep it in a scope of theirs",
+            )
+        return seal
 
     def add_many(
         self,
@@ -718,12 +740,16 @@ class Messages(History):
         expected: int | None = None,
         spill: Spill | None = None,
         keys: Sequence[str | None] = (),
+        seal: Seal | None = None,
     ) -> PreparedMessages:
         """Returns the commit that adds messages; their blobs are written by now.
 
-        `keys` has one for each message (clause 26), in place of one for the commit.
+        `keys` has one for each message (clause 26), in place of one for the commit. `seal` is that
+        of the subject whose messages they are, in a scope of others.
         """
         clock = self._log.clock
+        if seal is not None and key is not None:
+            key = seal.digest("key", check_name(key, "key"))
         new_events: list[NewEvent] = []
         marks: tuple[Mark | Cleared, ...] = ()
         if turn is not None:
@@ -744,9 +770,12 @@ class Messages(History):
                 fields["foreign"] = fields.pop("foreign", None)  # it stays the last
                 if fields["foreign"] is None:
                     del fields["foreign"]
+            if seal is not None:
+                fields = seal_fields(fields, partial(self._sealed, seal))
             payload = encode(fields, spill or self._spill)
-            own = keys[number] if keys else None
-            new_events.append(NewEvent(message_events.ADDED, payload, key=own, meta=meta))
+            own, of = keys[number] if keys else None, None if seal is None else seal.subject
+            added = NewEvent(message_events.ADDED, payload, key=own, meta=meta, sealed_for=of)
+            new_events.append(added)
         if state is not None:
             ops = [self._log.blobs.spill(op, self.name) for op in update_ops(state)]
             new_events.append(changed(ops))
@@ -1042,8 +1071,13 @@ class Messages(History):
         values = dict.fromkeys(fields) | checked
         if "role" not in fields:
             del values["role"]
+        of = target.subject
+        if of is not None:
+            raw = self._sealed(self._log.sealing.of(of), codec.encode(values))
+            values = codec.SealedLeaf(raw)
         payload = encode({"at": target.revision, "set": values}, self._spill)
-        self._commit_about((NewEvent(message_events.EDITED, payload),), target.revision)
+        edited = NewEvent(message_events.EDITED, payload, sealed_for=of)
+        self._commit_about((edited,), target.revision)
         return self._target(target)
 
     def delete(self, message: Message | str) -> None:
@@ -1133,6 +1167,26 @@ class Messages(History):
                     "rewound, or belongs to another conversation"
                 )
             return self._message(scan, found[0])
+
+    def _sealed(self, seal: Seal, raw: bytes) -> bytes:
+        op = self._log.blobs.sealed(Op("set", "message", Raw(raw)), self.name, seal)
+        return bytes(op.value)
+
+    def _moved_sealed(self, message: Message, subject: str) -> bytes:
+        """Returns the payload of a subject's message that is written again elsewhere.
+
+        It is not opened for that, unless it was edited: then it is sealed as it is now.
+        """
+        fields: dict[str, Any] = codec.decode_as(message._record.payload, dict[str, Raw])
+        fields = {name: codec.decode(raw) for name, raw in fields.items() if name != "sealed"} | {
+            "sealed": codec.SealedLeaf(bytes(fields["sealed"]))
+        }
+        if message.is_edited:
+            with suppress(ErasedError):
+                seal = self._log.sealing.of(subject)
+                fields = seal_fields(message.fields, partial(self._sealed, seal))
+        said_at = fields.get("said_at", message._record.time)
+        return encode({**fields, "said_at": said_at}, self._spill)
 
     def _spill(self, raw: bytes) -> bytes:
         op = self._log.blobs.spill(Op("set", "message", Raw(raw)), self.name)
@@ -1259,7 +1313,11 @@ class Messages(History):
         """
         version = version_of(message._record.meta)  # it stays as it was written
         meta = encode_meta(Meta(schema=version)) if version else None
-        payload = encode(moved_fields(message), self._spill)
+        of = message.subject
+        if of is None:
+            payload = encode(moved_fields(message), self._spill)
+        else:
+            payload = self._moved_sealed(message, of)
         moved = NewEvent(message_events.ADDED, payload, meta=meta)
         if not is_new or message.foreign_id is None or not self._log.record_keys:
             return moved

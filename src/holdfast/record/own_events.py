@@ -26,18 +26,28 @@ from holdfast.core.own_event import (
     known_type,
 )
 from holdfast.core.schema import Schema
+from holdfast.core.sealing import Seal
 from holdfast.core.tree import Op
 from holdfast.errors import UsageError, show_value
 
 
 def prepare(
-    log: Log, stream: str, event: object, data: object, refs: object, unchecked: object
+    log: Log,
+    stream: str,
+    event: object,
+    data: object,
+    refs: object,
+    unchecked: object,
+    seal: Seal | None = None,
 ) -> NewEvent:
-    """Returns the event that is to be written, its large data in a blob by now."""
+    """Returns the event that is to be written, its data sealed, or in a blob if it is large."""
     name, version, plain = _checked(event, data, is_checked=not check_flag(unchecked, "unchecked"))
     texts = check_refs(refs)
     op = Op("set", ("data",), Raw(codec.encode(plain)))
-    return NewEvent(OWN + name, encode_body(log.blobs.spill(op, stream).value, version, texts))
+    if seal is None:
+        return NewEvent(OWN + name, encode_body(log.blobs.spill(op, stream).value, version, texts))
+    body = encode_body(log.blobs.sealed(op, stream, seal).value, version, texts)
+    return NewEvent(OWN + name, body, sealed_for=seal.subject)
 
 
 def recorded(log: Log, write: StreamWrite, result: CommitResult) -> OwnEvent:

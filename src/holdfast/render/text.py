@@ -59,9 +59,16 @@ def encode_json(document: Any) -> bytes:
     Python hands bytes that are not UTF-8 on as lone surrogates, which JSON writes as `\\udcff`.
     """
     try:
-        return msgspec.json.encode(document)
+        return msgspec.json.encode(document, enc_hook=_as_text)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_escaped(document))
+        return msgspec.json.encode(_escaped(document), enc_hook=_as_text)
+
+
+def _as_text(value: object) -> str:
+    """Returns the text of what is a kind of text, such as ERASED."""
+    if isinstance(value, str):
+        return str(value)
+    raise TypeError(f"a document cannot have a {type(value).__name__}")
 
 
 def _escaped(document: Any) -> Any:

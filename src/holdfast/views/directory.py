@@ -35,6 +35,7 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.core.codec import kept_closed
 from holdfast.core.event import to_datetime
 from holdfast.core.log import Log
 from holdfast.core.provenance import provenance
@@ -666,7 +667,8 @@ class Views:
                 ) from error
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-                yield
+                with kept_closed():  # a file would be a copy in clear
+                    yield
             except OSError as error:
                 raise UnavailableError(
                     f'views cannot be kept in "{self.directory}": {error}',

@@ -372,7 +372,7 @@ class ItemView:
 
 def signature(fields: Fields) -> str:
     """Returns what names a line that has no id."""
-    return msgspec.json.encode(fields, order="sorted").decode()
+    return msgspec.json.encode(fields, order="sorted", enc_hook=str).decode()
 
 
 def _by_id(items: list[Item]) -> dict[str, dict[str, Any]]:

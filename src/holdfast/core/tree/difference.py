@@ -13,7 +13,17 @@ from typing import Any
 from holdfast.core import codec
 from holdfast.core.codec import Path
 from holdfast.core.tree import trie, vector
-from holdfast.core.tree.frozen import MISSING, WIDE, Lazy, List, Map, dump, enter, enter_level
+from holdfast.core.tree.frozen import (
+    MISSING,
+    WIDE,
+    Lazy,
+    List,
+    Map,
+    dump,
+    enter,
+    enter_level,
+    is_sealed,
+)
 from holdfast.core.tree.ops import Op, delete_op, encode_ops, locate, raw_op, truncate_op
 from holdfast.core.tree.vector import Vector
 
@@ -144,7 +154,7 @@ class _Comparison:
     def changes(self, old: Any, new: Any, path: Path) -> Iterator[Difference]:
         if self._is_known_same(old, new):
             return
-        if old is MISSING or new is MISSING:
+        if old is MISSING or new is MISSING or is_sealed(old) or is_sealed(new):
             yield Difference(path, old, new)
             return
         a, b = _force(old), _force(new)
@@ -195,6 +205,11 @@ class _Comparison:
 
     def _value_ops(self, old: Any, new: Any, path: Path, ops: list[Op]) -> None:
         if self._is_known_same(old, new):
+            return
+        if is_sealed(old) or is_sealed(new):
+            if is_sealed(old) and dump(new) == codec.CLOSED_TEXT:
+                return  # as it is shown in a file, where it comes back from
+            ops.append(raw_op("set", path, new))
             return
         a, b = _force(old), _force(new)
         if type(a) is Map and type(b) is Map:

@@ -58,6 +58,7 @@ _raw_list = msgspec.json.Decoder(list[Raw])
 _scalar = msgspec.json.Decoder().decode
 _CONTAINERS = frozenset({b"{", b"["})
 _new = object.__new__
+_SEALED_BYTES = len(codec.SEALED_VALUE)
 
 
 class Lazy(Struct, eq=False):
@@ -80,17 +81,30 @@ class Lazy(Struct, eq=False):
         assert self.fetch is not None, "BUG: a lazy value has neither bytes nor a way to get them"
         return self.fetch()
 
+    @property
+    def is_sealed(self) -> bool:
+        """Whether it belongs to a subject: one opaque leaf, which no path and no fold enters."""
+        return self.value is UNSET and codec.is_sealed_value(self.stored())
+
     def force(self) -> Any:
-        """Returns the frozen value."""
+        """Returns the frozen value; one that is sealed is opened each time, and not kept."""
         value = self.value
         if value is UNSET:
-            raw = self.stored()
+            raw = self.raw if self.raw is not None else self.stored()
             reference = codec.parse_blob_ref(raw)
+            is_sealed = bytes(memoryview(raw)[:_SEALED_BYTES]) == codec.SEALED_VALUE
+            if is_sealed:
+                reference = codec.parse_reference(raw)
             if reference is not None:
                 if self.blobs is None:
                     raise UsageError(
-                        f"blob {reference[0]} cannot be loaded: this state was made without blobs"
+                        f"blob {reference[0]:.80} cannot be loaded: this state was made without "
+                        "blobs"
                     )
+                if is_sealed:
+                    if codec.is_kept_closed():
+                        return codec.SealedLeaf(bytes(raw))
+                    return _freeze_encoded(self.blobs(*reference), self.blobs)
                 raw = self.blobs(*reference)
             value = self.value = _freeze_encoded(raw, self.blobs)
         return value
@@ -534,7 +548,12 @@ def _enter_items(raw: Encoded, blobs: Blobs | None) -> List:
 
 
 def _blob_maker(blobs: Blobs) -> Callable[[str, int], Lazy]:
-    return lambda id, size: Lazy(codec.blob_ref(id, size), None, None, blobs)
+    return lambda id, size: Lazy(codec.reference(id, size), None, None, blobs)
+
+
+def is_sealed(kept: Any) -> bool:
+    """Says whether a kept value is a sealed one."""
+    return type(kept) is Lazy and kept.is_sealed
 
 
 def dump(value: Any) -> Encoded:
@@ -592,6 +611,8 @@ def _show(value: Any) -> str:
         if value.value is UNSET:
             if value.raw is None:
                 return f"<value of revision {value.source[0] if value.source else '?'}, not loaded>"
+            if value.is_sealed:
+                return "<sealed value>"
             reference = codec.parse_blob_ref(value.raw)
             if reference is not None:
                 return f"<blob of {reference[1]} bytes, not loaded>"

@@ -37,6 +37,7 @@ from holdfast.core.tree.frozen import (
     dump,
     enter,
     enter_level,
+    is_sealed,
 )
 from holdfast.errors import CorruptError, UsageError, ValueDomainError, show_value
 
@@ -311,6 +312,8 @@ def locate(root: Map, path: Path) -> Any:
     """Returns what is kept at a path, perhaps a Lazy, or MISSING."""
     kept: Any = root
     for step in path:
+        if type(kept) is Lazy and kept.is_sealed:
+            return MISSING
         node = _force(kept)
         if not isinstance(node, Map if type(step) is str else List):
             return MISSING
@@ -390,6 +393,9 @@ def _descend(
     kind = op.kind
     if kept is MISSING and (kind in _NEED_PLACE or type(node) is List):
         _refuse(op, f"{describe(path[: depth + 1])} is not there")
+    if is_sealed(kept) and (kind not in ("set", "delete") or depth + 1 < len(path)):
+        found = f"{describe(path[: depth + 1])} is a subject's: it is sealed as a whole"
+        _refuse(op, found, hint="set it as a whole, with subject=…")
     if depth + 1 < len(path):
         child = EMPTY if kept is MISSING else _force(kept)
         changed = _descend(child, depth + 1, path, op, source, blobs)

@@ -1,0 +1,659 @@
+"""Encryption at rest: a backend that stores ciphertext only, on top of any other (0046).
+
+    payload     {"$encrypted":"<key id>:<base64>"}, AES-256-GCM-SIV; what was let go of stays GONE
+    link        the link, with a keyed digest of its place over it
+    blobs       under an encrypted name; and snapshots: `hfenc1`, key id, ciphertext
+
+The associated data is the place: stream and revision, or kind and name. So equal payloads have
+different bytes, and one that is moved elsewhere is not read there. Above, everything is as it was:
+links are made of the clear payload, so a copy between an encrypted and a plain store has equal
+links and an equal digest. They are stored under a mask, because a link in clear would let anybody
+who has the disk confirm a guess of a short payload.
+
+Data keys are in the stream `encryption/keys`, wrapped by the store key. Nothing above sees this
+stream. It is the first of an encrypted store: a store whose first event is another one is plain.
+Each change of the keys is one event with all of them, appended to the one before it, so that two
+who change them at once cannot lose a key.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from base64 import b64decode, b64encode
+from binascii import a2b_base64, b2a_base64
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from typing import Any, cast
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.backends.protocol import (
+    GONE,
+    START,
+    Append,
+    Backend,
+    Commit,
+    Durability,
+    Finding,
+    Gap,
+    Head,
+    Inspection,
+    Leftover,
+    LinkedRow,
+    Mark,
+    Objects,
+    Position,
+    Receipt,
+    Record,
+    Refusal,
+    Rewrites,
+    Salvageable,
+    position_before,
+    read_back,
+    read_linked,
+    read_many,
+)
+from holdfast.clock import Clock
+from holdfast.core.event import ORIGIN, record_link
+from holdfast.core.layers import Layer, register_layer
+from holdfast.core.sealing import CIPHER, derived_key, load_cipher
+from holdfast.core.store_key import KEY_BYTES, WHAT, StoreKey
+from holdfast.errors import ConflictError, CorruptError, StoreKeyError, UsageError
+
+KEYS = "encryption/keys"
+TYPE = "encryption.keys"
+FORMAT = b"holdfast encrypted 1"
+register_layer(Layer(name="encryption", prefixes=("encryption",), kept_with={"encryption": None}))
+
+_PREFIX = b'{"$encrypted":"'
+_ID = 16
+_BODY = len(_PREFIX) + _ID + 1
+_OBJECT = b"hfenc1\0"
+_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
+_NO_DIGEST = "x."
+"""What the stored name of an object begins with that is named by something else: it is in clear."""
+_AS_THEY_ARE = (
+    "keeps_meta", "marks_at_moment", "purge", "record_keys", "rewrite", "timeout_s",
+)  # fmt: skip
+"""What the wrapped backend may have besides, and has nothing of what is encrypted. What writes
+beside the store is not among it: tables, and a witness with links in clear."""
+_TRIES = 20
+
+
+class KeyStatus(Struct, frozen=True, kw_only=True):
+    """How a store is encrypted: by which keys, by their ids, and whether a change is not done."""
+
+    is_encrypted: bool
+    store_key: str = ""
+    """The store key that the store was opened with."""
+    data_key: str = ""
+    """The data key that new data is encrypted with; of several backends that of the first."""
+    data_keys: int = 0
+    """How many there are: one more since each rotation."""
+    wrapped_by: list[str] = []
+    """The store keys that open the store; two while it is rewrapped."""
+    older: int = 0
+    """How many earlier events of the keys are still there: an older store key may open them."""
+    left: list[Leftover] = []
+    """What is left of them in stored bytes after a rewrap, and what to do about it."""
+
+    @property
+    def is_done(self) -> bool:
+        """False if a rewrap was begun and not finished: give the same new key again."""
+        return len(self.wrapped_by) < 2
+
+
+class _KeyRing(Struct, frozen=True, kw_only=True):
+    """The payload of an event of the keys. The first of `keys` also masks links and names."""
+
+    keys: list[str]
+    wraps: dict[str, dict[str, str]]
+    cipher: str = CIPHER
+    format: int = 1
+
+
+_key_ring = msgspec.json.Decoder(_KeyRing)
+
+
+class _DataKey:
+    """A key of one store. Its id stands with everything that it has encrypted."""
+
+    def __init__(self, key: bytes) -> None:
+        cipher, self._misfit = load_cipher(WHAT)
+        self.key = key
+        self.id = sha256(b"holdfast data key id" + key).hexdigest()[:_ID]
+        self._cipher = cipher(derived_key(key, b"data"))
+        self._about = b"\0".join((FORMAT, self.id.encode(), b""))
+
+    def encrypt(self, data: bytes, place: bytes) -> bytes:
+        return self._cipher.encrypt(bytes(12), data, self._about + place)
+
+    def decrypt(self, data: bytes, place: bytes) -> bytes | None:
+        """Returns what was encrypted for a place; None if it was changed or comes from another."""
+        try:
+            return self._cipher.decrypt(bytes(12), data, self._about + place)
+        except (self._misfit, ValueError):
+            return None
+
+
+def _place(stream: str, revision: int) -> bytes:
+    return b"%b\0%d" % (stream.encode("utf-8", "surrogatepass"), revision)
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+
+class DataKeys:
+    """The data keys of one backend, unwrapped; read again when a key is met that is not known."""
+
+    def __init__(self, backend: Backend, key: StoreKey, clock: Clock, actor: str) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._actor = actor
+        self.store_key = key
+        self._revision = 0
+        self._link = ORIGIN
+        self._time = 0
+        self.ring = _KeyRing(keys=[], wraps={})
+        self._known: dict[str, _DataKey] = {}
+
+    def open(self, *, create: bool) -> None:
+        """Reads the keys, or makes the first of a new store. Raises StoreKeyError, or nothing."""
+        if not is_encrypted(self._backend):
+            if self._backend.wait(START, timeout_s=0) or not create:
+                raise StoreKeyError(
+                    "this store is not encrypted, and a store key was given: what it holds would "
+                    "stay in clear",
+                    hint="open it without store_key, or copy it into a new store that has one",
+                )
+            first = _DataKey(self._clock.random_bytes(KEY_BYTES))
+            # Another process may have made the store since: then its keys count.
+            self._append([first], [self.store_key])
+            if not is_encrypted(self._backend):
+                raise StoreKeyError(
+                    "another process has begun this store without a key: it is not encrypted",
+                    hint="open it without store_key",
+                )
+        self.load()
+
+    def load(self) -> None:
+        """Reads the newest keys, and unwraps those that are not known yet."""
+        [head] = self._backend.heads([KEYS])
+        assert head is not None, "BUG: the keys of a store that has none"
+        [record] = self._backend.read(KEYS, after=head.revision - 1, until=head.revision)
+        try:
+            ring = _key_ring.decode(record.payload)
+        except msgspec.MsgspecError as error:
+            raise CorruptError(
+                f"the wrapped keys of the store cannot be read: {error}",
+                where=KEYS,
+                hint="restore the store from a backup",
+            ) from error
+        if ring.format > 1:
+            raise StoreKeyError(
+                f"the store is encrypted in format {ring.format}, and this holdfast knows 1",
+                hint="upgrade holdfast",
+            )
+        wraps = ring.wraps.get(self.store_key.id, {})
+        if not wraps and any(id not in self._known for id in ring.keys):
+            raise StoreKeyError(
+                f"this store is encrypted, and the store key does not fit: it opens with key "
+                f"{' or '.join(sorted(ring.wraps))}, found {self.store_key.id}",
+                hint="store_key=…, --store-key or HOLDFAST_STORE_KEY name the key; shown are ids, "
+                "which tell nothing of a key",
+            )
+        for id in ring.keys:
+            if id not in self._known:
+                self._known[id] = self._unwrapped(id, wraps.get(id, ""))
+        self.ring = ring
+        self._revision, self._link, self._time = head.revision, record.link, record.time
+
+    def _unwrapped(self, id: str, text: str) -> _DataKey:
+        try:
+            found = self.store_key.unwrap(b64decode(text, validate=True), _about_key(id))
+        except ValueError:
+            found = None
+        if found is None or _DataKey(found).id != id:
+            raise CorruptError(
+                f'data key "{id}" of the store is damaged: what it encrypted cannot be read',
+                where=KEYS,
+                hint="restore the store from a backup",
+            )
+        return _DataKey(found)
+
+    @property
+    def current(self) -> _DataKey:
+        """The key that new data is encrypted with."""
+        return self._known[self.ring.keys[-1]]
+
+    @property
+    def first(self) -> _DataKey:
+        """The key of masks and names, which stay as they are when keys are rotated."""
+        return self._known[self.ring.keys[0]]
+
+    def by_id(self, id: str) -> _DataKey:
+        """Returns a key of the store; raises CorruptError if the store has none of that id."""
+        found = self._known.get(id)
+        if found is None:
+            self.load()  # another process has rotated the keys
+            found = self._known.get(id)
+        if found is None:
+            raise CorruptError(f'data is encrypted with key "{id}", which the store does not have')
+        return found
+
+    def _append(self, keys: Sequence[_DataKey], by: Sequence[StoreKey]) -> bool:
+        """Appends an event with all keys; returns whether it was the next one."""
+        ring = _KeyRing(
+            keys=[key.id for key in keys],
+            wraps={
+                store_key.id: {
+                    key.id: b64encode(store_key.wrap(key.key, _about_key(key.id))).decode()
+                    for key in keys
+                }
+                for store_key in by
+            },
+        )
+        time = max(self._clock.now_us(), self._time)
+        record = Record(
+            KEYS, self._revision + 1, time, TYPE, self._actor, msgspec.json.encode(ring), b""
+        )
+        record = replace(record, link=record_link(self._link, record))
+        append = Append(KEYS, self._revision, (record,))
+        [answer] = self._backend.commit([Commit(time, self._actor, (append,))])
+        return isinstance(answer, Receipt)
+
+    def change(self, make: Callable[[], tuple[Sequence[_DataKey], Sequence[StoreKey]]]) -> None:
+        """Appends what `make` returns, made again if another process was faster."""
+        for _ in range(_TRIES):
+            self.load()
+            if self._append(*make()):
+                self.load()
+                return
+        raise ConflictError(
+            "the keys of the store are changed by others all the time",
+            stream=KEYS,
+            expected=self._revision,
+            actual=self._revision + 1,
+        )
+
+    def all(self) -> list[_DataKey]:
+        return [self._known[id] for id in self.ring.keys]
+
+    def new_key(self) -> _DataKey:
+        key = _DataKey(self._clock.random_bytes(KEY_BYTES))
+        self._known[key.id] = key
+        return key
+
+    def older(self) -> list[int]:
+        """Returns the revisions of earlier events of the keys that still have their payload."""
+        records = self._backend.read(KEYS)
+        return [one.revision for one in records[:-1] if one.payload != GONE]
+
+
+def _about_key(id: str) -> bytes:
+    return b"\0".join((FORMAT, b"data key", id.encode()))
+
+
+def is_encrypted(backend: Backend) -> bool:
+    """Returns whether a backend's store is encrypted: whether its first event is of its keys."""
+    [head] = backend.heads([KEYS])
+    if head is None:
+        return False
+    first = backend.read_all(limit=1)
+    return not first or first[0].stream == KEYS
+
+
+def check_plain(backend: Backend) -> Backend:
+    """Returns a backend whose store is not encrypted; raises StoreKeyError if it is."""
+    found = False
+    with suppress(CorruptError):  # a damaged store is opened to be looked at
+        found = is_encrypted(backend)
+    if found:
+        raise StoreKeyError(
+            "this store is encrypted, and no store key was given",
+            hint="holdfast.open(…, store_key=…), --store-key or HOLDFAST_STORE_KEY name the key",
+        )
+    return backend
+
+
+# --- the backend ----------------------------------------------------------------------------------
+
+
+class EncryptedBackend:
+    """A backend that encrypts what another one stores. Everything but data passes as it is."""
+
+    is_encrypted = True
+
+    def __init__(self, inner: Backend, keys: DataKeys) -> None:
+        self.inner = inner
+        self.keys = keys
+        self._mask = derived_key(keys.first.key, b"links")
+        self.durability: Durability = inner.durability
+        self.leases = inner.leases
+        self.marks = inner.marks
+        self.objects: Objects = _EncryptedObjects(inner.objects, keys)
+        self.inspect: Inspection = _Inspection(inner.inspect, self)
+        for name in _AS_THEY_ARE:
+            if hasattr(inner, name):
+                setattr(self, name, getattr(inner, name))
+        self.find = inner.find
+        self.wait = inner.wait
+        self.moment = inner.moment
+        self.now_us = inner.now_us
+        self.close = inner.close
+
+    # --- writing -------------------------------------------------------------------------------
+
+    def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
+        """Encrypts the payloads of commits, and has them stored."""
+        answers = self.inner.commit([self._encrypted(commit) for commit in commits])
+        return [
+            replace(answer, head=self._head(answer.stream, answer.head))
+            if isinstance(answer, Refusal)
+            else answer
+            for answer in answers
+        ]
+
+    def _encrypted(self, commit: Commit) -> Commit:
+        if not commit.appends:
+            return commit
+        return replace(commit, appends=tuple(self._append(append) for append in commit.appends))
+
+    def _append(self, append: Append) -> Append:
+        previous = append.previous
+        if previous and append.expected:
+            previous = self._masked(append.stream, append.expected, previous)
+        records = tuple(self._stored(record) for record in append.records)
+        return replace(append, records=records, previous=previous)
+
+    def _stored(self, record: Record) -> Record:
+        stream, revision, payload = record.stream, record.revision, record.payload
+        if payload != GONE:
+            key = self.keys.current
+            text = b2a_base64(key.encrypt(payload, _place(stream, revision)), newline=False)
+            payload = b'%b%b:%b"}' % (_PREFIX, key.id.encode(), text)
+        return replace(record, payload=payload, link=self._masked(stream, revision, record.link))
+
+    def _masked(self, stream: str, revision: int, link: bytes) -> bytes:
+        """Returns a link under its mask; of a masked one the link."""
+        mask = hmac.digest(self._mask, _place(stream, revision), "sha256")
+        found = int.from_bytes(link) ^ int.from_bytes(mask[: len(link)])
+        return found.to_bytes(len(link))
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def _payload(self, stream: str, revision: int, stored: bytes) -> bytes:
+        if stored == GONE:
+            return GONE
+        problem = "it is stored in clear"
+        if stored.startswith(_PREFIX):
+            try:
+                key = self.keys.by_id(stored[len(_PREFIX) : _BODY - 1].decode())
+                found = key.decrypt(a2b_base64(stored[_BODY:-2]), _place(stream, revision))
+            except ValueError:
+                found = None
+            if found is not None:
+                return found
+            problem = "it does not fit its key and its place: one of them changed"
+        raise CorruptError(
+            f'event {revision} of "{stream}" in an encrypted store cannot be read: {problem}',
+            stream=stream,
+            revision=revision,
+        )
+
+    def opened(self, record: Record) -> Record:
+        """Returns a stored record as it was given."""
+        stream, revision = record.stream, record.revision
+        payload = self._payload(stream, revision, record.payload)
+        return replace(record, payload=payload, link=self._masked(stream, revision, record.link))
+
+    def _head(self, stream: str, head: Head | None) -> Head | None:
+        if head is None:
+            return None
+        return replace(head, link=self._masked(stream, head.revision, head.link))
+
+    def read(
+        self, stream: str, *, after: int = 0, until: int | None = None, limit: int | None = None
+    ) -> list[Record]:
+        """Returns records of a stream, decrypted."""
+        records = self.inner.read(stream, after=after, until=until, limit=limit)
+        return list(map(self.opened, records))
+
+    def read_linked(
+        self, stream: str, *, after: int = 0, until: int | None = None, limit: int | None = None
+    ) -> list[LinkedRow]:
+        """Returns rows of a stream, decrypted."""
+        rows = read_linked(self.inner, stream, after=after, until=until, limit=limit)
+        found: list[LinkedRow] = []
+        for row in rows:
+            payload = self._payload(stream, row[0], row[7])
+            found.append((*row[:7], payload, self._masked(stream, row[0], row[8]), row[9]))
+        return found
+
+    def read_many(self, streams: Sequence[str], *, limit: int) -> list[list[Record]]:
+        """Returns the oldest records of each stream, decrypted."""
+        found = read_many(self.inner, streams, limit=limit)
+        return [list(map(self.opened, records)) for records in found]
+
+    def read_all(self, *, after: Position = START, limit: int = 1000) -> list[Record]:
+        """Returns records of the store, decrypted, but for those of its keys."""
+        while records := self.inner.read_all(after=after, limit=limit):
+            if found := self._shown(records):
+                return found
+            after = records[-1].position
+        return []
+
+    def read_back(self, *, until: Position | None = None, limit: int = 1000) -> list[Record]:
+        """Returns the newest records of the store, decrypted, but for those of its keys."""
+        found: list[Record] = []
+        while len(found) < limit:
+            records = read_back(self.inner, until=until, limit=limit - len(found))
+            if not records:
+                break
+            found = self._shown(records) + found
+            until = position_before(self.inner, records[0])
+            if until <= START:
+                break
+        return found
+
+    def _shown(self, records: list[Record]) -> list[Record]:
+        return [self.opened(record) for record in records if record.stream != KEYS]
+
+    def heads(self, streams: Sequence[str]) -> list[Head | None]:
+        """Returns the newest revision of each stream, with its link."""
+        heads = zip(streams, self.inner.heads(streams), strict=True)
+        return [None if name == KEYS else self._head(name, head) for name, head in heads]
+
+    def streams(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
+        """Returns names of streams, but for that of the keys."""
+        found = self.inner.streams(prefix=prefix, after=after, limit=limit + 1)
+        return [name for name in found if name != KEYS][:limit]
+
+    # --- keys ----------------------------------------------------------------------------------
+
+    def rotate(self) -> None:
+        """Has new data encrypted with a new key; what is stored keeps its own."""
+        keys = self.keys
+
+        def make() -> tuple[Sequence[_DataKey], Sequence[StoreKey]]:
+            if len(keys.ring.wraps) > 1:
+                raise UsageError(
+                    "the store is being rewrapped: finish that before its keys are rotated",
+                    hint="holdfast key rewrap with the same new key goes on",
+                )
+            return [*keys.all(), keys.new_key()], [keys.store_key]
+
+        keys.change(make)
+
+    def wrap_with(self, *store_keys: StoreKey) -> None:
+        """Has the data keys wrapped by these store keys, and by no other."""
+        keys = self.keys
+        keys.load()
+        if set(keys.ring.wraps) != {one.id for one in store_keys}:
+            keys.change(lambda: (keys.all(), store_keys))
+
+    def drop_older(self) -> list[Leftover]:
+        """Removes earlier events of the keys, which an older store key opens."""
+        older = self.keys.older()
+        if not older:
+            return []
+        if not isinstance(self.inner, Rewrites):
+            return [Leftover(KEYS, "this backend cannot let go: copy the store into a new one")]
+        self.inner.rewrite({KEYS: older})
+        return self.inner.purge()
+
+
+class _EncryptedObjects:
+    """Blobs and snapshots as ciphertext. A blob's name, which is the digest of it, is too."""
+
+    def __init__(self, inner: Objects, keys: DataKeys) -> None:
+        self._inner = inner
+        self._keys = keys
+
+    def put(self, kind: str, name: str, data: bytes, *, expires_us: int = 0) -> None:
+        key = self._keys.current
+        sealed = key.encrypt(data, f"{kind}/{name}".encode())
+        stored = b"%b%b%b" % (_OBJECT, key.id.encode(), sealed)
+        self._inner.put(kind, self._hidden(kind, name), stored, expires_us=expires_us)
+
+    def get(self, kind: str, name: str) -> bytes | None:
+        data = self._inner.get(kind, self._hidden(kind, name))
+        if data is None:
+            return None
+        start = len(_OBJECT)
+        found = None
+        if data.startswith(_OBJECT):
+            key = self._keys.by_id(data[start : start + _ID].decode(errors="replace"))
+            found = key.decrypt(data[start + _ID :], f"{kind}/{name}".encode())
+        if found is None:
+            raise CorruptError(
+                f'{kind} "{name}" does not fit its key and its name: one of them changed',
+                where=f"{kind} {name}",
+            )
+        return found
+
+    def names(self, kind: str, *, prefix: str = "") -> list[str]:
+        if kind != "blob":
+            return self._inner.names(kind, prefix=prefix)
+        if _DIGEST.match(prefix):
+            return [prefix] if self._inner.names(kind, prefix=self._hidden(kind, prefix)) else []
+        shown = (self._shown(name) for name in self._inner.names(kind))
+        return [name for name in shown if name is not None and name.startswith(prefix)]
+
+    def delete(self, kind: str, name: str) -> None:
+        self._inner.delete(kind, self._hidden(kind, name))
+
+    def _hidden(self, kind: str, name: str) -> str:
+        """Returns the stored name of an object: a digest would let anybody confirm a guess."""
+        if kind != "blob":
+            return name
+        if not _DIGEST.match(name):
+            return _NO_DIGEST + name
+        return self._keys.first.encrypt(bytes.fromhex(name), b"blob name").hex()
+
+    def _shown(self, stored: str) -> str | None:
+        """Returns the name of a stored blob; None if it is none of ours."""
+        if stored.startswith(_NO_DIGEST):
+            return stored.removeprefix(_NO_DIGEST)
+        try:
+            name = self._keys.first.decrypt(bytes.fromhex(stored), b"blob name")
+        except ValueError:
+            return None
+        return None if name is None else name.hex()
+
+
+class _Inspection:
+    """What the wrapped backend says of itself, and which key new data is encrypted with."""
+
+    def __init__(self, inner: Inspection, backend: EncryptedBackend) -> None:
+        self._inner = inner
+        self._backend = backend
+        if isinstance(inner, Salvageable):
+            self.remains = self._remains
+
+    def describe(self) -> dict[str, Any]:
+        return {**self._inner.describe(), "encrypted": self._backend.keys.current.id}
+
+    def verify(self, *, read_all: bool) -> Iterator[Finding]:
+        return self._inner.verify(read_all=read_all)
+
+    def _remains(self) -> Iterator[list[Record] | Mark | Finding | Gap]:
+        """Yields what can be read and decrypted; what cannot is a finding."""
+        for one in cast("Salvageable", self._inner).remains():
+            if not isinstance(one, list):
+                yield one
+                continue
+            found: list[Record] = []
+            for record in one:
+                if record.stream == KEYS:
+                    continue
+                try:
+                    found.append(self._backend.opened(record))
+                except CorruptError as error:
+                    where = f"{record.stream}@{record.revision}"
+                    yield Finding(where, error.message, streams=(record.stream,))
+            if found:
+                yield found
+
+
+# --- a store --------------------------------------------------------------------------------------
+
+
+class Encryption:
+    """The encryption of one store, of one backend or of several."""
+
+    def __init__(self, key: StoreKey, clock: Clock, actor: str, *, create: bool) -> None:
+        self.key = key
+        self._clock = clock
+        self._actor = actor
+        self._create = create
+        self.parts: list[EncryptedBackend] = []
+
+    def wrap(self, inner: Backend) -> Backend:
+        """Returns a backend on top of another that stores ciphertext; raises StoreKeyError."""
+        keys = DataKeys(inner, self.key, self._clock, self._actor)
+        keys.open(create=self._create)
+        wrapped = EncryptedBackend(inner, keys)
+        self.parts.append(wrapped)
+        return wrapped
+
+    def rotate(self) -> KeyStatus:
+        """Has new data encrypted with new keys."""
+        for part in self.parts:
+            part.rotate()
+        return self.status()
+
+    def rewrap(self, new: StoreKey) -> KeyStatus:
+        """Has the data keys wrapped by another store key, and what the old one opens removed.
+
+        First both keys open every part, then the new one alone: whenever it is killed, one of the
+        two opens the whole store. Done again with the same key it goes on.
+        """
+        for part in self.parts:
+            part.keys.load()
+            if new.id not in part.keys.ring.wraps:
+                part.wrap_with(self.key, new)
+        for part in self.parts:
+            part.keys.store_key = new
+            part.wrap_with(new)
+        self.key = new
+        left = [one for part in self.parts for one in part.drop_older()]
+        return replace(self.status(), left=left)
+
+    def status(self) -> KeyStatus:
+        """Returns by which keys the store is encrypted."""
+        for part in self.parts:
+            part.keys.load()
+        rings = [part.keys.ring for part in self.parts]
+        return KeyStatus(
+            is_encrypted=True,
+            store_key=self.key.id,
+            data_key=rings[0].keys[-1],
+            data_keys=sum(len(ring.keys) for ring in rings),
+            wrapped_by=sorted({id for ring in rings for id in ring.wraps}),
+            older=sum(len(part.keys.older()) for part in self.parts),
+        )
