@@ -1,17 +1,16 @@
 """Questions over a large store: how long one takes, against bare SQL, and what following costs.
 
-Run it with `python -m bench.questions [EVENTS]`. It makes a store of so many events (a twentieth of
-them decisions, by ten actors over seventy days), has the index made, and then measures in one run:
+It makes a store of a million events (a twentieth of them decisions, by ten actors over seventy
+days), has the index made, and then measures in one run:
 
 - the question of the guide (decisions by an actor of the last seven days about two words), warm;
 - the same rows by bare SQL on the same tables, prepared and without anything of ours;
+- pages of events by a type and by an actor that are rare;
 - commits with nobody asking, against the same commits and the following of the index after them.
 """
 
 from __future__ import annotations
 
-import sys
-import tempfile
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import apsw
 
 import holdfast
+from bench.harness import Report, Size, scratch
 from holdfast.testing import FakeClock
 
 ACTORS = ("architect", *(f"agent{number}" for number in range(9)))
@@ -90,26 +90,44 @@ def commits(url: str, count: int) -> tuple[float, float]:
         return wrote, perf_counter() - began
 
 
-def main(events: int) -> None:
-    """Prints what was measured."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as place:
-        url = f"{place}/store"
-        began = perf_counter()
+def questions(size: Size) -> Report:
+    """A question over a large store, beside bare SQL; and what the following of the index costs."""
+    events, writes = size.store, 2_000 if size.quick else 100_000
+    report = Report(
+        f"questions over {events:,} events", "files; decisions by an actor of a week about words"
+    )
+    with scratch() as place:
+        url = str(place / "store")
         fill(url, events)
-        print(f"made {events} events in {perf_counter() - began:.1f} s")
         clock = FakeClock(start_us=1_750_000_000_000_000 + round(70 * DAY_S * 1e6) + 100, seed=99)
         with holdfast.open(url, clock=clock) as hf:
             began = perf_counter()
             hf.query(limit=1, timeout=3600)
-            print(f"index made in {perf_counter() - began:.1f} s")
+            _row(report, f"index made of {events:,} events", perf_counter() - began)
             ours, bare, found = ask(hf, clock)
-            print(
-                f"question: {ours * 1e3:.2f} ms, bare SQL: {bare * 1e3:.2f} ms, "
-                f"{ours / bare:.2f} times, {found} found"
-            )
-        wrote, followed = commits(f"{place}/commits", min(events, 100_000))
-        print(f"commits: {wrote:.2f} s, following: {followed:.2f} s, {followed / wrote:.1%} more")
+            _row(report, f"the question, {found} found, warm", ours)
+            _row(report, "bare SQL for the same rows", bare)
+            _row(report, "the events of a type that there are none of", _page(hf, type="nothing"))
+            _row(report, "the 50 newest events of an actor", _page(hf, actor="agent3", limit=50))
+        wrote, followed = commits(str(place / "commits"), writes)
+        _row(report, f"{writes:,} commits", wrote)
+        _row(report, "following them", followed)
+        report.at_most("100,000 commits: with the index / without", 1 + followed / wrote, 1.1)
+        report.at_most("a question / bare SQL", ours / bare, 2 if not size.quick else 20)
+        report.at_most("a question, warm", ours * 1e3, 20, " ms")
+    return report
 
 
-if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000)
+def _page(hf: Any, **asked: Any) -> float:
+    """Returns the median seconds of a page of events, newest first."""
+    took: list[float] = []
+    for _ in range(5):
+        began = perf_counter()
+        hf.events(newest_first=True, **asked)
+        took.append(perf_counter() - began)
+    return median(took)
+
+
+def _row(report: Report, what: str, seconds: float) -> None:
+    shown = f"{seconds * 1e3:.2f} ms" if seconds < 1 else f"{seconds:.1f} s"
+    report.rows.append({"what": what, "took": shown})

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Generator, Iterable, Iterator
@@ -23,7 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.backends.in_use import is_in_use
-from holdfast.backends.protocol import START, Cleared, Head, Mark, Record
+from holdfast.backends.protocol import GONE, START, Cleared, Head, Mark, Record
 from holdfast.core import codec, event, tree
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.copy import MARKS_MAX, Copier, batches, commits_until, parts_of
@@ -450,6 +451,13 @@ class _Merge:
         until = min(merged.values(), default=branch.ours + 1) - 1
         now = log.at(branch.stream, until).root
         self._changed = [one.path for one in tree.diff(old, now)]
+        ours = log.read(branch.stream, after=branch.common)
+        # Ids of tasks are given by each side by itself: the same one may mean two tasks.
+        self._tasks = {_task_of(one) for one in ours if one.revision <= until} - {None}
+        self._task_number = max((_task_number(one.key) for one in ours), default=0)
+        numbers = (_task_number(one.key) for one in theirs.read(branch.stream, after=branch.common))
+        first = min((number for number in numbers if number), default=1)
+        self._task_number = max(self._task_number, first - 1)
 
     def add(self, record: Record) -> None:
         """Adds one event, or lists why it does not fit."""
@@ -466,6 +474,8 @@ class _Merge:
             link = record.link.hex()
             entry = NotApplied(self._stream, record.revision, record.type, why, link)
             self.not_applied.append(entry)
+        elif (task := _task_of(record)) is not None:
+            self._items.add(task)
         elif record.key is not None and "#" in record.key:
             self._items.add(record.key.partition(":")[2])
 
@@ -474,14 +484,22 @@ class _Merge:
         said = codec.encode_plain(Meta(source=source, original_time=to_datetime(record.time)))
         ops = tree.decode_ops(payload) if record.type == event.CHANGED else ()
         new_event = NewEvent(record.type, payload, ops, meta=joined(record.meta, said.decode()))
-        return StreamWrite(self._stream, (new_event,), None, record.key, record.checkpoint)
+        key = record.key
+        if _task_number(key):
+            # The events of tasks are numbered: this one comes after those that are here.
+            self._task_number += 1
+            key = f"tasks#{self._task_number}:all"
+        return StreamWrite(self._stream, (new_event,), None, key, record.checkpoint)
 
     def _check(self, record: Record) -> tuple[str | None, bytes]:
         """Returns why an event does not fit, or None, and its payload with revisions as here."""
         payload = record.payload
         if self._is_reserved:
             return "the stream is written by holdfast itself", payload
-        if record.key is not None and self._log.find(self._stream, key=record.key):
+        if (task := _task_of(record)) in self._tasks:
+            return f'task "{task}" was changed here too', payload
+        is_numbered = _task_number(record.key) > 0
+        if record.key and not is_numbered and self._log.find(self._stream, key=record.key):
             return f"its key {record.key!r:.60} was used here too", payload
         if record.type in _BY_REVISION:
             data = cast("dict[str, Any]", codec.decode(payload))
@@ -489,7 +507,9 @@ class _Merge:
             if at > self._common and at not in self._places:
                 return f"the event {at} that it is about was not applied", payload
             return None, codec.encode_plain({**data, "at": self._places.get(at, at)})
-        if record.type not in _FIT and not record.type.startswith(_FIT_PREFIXES):
+        is_of_all_tasks = record.type.startswith("task.") and task is None
+        is_known = record.type in _FIT or record.type.startswith(_FIT_PREFIXES)
+        if is_of_all_tasks or not is_known:
             return "it would take back, or end, what was written here", payload
         if record.type == event.CHANGED:
             return self._misfit(tree.decode_ops(payload)), payload
@@ -512,6 +532,23 @@ class _Merge:
         """Takes over the marks of the items whose events were added."""
         if self._items:
             _take_marks(self._log, self._theirs, [(self._stream, self._items)])
+
+
+_TASK_KEY = re.compile(r"tasks#([1-9][0-9]*):all\Z")
+
+
+def _task_of(record: Record) -> str | None:
+    """Returns the id of the task that an event is about; None if it is about none."""
+    if not record.type.startswith("task.") or record.payload == GONE:
+        return None
+    id = cast("dict[str, Any]", codec.decode(record.payload)).get("id")
+    return id if isinstance(id, str) else None
+
+
+def _task_number(key: str | None) -> int:
+    """Returns the number that the key of a task's event has; 0 if it is no such key."""
+    found = _TASK_KEY.match(key or "")
+    return int(found[1]) if found else 0
 
 
 # --- the merge driver of git ---------------------------------------------------------------------

@@ -91,7 +91,7 @@ def test_every_point_is_restored_as_it_was(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", DURABLE)
 def test_a_restored_store_goes_on(kind: str, tmp_path: Path) -> None:
-    """In any kind of store: the task can be claimed, the decision closed, the state changed."""
+    """BOOT-33: in any kind of store the task can be claimed, the decision closed, the state set."""
     with holdfast.open(tmp_path / "store") as hf:
         chat = hf.conversation("c1")
         chat.set("stage", "triage")

@@ -209,6 +209,53 @@ def test_with_the_store_open(kept: Project, words: tuple[str, ...], is_changed: 
         assert find_lost(hf) == []
 
 
+def test_tasks_of_two_branches_are_never_taken_for_each_other(kept: Project) -> None:
+    """Both sides gave the same id to tasks of their own: what was done to one is not done to both.
+
+    A task that only one side has, or changed, is taken; the rest is listed.
+    """
+    with opened(kept) as hf:
+        hf.team("red").tasks.add("common")
+        hf.team("red").tasks.add("also common")
+    kept.commit("tasks")
+    kept.git("checkout", "-q", "-b", "feature")
+    with opened(kept, actor="bob") as hf:
+        tasks = hf.team("red").tasks
+        tasks.update("t2", note="by bob")
+        mine = tasks.add("theirs")
+        tasks.claim(mine.id, owner="bob", lasts="1h")
+        tasks.close(mine.id, "done", owner="bob")
+        tasks.add("named", id="of-bob")
+        tasks.update("t1", note="by bob")
+    kept.commit("on feature")
+    kept.git("checkout", "-q", "main")
+    with opened(kept, actor="ann") as hf:
+        hf.team("red").tasks.add("ours")
+        hf.team("red").tasks.update("t1", note="by ann")
+    kept.commit("on main")
+    done = bring_back(kept.path / ".holdfast", commit="feature")
+    assert [(one.type, one.why) for one in done.not_applied] == [
+        ("task.added", 'task "t3" was changed here too'),
+        ("task.claimed", 'task "t3" was changed here too'),
+        ("task.closed", 'task "t3" was changed here too'),
+        ("task.changed", 'task "t1" was changed here too'),
+    ]
+    with opened(kept) as hf:
+        assert hf.check(read_all=True).ok
+        tasks = hf.team("red").tasks
+        found = {task.id: (task.title, task.status, task.note) for task in tasks.list()}
+        assert found == {
+            "t1": ("common", "open", "by ann"),
+            "t2": ("also common", "open", "by bob"),
+            "t3": ("ours", "open", None),
+            "of-bob": ("named", "open", None),
+        }
+        assert {task.id for task in hf.tasks()} == set(found)
+        tasks.update("of-bob", note="goes on")
+        tasks.add("after the merge")
+    assert bring_back(kept.path / ".holdfast", commit="feature").events == 0
+
+
 @pytest.mark.parametrize("how", ["merge", "clone", "worktree"])
 def test_what_takes_nothing_back_is_reported_as_nothing(
     kept: Project, tmp_path: Path, how: str

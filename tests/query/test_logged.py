@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast import Page, Store
 from holdfast.core import paging
-from holdfast.core.event import Event
+from holdfast.core.event import Event, to_datetime
 from holdfast.errors import UnavailableError
 from holdfast.query import decided, logged
 from holdfast.testing import FakeClock
@@ -48,11 +48,21 @@ def _pages(store: Store, *, limit: int, newest_first: bool, **asked: Any) -> Ite
         yield page
 
 
-def _listed(store: Store) -> list[Any]:
-    """Returns every page of every question, in both directions, with its cursors."""
+def _at(now_us: int, question: dict[str, Any]) -> dict[str, Any]:
+    """Returns a question with moments in place of seconds before now."""
+    times = {name: question[name] for name in ("since", "until") if name in question}
+    return question | {name: to_datetime(now_us - t * 1_000_000) for name, t in times.items()}
+
+
+def _listed(store: Store, now_us: int) -> list[Any]:
+    """Returns every page of every question, in both directions, with its cursors.
+
+    Times are before one moment: a clock goes on while pages are listed.
+    """
     return [
         [(page.cursor, page.start, [(one.stream, one.revision) for one in page]) for page in pages]
-        for asked in QUESTIONS
+        for question in QUESTIONS
+        for asked in (_at(now_us, question),)
         for newest_first in (False, True)
         for pages in (_pages(store, limit=3, newest_first=newest_first, **asked),)
     ]
@@ -97,10 +107,11 @@ def test_pages_from_the_index_equal_those_from_the_log(
                         for name in ("x", "y"):
                             tx.scope(store.conversation(name)).set("n", step)
                 monkeypatch.setattr(paging, "LOOKED_MAX", 4)
-                from_index = _listed(store)
+                now_us = clock.now_us()
+                from_index = _listed(store, now_us)
                 assert sum(len(page[2]) for pages in from_index for page in pages) > 20
                 monkeypatch.setattr(paging, "LOOKED_MAX", 1 << 40)
-                assert _listed(store) == from_index
+                assert _listed(store, now_us) == from_index
 
         check()
 

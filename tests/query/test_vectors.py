@@ -88,6 +88,29 @@ def test_what_was_said_is_found_by_its_meaning(url: str) -> None:
         assert words.seen == ["birds"], "what was seen once is kept"
 
 
+def test_the_nearest_of_one_agent_by_1536_numbers(url: str) -> None:
+    """BOOT-59: top ten of what one agent knows, by the direction of long vectors."""
+
+    class Long:
+        name, dimension = "long", 1536
+
+        def embed(self, texts: Sequence[str]) -> list[list[float]]:
+            return [[1.0 + (hash_of(text, n) % 97) for n in range(1536)] for text in texts]
+
+    def hash_of(text: str, n: int) -> int:
+        return sum(map(ord, text)) * (n + 1)
+
+    with holdfast.open(url, actor="ada", embedder=Long()) as hf:
+        chat = hf.team("red")
+        for n in range(12):
+            with holdfast.provenance(actor="ada" if n % 2 else "bob"):
+                chat.facts.state(f"fact{n}", f"it is {'x' * n}")
+        found = hf.similar("fact3", kind="fact", actor="ada", limit=10)
+        assert [one.hit.actor for one in found] == ["ada"] * 6
+        scores = [one.score for one in found]
+        assert scores == sorted(scores, reverse=True)
+
+
 def test_what_was_seen_is_kept_for_other_processes(durable_url: str) -> None:
     with holdfast.open(durable_url, embedder=Words()) as hf:
         hf.conversation("c").say("the cache is cold")
@@ -117,7 +140,7 @@ def test_the_nearest_of_ten_thousand_equal_brute_force(
 
 
 def test_pgvector_equals_brute_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the extension is there the server compares; it is never installed by us."""
+    """BOOT-59: where the extension is there the server compares; it is never installed by us."""
     url = new_url("postgresql", tmp_path)
     _equals_brute_force(url, False, 300, monkeypatch)
     server = stores._postgresql()

@@ -470,3 +470,19 @@ def test_keys_that_are_damaged_or_newer_are_told(monkeypatch: pytest.MonkeyPatch
         monkeypatch.undo()
         keys.load()
         assert keys.current.id == id
+
+
+def test_a_subject_is_sealed_and_erased_in_an_encrypted_store(url: str, tmp_path: Path) -> None:
+    """The two are independent: the key of a person is destroyed, that of the store stays."""
+    with holdfast.open(url, store_key=KEY, keys=tmp_path.parent / f"{tmp_path.name}-keys") as hf:
+        chat = hf.conversation(hf.pseudonym("ada"), subject="ada")
+        chat.set("name", CANARY)
+        chat.set("large", [CANARY * 8000])
+        hf.team("red").set("n", 1)
+        assert chat.get("name") == CANARY
+        assert hf.erase("ada").events >= 2
+        assert chat.get("name") is None
+        assert CANARY not in repr(list(chat.history(removed=True)))
+        assert hf.team("red").get("n") == 1
+        assert hf.check().findings == []
+        assert CANARY.encode() not in on_disk(hf, url, tmp_path)

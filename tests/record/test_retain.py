@@ -140,11 +140,13 @@ def test_a_scope_that_was_closed_without_its_state_leaves_no_bytes(hf: Store) ->
     assert hf.check().findings == []
 
 
-def test_a_scope_whose_lifetime_is_over_leaves_no_bytes(hf: Store) -> None:
+@pytest.mark.parametrize("slides", [False, True])
+def test_a_scope_whose_lifetime_is_over_leaves_no_bytes(hf: Store, slides: bool) -> None:
     """BOOT-54: the bytes go, they are not only hidden; a server may have let go of them itself."""
-    chat = hf.conversation("c", ttl_s=0.05)
+    chat = hf.conversation("c", ttl_s=0.05, slides=slides)
     with suppress(holdfast.ExpiredError):
         chat.set("n", CANARY)
+        chat.set("m", CANARY)
     while not hf._log.expiry.has_ended(chat.name, _head(hf, chat.name)):
         hf._log.clock.sleep(0.01)
     found = hf.retain(grace_s=0)

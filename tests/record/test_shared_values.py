@@ -1,6 +1,6 @@
 """Values, messages, facts and events of a subject in scopes of others, on every backend (0067).
 
-BOOT-32: a person can be forgotten, also where they were one of several.
+BOOT-32, BOOT-94: a person can be forgotten, also where they were one of several.
 """
 
 from __future__ import annotations

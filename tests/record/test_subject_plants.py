@@ -11,6 +11,8 @@ import pytest
 import holdfast
 from holdfast import FolderKeys, Store
 from holdfast.backup import backup
+from holdfast.core import codec
+from holdfast.core.log import Log
 from holdfast.core.sealing import Seal
 from holdfast.core.snapshot import Snapshots
 from holdfast.erasure import Erasure
@@ -59,6 +61,36 @@ def backups_have_no_key(place: Path) -> None:
         assert WORD.encode() not in data
 
 
+def copies_stay_closed(place: Path) -> None:
+    """The index for questions has nothing of a value that is a subject's in a scope of others."""
+    with holdfast.open(place / "store", keys=place / "keys", clear_ids=True) as hf:
+        hf.team("red").set("n", WORD, subject="ada")
+        assert not list(hf.query(text=WORD)), "a question finds it"
+
+
+def late_writes_are_refused(place: Path) -> None:
+    with holdfast.open(place / "store", keys=place / "keys", clear_ids=True) as hf:
+        hf.team("red").set("n", WORD, subject="ada")
+        hf._erasure._begin(hf.subject("ada").id, "told")
+        try:
+            hf.team("red").set("n", "late", subject="ada")
+        except holdfast.ErasedError:
+            return
+        raise AssertionError("a write for a subject that is being erased was accepted")
+
+
+def always_open() -> bool:
+    """Opens sealed values for layers that keep what they read."""
+    return False
+
+
+def name_nothing(
+    self: Log, proposed: Any, stream: str, subject: str, reads: Any, is_removal: bool
+) -> Any:
+    """Leaves out the stream that says that a subject is being erased."""
+    return reads
+
+
 def forget_nothing(self: Snapshots, stream: str, until: int) -> None:
     """Leaves snapshots where they are."""
 
@@ -86,6 +118,8 @@ PLANTS: list[tuple[Any, str, Any, Callable[[Path], None]]] = [
     (Erasure, "_held", never_held, holds_hold),
     (Seal, "seal", seal_by_place, bytes_move),
     (Seal, "record", event_with_key, backups_have_no_key),
+    (codec, "is_kept_closed", always_open, copies_stay_closed),
+    (Log, "_guarded_subject", name_nothing, late_writes_are_refused),
 ]
 
 

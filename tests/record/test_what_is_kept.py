@@ -173,7 +173,7 @@ def test_boot_94_full_window_summary(hf: Store) -> None:
 
 
 def test_boot_94_by_entity(hf: Store) -> None:
-    """Messages that mention a name, and the facts about it; a stale one says so."""
+    """RALPH-47: messages that mention a name, and the facts about it; a stale one says so."""
     chat = talk(hf)
     assert texts(chat.messages.select(["Ada"])) == [
         "Ada ordered a lamp",
@@ -196,7 +196,7 @@ def test_boot_94_by_entity(hf: Store) -> None:
 
 
 def test_boot_94_by_retrieval(hf: Store) -> None:
-    """Scored by whatever the caller has; of equals the newest, in their order."""
+    """RALPH-47: scored by whatever the caller has; of equals the newest, in their order."""
     chat = talk(hf)
     words = {"lamp", "broken", "order"}
 

@@ -59,6 +59,28 @@ def test_redis_lets_go_by_itself(name: str) -> None:
         running.remove()
 
 
+@pytest.mark.parametrize("name", redis.installations())
+def test_every_key_of_a_stream_is_given_an_end_that_moves(name: str) -> None:
+    """Clause 36: a write renews, in the same script, what earlier commits wrote in other keys."""
+    running = redis.server(name)
+    with holdfast.open(running.url(application="renews"), durability="none") as store:
+        client: Any = driver.Redis.from_url(running.url())  # type: ignore
+        chat = store.conversation("c1", ttl_s=1000, slides=True)
+        chat.set("text", LARGE, key="k", checkpoint="p")
+        root = "holdfast:{renews}:"
+        keys = [
+            f"{root}{kind}:conversation/c1" for kind in ("events", "keys", "checkpoints", "named")
+        ]
+        for key in keys:
+            assert client.pexpire(key, 500_000)  # as if half of the time had passed
+        blobs = list(client.scan_iter(f"{root}object:blob:*"))
+        assert [client.pttl(blob) for blob in blobs] == [-1]  # it stays until `retain`
+        store.conversation("c1").set("n", 1)
+        left = [client.pttl(key) for key in keys]
+        assert all(900_000 < one <= 1_001_000 for one in left), left
+        assert store.check().findings == []
+
+
 def test_what_was_dropped_hides_nothing_after_it() -> None:
     """Clauses 10 and 18: a page of the log of which nothing is left is not the end of the store."""
     application = "let-go-pages"

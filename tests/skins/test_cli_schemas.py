@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.errors import NotFoundError
 
 CODE = """
 import holdfast, msgspec
@@ -54,7 +55,7 @@ def desks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any) -> None:
 
 
 def test_scopes_are_migrated_from_the_command_line(desks: None, cli: Any):
-    """VIC-29."""
+    """VIC-29, BOOT-33: what lasts has a schema, and a way from one version of it to the next."""
     found = cli("migrate", "desks.py", "--check", code=1).out
     assert "team/a\t1\t2\t0\t\n" in found
     assert "0 of 2 scopes were migrated, 2 are not of their version" in found
@@ -118,3 +119,94 @@ def test_what_differs_from_what_is_stored_is_shown(desks: None, cli: Any):
 def test_code_without_schemas_is_refused(desks: None, cli: Any):
     assert "has no schema" in cli("migrate", "bare.py", code=3).err
     assert 'has no schema "Other"' in cli("migrate", "desks.py:Other", code=3).err
+
+
+ITEMS = """
+import holdfast, msgspec
+
+
+@holdfast.schema("team", version=2, kind="decision", aliases={"outcome": "result"})
+class Choice(msgspec.Struct):
+    decision: str
+    tags: list[str] = []
+    result: str | None = None
+
+
+@holdfast.upgrade(Choice, 1)
+def _(old):
+    return old | {"tags": []}
+
+
+@holdfast.schema("team", version=3, kind="message")
+class Line(msgspec.Struct):
+    role: str
+    content: str
+"""
+
+
+@pytest.fixture
+def items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Returns a store beside a file with schemas of decisions and messages."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "items.py").write_text(ITEMS)
+    place = str(tmp_path / "state")
+    holdfast.open(place).close()
+    monkeypatch.setenv("HOLDFAST_STORE", place)
+    monkeypatch.delitem(sys.modules, "items", raising=False)
+    return place
+
+
+def test_decisions_and_messages_are_written_with_their_version(items: str, cli: Any):
+    """BOOT-67: a field of one's own, and the version of the schema, from the command line."""
+    given = ("--more", 'tags=["blue"]', "--more", "note=as agreed", "--schemas", "items.py")
+    made = cli("decide", "team/a", "ship", "--key", "d1", *given, "--json").document
+    assert made["more"] == {"tags": ["blue"], "note": "as agreed"}
+    said = ("--metadata", "lang=en", "--schemas", "items.py")
+    assert "message added" in cli("say", "team/a", "hello", *said).out
+    cli("decide", "team/a", "wait", "--key", "d2")
+    shown = cli("decisions", "d1@team/a").out
+    assert "tags" in shown
+    assert "as agreed" in shown
+    with holdfast.open(items) as hf:
+        [older, newer] = hf.decisions(scope="team/a")[::-1]
+        assert (older.version, newer.version) == (2, 0)
+        [line] = hf.team("a").messages
+        assert line.metadata == {"lang": "en"}
+        assert holdfast.read_as(sys.modules["items"].Choice, older).tags == ["blue"]
+        assert holdfast.read_as(sys.modules["items"].Line, line).content == "hello"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--more", "tags"), 2, 'a further field is typed as NAME=VALUE, found "tags"'),
+        (("--more", "a=1", "--more", "a=2"), 2, 'a further field "a" is given twice'),
+        (("--more", "status=open"), 2, "every decision has status: more is for fields of your own"),
+        (("--schemas", "nothing.py"), NotFoundError.exit_code, 'there is no file "nothing.py"'),
+        (
+            ("--schemas", "items.py:Nope"),
+            NotFoundError.exit_code,
+            'has no schema "Nope": it has Choice, Line',
+        ),
+    ],
+)
+def test_fields_and_schemas_that_are_wrong(items: str, cli: Any, words: Any, code: int, said: str):
+    assert said in cli("decide", "team/a", "ship", *words, code=code).err
+    with holdfast.open(items) as hf:
+        assert not hf.decisions()
+
+
+def test_schemas_of_items_are_listed_and_shown(items: str, cli: Any):
+    found = cli("schema", "list", "items.py").out
+    assert "team (decisions)\tChoice\t2\t\n" in found
+    assert "team (messages)\tLine\t3\t\n" in found
+    kinds = [one["kind"] for one in cli("schema", "list", "items.py", "--json").document["schemas"]]
+    assert kinds == ["decision", "message"]
+    assert "its decisions" in cli("schema", "show", "items.py", "Choice").out
+    assert cli("schema", "show", "items.py", "Line", "--json").document["kind"] == "message"
+    failed = cli("schema", "show", "items.py", "team", code=NotFoundError.exit_code).err
+    assert '"items.py" has several schemas "team"' in failed
+    assert "Choice (team (decisions)), Line (team (messages))" in failed
+    assert (
+        '"items.py" has no schema' in cli("migrate", "items.py", code=NotFoundError.exit_code).err
+    )

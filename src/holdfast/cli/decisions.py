@@ -18,13 +18,13 @@ from holdfast.cli.options import (
     open_writing,
     print_more,
 )
-from holdfast.cli.parsing import find_decision, find_scope, parse_priority
+from holdfast.cli.parsing import find_decision, find_scope, parse_named, parse_priority
 from holdfast.cli.printing import is_terminal, print_facts, print_json, print_note, print_table
 from holdfast.errors import NotFoundError, UsageError
 from holdfast.record.decisions import Decision
 from holdfast.record.verifier_commands import FILE, load_verifiers
 from holdfast.render.record import decision_document, decisions_document, recovery_document
-from holdfast.render.text import show_time
+from holdfast.render.text import clean, preview, show_time
 from holdfast.store import Store
 
 COLUMNS = ("id", "time", "status", "decision")
@@ -42,11 +42,20 @@ def load_config(config: Path | None) -> None:
         load_verifiers(FILE)
 
 
-def open_configured(options: Options, config: Path | None, *, asks: bool) -> Store:
-    """Opens the store to write, with the verifiers of the configuration file if any is asked."""
+def open_configured(
+    options: Options, config: Path | None, *, asks: bool, schemas: str | None = None
+) -> Store:
+    """Opens the store to write, with the verifiers of the configuration file if any is asked.
+
+    With the schemas of a file or module, if one is named: what is written says its version.
+    """
     if asks:
         load_config(config)
-    return open_writing(options)
+    if schemas is None:
+        return open_writing(options)
+    from holdfast.cli.user_code import load_schemas  # it loads verifiers, by what is here
+
+    return open_writing(options, schemas=load_schemas(schemas, items=True))
 
 
 def decide(
@@ -63,6 +72,8 @@ def decide(
     priority: str = "normal",
     supersedes: str | None = None,
     standing: Flag = False,
+    more: Words = None,
+    schemas: str | None = None,
     config: Config = None,
     options: Options = DEFAULTS,
 ) -> None:
@@ -92,22 +103,20 @@ def decide(
         The id of an open decision or standing order that this one replaces.
     standing
         A standing order: it holds until it is superseded.
+    more
+        A field of your own, as NAME=VALUE: JSON if it parses, else text; may be given again.
+    schemas
+        The file or module with the schemas of decisions, such as app.py: its version is stored.
     config
         The configuration file. Without it ./holdfast.toml.
     """
-    optional: dict[str, Any] = {"because": because, "action": action, "verify": verify, "key": key}
-    with open_configured(options, config, asks=verify is not None) as store:
-        opened = find_scope(store, scope, must_exist=False).decide(
-            decision,
-            **optional,
-            alternatives=alternative or (),
-            links=link or (),
-            priority=parse_priority(priority),
-            supersedes=supersedes,
-            standing=standing,
-            owner=store._log.actor,  # a person's: the command ends before the act
-            if_exists="attach",  # a command that is sent again with its key does not fail
-        )
+    said: dict[str, Any] = {"because": because, "action": action, "verify": verify, "key": key}
+    said |= {"alternatives": alternative or (), "links": link or (), "supersedes": supersedes}
+    said |= {"more": parse_named(more, "a further field"), "priority": parse_priority(priority)}
+    with open_configured(options, config, asks=verify is not None, schemas=schemas) as store:
+        # A person's: the command ends before the act. Sent again with its key, it does not fail.
+        said |= {"standing": standing, "owner": store._log.actor, "if_exists": "attach"}
+        opened = find_scope(store, scope, must_exist=False).decide(decision, **said)
         print_decision(opened.stored, options)
 
 
@@ -252,6 +261,7 @@ def print_decision(entry: Decision, options: Options, *, whole: bool = False) ->
             ("by", entry.actor),
             ("owner", entry.owner + " (dead)" * (entry.owner_alive is False)),
             ("error", entry.error),
+            *((clean(name), preview(value)) for name, value in entry.more.items()),
             ("supersedes", entry.supersedes),
             ("superseded by", entry.superseded_by),
             ("outcome", entry.outcome),

@@ -7,10 +7,11 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from holdfast.cli.completion import ScopeName
-from holdfast.cli.options import DEFAULTS, Flag, Options, open_reading, open_writing
-from holdfast.cli.parsing import find_scope
+from holdfast.cli.options import DEFAULTS, Flag, Options, Words, open_reading, open_writing
+from holdfast.cli.parsing import find_scope, parse_named
 from holdfast.cli.printing import is_terminal, print_json, print_line, print_note, print_table
 from holdfast.cli.state import read_input
+from holdfast.cli.user_code import load_schemas
 from holdfast.errors import UsageError
 from holdfast.record.message_events import Message
 from holdfast.render.record import added_message_document, messages_document
@@ -26,6 +27,8 @@ def say(
     *,
     role: str = "user",
     key: str | None = None,
+    metadata: Words = None,
+    schemas: str | None = None,
     options: Options = DEFAULTS,
 ) -> None:
     """Add a message to a conversation; durable when the command returns.
@@ -40,11 +43,17 @@ def say(
         Whose message it is: user, assistant, system, or another name.
     key
         An idempotency key: a second message with the same key and text adds nothing.
+    metadata
+        A field of your own, as NAME=VALUE: JSON if it parses, else text; may be given again.
+    schemas
+        The file or module with the schemas of messages, such as app.py: its version is stored.
     """
     content = read_input() if text == "-" else text
-    with open_writing(options) as store:
+    fields = parse_named(metadata, "a field") or None
+    known = [] if schemas is None else load_schemas(schemas, items=True)
+    with open_writing(options, schemas=known) as store:
         found = find_scope(store, scope, must_exist=False)
-        message = found.messages.add(role, content, key=key)
+        message = found.messages.add(role, content, key=key, metadata=fields)
     if options.json:
         print_json(added_message_document(scope, message))
     else:

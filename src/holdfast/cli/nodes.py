@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from holdfast.cli.completion import ScopeName
 from holdfast.cli.options import DEFAULTS, Flag, Options, Words, open_reading, open_writing
-from holdfast.cli.parsing import parse_value
+from holdfast.cli.parsing import parse_named
 from holdfast.cli.printing import print_facts, print_json, print_line, print_table
 from holdfast.cli.user_code import load_graph
-from holdfast.errors import NotFoundError, UsageError
+from holdfast.errors import NotFoundError
 from holdfast.nodes.define import Graph
 from holdfast.nodes.walk import without_rounds
 from holdfast.render.nodes import (
@@ -156,7 +154,7 @@ def plan(
     """
     graph = load_graph(code, module)
     with open_reading(options) as store:
-        found = store.plan(graph, target, scope, **parse_inputs(input))
+        found = store.plan(graph, target, scope, **parse_named(input, "an input"))
     if options.json:
         print_json(plan_document(found))
     else:
@@ -200,7 +198,9 @@ def process(
     """
     graph = load_graph(code, module)
     with open_writing(options) as store:
-        walk = store.process(graph, scope, force=force or False, run=run, **parse_inputs(input))
+        walk = store.process(
+            graph, scope, force=force or False, run=run, **parse_named(input, "an input")
+        )
         if options.json:
             print_json(walk_document(walk))
             return
@@ -246,7 +246,7 @@ def accept(
     graph = load_graph(code, module)
     with open_writing(options) as store:
         state = store.accept(
-            graph, node, scope, author=author, because=because, **parse_inputs(input)
+            graph, node, scope, author=author, because=because, **parse_named(input, "an input")
         )
         if options.json:
             print_json(state_document(state))
@@ -337,7 +337,7 @@ def graph(
     verdicts: dict[str, str] = {}
     if scope is not None:
         with open_reading(options) as store:
-            planned = store.plan(found, None, scope, **parse_inputs(input)).nodes
+            planned = store.plan(found, None, scope, **parse_named(input, "an input")).nodes
         verdicts = {without_rounds(one.node): one.verdict for one in planned}
     text = _drawn(found, verdicts, is_dot=dot)
     if options.json:
@@ -353,16 +353,3 @@ def _drawn(found: Graph, verdicts: dict[str, str], *, is_dot: bool) -> str:
 def graph_name(word: str) -> str:
     """Returns the name of a graph that was typed, by its name or as code."""
     return load_graph(word).name if ":" in word or word.endswith(".py") else word
-
-
-def parse_inputs(words: Words) -> dict[str, Any]:
-    """Returns inputs that were typed as NAME=VALUE, each JSON if it parses, else text."""
-    inputs: dict[str, Any] = {}
-    for word in words or ():
-        name, equals, value = word.partition("=")
-        if not equals or not name:
-            raise UsageError(f'an input is typed as NAME=VALUE, found "{word}"')
-        if name in inputs:
-            raise UsageError(f'input "{name}" is given twice')
-        inputs[name] = parse_value(value, is_text=False)
-    return inputs

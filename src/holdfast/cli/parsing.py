@@ -17,7 +17,7 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -84,6 +84,19 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(word: str) -> None:
     raise ValueError(f"{word} is not JSON")
+
+
+def parse_named(words: Sequence[str] | None, what: str) -> dict[str, Any]:
+    """Returns values that were typed as NAME=VALUE, each JSON if it parses, else text."""
+    found: dict[str, Any] = {}
+    for word in words or ():
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise UsageError(f'{what} is typed as NAME=VALUE, found "{word}"')
+        if name in found:
+            raise UsageError(f'{what} "{name}" is given twice')
+        found[name] = parse_value(value, is_text=False)
+    return found
 
 
 def parse_limit(limit: int) -> int:

@@ -93,15 +93,23 @@ def list_schemas(code: str | None = None, /, *, options: Options = DEFAULTS) -> 
     code
         The file or module with the schemas; without it, the versions that the store has by level.
     """
-    schemas = [] if code is None else load_schemas(code)
+    schemas = [] if code is None else load_schemas(code, items=True)
+    known = [schema_of(one) for one in schemas]
     with open_reading(options, schemas=schemas) as store:
-        found = summaries(store, [schema_of(one) for one in schemas])
+        found = summaries(store, [one for one in known if one.kind == "state"])
+    if any(one.kind != "state" for one in known) and not any(one.type for one in found):
+        found = []  # a program without a schema of states: what states there are is not its matter
+    found += [
+        SchemaSummary(one.name, one.type.__name__, one.version, [], one.kind)
+        for one in known
+        if one.kind != "state"
+    ]
     if options.json:
         print_json(schemas_document(found))
         return
     rows = [
         (
-            clean(one.name),
+            _shown_name(one),
             one.type or "",
             "" if one.version is None else str(one.version),
             ", ".join(f"{each.scopes} of version {each.version}" for each in one.stored),
@@ -109,6 +117,11 @@ def list_schemas(code: str | None = None, /, *, options: Options = DEFAULTS) -> 
         for one in found
     ]
     print_table(("name", "type", "version", "stored"), rows)
+
+
+def _shown_name(one: SchemaSummary | Schema[Any]) -> str:
+    """Returns what a schema is for: the level or pattern, and which items of it if any."""
+    return clean(one.name) + f" ({one.kind}s)" * (one.kind != "state")
 
 
 def summaries(store: Store, schemas: list[Schema[Any]]) -> list[SchemaSummary]:
@@ -151,6 +164,7 @@ def show_schema(code: str, name: str | None = None, /, *, options: Options = DEF
     print_facts(
         [
             ("name", clean(schema.name)),
+            ("of", f"its {schema.kind}" + "s" * (schema.kind != "state")),
             ("type", schema.type.__name__),
             ("version", str(schema.version)),
             ("upgrades from", ", ".join(map(str, schema.upgrades)) or "none"),
@@ -167,13 +181,14 @@ def show_schema(code: str, name: str | None = None, /, *, options: Options = DEF
 
 def find_schema(code: str, name: str | None) -> Schema[Any]:
     """Returns the one schema of a module, or the one of a name."""
-    schemas = [schema_of(one) for one in load_schemas(code)]
+    schemas = [schema_of(one) for one in load_schemas(code, items=True)]
     found = [one for one in schemas if name in (None, one.name, one.type.__name__)]
     if len(found) == 1:
         return found[0]
-    listed = ", ".join(f"{one.type.__name__} ({one.name})" for one in schemas)
+    listed = ", ".join(f"{one.type.__name__} ({_shown_name(one)})" for one in schemas)
+    several = f'"{code}" has several schemas' + (f' "{name}"' if name else "")
     raise NotFoundError(
-        f'"{code}" has no schema "{name}"' if name else f'"{code}" has several schemas',
+        several if found else f'"{code}" has no schema "{name}"',
         hint=f"it has {listed}",
     )
 

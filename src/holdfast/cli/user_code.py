@@ -89,11 +89,14 @@ def load_embedder(code: str) -> Embedder:
     return found[name]
 
 
-def load_schemas(code: str) -> list[type[Any]]:
-    """Returns the schemas of scopes that a file or module has; one if it is named after `:`."""
+def load_schemas(code: str, *, items: bool = False) -> list[type[Any]]:
+    """Returns the schemas of scopes that a file or module has; one if it is named after `:`.
+
+    With `items` those of decisions and messages too.
+    """
     place, name = split(code)
     module = load(code)
-    found = {key: value for key, value in vars(module).items() if is_schema(value)}
+    found = {key: value for key, value in vars(module).items() if is_schema(value, items=items)}
     if not found:
         raise NotFoundError(
             f'"{place}" has no schema', hint="put @holdfast.schema above the class of a state"

@@ -371,9 +371,10 @@ def schema_of(kind: object) -> Schema[Any]:
     return cast("Schema[Any]", found)
 
 
-def is_schema(kind: object) -> bool:
-    """Says whether something is a class that was made the schema of scopes."""
-    return isinstance(kind, type) and getattr(vars(kind).get(_KEPT_AS), "kind", None) == "state"
+def is_schema(kind: object, *, items: bool = False) -> bool:
+    """Says whether something is a class that was made the schema of scopes; or of their items."""
+    of = getattr(vars(kind).get(_KEPT_AS), "kind", None) if isinstance(kind, type) else None
+    return of == "state" or (items and of in ITEMS)
 
 
 def upgrade(kind: type[Any], version: int) -> Callable[[F], F]:

@@ -28,6 +28,7 @@ class SchemaSummary(Struct, frozen=True):
     type: str | None
     version: int | None
     stored: list[Stored]
+    kind: str = "state"
 
 
 def schemas_document(found: Sequence[SchemaSummary]) -> dict[str, Any]:
@@ -40,6 +41,7 @@ def schema_document(schema: Schema[Any]) -> dict[str, Any]:
     fields = schema.shape.parts.fields or {}
     return {
         "name": schema.name,
+        "kind": schema.kind,
         "type": schema.type.__name__,
         "version": schema.version,
         "upgrades": schema.upgrades,
