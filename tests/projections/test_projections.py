@@ -566,13 +566,11 @@ def test_states_that_cannot_be_kept(result: str, said: str, hf: Store, tmp_path:
 
 
 def test_what_is_no_projection(hf: Store) -> None:
-    for wrong in (7, dict, None):
+    for wrong in (7, dict, None, "names"):
         with pytest.raises(UsageError, match="expected a projection"):
-            hf.projected(wrong)  # pyright: ignore[reportArgumentType, reportCallIssue]
+            hf.projected(wrong)  # pyright: ignore[reportArgumentType]
     with pytest.raises(UsageError, match="a project is a directory"):
-        hf.projected("names")
-    with pytest.raises(UsageError, match="over belongs to a projection"):
-        hf.projected(".", "team/red")  # pyright: ignore[reportArgumentType, reportCallIssue]
+        hf.project("names")
     with pytest.raises(UsageError, match="a scope is a scope or its name"):
         hf.projected(names(), 7)  # pyright: ignore[reportArgumentType]
     with pytest.raises(UsageError, match="has no handler"):

@@ -449,7 +449,7 @@ def test_every_document_has_the_documented_fields(
         cli("git", "record", SCOPE)
     if verb == "rewind undo":
         cli("rewind", "marked", "--yes")
-    if verb in ("event list", "project"):
+    if verb in ("event list", "projection"):
         cli(*COMMANDS["event record"])
         Path("opened_tickets.py").write_text(TICKETS)
     if verb == "catch list":

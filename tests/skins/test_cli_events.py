@@ -1,4 +1,4 @@
-"""event record, event list and project on the command line."""
+"""event record, event list and projection on the command line."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_projection_is_shown(
         "state": {"t1": "no paper"},
     }
     assert cli("projection", f"{code}:count", "team/*").out.strip() == "1"
-    assert "has several projections: Tickets, count" in cli("project", code, code=2).err
+    assert "has several projections: Tickets, count" in cli("projection", code, code=2).err
     assert "it has Tickets, count" in cli("projection", f"{code}:other", code=3).err
     plain = Path(code).with_name("plain_of_cli.py")
     plain.write_text("")
