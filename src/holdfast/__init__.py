@@ -15,6 +15,7 @@ from holdfast.core.dispatcher import Subscriber
 from holdfast.core.draft import Draft
 from holdfast.core.encryption import KeyStatus
 from holdfast.core.event import Change, Checkpoint, Event
+from holdfast.core.expiry import ExpiryPolicy
 from holdfast.core.intent import Done, NotDone, Recovered, Recovery, Unknown, act, verifier
 from holdfast.core.keystore import CommandKeys, FolderKeys, KeyStore, SubjectKey
 from holdfast.core.leases import HeldLease, Worker
@@ -195,6 +196,7 @@ __all__ = [
     "Event",
     "ExistsError",
     "ExpiredError",
+    "ExpiryPolicy",
     "Fact",
     "Facts",
     "FileChange",

@@ -59,7 +59,7 @@ from holdfast.core.dispatcher import (
 )
 from holdfast.core.encryption import Encryption, KeyStatus, check_plain
 from holdfast.core.event import Change, Event, to_datetime
-from holdfast.core.expiry import Term
+from holdfast.core.expiry import ExpiryPolicy
 from holdfast.core.intent import Recovery, Verdict
 from holdfast.core.keystore import FolderKeys, KeyStore, is_pseudonym, to_keys
 from holdfast.core.layers import kept_with, reserved_prefixes
@@ -526,7 +526,7 @@ class Store:
         set_policy(self._context, ("expires", level), said)
 
     @property
-    def expiry_policies(self) -> dict[str, Term]:
+    def expiry_policies(self) -> dict[str, ExpiryPolicy]:
         """How long new scopes of levels last, by level; those of other levels last for good."""
         return terms_of_levels(self._context)
 

@@ -52,7 +52,7 @@ from holdfast.core.contest import RETRIES
 from holdfast.core.dispatcher import OnError, Subscriber
 from holdfast.core.encryption import KeyStatus
 from holdfast.core.event import Change, Event
-from holdfast.core.expiry import Term
+from holdfast.core.expiry import ExpiryPolicy
 from holdfast.core.leases import PAUSE_S, PAUSE_S_MAX, HeldLease, Worker
 from holdfast.core.log import READ_CHUNK
 from holdfast.core.meta import Meta
@@ -786,7 +786,7 @@ class AsyncStore:
         await self._loop.hop_shielded(self._store.expiry_policy, level, ttl_s=ttl_s, slides=slides)
 
     @property
-    def expiry_policies(self) -> Reading[dict[str, Term]]:
+    def expiry_policies(self) -> Reading[dict[str, ExpiryPolicy]]:
         return Reading(lambda: self._loop.hop(lambda: self._store.expiry_policies))
 
     async def close_policy(self, level: str, *, keep: bool) -> None:

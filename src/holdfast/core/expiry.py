@@ -36,7 +36,7 @@ _KNOWN_MAX = 65536
 _OBJECTS_STAY_US = 60_000_000
 
 
-class Term(NamedTuple):
+class ExpiryPolicy(NamedTuple):
     """How long a stream that is begun from now on is to last."""
 
     ttl_s: float
@@ -49,9 +49,9 @@ class Expiry:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._known: OrderedDict[str, Lifetime] = OrderedDict()
-        self._intended: dict[str, Term] = {}
+        self._intended: dict[str, ExpiryPolicy] = {}
         self._newest: dict[str, int] = {}  # the ends that `kept` found last
-        self.of_level: Callable[[str], Term | None] = _no_term
+        self.of_level: Callable[[str], ExpiryPolicy | None] = _no_term
         """Returns what the store says of the scopes of a level that are begun without a term."""
 
     def intend(self, stream: str, ttl_s: float, *, slides: bool = False) -> None:
@@ -59,9 +59,9 @@ class Expiry:
 
         It is kept here, and not in each write, because whatever is written first begins it.
         """
-        self._intended[stream] = Term(ttl_s, slides)
+        self._intended[stream] = ExpiryPolicy(ttl_s, slides)
 
-    def term(self, stream: str) -> Term | None:
+    def term(self, stream: str) -> ExpiryPolicy | None:
         """Returns how long a stream is to last that begins now; None if it lasts for good."""
         return self._intended.get(stream) or self.of_level(stream.partition("/")[0])
 

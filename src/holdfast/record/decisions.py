@@ -46,7 +46,7 @@ from holdfast.core.arguments import (
 )
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite, changed
 from holdfast.core.event import Event, from_datetime, to_datetime, version_of
-from holdfast.core.expiry import Term
+from holdfast.core.expiry import ExpiryPolicy
 from holdfast.core.intent import acts, verifiers
 from holdfast.core.layers import reserved_prefixes
 from holdfast.core.meta import joined, source_and_trust
@@ -432,7 +432,9 @@ def kept_when_closed(context: RecordContext, level: str) -> bool | None:
     return kept.get(level)
 
 
-def term_of_level(context: RecordContext, reserved: frozenset[str], level: str) -> Term | None:
+def term_of_level(
+    context: RecordContext, reserved: frozenset[str], level: str
+) -> ExpiryPolicy | None:
     """Returns how long the store says that a level's new scopes last; None if for good.
 
     No user says how long the streams of layers last, whose levels are reserved.
@@ -442,11 +444,13 @@ def term_of_level(context: RecordContext, reserved: frozenset[str], level: str) 
     return terms_of_levels(context).get(level)
 
 
-def terms_of_levels(context: RecordContext) -> dict[str, Term]:
+def terms_of_levels(context: RecordContext) -> dict[str, ExpiryPolicy]:
     """Returns how long the store says that new scopes last, by level."""
     said = context.policy_log.newest(POLICY_STREAM).root.get("expires", {})
     return {
-        level: Term(one["ttl_s"], one["slides"]) for level, one in said.items() if one is not None
+        level: ExpiryPolicy(one["ttl_s"], one["slides"])
+        for level, one in said.items()
+        if one is not None
     }
 
 

@@ -11,7 +11,7 @@ from msgspec import Struct, to_builtins
 from holdfast.core.check import Report
 from holdfast.core.consumers import GroupStatus
 from holdfast.core.copy import Copied
-from holdfast.core.expiry import Term
+from holdfast.core.expiry import ExpiryPolicy
 from holdfast.core.leases import Worker
 from holdfast.core.page import Page
 from holdfast.core.salvage import Salvaged
@@ -194,7 +194,7 @@ def touched_document(scope: str, ends: datetime) -> dict[str, Any]:
     return {"scope": scope, "expires_at": time_text(ends)}
 
 
-def expiry_document(terms: Mapping[str, Term]) -> dict[str, Any]:
+def expiry_document(terms: Mapping[str, ExpiryPolicy]) -> dict[str, Any]:
     """Returns how long the scopes of levels last, by level."""
     return {
         "expiry": {
