@@ -1907,8 +1907,14 @@ def _open_or_take(
     each = check_plain if encryption is None else encryption.wrap
     if given is not None:
         taken, shown = _take_backend(given, url, options)
-        # One of several parts has them encrypted each, when it is made.
-        return (taken if hasattr(taken, "routing") else looked_at(taken, each)), shown
+        if not hasattr(taken, "routing"):
+            return looked_at(taken, each), shown
+        if encryption is not None:
+            raise UsageError(
+                "a given backend of several parts cannot be encrypted: its parts are open already",
+                hint="give the parts as URLs: holdfast.open({level: url}, store_key=…)",
+            )
+        return taken, shown
     return open_backend(
         url, levels=known.names(), kept_with=kept_with(), clock=clock, each=each, **options
     )
