@@ -257,7 +257,7 @@ class Store:
             note_level(log, level)
         self._are_levels_looked_at = False
         self._context = RecordContext(log, self.lease_keeper)
-        log.expiry.of_level = partial(term_of_level, self._context, self._levels.reserved)
+        log.expiry.of_level = partial(term_of_level, log, self._levels.reserved)
         self._engine = Engine(self)
         self._nodes = Nodes(self)
         self._questions = Questions(
@@ -528,7 +528,7 @@ class Store:
     @property
     def expiry_policies(self) -> dict[str, ExpiryPolicy]:
         """How long new scopes of levels last, by level; those of other levels last for good."""
-        return terms_of_levels(self._context)
+        return terms_of_levels(self._log)
 
     # --- schemas ---------------------------------------------------------------------------------
 
