@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -34,6 +35,14 @@ settings.register_profile("ci", parent=settings.get_profile("dev"), max_examples
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 SLOWEST = 10
 """How many directories, and how many modules, the closing table names."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def keys_of_subjects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keeps keys, which have a folder of the user's own, out of the home of whoever runs tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOLDFAST_KEYS", str(tmp_path_factory.mktemp("keys")))
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -257,7 +257,7 @@ class Store:
             note_level(log, level)
         self._are_levels_looked_at = False
         self._context = RecordContext(log, self.lease_keeper)
-        log.expiry.of_level = partial(term_of_level, self._context, self._levels.reserved)
+        log.expiry.of_level = partial(term_of_level, log, self._levels.reserved)
         self._engine = Engine(self)
         self._nodes = Nodes(self)
         self._questions = Questions(
@@ -528,7 +528,7 @@ class Store:
     @property
     def expiry_policies(self) -> dict[str, ExpiryPolicy]:
         """How long new scopes of levels last, by level; those of other levels last for good."""
-        return terms_of_levels(self._context)
+        return terms_of_levels(self._log)
 
     # --- schemas ---------------------------------------------------------------------------------
 
@@ -1907,8 +1907,14 @@ def _open_or_take(
     each = check_plain if encryption is None else encryption.wrap
     if given is not None:
         taken, shown = _take_backend(given, url, options)
-        # One of several parts has them encrypted each, when it is made.
-        return (taken if hasattr(taken, "routing") else looked_at(taken, each)), shown
+        if not hasattr(taken, "routing"):
+            return looked_at(taken, each), shown
+        if encryption is not None:
+            raise UsageError(
+                "a given backend of several parts cannot be encrypted: its parts are open already",
+                hint="give the parts as URLs: holdfast.open({level: url}, store_key=…)",
+            )
+        return taken, shown
     return open_backend(
         url, levels=known.names(), kept_with=kept_with(), clock=clock, each=each, **options
     )

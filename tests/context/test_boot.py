@@ -291,3 +291,17 @@ def test_every_command_that_a_context_names_can_be_typed(tmp_path: Path, capsys:
     for one in left:
         words = shlex.split(one.where)[1:]
         assert main(["--store", str(tmp_path / "store"), *words]) == 0, (one, capsys.readouterr())
+
+
+def test_a_sealed_value_is_not_written_into_a_file(tmp_path: Path, capsys: Any):
+    """Nobody erases it there. On the screen, where nothing stays, it is shown."""
+    place = tmp_path / "store"
+    with holdfast.open(place) as hf:
+        hf.global_().messages.add("user", "my street is Canary Row", subject="ada")
+    path = tmp_path / "AGENTS.md"
+    assert boot("--write", str(path), place=place) == 0
+    assert "[sealed]" in path.read_text("utf-8")
+    assert "Canary Row" not in path.read_text("utf-8")
+    capsys.readouterr()
+    assert boot(place=place) == 0
+    assert "Canary Row" in capsys.readouterr().out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -15,11 +16,15 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast import Store
+from holdfast.contrib import task_lifetimes
+from holdfast.contrib.task_lifetimes import SessionJob
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 from holdfast.errors import HoldfastError, UnavailableError
 from holdfast.query import decided, index
 from holdfast.record import decisions
+from tests.crash.children import Child
 from tests.query.histories import SCOPES, actions, perform
+from tests.record.kills import await_deaths, open_dying
 from tests.record.stores import ALL, new_url
 
 EXAMPLES = {"memory": 40, "files": 8, "sqlite": 6, "redis": 5, "postgresql": 5}
@@ -131,6 +136,41 @@ def test_no_list_reads_a_conversation(url: str, monkeypatch: pytest.MonkeyPatch)
             counted.clear()
             assert [one.key for one in chat.recall().recent] == ["d1"]
             assert sum(counted) > 3_000
+
+
+def leave_open(url: str) -> None:
+    """Opens one of each in a long conversation, and is killed."""
+    task_lifetimes.open_store = open_dying  # pyright: ignore
+    with SessionJob(lambda _: None, store=url, keep=True, ttl="1h").begin("long") as chat:
+        chat.facts.state("branch", "main", valid_for=0.001)
+        chat.decide("use the plain store", key="d1")
+        chat.tasks.claim(chat.tasks.add("write it", id="t1").id)
+        for _ in range(3):
+            chat.messages.add_many([{"role": "user", "content": f"say {n}"} for n in range(1_000)])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_what_is_stale_in_a_long_conversation_is_found_without_reading_it(
+    durable_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """BOOT-50: in a process that has read nothing before, with no index, and again after that."""
+    child = Child(lambda _pipe, _stop: leave_open(durable_url))
+    child.end()
+    assert child.was_killed, child.trouble
+    with holdfast.open(durable_url) as store:
+        await_deaths(store)
+        counted = count_reads(store, monkeypatch)
+        for _ in range(2):
+            found = [(one.kind, one.id) for one in store.stale()]
+            assert found == [
+                ("fact", "branch"), ("decision", "d1@conversation/long"), ("task", "t1"),
+                ("session", "conversation/long"),
+            ]  # fmt: skip
+        assert store.conversation("long").revision > 3_000
+        assert 0 < sum(counted) < 100
+        counted.clear()
+        assert len(store.conversation("long").messages) == 3_000
+        assert sum(counted) > 3_000, "what is read is counted"
 
 
 def test_an_index_that_is_far_behind_is_not_waited_for(

@@ -212,6 +212,7 @@ class Wrong(Words):
         ([], "returned 0 vectors for 1 texts"),
         ([["a", "b", "c"]], "expected a list of numbers"),
         ([7], "expected a list of numbers"),
+        (None, "returned None: expected a vector for each text"),
         ([[1, 2, float("nan")]], "not finite"),
     ],
 )

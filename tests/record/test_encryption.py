@@ -14,8 +14,11 @@ import pytest
 
 import holdfast
 from holdfast import Store, StoreKey, StoreKeyError, interchange
+from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.mixed import MixedBackend
 from holdfast.backends.protocol import GONE, START, Append, Commit, Record
 from holdfast.backup import backup, drill, restore
+from holdfast.clock import SystemClock
 from holdfast.copy import copy
 from holdfast.core import encryption
 from holdfast.core.encryption import KEYS, EncryptedBackend
@@ -486,3 +489,11 @@ def test_a_subject_is_sealed_and_erased_in_an_encrypted_store(url: str, tmp_path
         assert hf.team("red").get("n") == 1
         assert hf.check().findings == []
         assert CANARY.encode() not in on_disk(hf, url, tmp_path)
+
+
+def test_a_given_backend_of_several_parts_is_refused_with_a_key() -> None:
+    """The key was taken, and everything was written in clear."""
+    memory = MemoryBackend(clock=SystemClock())
+    mixed = MixedBackend({"*": memory}, {"*": "memory:"})
+    with pytest.raises(UsageError, match="cannot be encrypted"):
+        holdfast.open(backend=mixed, store_key=KEY)

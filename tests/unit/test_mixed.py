@@ -307,6 +307,7 @@ def test_guarantee_1_a_commit_is_not_denied_because_what_it_watches_is_down(
     def down(streams: object) -> None:
         raise UnavailableError("the server is down")
 
+    store.conversation("c1").set("a", 0)  # to begin it, the store is asked how long it lasts
     rest(backend).heads = down
     with pytest.raises(UnavailableError, match="was written") as caught, store.commit() as tx:
         tx.scope(store.conversation("c1")).set("a", 1)

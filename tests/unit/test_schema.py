@@ -228,6 +228,10 @@ def test_a_step_that_fails_is_named():
     with pytest.raises(holdfast.UpgradeError, match="does not fit") as caught:
         third.upgraded({}, 1, "it")
     assert [one.path for one in caught.value.misfits] == [("stage",)]
+    fourth = Schema(Struct, "conversation", version=2)
+    fourth.upgrade(1)(lambda old: {"stage": "open", 7: "a key that is no text"})
+    with pytest.raises(holdfast.UpgradeError, match="the whole: expected str as every key"):
+        fourth.upgraded({}, 1, "it")
 
 
 def test_newer_data_is_not_upgraded():

@@ -75,6 +75,15 @@ class Customer(msgspec.Struct):
     seen: list[int] = []
 
 
+def test_no_path_enters_a_sealed_value(tmp_path: Path, red: Scope, keys: Path) -> None:
+    red.set("a", {"b": 1}, subject="ada")
+    with holdfast.open(tmp_path / "one", keys=keys) as store:
+        team = store.team("red")
+        assert team.get(("a", "b"), "nothing") == "nothing"
+        assert tree.locate(store._log.newest(team.name).root, ("a", "b")) is holdfast.MISSING
+        assert team.get("a") == {"b": 1}
+
+
 def test_a_schema_checks_what_is_sealed_and_takes_what_was_erased(
     tmp_path: Path, keys: Path
 ) -> None:

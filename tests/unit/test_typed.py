@@ -475,6 +475,79 @@ def test_an_upgrade_that_fails_leaves_the_state_alone(hf: Store, chat: Scope):
     assert chat.revision == 1
 
 
+def returns(what: Any) -> Any:
+    """Returns a step that returns the same whatever it is given."""
+    return lambda _: what
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        (lambda old: old["absent"], "failed: KeyError: 'absent'"),
+        (returns(None), "returned None: expected a dict"),
+        (returns({"stage": 3}), "['stage']: expected str, found 3"),
+        (returns({"stage": "open", "by": object()}), "returned what cannot be stored: value at"),
+    ],
+)
+def test_an_upgrade_that_is_wrong_names_its_event_and_stops_nothing_else(
+    hf: Store, chat: Scope, step: Any, said: str
+):
+    """The state stays, so does all that a joint commit was to write; others are migrated."""
+
+    class Broken(msgspec.Struct):
+        stage: str
+
+    class Right(msgspec.Struct):
+        n: int = 0
+
+    holdfast.schema("conversation", version=2)(Broken)
+    holdfast.upgrade(Broken, 1)(step)
+    holdfast.schema("team", version=2)(Right)
+    holdfast.upgrade(Right, 1)(lambda old: old | {"n": 7})
+    run_as(hf)
+    hf.team("z").set("n", 1)
+    run_as(hf, Broken, Right)
+
+    def together() -> None:
+        with hf.commit() as commit:
+            commit.scope(hf.workflow("w")).set("n", 1)
+            commit.scope(chat).set("stage", "x")
+
+    for act in (lambda: chat.state, lambda: chat.set("stage", "x"), lambda: chat.typed, together):
+        with pytest.raises(holdfast.UpgradeError) as caught:
+            act()
+        assert said in str(caught.value)
+        assert caught.value.where == 'scope "conversation/c1" at revision 1'
+        assert (caught.value.start, caught.value.end) == (1, 2)
+    for given in ({"dry_run": True}, {}):
+        found = hf.migrate(**given)
+        [left] = [one for one in found.outdated if one.error]
+        assert left.scope == "conversation/c1"
+        assert said in str(left.error)
+        assert 'scope "conversation/c1" at revision 1' in str(left.error)
+    assert hf.team("z").to_dict() == {"n": 7}
+    assert [one.type for one in hf.team("z").history()] == ["changed", "migrated"]
+    assert chat.at(1, raw=True)["stage"] == "open"
+    assert (chat.revision, hf.workflow("w").revision) == (1, 0)
+
+
+def test_a_downgrade_that_returns_what_cannot_be_stored(hf: Store, chat: Scope):
+    class Broken(msgspec.Struct):
+        stage: str
+
+    holdfast.schema("conversation", version=2)(Broken)
+    holdfast.upgrade(Broken, 1)(dict)
+    holdfast.downgrade(Broken, 2)(returns({"stage": {1, 2}}))
+    run_as(hf, Broken)
+    hf.migrate()
+    [left] = hf.migrate(to=1).outdated
+    assert 'the downgrade of scope "conversation/c1" at revision 2 from version 2 to 1' in str(
+        left.error
+    )
+    assert "cannot be stored: value at ['stage'] is of type set" in str(left.error)
+    assert chat["stage"] == "open"
+
+
 def test_subscribers_hear_of_a_migration(hf: Store, chat: Scope):
     heard: list[Any] = []
     chat.subscribe(heard.append)
@@ -520,10 +593,11 @@ def test_bad_schemas_are_refused(hf: Store):
     holdfast.schema("conversation/c*", version=1)(Other)
     holdfast.schema("conversation", version=1)(Third)
     holdfast.schema("run", version=1)(Run)
-    with pytest.raises(holdfast.UsageError, match="has two schemas"):
-        holdfast.open("memory:", schemas=[Ticket1, Third])
+    for same in (Ticket1, Third):
+        with pytest.raises(holdfast.UsageError, match=r"has two schemas.*leave one of them out"):
+            holdfast.open("memory:", schemas=[Ticket1, same])
     with holdfast.open("memory:", schemas=[Ticket1, Other]) as store:
-        with pytest.raises(holdfast.UsageError, match="has two schemas"):
+        with pytest.raises(holdfast.UsageError, match=r"has two schemas.*the patterns narrower"):
             store.conversation("c1").set("stage", "open")
         store.conversation("d").set("stage", "open")
     for wrong in ([int], [Run], "Ticket", 3):

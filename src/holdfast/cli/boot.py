@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from holdfast.cli.options import DEFAULTS, Flag, Options, open_reading
 from holdfast.cli.parsing import find_scope
 from holdfast.cli.printing import print_aside, print_json, print_line, print_raw, warn
+from holdfast.core.codec import kept_closed
 from holdfast.errors import UsageError
 from holdfast.names import GLOBAL
 from holdfast.render.context import context_document
@@ -44,7 +47,10 @@ def boot(
     """
     if budget < 1:
         raise UsageError(f"--budget must be at least 1, found {budget}")
-    with open_reading(options) as store:
+    with ExitStack() as opened:
+        store = opened.enter_context(open_reading(options))
+        if write is not None:  # a file would be a copy in clear, which no erasure finds
+            opened.enter_context(kept_closed())
         named = find_scope(store, scope, must_exist=scope != GLOBAL)
         context = store.boot(named, budget, task, role=role, compact=compact, tokenizer=tokenizer)
     changed = None if write is None else _write(write, context.text)

@@ -32,6 +32,7 @@ from holdfast.errors import (
     SchemaError,
     UpgradeError,
     UsageError,
+    ValueDomainError,
     show_error,
     show_value,
 )
@@ -231,6 +232,19 @@ class Schema(Generic[T]):
                 hint=f"the function returns the data of version {to}",
             )  # fmt: skip
         return cast("dict[str, Any]", found)
+
+    def not_storable(
+        self, error: ValueDomainError, version: int, to: int, where: str
+    ) -> UpgradeError:
+        """Returns the error for steps that returned what no state can hold."""
+        start = self.stored_version(version)
+        what = "downgrade" if to < start else "upgrade"
+        return UpgradeError(
+            f"the {what} of {where} from version {start} to {to} of {self._title} returned what "
+            f"cannot be stored: {error.message}",
+            schema=self.name, start=start, end=to, where=where,
+            hint=f"correct the {what}; what is stored is unchanged, raw=True reads it",
+        )  # fmt: skip
 
     def newer(self, version: int, where: str) -> NewerSchemaError:
         """Returns the error for data that is newer than this schema."""

@@ -23,7 +23,7 @@ from msgspec import Struct
 from holdfast.core.codec import Encoded, Erased, Path, SealedLeaf, may_have_tags, show_path
 from holdfast.errors import UsageError, show_error, show_value
 
-_EXPECTED = re.compile(r"Expected (.+?)(?:, got .+?)?(?: - at `[^`]*`)?$", re.S)
+_EXPECTED = re.compile(r"Expected (.+?)(?:, got .+?)?(?: - at (`key` in )?`[^`]*`)?$", re.S)
 _AT = re.compile(r" - at `[^`]*`$")
 _ANYTHING = (Any, object)
 
@@ -187,7 +187,8 @@ class Shape:
             ]
         if isinstance(error, msgspec.ValidationError) and error.__cause__ is None:
             if said := _EXPECTED.match(str(error)):
-                return [Misfit(path, said[1].replace("`", ""), show_value(data))]
+                expected = said[1].replace("`", "") + (" as every key" if said[2] else "")
+                return [Misfit(path, expected, show_value(data))]
             return [Misfit(path, show_type(self.annotation), show_value(data))]
         cause = error.__cause__ or error
         return [Misfit(path, f"what fits ({_AT.sub('', show_error(cause))})", show_value(data))]

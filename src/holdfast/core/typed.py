@@ -22,7 +22,13 @@ from holdfast.core.schema import ITEMS, Schema, schema_of
 from holdfast.core.shape import Misfit, Shape, show_type
 from holdfast.core.tree import MISSING, Blobs, List, Map, Op, thaw
 from holdfast.core.tree.frozen import enter
-from holdfast.errors import NewerSchemaError, SchemaError, UsageError, show_value
+from holdfast.errors import (
+    NewerSchemaError,
+    SchemaError,
+    UsageError,
+    ValueDomainError,
+    show_value,
+)
 from holdfast.names import fits_pattern
 
 Spill = Callable[[Op, str], Op]
@@ -112,17 +118,30 @@ class Typed:
         if kept is not None and kept[0] == state.link:
             return kept[1]
         schema = cast("Schema[Any]", self.of(stream))
+        root = self._as_version(schema.version, schema, state, stream)
+        if len(self._shown) >= SHOWN_MAX:
+            self._shown.pop(next(iter(self._shown)), None)
+        self._shown[stream] = state.link, root
+        return root
+
+    def _as_version(self, to: int, schema: Schema[Any], state: StreamState, stream: str) -> Map:
+        """Returns a stored state as the schema's version has it, or an older one.
+
+        Raises UpgradeError if a step fails, or if what it returns cannot be stored.
+        """
         where = f'scope "{stream}" at revision {state.revision}'
         # A step of the program's sees no subject's value: what it returns is stored in clear.
         with codec.kept_closed():
             data = state.root.to_dict()
             before = _encoded(data)
-            new = schema.upgraded(data, state.version, where, copies=False)
-            root = _entered(new, before, state.root, self.blobs)
-        if len(self._shown) >= SHOWN_MAX:
-            self._shown.pop(next(iter(self._shown)), None)
-        self._shown[stream] = state.link, root
-        return root
+            if to == schema.version:
+                new = schema.upgraded(data, state.version, where, copies=False)
+            else:
+                new = schema.downgraded(data, state.version, to, where, copies=False)
+            try:
+                return _entered(new, before, state.root, self.blobs)
+            except ValueDomainError as error:
+                raise schema.not_storable(error, state.version, to, where) from error
 
     def value(self, state: StreamState, stream: str) -> Any:
         """Returns a state as a value of its type; raises UsageError if the scope has no schema."""
@@ -160,12 +179,7 @@ class Typed:
             return None  # nothing was ever set
         if stored <= to:
             return None
-        where = f'scope "{stream}" at revision {state.revision}'
-        with codec.kept_closed():
-            data = state.root.to_dict()
-            before = _encoded(data)
-            new = schema.downgraded(data, state.version, to, where, copies=False)
-            root = _entered(new, before, state.root, self.blobs)
+        root = self._as_version(to, schema, state, stream)
         return migrated(stored, to, tree.diff_ops(state.root, root), stream, spill)
 
     def _stored(self, state: StreamState, stream: str) -> tuple[Schema[Any], int]:
@@ -284,9 +298,9 @@ def _check_pattern(one: Schema[Any]) -> None:
 
 def _doubled(stream: str, found: Sequence[Schema[Any]]) -> UsageError:
     shown = " and ".join(map(repr, found))
-    return UsageError(
-        f'"{stream}" has two schemas: {shown}', hint="a scope has one: make the patterns narrower"
-    )
+    is_same = found[0].name == found[1].name
+    remedy = "leave one of them out" if is_same else "make the patterns narrower"
+    return UsageError(f'"{stream}" has two schemas: {shown}', hint=f"a scope has one: {remedy}")
 
 
 # --- what a write touched -------------------------------------------------------------------------

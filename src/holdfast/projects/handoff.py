@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, convert
 
 from holdfast.core.arguments import Duration, check_seconds, check_text
+from holdfast.core.codec import kept_closed
 from holdfast.core.event import to_datetime
 from holdfast.errors import ExpiredError, NotFoundError, UsageError
 from holdfast.joint import JointCommit
@@ -169,8 +170,9 @@ def merge(
 
 
 def _goals(project: Project) -> tuple[str, ...]:
-    found: Any = project.scope.get("goals", {})
-    return tuple(str(one.get("title", "")) for one in found.values())
+    with kept_closed():  # they are written down once more
+        found: Any = project.scope.get("goals", {})
+        return tuple(str(one.get("title", "")) for one in found.values())
 
 
 def _position(project: Project) -> str:

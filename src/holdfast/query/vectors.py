@@ -114,12 +114,18 @@ def embed(embedder: Embedder, texts: Sequence[str]) -> list[bytes]:
     that it does.
     """
     try:
-        found = list(embedder.embed(texts))
+        answer: Any = embedder.embed(texts)
+        found: list[Any] | None = list(answer) if hasattr(answer, "__iter__") else None
     except Exception as error:
         raise UnavailableError(
             f'the embedder "{embedder.name}" failed: {show_error(error)[:200]}',
             hint="what was recorded is unharmed, and what it has seen so far is kept: try again",
         ) from error
+    if found is None:
+        raise UsageError(
+            f'the embedder "{embedder.name}" returned {show_value(answer)}: expected a vector for '
+            "each text"
+        )
     if len(found) != len(texts):
         raise UsageError(
             f'the embedder "{embedder.name}" returned {len(found)} vectors for {len(texts)} texts'

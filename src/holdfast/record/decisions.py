@@ -49,6 +49,7 @@ from holdfast.core.event import Event, from_datetime, to_datetime, version_of
 from holdfast.core.expiry import ExpiryPolicy
 from holdfast.core.intent import acts, verifiers
 from holdfast.core.layers import reserved_prefixes
+from holdfast.core.log import Log
 from holdfast.core.meta import joined, source_and_trust
 from holdfast.core.page import (
     NO_LIMIT,
@@ -432,21 +433,20 @@ def kept_when_closed(context: RecordContext, level: str) -> bool | None:
     return kept.get(level)
 
 
-def term_of_level(
-    context: RecordContext, reserved: frozenset[str], level: str
-) -> ExpiryPolicy | None:
+def term_of_level(log: Log, reserved: frozenset[str], level: str) -> ExpiryPolicy | None:
     """Returns how long the store says that a level's new scopes last; None if for good.
 
-    No user says how long the streams of layers last, whose levels are reserved.
+    No user says how long the streams of layers last, whose levels are reserved. The log keeps this
+    function, and a thread keeps the log: so it is given no more than that.
     """
     if level in reserved:
         return None
-    return terms_of_levels(context).get(level)
+    return terms_of_levels(log).get(level)
 
 
-def terms_of_levels(context: RecordContext) -> dict[str, ExpiryPolicy]:
+def terms_of_levels(log: Log) -> dict[str, ExpiryPolicy]:
     """Returns how long the store says that new scopes last, by level."""
-    said = context.policy_log.newest(POLICY_STREAM).root.get("expires", {})
+    said = log.newest(POLICY_STREAM).root.get("expires", {})
     return {
         level: ExpiryPolicy(one["ttl_s"], one["slides"])
         for level, one in said.items()
