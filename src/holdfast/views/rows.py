@@ -147,8 +147,8 @@ class YamlRows(Struct, frozen=True):
         sequence = loaded[self.root]
         if sequence.fa.flow_style():
             raise BrokenFile(f'the list "{self.root}" is written in one line: write one row to it')
-        last = sequence.lc.item(len(sequence) - 1)[0]
-        later = [loaded.lc.key(key)[0] for key in loaded]
+        last: int = sequence.lc.item(len(sequence) - 1)[0]
+        later: list[int] = [loaded.lc.key(key)[0] for key in loaded]
         after = min((line for line in later if line > last), default=-1)
         end = len(lines) if after < 0 else block_end(lines, last, after)
         indent = len(lines[last]) - len(lines[last].lstrip(" "))

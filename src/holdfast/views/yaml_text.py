@@ -114,7 +114,7 @@ def merge_into(old: Any, key: Any, value: Any) -> None:
             if name not in known or plain(known[name]) != one:
                 merge_into(known, name, one)
         return
-    if isinstance(before, list) and isinstance(value, list) and hasattr(before, "lc"):
+    if isinstance(before, list) and isinstance(value, list):
         _merge_list(before, cast("list[Any]", value))
         return
     old[key] = value
