@@ -425,3 +425,111 @@ def test_decisions_and_their_index(hf: Store, red: Scope, tmp_path: Path) -> Non
     assert added == ["changed"]
     assert [one.decision for one in red.recall().orders] == ["always test", "be kind"]
     assert edit(views, name, lambda text: text.replace("be kind", "be cruel")) == ["refused"]
+
+
+@pytest.mark.parametrize("file", ["red.json", "red.yaml"])
+@pytest.mark.parametrize("said", ["true", "1.0"])
+def test_a_value_that_python_takes_for_the_same_is_an_edit(
+    file: str, said: str, hf: Store, red: Scope, tmp_path: Path
+) -> None:
+    """1, 1.0 and true are equal in Python, and three values to whoever wrote them."""
+    views = hf.views(tmp_path, [state_file(red, file)])
+    red.set("n", 1)
+    red.set("in", {"n": 1})
+    views.sync()
+    assert edit(views, file, lambda text: text.replace("1", said)) == ["changed", "changed"]
+    wanted = json.loads(said)
+    for value in (red.get("n"), red.get(("in", "n"))):
+        assert (value, type(value)) == (wanted, type(wanted))
+    assert (tmp_path / file).read_text().count(said) == 2
+
+
+def test_a_file_of_events_that_goes_on_after_its_list(
+    hf: Store, red: Scope, tmp_path: Path
+) -> None:
+    """Rows are added to the list, wherever it stands, and as far in as its own are."""
+    views = hf.views(tmp_path, [event_rows(red)], person="ann")
+    red.record("seen", {"summary": "one"}, unchecked=True, refs=["file:a", "file:b"])
+    views.sync()
+    added = "\n# of mine\nother:\n- kept\n"
+    assert edit(views, "events.yaml", lambda text: text + added) == []
+    red.record("seen", {"summary": "two"}, unchecked=True)
+    assert views.sync() == []
+    text = (tmp_path / "events.yaml").read_text()
+    assert text.endswith(f"summary: two\n{added}")
+
+
+def test_a_file_of_events_that_cannot_be_added_to(hf: Store, red: Scope, tmp_path: Path) -> None:
+    """It is told, and left as it is; it was an exception of every sync after it."""
+    (tmp_path / "events.yaml").write_text("events: [{type: seen, summary: typed}]\n")
+    views = hf.views(tmp_path, [event_rows(red), state_file(red, "red.json")], person="ann")
+    assert [one.kind for one in views.sync() if one.file == "events.yaml"] == ["added"]
+    red.record("seen", {"summary": "two"}, unchecked=True)
+    red.set("n", 1)
+    [found] = views.sync()
+    assert found.kind == "broken"
+    assert "one line" in found.message
+    assert [one.status for one in views.status()] == ["broken", "fresh"]
+    assert (tmp_path / "events.yaml").read_text() == "events: [{type: seen, summary: typed}]\n"
+
+
+@pytest.mark.parametrize("view", [event_rows, catch_rows])
+def test_a_row_that_was_moved_is_not_recorded_twice(
+    view: Callable[[Scope], Any], hf: Store, red: Scope, tmp_path: Path
+) -> None:
+    made = view(red)
+    views = hf.views(tmp_path, [made], person="ann")
+    for number in range(3):
+        red.record("seen", {"summary": f"event {number}"}, unchecked=True)
+        red.catch(f"caught {number}")
+    views.sync()
+    good, revision = (tmp_path / made.path).read_text(), red.revision
+
+    def swap(text: str) -> str:
+        text = text.replace("event 0", "@").replace("event 1", "event 0").replace("@", "event 1")
+        return (
+            text.replace("caught 0", "@").replace("caught 1", "caught 0").replace("@", "caught 1")
+        )
+
+    assert set(edit(views, made.path, swap)) == {"refused"}
+    assert red.revision == revision
+    assert (tmp_path / made.path).read_text() == good
+
+
+def test_an_index_of_decisions_that_was_put_in_another_order(
+    hf: Store, red: Scope, tmp_path: Path
+) -> None:
+    """What is put back is refused aloud; comments between other entries stay."""
+    views = hf.views(tmp_path, [decision_index(red)], person="ann")
+    for number in range(3):
+        red.decide(f"decision {number}")
+    views.sync()
+    path = tmp_path / "session-decisions-index.yaml"
+    edit(views, path.name, lambda text: text.replace("  decision: d", "  # mine\n  decision: d", 1))
+    lines = path.read_text().splitlines(keepends=True)
+    at = [number for number, line in enumerate(lines) if line.startswith("- id")]
+    entries = [lines[at[0] : at[1]], lines[at[2] :], lines[at[1] : at[2]]]
+    swapped = "".join([*lines[: at[0]], *(line for entry in entries for line in entry)])
+    assert edit(views, path.name, lambda _: swapped) == ["refused"]
+    assert path.read_text() == "".join(lines)
+
+
+def test_a_default_that_was_removed_is_not_called_deleted(
+    hf: Store, red: Scope, tmp_path: Path
+) -> None:
+    views = hf.views(tmp_path, [keel_state(red)], person="ann")
+    views.sync()
+    assert edit(views, ".keel-state", lambda text: text.replace('  "gate": null,\n', "")) == [
+        "refused"
+    ]
+
+
+def test_an_entry_that_was_refused_is_told_once(hf: Store, red: Scope, tmp_path: Path) -> None:
+    """Later edits of other lines do not name it again, with a difference that is not about it."""
+    views = hf.views(tmp_path, [backlog(red)], person="ann")
+    red.tasks.add("build it")
+    views.sync()
+    bad = "  - title: rest\n    priority: [1]\n"
+    assert edit(views, "backlog.yaml", lambda text: text + bad) == ["refused"]
+    assert edit(views, "backlog.yaml", lambda text: f"# mine\n{text}") == []
+    assert edit(views, "backlog.yaml", lambda text: text.replace("build", "make")) == ["changed"]

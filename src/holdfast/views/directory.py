@@ -239,7 +239,11 @@ class Views:
                 findings += told
                 if told and told[-1].kind == "pending":
                     return findings
-            new = view.render(text, named, last)
+            try:
+                new = view.render(text, named, last)
+            except BrokenFile as broken:  # it can be read, and not be written to
+                assert found.data is not None, "BUG: a text of ours that cannot be written to"
+                return [*findings, self._broken(view, found, last, broken)]
             if new == found.data or self._write(view, found, new, findings):
                 if new == found.data:
                     self._keep(view, self._known(view, new, {}, self._load(view)))

@@ -6,6 +6,7 @@ told about a file is a `Finding`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
@@ -27,6 +28,14 @@ def plain_fields(fields: Fields) -> dict[str, Any]:
             continue
         found[name] = value
     return found
+
+
+def same(one: Any, other: Any) -> bool:
+    """Says whether two values are written alike: 1 and true are not, nor are 1 and 1.0."""
+    if one != other:
+        return False
+    one, other = (json.dumps(value, sort_keys=True, default=str) for value in (one, other))
+    return one == other
 
 
 FindingKind = Literal[
@@ -100,4 +109,4 @@ class ItemEdit(Struct, frozen=True):
         """The names of the fields that differ."""
         before, after = self.before or {}, self.after or {}
         names: Iterable[str] = dict.fromkeys([*before, *after])
-        return [name for name in names if before.get(name) != after.get(name)]
+        return [name for name in names if not same(before.get(name), after.get(name))]

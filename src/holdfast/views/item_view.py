@@ -17,7 +17,7 @@ from msgspec import Struct
 from holdfast.errors import HoldfastError
 from holdfast.joint import JointCommit
 from holdfast.scope import Scope
-from holdfast.views.item import Fields, Finding, Item, ItemEdit
+from holdfast.views.item import Fields, Finding, Item, ItemEdit, same
 from holdfast.views.last_text import LastText
 from holdfast.views.sources import Source, refusal
 
@@ -96,6 +96,7 @@ class ItemView:
             return self._first(items)
         if data == last.data:
             return Seen([], [], 0, 0)
+        told = [one for one in self.document(last.data).items if one.problem]
         known = self._accepted(self.document(last.data).items)
         before = _by_id(known)
         unread = {} if is_read else last.unread
@@ -109,7 +110,7 @@ class ItemView:
             if id is None or id in seen:
                 mark = signature(item.fields)
                 if not item.fits:
-                    findings.append(self._misfit(item))
+                    findings += [] if item in told else [self._misfit(item)]
                 elif id is None and unnamed[mark]:
                     unnamed[mark] -= 1
                 else:
@@ -117,7 +118,7 @@ class ItemView:
                 continue
             seen.add(id)
             old = unread.get(id) or before.get(id)
-            if item.problem:
+            if item.problem and item not in told:
                 findings.append(self._misfit(item))
             if old is None:
                 if item.fits:
@@ -125,10 +126,11 @@ class ItemView:
                 continue
             # What cannot be understood in an item is as it was.
             after = {**old, **item.fields} if item.problem else item.fields
-            if after != old and id in strangers and item.fits:
+            is_changed = not same(after, old)
+            if is_changed and id in strangers and item.fits:
                 # It was refused, and is mended.
                 edits.append(ItemEdit(id, None, item.fields, place))
-            elif after != old:
+            elif is_changed:
                 edits.append(ItemEdit(id, old, after, place))
         gone = [id for id in before if id not in seen and unread.get(id, before) is not None]
         edits += [ItemEdit(id, before[id], None) for id in gone]
@@ -152,7 +154,7 @@ class ItemView:
             seen.add(id)
             if id not in now:
                 edits.append(ItemEdit(id, None, item.fields, place))
-            elif self.visible(now[id]) != item.fields:
+            elif not same(self.visible(now[id]), item.fields):
                 message = "nothing tells which is newer, the file or the log: the log's word counts"
                 findings.append(Finding(self.path, "unknown", message, id))
         return Seen(edits, findings, 0, 0)
@@ -234,9 +236,9 @@ class ItemView:
         wanted: dict[str, Any] = {}
         for name in edit.changed:
             old, theirs, ours = before.get(name), after.get(name), current.get(name)
-            if theirs == ours:
+            if same(theirs, ours):
                 continue
-            if ours != old:
+            if not same(ours, old):
                 message = f"{name}: {_shown(ours)} in the log, {_shown(theirs)} in the file"
                 message += f", {_shown(old)} before; the file's counts"
                 findings.append(Finding(self.path, "conflict", message, edit.id))
@@ -365,7 +367,7 @@ class ItemView:
         typed = {signature(e.fields) for e in self.document(old).items if e.id is None}
         found = dict(before)
         for id, fields in _by_id(self.document(new).items).items():
-            if id not in found and had.get(id) != fields and signature(fields) not in typed:
+            if id not in found and not same(had.get(id), fields) and signature(fields) not in typed:
                 found[id] = had.get(id)
         return found
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from msgspec import Struct
 
-from holdfast.views.item import BrokenFile, Fields, Item, decode_text
+from holdfast.views.item import BrokenFile, Fields, Item, decode_text, same
 from holdfast.views.yaml_text import (
     block_end,
     dump_block,
@@ -44,11 +44,6 @@ class MappingDocument(Struct, frozen=True):
     def value(self, key: str) -> Any:
         """Returns the value of a key."""
         return next(item.fields["value"] for item in self.items if item.id == key)
-
-
-def same(one: Any, other: Any) -> bool:
-    """Says whether two values are written alike: 1 and true are not, nor are 1 and 1.0."""
-    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 class JsonMapping(Struct, frozen=True):

@@ -23,7 +23,14 @@ from holdfast.views.item import BrokenFile, Finding, Item, ItemEdit, decode_text
 from holdfast.views.item_view import Seen, signature
 from holdfast.views.last_text import LastText
 from holdfast.views.sources import as_stored, refusal
-from holdfast.views.yaml_text import dump_block, load_yaml, plain_mapping, refuse_markers
+from holdfast.views.yaml_text import (
+    block_end,
+    dump_block,
+    load_yaml,
+    plain_mapping,
+    refuse_markers,
+    split_lines,
+)
 
 _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _ESCAPED = re.compile(r"\\([\\tnr])")
@@ -111,27 +118,41 @@ class YamlRows(Struct, frozen=True):
         return RowDocument(text, items)
 
     def append(self, document: RowDocument, rows: list[dict[str, Any]]) -> RowDocument:
-        """Returns the document with more rows at its end.
+        """Returns the document with more rows at the end of its list.
 
-        The list is the last thing of the file; if it is not, the file cannot grow as it should.
+        If they are not the last ones of it then, the file cannot grow as it should.
         """
-        text = document.text
+        text, indent = document.text, 2
         ending = "\r\n" if "\r\n" in text else "\n"
+        rest = ""
         if not document.items:
             text = re.sub(rf"^{self.root}:.*\n?", "", text, flags=re.MULTILINE)
             if text and not text.endswith("\n"):
                 text += ending
             text = f"{text}{self.root}:{ending}"
-        elif not text.endswith("\n"):
-            text += ending
-        dashes = re.findall(r"^( *)- ", text, flags=re.MULTILINE)
+        else:
+            text, rest, indent = self._cut(text)
+            text += "" if text.endswith("\n") else ending
         shown = [{k: row[k] for k in self.columns if k in row} for row in rows]
-        made = text + "".join(dump_block(shown, ending, len(dashes[-1]) if dashes else 2))
+        made = text + "".join(dump_block(shown, ending, indent)) + rest
         found = self.parse(made.encode())
         wanted = [*document.items, *(Item(None, plain_fields(row)) for row in shown)]
         if [one.fields for one in found.items] != [one.fields for one in wanted]:
-            raise BrokenFile(f'the list "{self.root}" is not the last thing in it')
+            raise BrokenFile(f'the list "{self.root}" cannot be added to as it is written')
         return found
+
+    def _cut(self, text: str) -> tuple[str, str, int]:
+        """Returns the text up to the end of the list, what follows, and how far in rows stand."""
+        loaded, lines = load_yaml(text), split_lines(text)
+        sequence = loaded[self.root]
+        if sequence.fa.flow_style():
+            raise BrokenFile(f'the list "{self.root}" is written in one line: write one row to it')
+        last: int = sequence.lc.item(len(sequence) - 1)[0]
+        later: list[int] = [loaded.lc.key(key)[0] for key in loaded]
+        after = min((line for line in later if line > last), default=-1)
+        end = len(lines) if after < 0 else block_end(lines, last, after)
+        indent = len(lines[last]) - len(lines[last].lstrip(" "))
+        return "".join(lines[:end]), "".join(lines[end:]), indent
 
 
 class RowSource(Protocol):
@@ -252,15 +273,19 @@ class RowView:
         before = [signature(item.fields) for item in self.document(last.data).items]
         edits: list[ItemEdit] = []
         findings: list[Finding] = []
+        gone: Counter[str] = Counter()
         for kind, i, j, k, m in SequenceMatcher(None, before, rows, False).get_opcodes():
             changed = min(j - i, m - k) if kind == "replace" else 0
             for number in range(i, j) if kind in ("delete", "replace") else ():
                 done = "changed" if number < i + changed else "removed"
                 message = f"row {number + 1} was {done}: what was recorded stays as it is"
                 findings.append(Finding(self.path, "refused", message))
+                gone[before[number]] += 1
             if kind in ("insert", "replace"):
                 edits += [ItemEdit(None, None, fields[at], at) for at in range(k + changed, m)]
-        return Seen(edits, findings, 0, 0)
+        # A row that was moved is no new one.
+        moved = set(_places_of(gone, [(edit.place, rows[edit.place]) for edit in edits]))
+        return Seen([edit for edit in edits if edit.place not in moved], findings, 0, 0)
 
     def apply(self, tx: JointCommit, seen: Seen, key: str) -> tuple[list[Finding], dict[int, str]]:
         """Records new rows in a joint commit."""
@@ -288,17 +313,19 @@ class RowView:
     ) -> bytes:
         """Returns the text with the rows that it lacks.
 
-        If it has rows that the log does not have, or lacks some that the last text had, that one
-        is what it goes on from.
+        If it has rows that the log does not have, lacks some that the last text had, or has them
+        in another order, that one is what it goes on from.
         """
         rows = self.source.rows()
         base = b"" if last is None else last.data
         wanted = Counter(signature(row) for row in rows)
-        had = Counter(signature(item.fields) for item in self.document(base).items)
+        had = [signature(item.fields) for item in self.document(base).items]
+        had = [row for row in had if row in wanted]
         for text in (b"" if data is None else data, base, b""):
             document = self.document(text)
-            there = Counter(signature(item.fields) for item in document.items)
-            if not there - wanted and not (had & wanted) - there:
+            shown = [signature(item.fields) for item in document.items]
+            there = Counter(shown)
+            if not there - wanted and _is_within(had, shown):
                 break
         missing = [rows[at] for at in _lacking([signature(row) for row in rows], there)]
         if not missing and document.text:
@@ -312,6 +339,22 @@ class RowView:
     def unread(self, old: bytes, new: bytes, before: Mapping[str, Any]) -> dict[str, Any]:
         """Returns nothing: what was recorded never changes."""
         return {}
+
+
+def _is_within(part: list[str], whole: list[str]) -> bool:
+    """Says whether all of a part is there, in its order, with anything in between."""
+    rest = iter(whole)
+    return all(row in rest for row in part)
+
+
+def _places_of(gone: Counter[str], rows: list[tuple[int, str]]) -> list[int]:
+    """Returns the places of rows that are gone from where they were, each as often as it is."""
+    left, found = Counter(gone), list[int]()
+    for place, row in rows:
+        if left[row] > 0:
+            left[row] -= 1
+            found.append(place)
+    return found
 
 
 def _lacking(rows: list[str], there: Counter[str]) -> list[int]:

@@ -290,7 +290,10 @@ class StateSource(Struct, frozen=True):
 
     def remove(self, tx: JointCommit, id: str) -> str:
         """Deletes a key."""
-        tx.scope(self.scope).delete(self._path(id), missing_ok=True)
+        scope = tx.scope(self.scope)
+        if id in self.defaults and scope.get(self._path(id), self) is self:
+            raise UsageError(f'nobody has set "{id}": it is shown with what it has by itself')
+        scope.delete(self._path(id), missing_ok=True)
         return "deleted"
 
     def _path(self, key: str) -> tuple[str, ...]:
@@ -388,7 +391,7 @@ class IndexSource(Struct, frozen=True):
         said = cast("list[Any]", value) if isinstance(value, list) else []
         new = [one for one in said if one not in now]
         texts = [_decision_of(one) for one in new]
-        if len(said) != len(now) + len(new) or not all(texts):
+        if [one for one in said if one in now] != now or not all(texts):
             raise UsageError("decisions are added to the index, and neither changed nor removed")
         for text, because in (one for one in texts if one is not None):
             tx.scope(self.scope).decide(

@@ -152,7 +152,7 @@ def _item(found: Any) -> Item:
         value = said.get(word)
         if value is None:
             continue
-        if name == "priority" and value in PRIORITIES:
+        if name == "priority" and isinstance(value, str) and value in PRIORITIES:
             value = PRIORITIES[value]
         if name == "status" and value not in STATUSES:
             problems.append(f"{value!r} is no status: {', '.join(STATUSES)}")

@@ -5,10 +5,12 @@ No tag makes an object, and no alias makes more of a file than stands in it.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
 from datetime import date, datetime
+from difflib import SequenceMatcher
 from io import StringIO
 from typing import Any, cast
 
@@ -112,7 +114,23 @@ def merge_into(old: Any, key: Any, value: Any) -> None:
             if name not in known or plain(known[name]) != one:
                 merge_into(known, name, one)
         return
+    if isinstance(before, list) and isinstance(value, list):
+        _merge_list(before, cast("list[Any]", value))
+        return
     old[key] = value
+
+
+def _merge_list(old: Any, new: list[Any]) -> None:
+    """Makes a loaded list this one; the entries that both have stay as they are written."""
+    had, wanted = ([json.dumps(plain(one), sort_keys=True) for one in side] for side in (old, new))
+    changes = SequenceMatcher(None, had, wanted, False).get_opcodes()
+    for kind, i, j, k, m in reversed(changes):
+        if kind == "equal":
+            continue
+        for at in range(j - 1, i - 1, -1):
+            del old[at]
+        for at in range(m - 1, k - 1, -1):
+            old.insert(i, new[at])
 
 
 def dump_block(value: Any, ending: str, indent: int = 0) -> list[str]:
