@@ -242,11 +242,16 @@ def _change(path: Path, *statements: str) -> SqliteBackend:
     ("statement", "where", "text"),
     [
         ("CREATE TABLE keyz (a)", "{path}", "has the table 'keyz', which no store has"),
+        (
+            "ALTER TABLE events RENAME COLUMN checkpoint TO chfckpoint",
+            "{path}",
+            "the table 'events' has columns that no store has",
+        ),
         ("UPDATE events SET position = 1 WHERE ordinal = 2", "a@2", "its commit is not whole"),
         ("DELETE FROM events WHERE ordinal > 2", "ordinal 2", "its commit is not whole"),
         ("DROP TABLE keys", "a@1", "its key is not in the table of keys"),
     ],
-    ids=["table", "position", "cut", "keys"],
+    ids=["table", "column", "position", "cut", "keys"],
 )
 def test_verify_finds_it(store: Path, statement: str, where: str, text: str) -> None:
     opened = _change(store, statement)

@@ -70,6 +70,22 @@ def parts() -> frozenset[tuple[str, str]]:
 
 
 @cache
+def columns() -> dict[str, list[str]]:
+    """Returns the columns of every table that a store can have."""
+    whole = cast("SqliteConnection", apsw.Connection(":memory:"))
+    try:
+        whole.execute(_text())
+        return {name: columns_of(whole.execute, name) for kind, name in parts() if kind == "table"}
+    finally:
+        whole.close()
+
+
+def columns_of(execute: Execute, table: str) -> list[str]:
+    """Returns the columns that a table has."""
+    return [name for (name,) in execute("SELECT name FROM pragma_table_info(?)", (table,))]
+
+
+@cache
 def _text() -> str:
     # Not by importlib.resources: loading it takes as long as recovering a run of some 300 steps.
     return (Path(__file__).parents[1] / "sql" / "sqlite_0001.sql").read_text("utf-8")

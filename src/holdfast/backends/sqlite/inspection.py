@@ -16,6 +16,8 @@ from holdfast.backends.sqlite.connection import (
     Row,
     SqliteCheckout,
     SqliteConnection,
+    columns,
+    columns_of,
     parts,
 )
 from holdfast.backends.sqlite.leases import READ_LEASES, READ_MARKS, STRAY_CLAIMS
@@ -155,6 +157,13 @@ class _Check:
         for kind, name in self._rows("SELECT type, name FROM sqlite_schema"):
             if (kind, name) not in parts():
                 yield Finding(self._path, f"has the {kind} {name!r}, which no store has")
+            # So does a column, to a question that does not name it.
+            elif kind == "table" and not self._has_columns_of(name):
+                yield Finding(self._path, f"the table {name!r} has columns that no store has")
+
+    def _has_columns_of(self, table: str) -> bool:
+        found, known = columns_of(self._connection.execute, table), columns()[table]
+        return found == known or (table == "events" and found == known[:-1])  # of format 1
 
     def _store(self) -> Iterator[Finding]:
         rows = self._rows(READ_STORE)
