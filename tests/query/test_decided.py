@@ -138,6 +138,22 @@ def test_no_list_reads_a_conversation(url: str, monkeypatch: pytest.MonkeyPatch)
             assert sum(counted) > 3_000
 
 
+def test_messages_are_chosen_from_what_was_read_before(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A choice looks at every message: the first one reads them, the next what was added since."""
+    with filled(url) as store:
+        chat = store.conversation("long")
+        counted = count_reads(store, monkeypatch)
+        for by in ("17", lambda one: one.text == "say 17"):
+            for n in range(3):
+                chosen = chat.messages.render(2, select=by, decisions=0)
+                assert chosen == "user: say 17\nuser: say 17"
+                chat.say(f"add {n}")
+                assert n == 0 or sum(counted) < 20
+                counted.clear()
+
+
 def leave_open(url: str) -> None:
     """Opens one of each in a long conversation, and is killed."""
     task_lifetimes.open_store = open_dying  # pyright: ignore

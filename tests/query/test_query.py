@@ -391,6 +391,59 @@ def test_a_damaged_or_foreign_index_is_made_again(
     assert bool(told) is (harm not in ("empty", "gone"))
 
 
+@pytest.mark.parametrize("harm", ["a folder", "a link to nothing", "a loop of links"])
+def test_what_is_no_file_where_the_index_was(
+    harm: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = str(tmp_path / "s")
+    with holdfast.open(url) as hf:
+        hf.conversation("c").say("one")
+        hf.query()
+        place = Path(hf.index_status().place)
+    place.unlink()
+    if harm == "a folder":
+        place.mkdir()
+        (place / "kept").write_text("it is not ours")
+    else:
+        place.symlink_to(place if harm == "a loop of links" else tmp_path / "nowhere/index.db")
+    for is_told in (True, False):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "holdfast.query"), holdfast.open(url) as hf:
+            assert [hit.shown for hit in hf.query()] == ["one"]
+            assert hf.index_status().place != str(place)
+        assert ("is made again" in caplog.text) is is_told
+    assert place.is_dir() is (harm == "a folder"), "what is not ours is left where it is"
+
+
+def test_an_index_that_may_not_be_opened_is_named_and_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A question says so; what the record shows by itself does not depend on it."""
+    from holdfast.record import decisions
+
+    monkeypatch.setattr(decisions, "LOOKED_MAX", 2)
+    monkeypatch.setattr(decisions, "PAGE", 2)
+    with holdfast.open(str(tmp_path / "s")) as hf:
+        chat = hf.conversation("c")
+        chat.decide("one", key="d1").outcome("done")
+        for number in range(6):
+            chat.say(f"say {number}")
+        hf.query()
+    opened = os.open
+
+    def refuse(path: Any, *given: Any, **named: Any) -> int:
+        if str(path).endswith("index-1.db"):
+            raise PermissionError(13, "Permission denied", path)
+        return opened(path, *given, **named)
+
+    with holdfast.open(str(tmp_path / "s")) as hf:
+        monkeypatch.setattr(os, "open", refuse)
+        with pytest.raises(UnavailableError, match=r'index-1.db" cannot be used: .*denied'):
+            hf.query()
+        assert [one.key for one in hf.conversation("c").recall().recent] == ["d1"]
+        assert "the index is not used" in caplog.text
+
+
 def _change_index(place: Path, harm: str) -> None:
     """Changes what an index says of itself, in a process of its own."""
     name = {"foreign": "store", "format": "format", "link": "end"}[harm]

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import apsw
 
 from holdfast.backends.side import Condition, DamagedTablesError, SideSession, Values
-from holdfast.errors import UnavailableError, UsageError
+from holdfast.errors import UnavailableError, UsageError, show_error
 
 T = TypeVar("T")
 _logger = logging.getLogger("holdfast.query")
@@ -114,8 +114,7 @@ class SideFile:
     def _open(self) -> Any:
         if self._connection is None:
             if self._folder is not None:
-                # Made here, so that what the store says to nobody is not said by its index.
-                os.close(os.open(self.place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+                self._make_file()
             connection: Any = apsw.Connection(self.place)
             connection.set_busy_timeout(BUSY_MS)
             if self._folder is not None:
@@ -125,6 +124,22 @@ class SideFile:
             self._compares_vectors = _load_vectors(connection)
             self._connection = connection
         return self._connection
+
+    def _make_file(self) -> None:
+        """Makes the file if it is not there; raises DamagedTablesError for what is no file.
+
+        Made here, so that what the store says to nobody is not said by its index. A file of a fixed
+        name has no other place to be made again in.
+        """
+        try:
+            os.close(os.open(self.place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            if self._name is None and (os.path.islink(self.place) or os.path.isdir(self.place)):
+                raise DamagedTablesError(show_error(error)) from error
+            raise UnavailableError(
+                f'"{self.place}" cannot be used: {show_error(error)}',
+                hint="move away what is there, or give this user the right to write there",
+            ) from error
 
     def is_empty(self, session: SideSession) -> bool:
         return session.ask("SELECT count(*) FROM sqlite_master") == [(0,)]
@@ -144,7 +159,7 @@ class SideFile:
 
     def _unlink(self, path: str) -> None:
         for suffix in ("", "-wal", "-shm"):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError, IsADirectoryError):
                 os.unlink(path + suffix)
 
     def _numbers(self) -> list[int]:
