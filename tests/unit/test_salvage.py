@@ -202,6 +202,23 @@ def test_an_event_whose_blob_is_lost_does_not_verify(damaged: Path) -> None:
         assert new.check().ok
 
 
+def test_large_values_of_scopes_whose_heads_are_in_doubt_are_taken_over(tmp_path: Path) -> None:
+    """Of one that ends, and of one that does not: their newest event may be the one lost."""
+    path = tmp_path / "damaged"
+    with holdfast.open(path) as store:
+        store.team("lasts").set("large", "x" * 200_000)
+        store.conversation("ends", ttl_s=3600).set("large", "y" * 200_000)
+        store.team("b").set("n", "this is what is damaged")
+    text = (path / SEGMENT).read_bytes()
+    (path / SEGMENT).write_bytes(text.replace(b"damaged", b"dammage"))
+    with holdfast.open(path, read_only=True) as old, holdfast.open("memory:") as new:
+        with pytest.raises(CorruptError):
+            old.team("lasts").state  # noqa: B018
+        salvage(old, new)
+        assert new.team("lasts").get("large") == "x" * 200_000
+        assert new.conversation("ends").get("large") == "y" * 200_000
+
+
 def test_a_fork_of_what_is_lost_is_cut_too(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with holdfast.open(path) as store:

@@ -45,7 +45,7 @@ from holdfast.core.event import follows
 from holdfast.core.expiry import EXPIRING, HOLDS
 from holdfast.core.holds import keep_held
 from holdfast.core.log import Log
-from holdfast.errors import ConflictError, UsageError
+from holdfast.errors import ConflictError, CorruptError, UsageError
 
 COMMITS_PER_BATCH = 200
 BYTES_PER_BATCH = 4 << 20
@@ -196,7 +196,11 @@ class Copier:
         return ends
 
     def _slides(self, stream: str) -> bool:
-        [head] = self._source.heads([stream])
+        """Says whether the end of a stream slides; True where a damaged store cannot say."""
+        try:
+            [head] = self._source.heads([stream])
+        except CorruptError:
+            return True
         return head is not None and self._source.expiry.lifetime(stream, head).slides_us > 0
 
     def _end_of_held(self, stream: str) -> int:
@@ -218,7 +222,7 @@ class Copier:
                     # One that ends with its stream may be there for less long than this one needs.
                     # What belongs to one whose end slides stays until `retain`.
                     ends = append.expires_us and append.expires_us + BLOBS_STAY_US
-                    if self._slides(append.stream):
+                    if ends and self._slides(append.stream):
                         ends = 0
                     if ends or name not in objects.names("blob", prefix=name):
                         data = self._source.blobs.stored(name, size)
