@@ -41,6 +41,7 @@ from holdfast.git.witness import (
     OF_PROCESSES,
     SOURCE,
     Witness,
+    merged_as,
     merged_from,
     merged_links,
     noted_losses,
@@ -138,6 +139,7 @@ def find_lost(store: Store) -> list[LostRevisions]:
                     if not any((one.stream, one.last) == (lost.stream, lost.last) for one in found):
                         found.append(lost)
                 known |= {record.link.hex() for record in left}
+                known |= {merged_as(record) for record in left} - {""}
     found += [
         LostRevisions(one.stream, one.first, one.last, None, one.is_diverged)
         for one in noted_losses(log, witness, known)
@@ -258,11 +260,12 @@ def _common(ours: Log, theirs: Log, stream: str, mine: Head | None, other: Head)
 def _unmerged(ours: Log, theirs: Log, branch: _Branch, known: set[str]) -> list[Record]:
     """Returns the records of the other side that were neither merged nor listed before.
 
-    Those that a merge added before it was killed are found by their source: it is listed last.
+    Those that a merge added before it was killed are found by their source: it is listed last. One
+    that was merged there itself is the event that it was merged from.
     """
     there = known | merged_from(ours, branch.stream, branch.common).keys()
     records = theirs.read(branch.stream, after=branch.common)
-    return [record for record in records if record.link.hex() not in there]
+    return [one for one in records if not there & {one.link.hex(), merged_as(one)}]
 
 
 # --- bringing it back ----------------------------------------------------------------------------
@@ -358,9 +361,13 @@ def _bring_from(log: Log, theirs: Log, commit: str, done: BroughtBack) -> Brough
     merged: list[LostRevisions] = []
     not_applied: list[NotApplied] = []
     since: dict[str, int] = {}
+    same: set[str] = set()
     for branch in branches:
         if branch.stream in straight:
             continue
+        for record in theirs.read(branch.stream, after=branch.common):
+            if origin := merged_as(record):
+                same |= {record.link.hex(), origin}
         records = _unmerged(log, theirs, branch, known)
         # One that was killed has added events, and not said so yet.
         if records or merged_from(log, branch.stream, branch.common).keys() - known:
@@ -377,10 +384,11 @@ def _bring_from(log: Log, theirs: Log, commit: str, done: BroughtBack) -> Brough
         merged.append(
             LostRevisions(branch.stream, records[0].revision, last, commit, is_diverged=True)
         )
-    if since:
+    if since or same - known:
         about = {
             "commit": commit,
             "streams": since,
+            "same": sorted(same),
             "not_applied": [msgspec.to_builtins(one) for one in not_applied],
         }
         write = StreamWrite(MERGES, (NewEvent(MERGED, codec.encode_plain(about)),))

@@ -384,6 +384,54 @@ def test_git_merge_with_the_driver(kept: Project, capsys: pytest.CaptureFixture[
     assert lost(kept) != []  # where both branches were checked out, and nothing was merged
 
 
+@pytest.mark.parametrize("is_changed", [False, True], ids=["clean", "uncommitted"])
+def test_git_merge_with_the_driver_while_the_store_is_open(kept: Project, is_changed: bool) -> None:
+    """By another process: git refuses, or merges and the handle ends; nothing is lost."""
+    branches(kept)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(kept.path)
+        patch.setenv("HOLDFAST_STORE", str(kept.path / ".holdfast"))
+        assert main(["git", "merge-driver"]) == 0
+
+    def writer(pipe: int, stop: int) -> None:
+        with opened(kept, actor="cy") as hf:
+            red = hf.team("red")
+            if is_changed:
+                red.append("cy", "before")
+            os.write(pipe, b'{"is_open": true}\n')
+            os.read(stop, 1)
+            try:
+                red.append("cy", "after")
+                said = "written"
+            except FilesTakenError:
+                said = "taken"
+            os.write(pipe, json.dumps({"said": said}).encode() + b"\n")
+
+    child = Child(writer)
+    child.hear_until(lambda: bool(child.lines))
+    kept.git("merge", "-q", "-m", "merged", "feature", code=2 if is_changed else 0)
+    child.tell_to_stop()
+    assert os.WIFEXITED(child.end())
+    # A store with writes that no commit has is a file with local changes: git merges nothing, and
+    # puts the files back as they were. Either way other files are in place, and the handle says so.
+    assert child.lines[1]["said"] == "taken"
+    if is_changed:
+        kept.commit("written meanwhile")
+        kept.git("merge", "-q", "-m", "merged", "feature")
+    bring_back(kept.path / ".holdfast")
+    with opened(kept) as hf:
+        assert hf.check(read_all=True).ok
+        texts = [one.text for one in hf.conversation("c1").messages]
+        assert texts == [*WHOLE[1], "from main", "from feature"]
+        state = hf.team("red").to_dict()
+        # What raised was not acknowledged, and may be there or not.
+        assert state.pop("cy", []) in (
+            [["before"], ["before", "after"]] if is_changed else [[], ["after"]]
+        )
+        assert state == {"n": 5, "both": "ours", "items": ["theirs"]}
+        assert find_lost(hf) == []
+
+
 def test_git_merge_without_the_driver(kept: Project) -> None:
     """git leaves a conflict; with our side put back, the other is brought in from its commit."""
     branches(kept)
@@ -396,6 +444,35 @@ def test_git_merge_without_the_driver(kept: Project) -> None:
     kept.commit("merged")
     assert contents(kept)[1] == [*WHOLE[1], "from main", "from feature"]
     assert lost(kept) == []
+
+
+@pytest.mark.parametrize("first", [None, "feature"])
+def test_a_merge_that_was_taken_back_is_not_brought_back_twice(
+    kept: Project, first: str | None
+) -> None:
+    """The commit of the merge has the same events as the branch, under other links."""
+    branches(kept)
+    bring_back(kept.path / ".holdfast", commit="feature")
+    kept.commit("merged")
+    kept.git("reset", "-q", "--hard", "HEAD~1")
+    with opened(kept) as hf:
+        hf.team("red").append("since", 1)
+        hf.conversation("c1").say("since")
+    if first is not None:
+        bring_back(kept.path / ".holdfast", commit=first)
+    bring_back(kept.path / ".holdfast")
+    with opened(kept) as hf:
+        texts = [one.text for one in hf.conversation("c1").messages]
+        assert texts == [*WHOLE[1], "from main", "since", "from feature"]
+        assert hf.team("red").to_dict() == {
+            "n": 5,
+            "both": "ours",
+            "since": [1],
+            "items": ["theirs"],
+        }
+        assert hf.check(read_all=True).ok
+        assert find_lost(hf) == []
+    assert bring_back(kept.path / ".holdfast").events == 0
 
 
 @pytest.mark.parametrize("commits", range(4))

@@ -16,7 +16,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from holdfast.backends import gates, liveness, memory
+from holdfast.backends import file_watch, gates, liveness, memory
 from holdfast.backends.files import backend as files_backend
 from holdfast.backends.files import catalog, journal, text
 from holdfast.backends.files.disk import Disk
@@ -134,6 +134,8 @@ def seams(scheduler: Scheduler) -> Iterator[None]:
     places: list[tuple[Any, str, Any]] = [
         (commit_queue, "threading", _threads(scheduler)),
         (dispatcher, "_sharing", lock("dispatchers", minor=True)()),
+        # Its thread is outside of every schedule, and takes locks whenever it likes.
+        (file_watch, "_look_at", lambda store: None),
         (gates, "Lock", lock("gate", is_gate=True)),
         (memory, "RLock", lock("store", again=True)),
         (files_backend, "RLock", lock("committing", again=True)),

@@ -221,7 +221,8 @@ class Lock:
             if not blocking:
                 return False
             is_timed = timeout >= 0
-            if not self._scheduler.block(self, f"lock {self._name}", timed=is_timed) and is_timed:
+            doing = f"lock {self._name}, held by {_name_of(self._owner)}"
+            if not self._scheduler.block(self, doing, timed=is_timed) and is_timed:
                 return False
         self._owner, self._depth = me, 1
         return True
@@ -245,3 +246,7 @@ class Lock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+def _name_of(ident: int) -> str:
+    return next((one.name for one in threading.enumerate() if one.ident == ident), "nobody")

@@ -154,6 +154,19 @@ def fails(path: str) -> Any:
     raise PermissionError(13, "not allowed", path)
 
 
+def test_no_note_is_written_through_a_link(tmp_path: Path) -> None:
+    """A store that somebody else laid could have one written into any folder."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with holdfast.open(f"sqlite:{tmp_path}/store.db") as store:
+        store.team("a").set("x", 1)
+    shutil.rmtree(tmp_path / "store.db.workers", ignore_errors=True)
+    (tmp_path / "store.db.workers").symlink_to(elsewhere)
+    with holdfast.open(f"sqlite:{tmp_path}/store.db") as store:
+        assert store.team("a").get("x") == 1
+    assert list(elsewhere.iterdir()) == []
+
+
 def test_an_original_that_cannot_be_looked_at_is_not_there(
     backend: str, first: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

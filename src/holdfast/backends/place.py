@@ -31,6 +31,7 @@ _log = logging.getLogger("holdfast.backends")
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BYTES_MAX = 16384
 
 
@@ -105,9 +106,14 @@ def _place(path: str) -> Place:
     return Place(path, found.st_dev, found.st_ino)
 
 
-def _note_of(path: str) -> str:
+def _open_note(path: str, flags: int) -> int:
+    """Opens the note of a store; a link in place of the folder leads elsewhere, and is refused."""
     workers = os.path.join(path, "workers") if os.path.isdir(path) else f"{path}.workers"
-    return os.path.join(workers, "place")
+    folder = os.open(workers, _FOLDER)
+    try:
+        return os.open("place", flags, 0o600, dir_fd=folder)
+    finally:
+        os.close(folder)
 
 
 def _is_there(place: Place, name: str) -> bool:
@@ -121,7 +127,7 @@ def _is_there(place: Place, name: str) -> bool:
 
 def _read(path: str) -> Note | None:
     try:
-        fd = os.open(_note_of(path), _READ)
+        fd = _open_note(path, _READ)
     except FileNotFoundError:
         return None
     try:
@@ -136,7 +142,7 @@ def _read(path: str) -> Note | None:
 
 def _write(path: str, note: Note) -> None:
     # In place and not synced: a note that is torn is no note, and the next one to open writes it.
-    fd = os.open(_note_of(path), _WRITE, 0o600)
+    fd = _open_note(path, _WRITE)
     try:
         os.write(fd, json_codec.encode(note) + b"\n")
     finally:

@@ -17,6 +17,7 @@ import os
 import msgspec
 from msgspec import Struct
 
+from holdfast.backends.protocol import Record
 from holdfast.clock import SystemClock
 from holdfast.core import codec
 from holdfast.core.layers import Layer, register_layer
@@ -194,6 +195,7 @@ def merged_links(log: Log) -> set[str]:
     for record in log.records(MERGES, until=head.revision) if head else []:
         data = codec.decode(record.payload)
         known |= {one["link"] for one in data["not_applied"]}
+        known |= set(data.get("same", ()))  # links of one event on several branches
         for stream, since in data["streams"].items():
             known |= merged_from(log, stream, since).keys()
     return known
@@ -203,7 +205,12 @@ def merged_from(log: Log, stream: str, since: int) -> dict[str, int]:
     """Returns the events of other branches that a stream has: their old links, and where."""
     found: dict[str, int] = {}
     for one in log.read(stream, after=since):
-        source = decode_meta(one.meta).source if one.meta else None
-        if source is not None and source.startswith(SOURCE):
-            found[source.removeprefix(SOURCE)] = one.revision
+        if origin := merged_as(one):
+            found[origin] = one.revision
     return found
+
+
+def merged_as(record: Record) -> str:
+    """Returns the link that an event had on the branch it was merged from; "" if it was not."""
+    source = decode_meta(record.meta).source if record.meta else None
+    return source.removeprefix(SOURCE) if source and source.startswith(SOURCE) else ""

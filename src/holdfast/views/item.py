@@ -6,9 +6,8 @@ told about a file is a `Finding`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from msgspec import Struct
 
@@ -32,10 +31,13 @@ def plain_fields(fields: Fields) -> dict[str, Any]:
 
 def same(one: Any, other: Any) -> bool:
     """Says whether two values are written alike: 1 and true are not, nor are 1 and 1.0."""
-    if one != other:
+    if one != other or type(one) is not type(other):
         return False
-    one, other = (json.dumps(value, sort_keys=True, default=str) for value in (one, other))
-    return one == other
+    if isinstance(one, dict):
+        return all(same(value, other[key]) for key, value in cast("dict[str, Any]", one).items())
+    if isinstance(one, list | tuple):
+        return all(map(same, cast("list[Any]", one), other))
+    return True
 
 
 FindingKind = Literal[
