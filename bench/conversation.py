@@ -28,7 +28,8 @@ from bench.peers import Local, Peer
 SAVERS = {"SqliteSaver.put": ("SqliteSaver", 6), "AsyncSqliteSaver.aput": ("AsyncSqliteSaver", 13)}
 """The peers, and how many times as fast as each we mean to be."""
 SIZES = (900, 1_000, 1_100)
-STORED_MAX = 1.3
+STORED_MAX = 1.65
+"""1.3 for the events, as ever, and a third of what is said for blocks of items (0071)."""
 DRIFT_MAX = 1.05
 FULL = "full on all sides: WAL with synchronous FULL, or a synced journal"
 AT = (10, 100)

@@ -1,9 +1,11 @@
-"""Sealing: what it adds to a commit and to a cold fold, and what an erasure touches.
+"""Sealing and encryption at rest: what they add to a commit and to a cold fold, and what an
+erasure touches.
 
 python -m bench.sealing [EVENTS], in processor time, which a busy machine changes least. Commits are
 without their sync (durability `none`), of values of 1 KB, in a subject's scope and in one of
 nobody's, turn by turn. A fold is that of a new handle, without snapshots. The erasure is of one
-subject with ten events, in a store with few others and in one with many.
+subject with ten events, in a store with few others and in one with many. Encryption at rest is
+compared with a plain store beside it.
 """
 
 from __future__ import annotations
@@ -70,6 +72,33 @@ def folds(place: Path) -> None:
     print(f"cold fold of {FOLD_EVENTS:,} events: {quotient:.2f} times a plain one")
 
 
+def encrypted(place: Path) -> None:
+    places = {name: place / name for name in ("plain", "encrypted")}
+    keys = {"plain": None, "encrypted": b"k" * 32}
+    stores = {
+        name: holdfast.open(at, durability="none", store_key=keys[name])
+        for name, at in places.items()
+    }
+    ratios: list[float] = []
+    for block in range(BLOCKS + 1):
+        one, other = (spent(lambda hf=hf: write(hf.team("red"), BLOCK)) for hf in stores.values())
+        if block:
+            ratios.append(other / one)
+    for hf in stores.values():
+        hf._log.snapshots.growth.clear()
+        hf.close()
+    took: dict[str, list[float]] = {name: [] for name in places}
+    for _ in range(BLOCKS):
+        for name, at in places.items():
+            with holdfast.open(at, store_key=keys[name]) as hf:
+                took[name].append(spent(lambda hf=hf: list(hf.team("red").history())))
+    quotient = median(took["encrypted"]) / median(took["plain"])
+    print(
+        f"encrypted at rest: a commit of 1 KB {median(ratios):.2f} times a plain one, "
+        f"{BLOCK * (BLOCKS + 1):,} events read {quotient:.2f} times"
+    )
+
+
 def erasures(place: Path, others: int) -> None:
     with opened(place) as hf:
         for number in range(others):
@@ -81,7 +110,7 @@ def erasures(place: Path, others: int) -> None:
 
 def main() -> None:
     most = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
-    for work in (commits, folds):
+    for work in (commits, folds, encrypted):
         work(Path(tempfile.mkdtemp(prefix="bench-sealing-")))
     for others in (most // 100, most):
         erasures(Path(tempfile.mkdtemp(prefix="bench-sealing-")), others)

@@ -43,13 +43,20 @@ ENUMERATIONS = (
 )
 """These do one thing hundreds of times already: `make test-all` does not repeat them."""
 IN_TURNS = {
+    "tests/care/test_audit_export.py": 2,
     "tests/care/test_backup.py": 2,
+    "tests/care/test_tenants.py": 3,
     "tests/concurrency/": 2,
+    "tests/conformance/test_tenants.py": 8,
     "tests/examples/": 2,
+    "tests/git/": 2,
     "tests/nodes/test_kills.py": 3,
     "tests/property/": 2,
+    "tests/prose/test_cuts.py": 2,
     "tests/record/test_calls.py": 2,
     "tests/record/test_encryption.py": 3,
+    "tests/record/test_ends_killed.py": 3,
+    "tests/record/test_erase_match.py": 3,
     "tests/record/test_recovery.py": 3,
     "tests/record/test_sessions.py": 3,
     "tests/record/test_spectrum.py": 3,
@@ -58,16 +65,22 @@ IN_TURNS = {
     "tests/runs/test_cuts.py": 3,
     "tests/runs/test_owners.py": 2,
     "tests/runs/test_same_journal.py": 2,
+    "tests/servers/test_redis_cluster.py": 3,
+    "tests/servers/test_tenants_postgresql.py": 4,
+    "tests/servers/test_tenants_redis.py": 2,
     "tests/servers/": 2,
     "tests/skins/test_cli.py": 2,
+    "tests/skins/test_cli_completion.py": 2,
     "tests/skins/test_cli_docs.py": 2,
     "tests/skins/test_cli_process.py": 2,
     "tests/care/test_archive.py": 2,
     "tests/skins/test_cli_runs.py": 2,
+    "tests/skins/test_demo.py": 2,
     "tests/skins/test_selftest.py": 2,
 }
 """Tests that start servers and processes on every backend, and in how many turns `make test` runs
-them. A test has its turn by its name, so a file's tests on other backends run meanwhile.
+them. A test has its turn by its name, so a file's tests on other backends run meanwhile. Where a
+test itself takes `this_turn`, the two numbers share no factor: else some pairs never meet.
 """
 SERVERS = ("tests.servers.ground", "tests.servers.postgresql", "tests.servers.redis")
 """They start the servers that many tests share: a test is not concurrent because of that."""

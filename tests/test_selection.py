@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from math import gcd
+
 import pytest
 
 from tests import selection
+from tests.record import kills
 
 NAMES = [f"tests/record/test_turns.py::test_{number}[redis]" for number in range(50)]
 
@@ -25,3 +28,9 @@ def test_all_others_run_at_every_commit():
 
 def test_places_that_take_turns_exist():
     assert all((selection.ROOT / place).exists() for place in selection.IN_TURNS)
+
+
+@pytest.mark.parametrize("turns", [kills.TURNS, kills.EVERY_CALL_TURNS])
+def test_a_test_that_takes_turns_meets_every_place_of_a_kill(turns: int):
+    """Or `make test` would never kill at some places, however many commits there are."""
+    assert {gcd(turns, each) for each in selection.IN_TURNS.values()} == {1}

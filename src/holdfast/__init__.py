@@ -17,6 +17,8 @@ from holdfast.core.encryption import KeyStatus
 from holdfast.core.event import Change, Checkpoint, Event
 from holdfast.core.expiry import ExpiryPolicy
 from holdfast.core.intent import Done, NotDone, Recovered, Recovery, Unknown, act, verifier
+from holdfast.core.key_ring import KeyringKeys
+from holdfast.core.key_tables import TableKeys
 from holdfast.core.keystore import CommandKeys, FolderKeys, KeyStore, SubjectKey
 from holdfast.core.leases import HeldLease, Worker
 from holdfast.core.limits import DiskWatch, Quota
@@ -147,6 +149,7 @@ from holdfast.scope import (
 from holdfast.scratch import ScratchScope
 from holdfast.store import Store
 from holdfast.store import open_store as open
+from holdfast.tenants import NewTenant, Tenant, TenantReceipt, Tenants
 from holdfast.thumbprint import register_thumb, thumb
 from holdfast.undo import Dependent, NotTakenBack, TakenBack, Undone
 
@@ -223,6 +226,7 @@ __all__ = [
     "KeyMissingError",
     "KeyStatus",
     "KeyStore",
+    "KeyringKeys",
     "Lease",
     "LeaseLostError",
     "LeftOut",
@@ -244,6 +248,7 @@ __all__ = [
     "Migration",
     "Misfit",
     "NeedsAttentionError",
+    "NewTenant",
     "NewerSchemaError",
     "Node",
     "NodeContext",
@@ -312,12 +317,16 @@ __all__ = [
     "Subject",
     "SubjectKey",
     "Subscriber",
+    "TableKeys",
     "TakenBack",
     "Task",
     "TaskChange",
     "Tasks",
     "TeamScope",
     "TeamState",
+    "Tenant",
+    "TenantReceipt",
+    "Tenants",
     "UnavailableError",
     "UndecidedError",
     "UndecidedWarning",

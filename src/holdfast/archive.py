@@ -111,7 +111,7 @@ def _verify(log: Log, name: str, head: Head) -> None:
         for record in log.stored(name, after=after, until=head.revision):
             if record.type == FORKED and after == there.first - 1:
                 origin, at = origin_of(record)
-                link = log.record(origin, at).link
+                link = log.link_at(origin, at) or ORIGIN
             if not follows(link, record):
                 raise _not_archived(name)
             for blob, size in codec.blobs_in(record.payload):

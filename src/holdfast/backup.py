@@ -37,6 +37,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import msgspec
 from msgspec import Struct
@@ -65,10 +66,12 @@ from holdfast.core.copy import (
     commits_until,
     parts_of,
 )
+from holdfast.core.erased_ledger import Ledger
 from holdfast.core.event import FORKED, ORIGIN, follows, from_datetime, origin_of, to_datetime
 from holdfast.core.log import Log
+from holdfast.core.matching import done_again
 from holdfast.core.retention import STREAM as LEDGER
-from holdfast.core.retention import Told, digests_told, drop, ledger, tell_again, told_by
+from holdfast.core.retention import Told, drop, ledger, told_by
 from holdfast.core.salvage import Remains, remnants
 from holdfast.core.store_key import StoreKey
 from holdfast.errors import (
@@ -102,6 +105,7 @@ __all__ = [
 
 FORMAT = 1
 _READ = 500
+_DRILL = "drill-"
 
 
 class Point(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -202,8 +206,15 @@ def _key_of(store: Store) -> StoreKey | None:
     return None if store._encryption is None else store._encryption.key
 
 
+_ids: WeakKeyDictionary[Store, list[str]] = WeakKeyDictionary()
+"""The ids of open stores. Their backends tell them with their sizes, for which each file counts."""
+
+
 def _store_ids(source: Store) -> list[str]:
-    return [str(part.inspect.describe().get("store", "")) for part in parts_of(source._log)]
+    if source not in _ids:
+        facts = [part.inspect.describe() for part in parts_of(source._log)]
+        _ids[source] = [str(one.get("store", "")) for one in facts]
+    return _ids[source]
 
 
 def _is_backup(place: Path) -> bool:
@@ -237,7 +248,7 @@ def _alone(place: Path) -> Generator[None]:
     """Keeps other backups out of the folder. The lock goes with the process that holds it."""
     import fcntl  # not there on Windows
 
-    fd = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = _open_lock(place / "lock")
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -248,6 +259,15 @@ def _alone(place: Path) -> Generator[None]:
         yield
     finally:
         os.close(fd)
+
+
+def _open_lock(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise UnavailableError(
+            f'"{path}" cannot be opened: {error.strerror}', hint="look what is in its place"
+        ) from error
 
 
 class _Increment:
@@ -371,7 +391,7 @@ class _Increment:
 
     def _link_of(self, stream: str, revision: int) -> bytes | None:
         try:
-            return self._target.record(stream, revision).link
+            return self._target.link_at(stream, revision)
         except HoldfastError:
             return None  # not copied yet: the backup's own verification looks at it
 
@@ -385,12 +405,12 @@ class _Increment:
                 for record in records:
                     if record.type == FORKED and not revision:
                         origin, at = origin_of(record)
-                        link = self._target.record(origin, at).link
+                        link = self._target.link_at(origin, at) or ORIGIN
                     is_next, link = follows(link, record), record.link
                     if not is_next:
                         raise self._not_written(f"{stream}@{record.revision}")
                     for name, size in codec.blobs_in(record.payload):
-                        self._target.blobs.read(name, size)
+                        self._target.blobs.stored(name, size)  # a backup has no keys
                     revision = record.revision
             if link != self._ends[stream] and not self._is_excused(stream):
                 raise self._not_written(stream)
@@ -542,7 +562,7 @@ def restore(
         log = kept._log
         check_related(log, target._log)
         needed = None if scope is None else Needed(log, [scope])
-        copier = Copier(log, target._log, None)
+        copier = Copier(log, target._log, None, ledger=Ledger(log, target._log))
         known, gone, passed = ledger(log), dict[tuple[str, int], Told](), 0
         for batch in batches(commits_until(parts_of(log)[0], START, Position(point.position))):
             chosen = [[_as_let_go(one, known, point, gone) for one in commit] for commit in batch]
@@ -557,10 +577,20 @@ def restore(
             gone = {name: told for name, told in gone.items() if needed.has(name[0])}
         copied = copier.copied(copier.copy_marks(marks), is_behind=False)
     digest = _check_digest(target, point, place, scope, copied)
-    told = digests_told(target._log)
-    if untold := {name: one for name, one in gone.items() if name not in told}:
-        tell_again(target._log, untold, key)
+    copier.tell_erased(gone, key)
     return Restored(point, copied, digest)
+
+
+def check_readable(
+    folder: str | os.PathLike[str],
+    scope: str | None,
+    *,
+    store_key: str | bytes | StoreKey | None = None,
+) -> None:
+    """Raises unless a backup can be read and has the scope: asked before a store is made for it."""
+    with _open_copy(Path(folder), None, store_key) as kept:
+        if scope is not None:
+            Needed(kept._log, [scope])
 
 
 def _as_let_go(
@@ -577,10 +607,14 @@ def _as_let_go(
     told = known.get((record.stream, record.revision))
     if told is None:
         return record
-    if record.payload != GONE and told.position > point.position and told.why != "erased":
+    payload = done_again(record.payload, told.steps)
+    is_gone = told.is_gone and (
+        payload == GONE or told.position <= point.position or told.why == "erased"
+    )
+    if not is_gone and not told.steps:
         return record
-    gone[record.stream, record.revision] = told
-    return replace(record, payload=GONE)
+    gone[record.stream, record.revision] = replace(told, is_gone=is_gone)
+    return replace(record, payload=GONE if is_gone else payload)
 
 
 def _check_digest(
@@ -610,7 +644,12 @@ def prune(
     points(place)
     with _alone(place), open_store(place / "store", create=False, store_key=store_key) as kept:
         kept._retainer.forget_copies()
-        return Pruned(*drop(kept._log))
+        events, size, blobs, left = drop(kept._log)
+    with _drilling(place) as is_alone:
+        if not is_alone:
+            remedy = "a drill is under way, and has a copy: prune again when it has ended"
+            left = [*left, Leftover(str(place), remedy)]
+    return Pruned(events, size, blobs, left)
 
 
 def drill(
@@ -625,25 +664,62 @@ def drill(
     Raises CorruptError if anything of it is not as it should be. It needs as much space as the
     store, beside the backup.
     """
-    scratch = tempfile.mkdtemp(prefix="drill-", dir=Path(folder))
-    try:
-        with open_store(Path(scratch) / "store", store_key=store_key) as target:
-            restored = restore(folder, target, at=at, progress=progress)
-            report = target.check()
-            for finding in report.findings:
-                if not finding.harmless:
-                    raise CorruptError(
-                        f"{finding.where}: {finding.problem}",
-                        where=finding.where,
-                        hint="make a new backup in another folder",
-                    )
-        return restored
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    place = Path(folder)
+    find_point(place, at)
+    with (
+        _scratch(place) as scratch,
+        open_store(scratch / "store", store_key=store_key) as target,
+    ):
+        restored = restore(place, target, at=at, progress=progress)
+        report = target.check()
+        for finding in report.findings:
+            if not finding.harmless:
+                raise CorruptError(
+                    f"{finding.where}: {finding.problem}",
+                    where=finding.where,
+                    hint="make a new backup in another folder",
+                )
+    return restored
 
 
 @contextmanager
-def _open_copy(place: Path, clock: Clock, key: str | bytes | StoreKey | None) -> Generator[Store]:
+def _scratch(place: Path) -> Generator[Path]:
+    """Yields a folder for the store of a drill, which is removed at the end."""
+    with _drilling(place):
+        try:
+            scratch = Path(tempfile.mkdtemp(prefix=_DRILL, dir=place))
+        except OSError as error:
+            raise UnavailableError(f'"{place}" cannot be written: {error.strerror}') from error
+        try:
+            yield scratch
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextmanager
+def _drilling(place: Path) -> Generator[bool]:
+    """Says whether no other drill is under way; then what killed ones left is removed first."""
+    import fcntl  # not there on Windows
+
+    fd = _open_lock(place / "drills")
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_alone = True
+            for left in place.glob(f"{_DRILL}*"):
+                shutil.rmtree(left, ignore_errors=True)
+        except BlockingIOError:
+            is_alone = False
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        yield is_alone
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def _open_copy(
+    place: Path, clock: Clock | None, key: str | bytes | StoreKey | None
+) -> Generator[Store]:
     """Opens the store of a backup. The target of a restore may be encrypted and the backup not."""
     name = place / "store"
     try:

@@ -17,19 +17,28 @@ Whoever erases next does again what such a mark still says. What was begun is ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
+from typing import Any
 
 from msgspec import Struct
 
 from holdfast.backends.protocol import Leftover
-from holdfast.core import tree
+from holdfast.core import cutting, tree
 from holdfast.core.commit import Cleared, Mark, ProposedCommit, StreamWrite, changed
-from holdfast.core.event import to_datetime
+from holdfast.core.event import from_datetime, to_datetime
 from holdfast.core.keystore import SubjectKey
+from holdfast.core.layers import (
+    copies_of,
+    erased_with,
+    held_by,
+    removable_prefixes,
+    reserved_prefixes,
+)
 from holdfast.core.log import NO_LIMIT
-from holdfast.core.retention import Retainer
+from holdfast.core.matching import Match
+from holdfast.core.retention import SHORTENING, Retainer, told_shortened
 from holdfast.core.sealing import ERASING, PREFIX
 from holdfast.errors import ConflictError, ErasedError, HeldError, NotFoundError, UsageError
 from holdfast.names import Levels
@@ -50,32 +59,54 @@ BEYOND = (
 )
 """What no process can reach from here, and what it means."""
 BEYOND_UNSEALED = (
-    "backups, copies and exports that were made before hold it in clear: delete them, or let them "
-    "expire",
-    "write-ahead archives and replicas of a server, and commits of files that were pushed, may "
-    "hold it in clear",
+    "backups, copies and exports that were made before hold it in clear: make the next backup, "
+    "then `holdfast backup prune DEST` takes it out of the older points; delete copies and exports",
+    "write-ahead archives and replicas of a server may hold it in clear: make a new base backup, "
+    "then `pg_archivecleanup` (PostgreSQL); `BGREWRITEAOF` on each replica (Redis)",
+    "commits of files that were pushed may hold it in clear: `git filter-repo`, and a new clone "
+    "for everybody who has one",
+    "files that other processes wrote of it: `holdfast views write` and `holdfast boot --write` "
+    "write views and blocks of context anew; earlier commits of such files have it",
     "the digest of each payload is kept for the chain: who guesses a payload can confirm it",
 )
 """The same for data that was never sealed."""
 
 
-class ErasedScope(Struct, frozen=True):
-    """What became of the data of one scope: `deleted`, or `pending` a physical step in `left`.
+BEYOND_MATCH = (
+    "files that were written of the store (views, tables, exports, logs of programs) may hold the "
+    "text: write views anew, and look for it there; a process that had read it has it in memory"
+)
+BEYOND_SEALED = (
+    "what is sealed for a subject was not looked at: hf.erase(subject) erases that as a whole"
+)
+BEYOND_UNFINISHED = (
+    "this finished what was found before the process was killed: erase the text once more, in case "
+    "something was written or not yet found"
+)
 
-    Or `unreadable`: the scope is not the subject's, and single values in it were sealed for it.
-    They are still there and nothing opens them; how many there are is not counted.
+
+class ErasedScope(Struct, frozen=True):
+    """What became of data of one scope, and of which records: `revisions`, such as "2-5,9".
+
+    `deleted`: it is gone. `anonymised`: a text was cut out of it, and the rest stays. `pending`: it
+    is gone for every reader, and a physical step is left (`left`). `unreadable`: single values in
+    it were sealed for a subject; they are there and nothing opens them; how many is not counted.
+    `exempt`: it stays, for the `reason`.
     """
 
     scope: str
     outcome: str
     events: int
     bytes: int
+    revisions: str = ""
+    reason: str = ""
 
 
 class ErasureReceipt(Struct, frozen=True):
     """What an erasure did: of whom, when, per scope, what is left to do, what it cannot reach.
 
-    `subject` is empty if a scope was erased that was nobody's.
+    `subject` is empty if a scope was erased that was nobody's, or a text. Of a text, `position`
+    says how far the store was looked at: what was written after that was not.
     """
 
     subject: str
@@ -84,11 +115,13 @@ class ErasureReceipt(Struct, frozen=True):
     blobs: int
     left: list[Leftover]
     beyond: tuple[str, ...] = BEYOND
+    position: int = 0
+    is_dry_run: bool = False
 
     @property
     def events(self) -> int:
-        """How many events lost their data in this run."""
-        return sum(one.events for one in self.scopes)
+        """How many events lost their data, or a part of it."""
+        return sum(one.events for one in self.scopes if one.outcome != "exempt")
 
 
 class Subject(Struct, frozen=True):
@@ -153,7 +186,7 @@ class Erasure:
     def _about(self, id: str) -> list[str]:
         """Returns the streams that say what counts for a subject, of every level."""
         words = {stream.partition("/")[0] for stream in self._streams(id)}
-        words |= {"run", *self._levels.names()}
+        words |= {*removable_prefixes(), *self._levels.names()}
         return [f"{PREFIX}{word}/{id}" for word in sorted(words)]
 
     def _held(self, id: str) -> str | None:
@@ -214,18 +247,110 @@ class Erasure:
                 hint="hf.erase(name)",
             )
         self._retainer.check_no_fork(stream)
+        copies = list(copies_of(self._context, stream))
         if not self._is_removed(stream):
             remove()
-        done = self._retainer.erase_scope(stream, wait_s=wait_s)
+        for copy in copies:
+            if not self._is_removed(copy):  # in a mixed store it may be elsewhere
+                self._log.commit(ProposedCommit((removal.removed(copy),)))
+        done = self._retainer.erase_scopes([stream, *copies], wait_s=wait_s)
         outcome = "pending" if done.left else "deleted"
-        scopes = [ErasedScope(one.scope, outcome, one.events, one.bytes) for one in done.scopes]
+        scopes = [
+            ErasedScope(one.scope, outcome, one.events, one.bytes, f"1-{one.until}")
+            for one in done.scopes
+        ]
         now = to_datetime(self._log.clock.now_us())
-        return ErasureReceipt("", now, scopes, done.blobs, done.left, BEYOND_UNSEALED)
+        receipt = ErasureReceipt("", now, scopes, done.blobs, done.left, BEYOND_UNSEALED)
+        self._retainer.tell_erased(_said(receipt))
+        return receipt
+
+    def is_pending(self) -> bool:
+        """Says whether an erasure was begun and is not done."""
+        return bool(self._marks() or self._log.find_marks(SHORTENING, limit=1))
 
     def finish(self, *, wait_s: float) -> list[ErasureReceipt]:
         """Finishes what was begun by processes that were killed."""
         pending = sorted({(mark.key, mark.group or "") for mark in self._marks()})
-        return [self._erase(id, told, wait_s) for id, told in pending]
+        done = [self._erase(id, told, wait_s) for id, told in pending]
+        if self._log.find_marks(SHORTENING, limit=1):
+            done.append(self._finish_cutting(wait_s))
+        return done
+
+    # --- a text ------------------------------------------------------------------------------
+
+    def erase_match(
+        self, text: str, *, ignore_case: bool, scope: str | None, dry_run: bool, wait_s: float
+    ) -> ErasureReceipt:
+        """Cuts a text out of everything that was never sealed; raises HeldError, or UsageError.
+
+        With `dry_run` it only looks, and the receipt says what would become of what.
+        """
+        self._retainer.check_shortens()
+        log = self._log
+        match = Match(text, ignore_case=ignore_case, names=log.streams())
+        looked = cutting.look(log, match, scope=scope)
+        self._check_may_be_cut(looked)
+        rows, blobs, left = list[ErasedScope](), 0, dict[str, Leftover]()
+        position, kept, is_sealed = looked.position, cutting.kept(looked), looked.is_sealed
+        for _ in range(cutting.LOOKS_MAX):
+            if not looked.found:
+                break
+            if dry_run:
+                rows += _cut_rows(looked, "anonymised")
+                break
+            cutting.change_states(log, match, looked, self._is_open)
+            done = cutting.cut(self._retainer, looked, wait_s=wait_s)
+            blobs += done.blobs
+            left |= {one.where: one for one in done.left}
+            rows += _cut_rows(looked, "pending" if done.left else "anonymised")
+            # What was written meanwhile, by who had read it before.
+            looked = cutting.look(log, match, after=position, scope=scope)
+            self._check_may_be_cut(looked)
+            position = looked.position
+        rows += [ErasedScope(one.scope, "exempt", one.events, 0, "", one.reason) for one in kept]
+        now = to_datetime(log.clock.now_us())
+        beyond = (*BEYOND_UNSEALED, BEYOND_MATCH, *([BEYOND_SEALED] if is_sealed else []))
+        receipt = ErasureReceipt(
+            "", now, rows, blobs, [*left.values()], beyond, int(position), dry_run
+        )
+        if not dry_run:
+            self._retainer.tell_erased(_said(receipt))
+        return receipt
+
+    def _check_may_be_cut(self, looked: cutting.Looked) -> None:
+        """Raises what keeps a text from being erased, before anything is changed."""
+        held = self._retainer.held()
+        for stream in sorted(looked.found):
+            if stream in held:
+                raise HeldError(f'scope "{stream}" is held: nothing was erased')
+            under_way = list(held_by(self._context, stream)) if stream[:4] == "run/" else []
+            if under_way:
+                raise UsageError(
+                    f"{under_way[0]}, and what it has done holds the text: it would be played back "
+                    "without it; nothing was erased",
+                    hint="let it end, or cancel it",
+                )
+        cutting.check_folds(self._log, looked)
+
+    def _is_open(self, stream: str) -> bool:
+        """Says whether a state can be changed: a scope of a user's that is there and not closed."""
+        is_scope = stream.partition("/")[0] not in reserved_prefixes()
+        return is_scope and not self._is_removed(stream) and not self._log.newest(stream).closed_at
+
+    def _finish_cutting(self, wait_s: float) -> ErasureReceipt:
+        """Does what was told by a process that was killed: that needs no text."""
+        pending = [mark.key for mark in self._log.find_marks(SHORTENING, limit=NO_LIMIT)]
+        done = self._retainer.shorten({}, (), wait_s=wait_s)
+        outcome = "pending" if done.left else "anonymised"
+        rows = [
+            ErasedScope(one, outcome, len(some), 0, _spans(some))
+            for one, some in sorted(told_shortened(self._log, pending).items())
+        ]
+        now = to_datetime(self._log.clock.now_us())
+        beyond = (*BEYOND_UNSEALED, BEYOND_UNFINISHED)
+        receipt = ErasureReceipt("", now, rows, done.blobs, done.left, beyond)
+        self._retainer.tell_erased(_said(receipt))
+        return receipt
 
     def _marks(self) -> list[Mark]:
         return self._log.find_marks(ERASING, limit=NO_LIMIT)
@@ -278,14 +403,20 @@ class Erasure:
         for stream in some:
             # The event says nothing of the marks that go: there is no way back.
             marks += removal.removal(self._context, stream)[1]
+            marks += [Cleared(index, key) for index, key in erased_with(stream)]
             writes.append(removal.removed(stream))
         if writes:
             self._log.commit(ProposedCommit(tuple(writes), marks=tuple(marks)))
         return len(some) == len(living)
 
     def _own(self, id: str) -> list[str]:
-        """Returns the scopes that are a subject's as a whole."""
-        return [stream for stream in self._streams(id) if self._log.subject_of(stream) == id]
+        """Returns the scopes that are a subject's as a whole, and copies that layers made of them.
+
+        Such copies are the subject's too, but for those that were made before layers gave them.
+        """
+        own = [stream for stream in self._streams(id) if self._log.subject_of(stream) == id]
+        copies = [copy for stream in own for copy in copies_of(self._context, stream)]
+        return sorted({*own, *copies})
 
     def _is_removed(self, stream: str) -> bool:
         [head] = self._log.heads([stream])
@@ -298,8 +429,10 @@ class Erasure:
         sealing = self._log.sealing
         sealing.keys.destroy(id)
         sealing.forget(id)
-        streams, own = self._streams(id), set(self._own(id))
-        done = self._retainer.erase(id, sorted(own), wait_s=wait_s)
+        own = set(self._own(id))
+        streams = sorted({*self._streams(id), *own})
+        others = [stream for stream in streams if stream not in own]
+        done = self._retainer.erase(id, sorted(own), others, wait_s=wait_s)
         went = {one.scope: one for one in done.scopes}
         scopes: list[ErasedScope] = []
         for stream in streams:
@@ -307,15 +440,11 @@ class Erasure:
             events, size = (one.events, one.bytes) if one is not None else (0, 0)
             outcome = "pending" if done.left else "deleted"
             outcome = outcome if stream in own else "unreadable"
-            scopes.append(ErasedScope(stream, outcome, events, size))
+            revisions = "" if one is None else f"1-{one.until}"
+            scopes.append(ErasedScope(stream, outcome, events, size, revisions))
         now_us = self._log.clock.now_us()
         receipt = ErasureReceipt(id, to_datetime(now_us), scopes, done.blobs, done.left)
-        said = {
-            "at": now_us,
-            "scopes": [[one.scope, one.outcome, one.events, one.bytes] for one in scopes],
-            "blobs": done.blobs,
-            "left": [[one.where, one.remedy] for one in done.left],
-        }
+        said = _said(receipt)
         for about in self._by_place(self._about(id)):
             payload = changed([tree.set_op("erased", said)])
             writes = tuple(StreamWrite(stream, (payload,)) for stream in about)
@@ -330,7 +459,47 @@ class Erasure:
             if said is not None:
                 id = stream.rpartition("/")[2]
                 found[id] = {"subject": id, **tree.thaw(said)}
-        return list(found.values())
+        return [*found.values(), *self._retainer.erased()]
+
+
+def _said(receipt: ErasureReceipt) -> dict[str, Any]:
+    """Returns a receipt as it is stored."""
+    said: dict[str, Any] = {
+        "at": from_datetime(receipt.erased_at),
+        "scopes": [
+            [one.scope, one.outcome, one.events, one.bytes, one.revisions, one.reason]
+            for one in receipt.scopes
+        ],
+        "blobs": receipt.blobs,
+        "left": [[one.where, one.remedy] for one in receipt.left],
+    }
+    if receipt.subject:
+        return said
+    return {"subject": "", **said, "position": receipt.position}
+
+
+def _cut_rows(looked: cutting.Looked, outcome: str) -> list[ErasedScope]:
+    return [
+        ErasedScope(
+            stream,
+            outcome,
+            len(found),
+            sum(cut.length for _, _, cuts in found.values() for cut in cuts),
+            _spans(found),
+        )
+        for stream, found in sorted(looked.found.items())
+    ]
+
+
+def _spans(revisions: Iterable[int]) -> str:
+    """Returns revisions as text: "2-5,9"."""
+    runs: list[list[int]] = []
+    for revision in sorted(revisions):
+        if runs and runs[-1][1] == revision - 1:
+            runs[-1][1] = revision
+        else:
+            runs.append([revision, revision])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def _persist(attempt: Callable[[], bool]) -> None:

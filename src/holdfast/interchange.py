@@ -50,6 +50,7 @@ from holdfast.core.copy import (
     commits_until,
     parts_of,
 )
+from holdfast.core.erased_ledger import Ledger
 from holdfast.core.event import FORKED, origin_of, to_datetime
 from holdfast.core.layers import kept_with
 from holdfast.core.log import Log
@@ -341,8 +342,9 @@ def import_scopes(
 ) -> Imported:
     """Reads a file that `export_scopes` wrote into a store, which may hold other scopes.
 
-    It can be killed and run again. Raises CorruptError if the file is not whole, and ConflictError
-    if a scope of it went on differently in the store; then nothing was written.
+    It can be killed and run again. Raises CorruptError if the file is not whole, ConflictError if a
+    scope of it went on differently in the store, and SecretError if it holds what the store is to
+    keep out; then nothing was written.
     """
     reader = _Reader(Path(path))
     reader.verify()
@@ -358,6 +360,7 @@ def import_scopes(
     ):
         marks = reader.load(held._log)
         _check_target(held._log, store._log)
+        _check_secrets(held._log, store._log)
         return _take(held._log, store._log, marks, reader.expires, progress)
 
 
@@ -479,6 +482,24 @@ def _check_target(held: Log, target: Log) -> None:
             )
 
 
+def _check_secrets(held: Log, target: Log) -> None:
+    """Raises SecretError if a log has secrets in scopes where the target redacts or refuses them.
+
+    What is sealed was looked through when it was written, and cannot be now.
+    """
+    redactor = target.redactor
+    if redactor is None:
+        return
+    for commit in commits_until(parts_of(held)[0], START, held.position()):
+        for record in commit:
+            if record.subject is not None or redactor.mode_of(record.stream) == "off":
+                continue
+            redactor.check_foreign(record.payload, record.stream)
+            for name, size in codec.blobs_in(record.payload):
+                if held.blobs.subject(name) is None:
+                    redactor.check_foreign(held.blobs.read(name, size), record.stream)
+
+
 def _take(
     held: Log,
     target: Log,
@@ -494,7 +515,7 @@ def _take(
             name: -1 if end and target.now_us(name) >= end else end for name, end in found.items()
         }
 
-    copier = Copier(held, target, progress, ends)
+    copier = Copier(held, target, progress, ends, Ledger(target))
     streams = list(_all_streams(held))
     total = _count(held, streams)
     for batch in batches(commits_until(parts_of(held)[0], START, held.position())):
@@ -503,6 +524,7 @@ def _take(
     heads = zip(streams, held.heads(streams), target.heads(streams), strict=True)
     same = {name for name, ours, theirs in heads if ours and theirs and ours.link == theirs.link}
     count = _set_marks(target, [mark for mark in marks if not mark.group or mark.group in same])
+    copier.tell_erased()
     copied = copier.copied(count, is_behind=False)
     return Imported(streams, copied.events, copied.blobs, count, copied.skipped)
 

@@ -46,8 +46,10 @@ from holdfast.core.arguments import (
     Duration,
     Path,
     check_call,
+    check_ends_alone,
     check_expected,
     check_flag,
+    check_key_ttl,
     check_path,
     check_text,
     check_ttl,
@@ -62,6 +64,7 @@ from holdfast.core.commit import (
     ProposedCommit,
     ReadGuard,
     StreamWrite,
+    Ttls,
     conflict,
     untouchable,
 )
@@ -87,6 +90,7 @@ from holdfast.core.own_event import OwnEvent
 from holdfast.core.page import PAGE_SIZE, Page, cut
 from holdfast.core.paging import event_filter
 from holdfast.core.past import StateAt
+from holdfast.core.sealing import Seal, key_for
 from holdfast.core.tree import MISSING, List, Map, Op
 from holdfast.errors import (
     ConflictError,
@@ -281,6 +285,17 @@ class Scope(Generic[S_co]):
         ends = self._log.newest(self.name).ends_us
         return event.to_datetime(ends) if ends else None
 
+    def ends_at(self, path: Path) -> datetime | None:
+        """Returns when the value at a key or path ends by itself; None if it lasts.
+
+        That is its own end, or the end of a mapping that it is in. None too if it is not there.
+        """
+        ends, place = self._log.newest(self.name).ends or {}, check_path(path)
+        found = [us for one, us in ends.items() if one and one == place[: len(one)]]
+        if not found or tree.locate(self.state, place) is MISSING:
+            return None
+        return event.to_datetime(min(found))
+
     @property
     def subject(self) -> str | None:
         """The random id of the subject whose scope it is; None if it is nobody's.
@@ -324,6 +339,15 @@ class Scope(Generic[S_co]):
             return state_of(state, self.name)
         return self._log.show(state, self.name)
 
+    def _unended(self, revision: int) -> StreamState:
+        """Returns the state at a revision, without the values that have ended by now."""
+        state = self._log.at(self.name, revision)
+        return state if state.ends is None else self._log.key_ends.shown(state, self.name)
+
+    def _now_at(self, revision: int) -> Map:
+        """Returns the state at a revision for whoever means now, and says which one it saw."""
+        return self._log.show(self._unended(revision), self.name)
+
     def diff(self, since: Moment, until: Moment | None = None, *, raw: bool = False) -> Difference:
         """Returns what differs between two moments; the second is now unless given.
 
@@ -333,10 +357,13 @@ class Scope(Generic[S_co]):
         """
         check_flag(raw, "raw")
         revision = self.revision if until is None else self.revision_of(until)
-        return self._difference(self.revision_of(since), revision, raw=raw)
+        return self._difference(self.revision_of(since), revision, raw=raw, is_now=until is None)
 
-    def _difference(self, since: int, until: int, *, raw: bool = False) -> Difference:
-        old, new = self._log.at(self.name, since), self._log.at(self.name, until)
+    def _difference(
+        self, since: int, until: int, *, raw: bool = False, is_now: bool = False
+    ) -> Difference:
+        old = self._log.at(self.name, since)
+        new = self._unended(until) if is_now else self._log.at(self.name, until)
         old_root, new_root, is_same = (old.root, new.root, True) if raw else self._both(old, new)
         changes = [
             Change(self.name, until, change.path, change.old, change.new)
@@ -421,7 +448,7 @@ class Scope(Generic[S_co]):
             Checkpoint(found.name, self.name, found.revision, event.to_datetime(found.time))
             for stream, until in self._log.ancestry(self.name, self.revision)
             for found in self._log.checkpoints(stream)
-            if began < found.revision <= until and found.name not in (event.LIFE, event.BASE)
+            if began < found.revision <= until and found.name not in event.OUR_NAMES
         )
         return cut("checkpoints", found, lambda one: (-one.revision,), after=after, limit=limit)
 
@@ -461,6 +488,7 @@ class Scope(Generic[S_co]):
         *,
         diff: bool = False,
         subject: str | None = None,
+        ttl_s: Duration | None = None,
         expected: int | None = None,
         key: str | None = None,
         checkpoint: str | None = None,
@@ -471,13 +499,20 @@ class Scope(Generic[S_co]):
         If nothing differs, nothing is written, unless `key` or `checkpoint` ask for an event.
         With `subject` the value belongs to that person, or whoever it is, also in a scope that is
         for all: it is sealed as a whole by the subject's key, and reads as ERASED after `erase`.
+        With `ttl_s` the value ends so long from now: then it is not there for any reader, but at
+        older revisions, and `retain` lets go of its bytes. Setting it again gives it a new end, or
+        none. What is changed below it, or appended to it, does not move its end.
         """
         op = tree.set_op(path, value)
-        if subject is not None:
-            return self._set_sealed(op, subject, expected, key, checkpoint)
-        if diff is not False and check_flag(diff, "diff") and not is_replayed():
+        ttls: Ttls = ()
+        if ttl_s is not None:
+            check_ends_alone(diff=diff)
+            ttls = tuple(check_key_ttl([op], ttl_s).items())
+        elif (
+            diff is not False and check_flag(diff, "diff") and subject is None and not is_replayed()
+        ):
             return self._set_difference(op, expected, key, checkpoint)
-        return self._change((op,), expected, key, checkpoint)
+        return self._change((op,), expected, key, checkpoint, subject, ttls)
 
     def replace_state(
         self,
@@ -494,12 +529,20 @@ class Scope(Generic[S_co]):
         self,
         values: Mapping[str, Any],
         *,
+        subject: str | None = None,
+        ttl_s: Duration | None = None,
         expected: int | None = None,
         key: str | None = None,
         checkpoint: str | None = None,
     ) -> int:
-        """Sets several keys in one event and returns the new revision."""
-        return self._change(update_ops(values), expected, key, checkpoint)
+        """Sets several keys in one event and returns the new revision.
+
+        With `subject` each value is sealed for that subject, as `set` does it. With `ttl_s` each
+        of them ends so long from now.
+        """
+        ops = update_ops(values)
+        ttls = () if ttl_s is None else tuple(check_key_ttl(ops, ttl_s).items())
+        return self._change(ops, expected, key, checkpoint, subject, ttls)
 
     def delete(
         self,
@@ -525,16 +568,18 @@ class Scope(Generic[S_co]):
         path: Path,
         item: Any,
         *,
+        subject: str | None = None,
         expected: int | None = None,
         key: str | None = None,
         checkpoint: str | None = None,
     ) -> int:
         """Appends to the list at a key or path, making it if need be; returns the new revision.
 
-        Appends of several writers commute: all of them get in, in some order.
+        Appends of several writers commute: all of them get in, in some order. With `subject` the
+        item is sealed for that subject, as `set` does it.
         """
         op = tree.append_op(path, item)
-        return self._change([op], expected, key, checkpoint)
+        return self._change([op], expected, key, checkpoint, subject)
 
     def increment(
         self,
@@ -554,6 +599,7 @@ class Scope(Generic[S_co]):
         path: Path,
         value: Any,
         *,
+        subject: str | None = None,
         expected: int | None = None,
         key: str | None = None,
         checkpoint: str | None = None,
@@ -561,7 +607,8 @@ class Scope(Generic[S_co]):
         """Puts a value at a key or path where there is nothing yet; returns the newest revision.
 
         Of several writers one sets it, and none is refused. What is there is left as it is: then
-        nothing is written, unless `expected`, `key` or `checkpoint` ask for an event.
+        nothing is written, unless `expected`, `key` or `checkpoint` ask for an event. With
+        `subject` the value is sealed for that subject, as `set` does it.
         """
         op = tree.set_op(path, value)
         if expected is None and key is None and checkpoint is None and not is_replayed():
@@ -569,7 +616,12 @@ class Scope(Generic[S_co]):
             root = self._log.typed.shown(now, self.name)
             if not now.closed_at and tree.locate(root, op.keys) is not MISSING:
                 return now.revision
-        return self._commit(self._change_write((), expected, key, checkpoint, (op,))).revision
+        of: tuple[str, ...] = ()
+        if subject is not None:
+            (op,), seal = self._sealed_ops((op,), subject)
+            key, of = key_for(key, seal), () if seal is None else (seal.subject,)
+        write = self._change_write((), expected, key, checkpoint, (op,), of)
+        return self._commit(write).revision
 
     def checkpoint(self, name: str, *, expected: int | None = None) -> Checkpoint:
         """Names the state as it is now. `checkpoint=` of a write names that write instead."""
@@ -651,8 +703,7 @@ class Scope(Generic[S_co]):
         state_of(target, self.name)
         for _ in range(RESTORE_RETRIES):
             now = self._log.newest(self.name)
-            start, end, is_same = self._both(now, target)
-            way = tree.diff_ops(start, end, is_same_stream=is_same)
+            way = self._way_back(now, target)
             ops = tuple(self._log.blobs.spill(op, self.name) for op in way)
             payload = payload_of(revision, tree.encode_ops(ops))
             guard = now.revision if expected is None else expected
@@ -665,6 +716,14 @@ class Scope(Generic[S_co]):
                     raise
                 _logger.debug("restore is tried again: %s", error)
         raise self._contended("restored")
+
+    def _way_back(self, now: StreamState, target: StreamState) -> list[Op]:
+        """Returns the ops that bring an older state back, but for values with an end."""
+        if target.ends:
+            root = tree.held_over(target.root, target.ends, now.root, now.ends)
+            target = replace(target, root=root)
+        start, end, is_same = self._both(now, target)
+        return tree.diff_ops(start, end, is_same_stream=is_same)
 
     def _contended(self, what: str) -> UsageError:
         return UsageError(
@@ -723,7 +782,8 @@ class Scope(Generic[S_co]):
         [record] = self._log.records(self.name, after=removed_at - 1, until=removed_at)
         before = self._log.at(self.name, removed_at - 1)
         life = Life(before.removed_at, before.parent, before.closed_at, before.dropped)
-        way = tree.diff_ops(Map(), before.root, is_same_stream=True)
+        root = tree.lasting(before.root, before.ends)
+        way = tree.diff_ops(Map(), root, is_same_stream=True)
         ops = tuple(self._log.blobs.spill(op, self.name) for op in way)
         payload = restored_payload(
             removed_at - 1, tree.encode_ops(ops), undo=True, undoes=removed_at, life=life
@@ -1014,9 +1074,9 @@ class Scope(Generic[S_co]):
         """The messages: a sequence to read from either end, and everything that changes it."""
         return Messages(self, self._context)
 
-    def say(self, content: str, *, role: str = "user") -> Message:
+    def say(self, content: str, *, role: str = "user", subject: str | None = None) -> Message:
         """Adds a message; durable when it returns. `messages.add` takes everything else."""
-        return self.messages.add(role, content)
+        return self.messages.add(role, content, subject=subject)
 
     def turn(self) -> OpenTurn:
         """Returns the block of a turn: `with chat.turn() as turn:`, then `turn.add(…)`."""
@@ -1062,8 +1122,7 @@ class Scope(Generic[S_co]):
         name = None if subject is None else check_name(subject, "subject")
         seal = None if name is None else self._log.seal_for(self.name, name)
         prepared = own_events.prepare(self._log, self.name, event, data, refs, unchecked, seal)
-        if seal is not None and key is not None:
-            key = seal.digest("key", check_name(key, "key"))
+        key = key_for(key, seal)
         write = self._write((prepared,), expected, key, checkpoint)
         return own_events.recorded(self._log, write, self._commit(write))
 
@@ -1115,28 +1174,39 @@ class Scope(Generic[S_co]):
         return self._log.life(self.name)
 
     def _change(
-        self, ops: Sequence[Op], expected: int | None, key: str | None, checkpoint: str | None
+        self,
+        ops: Sequence[Op],
+        expected: int | None,
+        key: str | None,
+        checkpoint: str | None,
+        subject: str | None = None,
+        ttls: Ttls = (),
     ) -> int:
-        write = self._change_write(ops, expected, key, checkpoint)
+        of: tuple[str, ...] = ()
+        if subject is not None:
+            ops, seal = self._sealed_ops(ops, subject)
+            key, of = key_for(key, seal), () if seal is None else (seal.subject,)
+        write = self._change_write(ops, expected, key, checkpoint, (), of, ttls)
         return self._commit(write).after[0].revision
 
-    def _set_sealed(
-        self, op: Op, subject: str, expected: int | None, key: str | None, checkpoint: str | None
-    ) -> int:
-        if not op.keys:
+    def _sealed_ops(self, ops: Sequence[Op], subject: str) -> tuple[Sequence[Op], Seal | None]:
+        """Returns ops with the values of a subject sealed, and by what; None: all here is theirs.
+
+        What sealed them is durable when this returns.
+        """
+        name = check_name(subject, "subject")
+        if not all(op.keys for op in ops):
             raise UsageError(
                 "the whole state cannot be one subject's value: name a key or a path",
                 hint="scope(…, subject=…) begins a scope that is a subject's as a whole",
             )
-        seal = self._log.seal_for(self.name, check_name(subject, "subject"))
+        seal = self._log.seal_for(self.name, name)
         if seal is None:
-            return self._change((op,), expected, key, checkpoint)
+            return ops, None
         if self._log.typed.all:
-            self._log.typed.check_sealed(self.name, op, self._log.newest(self.name))
-        op = self._log.blobs.sealed(op, self.name, seal)
-        made = NewEvent(event.CHANGED, tree.encode_ops((op,)), (op,), sealed_for=seal.subject)
-        key = None if key is None else seal.digest("key", check_name(key, "key"))
-        return self._commit(self._write((made,), expected, key, checkpoint)).revision
+            for op in ops:
+                self._log.typed.check_sealed(self.name, op, self._log.newest(self.name))
+        return [self._log.blobs.sealed(op, self.name, seal) for op in ops], seal
 
     def _set_difference(
         self, op: Op, expected: int | None, key: str | None, checkpoint: str | None
@@ -1205,6 +1275,8 @@ class Scope(Generic[S_co]):
         key: str | None,
         checkpoint: str | None,
         defaults: Sequence[Op] = (),
+        sealed_for: tuple[str, ...] = (),
+        ttls: Ttls = (),
     ) -> StreamWrite:
         """Returns what a commit adds to this scope's stream to apply ops, and defaults before."""
         for op in (*defaults, *ops):
@@ -1213,8 +1285,10 @@ class Scope(Generic[S_co]):
                 defaults = [self._log.blobs.spill(one, self.name) for one in defaults]
                 break
         payload = tree.encode_ops((*defaults, *ops))
-        new_event = NewEvent(event.CHANGED, payload, tuple(ops), tuple(defaults))
-        return self._write((new_event,), expected, key, checkpoint)
+        made = NewEvent(
+            event.CHANGED, payload, tuple(ops), tuple(defaults), sealed_for=sealed_for, ttls=ttls
+        )
+        return self._write((made,), expected, key, checkpoint)
 
     def _checkpoint_write(
         self, name: str | None, expected: int | None, key: str | None

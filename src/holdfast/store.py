@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -10,6 +11,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast, overload
+
+from msgspec.structs import replace
 
 from holdfast.agents.command import Command
 from holdfast.agents.protocol import Executor
@@ -21,12 +24,15 @@ from holdfast.backends.protocol import (
     Durability,
     Held,
     Lease,
+    Leftover,
     Mark,
     Position,
 )
 from holdfast.backends.registry import check_backend, looked_at, open_backend
+from holdfast.backends.tenancy import TenantRecord, check_tenant
 from holdfast.clock import Clock, SystemClock
 from holdfast.context.parts import PromptContext, Strategy
+from holdfast.core import mark_ends
 from holdfast.core.arguments import (
     Duration,
     check_call,
@@ -61,7 +67,9 @@ from holdfast.core.encryption import Encryption, KeyStatus, check_plain
 from holdfast.core.event import Change, Event, to_datetime
 from holdfast.core.expiry import ExpiryPolicy
 from holdfast.core.intent import Recovery, Verdict
-from holdfast.core.keystore import FolderKeys, KeyStore, is_pseudonym, to_keys
+from holdfast.core.key_place import to_keys
+from holdfast.core.key_tables import TableKeys
+from holdfast.core.keystore import FolderKeys, KeyStore, default_folder, is_pseudonym
 from holdfast.core.layers import kept_with, reserved_prefixes
 from holdfast.core.leases import (
     HEARTBEAT_S,
@@ -72,7 +80,7 @@ from holdfast.core.leases import (
     acquire_within,
     renew,
 )
-from holdfast.core.limits import DiskWatch, Quota
+from holdfast.core.limits import DiskWatch, Quota, quotas_of
 from holdfast.core.listing import (
     adopt_levels,
     first_words,
@@ -121,12 +129,14 @@ from holdfast.names import (
     CONVERSATION,
     ESCAPE,
     GLOBAL,
+    SCHEME,
     TEAM,
     WORKFLOW,
     Levels,
     check_lease_name,
     check_level,
     check_name,
+    check_scope_name,
     has_digest,
     split_name,
     without_secrets,
@@ -207,6 +217,26 @@ else:
 _STATUSES = Status.__args__
 
 
+def _files_follow(
+    erase: Callable[Concatenate[Store, P], ErasureReceipt],
+) -> Callable[Concatenate[Store, P], ErasureReceipt]:
+    """Has the files that views of this handle show be written anew after an erasure.
+
+    What somebody edited is taken in before it: else it would bring back what was erased. A file
+    that cannot be written is told as left, and keeps nothing from being erased.
+    """
+
+    @functools.wraps(erase)
+    def erased(self: Store, /, *given: P.args, **more: P.kwargs) -> ErasureReceipt:
+        if more.get("dry_run"):
+            return erase(self, *given, **more)
+        self._sync_views()
+        receipt = erase(self, *given, **more)
+        return replace(receipt, left=[*receipt.left, *self._sync_views()])
+
+    return erased
+
+
 class _DefaultPlace(str):
     """The path of a store that none is named for: another object than the same path if given."""
 
@@ -269,6 +299,7 @@ class Store:
         self._projections = Projections(log)
         self._scratches = Scratches(log.clock, log.actor, self.global_())
         self._closing: list[Callable[[], object]] = []  # views that end before the log does
+        self._views: list[Views] = []
         self._configured: Configured | None = None
         self._read_only = read_only
         self._use_secrets(secrets or {})
@@ -369,12 +400,8 @@ class Store:
             with contextlib.suppress(CorruptError):
                 adopt_levels(self._log, self._levels)
         level, stored = self._levels.check_scope(level, id, is_stored=is_stored)
-        if subject is not None and not self._clear_ids and not is_pseudonym(id or ""):
-            raise UsageError(
-                f"scope id {show_value(id)} may tell who the subject is, and ids are stored in "
-                "clear: expected a pseudonym, a UUID or a random id",
-                hint="hf.pseudonym(…) makes one from any text; open(clear_ids=True) allows any id",
-            )
+        if subject is not None:
+            self._check_opaque(id, "scope id")
         if schema is not None:
             name = level if stored is None else f"{level}/{stored}"
             self._log.typed.check_schema(name, schema)
@@ -837,7 +864,14 @@ class Store:
         index = check_name(index, "index")
         ttl_s = check_seconds(ttl_s, "ttl_s")
         n = check_whole(n, "n", least=1)
-        return self._log.marks.claim(index, self.worker, n=n, ttl_s=ttl_s)
+        claimed: list[Mark] = []
+        while len(claimed) < n:
+            # One that has ended stays claimed, so that the next look passes over it.
+            found = self._log.marks.claim(index, self.worker, n=n - len(claimed), ttl_s=ttl_s)
+            claimed += mark_ends.living(self._log, found)
+            if not found:
+                break
+        return claimed
 
     def marks(
         self,
@@ -858,7 +892,9 @@ class Store:
         found = self._log.find_marks(index, after=last, limit=most)
         page = found[:limit]
         cursor = write_cursor("marks", *mark_key(page[-1])) if page else after
-        return Page(page, more=len(page) < len(found), cursor=cursor)
+        living = mark_ends.living(self._log, page)
+        shown = [self._log.opened_mark(mark) for mark in living]
+        return Page(shown, more=len(page) < len(found), cursor=cursor)
 
     def leases(
         self, *, prefix: str = "", after: str | None = None, limit: int | None = PAGE_SIZE
@@ -891,6 +927,7 @@ class Store:
         id: str,
         if_exists: str = ...,
         queue: str | None = ...,
+        subject: str | None = ...,
         **kwargs: Any,
     ) -> Run[R]: ...
     @overload
@@ -903,6 +940,7 @@ class Store:
         id: str,
         if_exists: str = ...,
         queue: str | None = ...,
+        subject: str | None = ...,
         **kwargs: Any,
     ) -> Run[R]: ...
     @overload
@@ -916,6 +954,7 @@ class Store:
         id: str,
         if_exists: str = ...,
         queue: str | None = ...,
+        subject: str | None = ...,
         **kwargs: Any,
     ) -> Run[R]: ...
     @overload
@@ -927,6 +966,7 @@ class Store:
         queue: str,
         id: str | None = ...,
         if_exists: str = ...,
+        subject: str | None = ...,
         **kwargs: Any,
     ) -> Run[R]: ...
     def start(
@@ -937,17 +977,39 @@ class Store:
         id: str | None = None,
         if_exists: str = "error",
         queue: str | None = None,
+        subject: str | None = None,
         **kwargs: Any,
     ) -> Run[Any]:
         """Starts a run in this process; it exists for good when this returns.
 
         With a queue it is only queued, and `resume` executes it. A known id raises ExistsError
         unless `if_exists="attach"`.
+
+        With `subject` the run is that subject's: its journal, its own state, what is sent to it and
+        the runs that it starts are sealed by the subject's key, until `erase(subject)`, which ends
+        and removes it.
         """
         if is_run(function):
             other = None if if_exists == "error" else if_exists
-            function.signature.check_settings("start", args, id=id, queue=queue, if_exists=other)
-        return self._engine.start(function, args, kwargs, id=id, if_exists=if_exists, queue=queue)
+            function.signature.check_settings(
+                "start", args, id=id, queue=queue, if_exists=other, subject=subject
+            )
+        if subject is not None:
+            subject = check_name(subject, "subject")
+            if id is not None:
+                self._check_opaque(id, "run id")
+        return self._engine.start(
+            function, args, kwargs, id=id, if_exists=if_exists, queue=queue, subject=subject
+        )
+
+    def _check_opaque(self, id: str | None, what: str) -> None:
+        """Raises UsageError if an id may tell who a subject is."""
+        if not self._clear_ids and not is_pseudonym(id or ""):
+            raise UsageError(
+                f"{what} {show_value(id)} may tell who the subject is, and ids are stored in "
+                "clear: expected a pseudonym, a UUID or a random id",
+                hint="hf.pseudonym(…) makes one from any text; open(clear_ids=True) allows any id",
+            )
 
     def use_executor(self, executor: Executor | Command | None) -> None:
         """Says who answers for agents in the runs that this process executes.
@@ -1323,14 +1385,9 @@ class Store:
         `holdfast.views` has the kinds of files that there are. `person` is in whose name edits are
         imported; without it, in that of the user who owns the file.
         """
-        for view in views:
-            if view.scope.subject is not None:
-                raise UsageError(
-                    f'scope "{view.scope.name}" is a subject\'s: a file would be a copy in clear',
-                    hint="hf.subject(…) and `holdfast subject export` show what is held of it",
-                )
         made = Views(self, directory, views, person=person)
         self._closing.append(made.close)
+        self._views.append(made)
         return made
 
     # --- questions -------------------------------------------------------------------------------
@@ -1547,6 +1604,7 @@ class Store:
     def _forget_copies(self) -> None:
         """Has made again what this handle keeps of events that were let go of."""
         self._context.scans.forget()
+        self._context.tables.forget()
         self._questions.let_go()
 
     def retain(
@@ -1580,6 +1638,7 @@ class Store:
         )
         if dry_run:
             return self._retainer.plan(grace_s=grace_s, policies=applied if rules else None)
+        mark_ends.sweep(self._log)
         return self._retainer.run(
             grace_s=grace_s, whole=whole, wait_s=wait_s, policies=applied if rules else None
         )
@@ -1688,8 +1747,16 @@ class Store:
         """Ends a legal hold of a subject."""
         self._erasure.release(check_name(name, "subject"))
 
+    @_files_follow
     def erase(
-        self, subject: str | None = None, *, scope: Scope | str | None = None, wait_s: float = 60.0
+        self,
+        subject: str | None = None,
+        *,
+        scope: Scope | str | None = None,
+        match: str | None = None,
+        ignore_case: bool = False,
+        dry_run: bool = False,
+        wait_s: float = 60.0,
     ) -> ErasureReceipt:
         """Erases a subject: destroys its key, removes its scopes and their bytes, says what went.
 
@@ -1700,19 +1767,65 @@ class Store:
 
         With `scope` it erases what one scope held that was never sealed: it is removed, and its
         bytes go at once. Copies that were made before still have it.
+
+        With `match` it cuts a text out of everything that was never sealed, or of the `scope` that
+        is given with it: values, keys and words of paths, in any event. What is around it stays.
+        The text itself is stored nowhere. `dry_run` says what would go, and changes nothing.
+        Raises HeldError if a scope that has it is held, and UsageError if an unfinished run has.
         """
         check_seconds(wait_s, "wait_s", above=-1e-9)
-        if (subject is None) == (scope is None):
-            raise UsageError("expected the name of a subject, or a scope")
+        check_flag(ignore_case, "ignore_case")
+        check_flag(dry_run, "dry_run")
+        if match is not None and subject is None:
+            name = scope.name if isinstance(scope, Scope) else scope
+            name = None if name is None else check_scope_name(name)
+            return self._erasure.erase_match(
+                match, ignore_case=ignore_case, scope=name, dry_run=dry_run, wait_s=wait_s
+            )
+        if (subject is None) == (scope is None) or match is not None:
+            raise UsageError("expected the name of a subject, a scope, or a text as match")
+        if ignore_case or dry_run:
+            raise UsageError("ignore_case and dry_run are for a match: hf.erase(match=…)")
         if scope is not None:
             one = scope if isinstance(scope, Scope) else self.scope(scope)
             return self._erasure.erase_scope(one.name, one.remove, wait_s=wait_s)
         return self._erasure.erase(check_name(subject, "subject"), wait_s=wait_s)
 
     def finish_erasures(self, *, wait_s: float = 60.0) -> list[ErasureReceipt]:
-        """Finishes the erasures that were begun and are not done, because a process was killed."""
+        """Finishes the erasures that were begun and are not done, because a process was killed.
+
+        As after `erase`, the files of views that this handle has are written anew.
+        """
         check_seconds(wait_s, "wait_s", above=-1e-9)
-        return self._erasure.finish(wait_s=wait_s)
+        if not self._erasure.is_pending():
+            return []
+        self._sync_views()
+        done = self._erasure.finish(wait_s=wait_s)
+        left = self._sync_views()
+        return [replace(receipt, left=[*receipt.left, *left]) for receipt in done]
+
+    def _sync_views(self) -> list[Leftover]:
+        """Writes the files of all views that this handle has; returns those that are behind."""
+        configured = None if self._configured is None else self._configured.views
+        left: list[Leftover] = []
+        for views in [*self._views, *([] if configured is None else [configured])]:
+            try:
+                views.sync()
+                views.forget_read()
+                behind = [one for one in views.status() if one.status not in ("fresh", "missing")]
+                left += [
+                    Leftover(
+                        str(views.directory / one.file),
+                        f"the file is {one.status}, and may show what was erased: `holdfast views "
+                        "status` says why, `views reject` writes it anew",
+                    )
+                    for one in behind
+                ]
+            except (HoldfastError, OSError) as error:
+                _logger.warning("files of %s were not written: %s", views.directory, error)
+                remedy = f"its files were not written ({error}): `holdfast views write` does it"
+                left.append(Leftover(str(views.directory), remedy))
+        return left
 
     def erasures(self) -> list[dict[str, Any]]:
         """Returns the receipts of all erasures, by the id of the subject."""
@@ -1749,6 +1862,7 @@ class Store:
         if not self._read_only:
             remember(self._log)
         self._log.close()
+        self._log.sealing.close()
 
     def __enter__(self) -> Store:
         return self
@@ -1785,6 +1899,7 @@ def open_store(
     clear_ids: bool = False,
     store_key: str | bytes | StoreKey | None = None,
     config: str | os.PathLike[str] | None = None,
+    tenant: str | None = None,
     **options: Any,
 ) -> Store:
     """Opens a store, making it if it is not there.
@@ -1792,28 +1907,27 @@ def open_store(
     `url` is a folder's path (plain files, the default `./.holdfast`), "sqlite:state.db",
     "postgresql://…", "redis://…" or "memory:"; a mapping from level to URL, with "*" for the rest,
     or a TOML file that holds one; or "yaml:FOLDER", plain files with every state as a YAML file.
-    `levels` registers levels of scopes, each with the one above it. `actor` is in every event; by
-    default this worker's id. `source` and `trust` say where what is written came from. A worker
-    says every `heartbeat_s` that it lives; silent for three times that, it is a suspect.
-    `backend` is an open backend in place of a URL. The store closes it. `schemas` are the classes
-    that `@holdfast.schema` made schemas of scopes. A scope that has one which is not among them is
-    not written to, unless `unchecked` says so. `indexes` are those of `holdfast.index`, `embedder`
-    is what `similar` compares by. `retention`, `quotas` and `disk_watch` say what goes, and what is
-    refused for want of room; `secrets` what is done about secrets. `keys` is where the keys of
-    subjects are, a folder, "command:…" or a KeyStore; `clear_ids` allows any id. `store_key`
-    encrypts the store. `config` is a holdfast.toml: its `[views]` and `[git]` are done meanwhile.
+    `levels` registers levels, each with the one above it. `actor` is in every event; by default
+    this worker's id, which says each `heartbeat_s` that it lives. `source` and `trust` tell where
+    it came from. `backend` is an open one in place of a URL; the store closes it. `schemas` are
+    classes that `@holdfast.schema` made; a scope that has another is not written to, unless
+    `unchecked`. `indexes` and `embedder` serve questions. `retention`, `quotas` and `disk_watch`
+    say what goes and what is refused; `secrets` what is done about them. `keys` is where keys of
+    subjects are, such as a folder or a database; `clear_ids` allows any id. `store_key`
+    encrypts it. `config` is a holdfast.toml, done meanwhile. `tenant` opens that tenant's store.
     """
     _check_options(durability, create, read_only, heartbeat_s, clock)
     said, rules = check_provenance(source, actor, trust), check_rules(secrets)
     typed, declared = _check_schemas(schemas, unchecked), check_indexes(indexes)
     embedder, clock = check_embedder(embedder), clock or SystemClock()
-    worker, (url, named, stored, named_key) = worker_id(clock, actor), _read_mix(url)
+    worker, (url, named, stored, named_key, lodger) = worker_id(clock, actor), _read_mix(url)
     encryption = _encryption(store_key or named_key, url, clock, worker, read_only=read_only)
     care, known = _with_care(stored, retention, quotas, disk_watch), _known_levels(named, levels)
     options = {"durability": durability, "create": create, "read_only": read_only, **options}
-    opened, shown = _open_or_take(backend, url, known, clock, encryption, options)
-    said, apart = said._replace(actor=said.actor or worker), partial(_keys_apart, keys, shown)
-    log = _make_log(opened, clock, said, typed, care, Sealing(apart))
+    entry = _Entry(_which_tenant(tenant, lodger, backend, url))
+    opened, shown = _open_or_take(backend, url, known, clock, encryption, entry, options)
+    said = said._replace(actor=said.actor or worker)
+    log = _make_log(opened, clock, said, typed, entry.with_quotas(care), entry.keys(keys), shown)
     log.dispatcher = shared_dispatcher(backend or _place_of(shown) or opened)
     return _with_files(Store(
         log, url=shown, worker=worker, levels=known, heartbeat_s=heartbeat_s, read_only=read_only,
@@ -1840,6 +1954,7 @@ def _with_files(
         if isinstance(url, _StateFiles) and not read_only:
             files = Views(store, url.directory, [], more=partial(state_views, store, url.suffix))
             store._closing.append(files.close)
+            store._views.append(files)
             files.sync()
             files.keep_fresh()
         if config is not None:
@@ -1864,8 +1979,15 @@ def _store_rules(store: Store, rules: Mapping[str, LevelRule]) -> None:
 
 
 def _make_log(
-    backend: Backend, clock: Clock, said: Said, typed: Typed, care: Care, sealing: Sealing
+    backend: Backend,
+    clock: Clock,
+    said: Said,
+    typed: Typed,
+    care: Care,
+    keys: object,
+    shown: str,
 ) -> Log:
+    sealing = _sealing(keys, shown, backend)
     log = Log(backend, clock=clock, actor=said.actor or "", sealing=sealing)
     log.said = said if said.meta is not None else None
     log.use_schemas(typed)
@@ -1873,23 +1995,56 @@ def _make_log(
     return log
 
 
-def _keys_apart(given: object, shown: str) -> KeyStore:
+def _sealing(keys: object, shown: str, backend: Backend) -> Sealing:
+    return Sealing(
+        partial(_keys_apart, keys, shown, backend), closes=not isinstance(keys, KeyStore)
+    )
+
+
+def _keys_apart(given: object, shown: str, backend: Backend) -> KeyStore:
     """Returns where keys are, or raises UsageError if that is inside the store.
 
     Whoever copies or backs up the store would have the keys too, and erasing would do nothing.
     """
     keys = to_keys(given)
-    place = _place_of(shown)
-    if isinstance(keys, FolderKeys) and place is not None and "://" not in place:
-        store = os.path.realpath(place.partition(":")[2])
-        folder = os.path.realpath(keys.path)
-        if os.path.commonpath([store, folder]) == store:
+    if isinstance(keys, TableKeys):
+        try:
+            for part in _described(backend):
+                keys.check_apart(part)
+            _check_outside(keys.path, _paths(backend))
+        except BaseException:
+            if keys is not given:
+                keys.close()
+            raise
+    elif isinstance(keys, FolderKeys):
+        place = _place_of(shown)
+        if hasattr(backend, "routing"):
+            _check_outside(keys.path, _paths(backend))
+        elif place is not None and "://" not in place:
+            _check_outside(keys.path, [place.partition(":")[2]])
+    return keys
+
+
+def _described(backend: Backend) -> list[dict[str, Any]]:
+    """Returns what a backend says of itself, or each part of one that has several."""
+    facts = backend.inspect.describe()
+    return list(facts["levels"].values()) if "levels" in facts else [facts]
+
+
+def _paths(backend: Backend) -> list[str]:
+    return [part["path"] for part in _described(backend) if "path" in part]
+
+
+def _check_outside(keys: str | os.PathLike[str] | None, stores: Sequence[str]) -> None:
+    """Raises UsageError if keys are below one of these places."""
+    for store in map(os.path.realpath, stores if keys is not None else ()):
+        inside = os.path.realpath(cast("str", keys))
+        if os.path.commonpath([store, inside]) == store:
             raise UsageError(
-                f'the keys in "{folder}" are inside the store "{store}": a backup of it would have '
+                f'the keys in "{inside}" are inside the store "{store}": a backup of it would have '
                 "them too",
                 hint="keep keys in a folder of their own: keys=… or HOLDFAST_KEYS",
             )
-    return keys
 
 
 def _open_or_take(
@@ -1898,6 +2053,7 @@ def _open_or_take(
     known: Levels,
     clock: Clock,
     encryption: Encryption | None,
+    entry: _Entry,
     options: dict[str, Any],
 ) -> tuple[Backend, str]:
     """Returns the backend of a store, and where it is, as it should be shown.
@@ -1914,10 +2070,64 @@ def _open_or_take(
                 "a given backend of several parts cannot be encrypted: its parts are open already",
                 hint="give the parts as URLs: holdfast.open({level: url}, store_key=…)",
             )
-        return taken, shown
+        return looked_at(taken, _check_plain_parts), shown
     return open_backend(
-        url, levels=known.names(), kept_with=kept_with(), clock=clock, each=each, **options
+        url,
+        levels=known.names(),
+        kept_with=kept_with(),
+        clock=clock,
+        each=each,
+        tenant=entry.name,
+        entered=entry.records.append,
+        **options,
     )
+
+
+class _Entry:
+    """The tenant that is asked for, and what is recorded of it where its store is."""
+
+    def __init__(self, name: str | None) -> None:
+        self.name = name
+        self.records: list[TenantRecord] = []
+
+    def with_quotas(self, care: Care) -> Care:
+        """Returns the care with the quotas that the administrator gave the tenant."""
+        given = [quota for one in self.records for quota in quotas_of(one.settings)]
+        added = tuple(quota for quota in dict.fromkeys(given) if quota not in care.quotas)
+        return Care(care.retention, (*care.quotas, *added), care.disk, care.levels)
+
+    def keys(self, given: object) -> object:
+        """Returns where keys are: by default each tenant has a folder of its own for them."""
+        return tenant_keys(self.records[0].id) if given is None and self.records else given
+
+
+def tenant_keys(id: str) -> str | None:
+    """Returns the folder of the keys of a tenant's subjects, unless another place is given.
+
+    None if HOLDFAST_KEYS names what is no folder: then tenants share it, as other stores do.
+    """
+    folder = os.environ.get("HOLDFAST_KEYS") or str(default_folder())
+    return None if SCHEME.match(folder) else os.path.join(folder, "tenants", id)
+
+
+def _which_tenant(given: object, named: str | None, backend: object, url: object) -> str | None:
+    """Returns the tenant that is asked for, by the call or by the file that names the store."""
+    if given is None and named is None:
+        return None
+    if backend is not None or isinstance(url, _StateFiles):
+        raise UsageError(
+            "a tenant is one of a place that a URL names, found an open backend or files of states",
+            hint="open the store by its URL: holdfast.open(url, tenant=…)",
+        )
+    if given is not None and named is not None and given != named:
+        raise UsageError(f'the file names tenant "{named}", found tenant {show_value(given)}')
+    return check_tenant(named if given is None else given)
+
+
+def _check_plain_parts(mixed: Backend) -> Backend:
+    for part in cast("Sequence[Backend]", getattr(mixed, "parts", ())):
+        check_plain(part)
+    return mixed
 
 
 def _encryption(
@@ -2019,13 +2229,15 @@ def _take_backend(backend: object, url: object, options: dict[str, Any]) -> tupl
     return backend, without_secrets(str(backend.inspect.describe()["place"]))
 
 
-def _read_mix(url: object) -> tuple[object, dict[str, str], Care | None, str | None]:
-    """Returns what a TOML file says of a store: URLs, levels, care, and where its key is."""
+def _read_mix(
+    url: object,
+) -> tuple[object, dict[str, str], Care | None, str | None, str | None]:
+    """Returns what a TOML file says of a store: URLs, levels, care, its key's place, its tenant."""
     if isinstance(url, str) and url.startswith(("yaml:", "json:")):
         suffix, _, directory = url.partition(":")
         place = _StateFiles(os.path.join(directory or ".", DEFAULT_PLACE))
         place.directory, place.suffix = directory or ".", suffix
-        return place, {}, None, None
+        return place, {}, None, None, None
     is_path = isinstance(url, str | os.PathLike)
     path: object = os.fspath(cast("str", url)) if is_path else None
     # Also of one that is not there: a folder in its place would be another, empty store.
@@ -2033,8 +2245,11 @@ def _read_mix(url: object) -> tuple[object, dict[str, str], Care | None, str | N
         from holdfast.backends.mixed import read_mix
 
         urls, levels, tables = read_mix(path)
-        return urls, levels, read_care(path, tables), _named_key(path, tables)
-    return url, {}, None, None
+        lodger = tables.pop("tenant", None)
+        if lodger is not None and not isinstance(lodger, str):
+            raise UsageError(f'tenant in "{path}" is a name, found {show_value(lodger)}')
+        return urls, levels, read_care(path, tables), _named_key(path, tables), lodger
+    return url, {}, None, None, None
 
 
 def _named_key(path: str, tables: Mapping[str, Any]) -> str | None:

@@ -28,6 +28,7 @@ from holdfast.backends.protocol import GONE, START, Cleared, Head, Mark, Record
 from holdfast.core import codec, event, tree
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.copy import MARKS_MAX, Copier, batches, commits_until, parts_of
+from holdfast.core.erased_ledger import Ledger
 from holdfast.core.event import to_datetime
 from holdfast.core.layers import reserved_prefixes
 from holdfast.core.log import Log
@@ -403,12 +404,13 @@ def _bring_from(log: Log, theirs: Log, commit: str, done: BroughtBack) -> Brough
 
 def _copy_streams(log: Log, theirs: Log, streams: set[str]) -> int:
     """Copies the ends of streams that ours only lacks, as they were, with their marks."""
-    copier = Copier(theirs, log, None)
+    copier = Copier(theirs, log, None, ledger=Ledger(log))
     for part in parts_of(theirs):
         commits = commits_until(part, START, part.wait(START, timeout_s=0))
         chosen = ([one for one in records if one.stream in streams] for records in commits)
         for batch in batches(records for records in chosen if records):
             copier.copy(batch, 0)
+    copier.tell_erased()
     _take_marks(log, theirs, [(stream, None) for stream in streams])
     return copier.copied(0, is_behind=False).events
 
@@ -417,19 +419,19 @@ def _take_marks(log: Log, theirs: Log, of: list[tuple[str, set[str] | None]]) ->
     """Makes the marks about streams those of the other side; of some items alone, if named."""
     wanted = dict(of)
 
-    def chosen(marks: list[Mark]) -> dict[tuple[str, str], Mark]:
+    def chosen(marks: list[Mark], log: Log) -> dict[tuple[str, str], Mark]:
         found: dict[tuple[str, str], Mark] = {}
         for mark in marks:
             stream = mark.group if mark.group in wanted else mark.key
             if stream not in wanted:
                 continue
             names = wanted[stream]
-            if names is None or mark.key.partition(":")[2] in names:
+            if names is None or log.opened_mark(mark).key.partition(":")[2] in names:
                 found[mark.index, mark.key] = mark
         return found
 
-    there = chosen(theirs.marks.list(limit=MARKS_MAX))
-    here = chosen(log.marks.list(limit=MARKS_MAX))
+    there = chosen(theirs.marks.list(limit=MARKS_MAX), theirs)
+    here = chosen(log.marks.list(limit=MARKS_MAX), log)
     changes: list[Mark | Cleared] = [mark for name, mark in there.items() if here.get(name) != mark]
     changes += [Cleared(*name) for name in here if name not in there]
     for start in range(0, len(changes), _CHUNK):

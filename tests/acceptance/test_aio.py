@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import ConflictError, Store, UsageError, aio
+from holdfast import ConflictError, Store, Tenants, UsageError, aio
 from holdfast.aio.record import (
     AsyncFacts,
     AsyncJointScope,
@@ -55,6 +55,7 @@ def public(cls: type) -> dict[str, Any]:
         (JointScope, AsyncJointScope),
         (View, AsyncView),
         (Views, AsyncViews),
+        (Tenants, aio.AsyncTenants),
     ],
 )
 def test_parity_of_names_and_parameters(sync: type, async_: type) -> None:

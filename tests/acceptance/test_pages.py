@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Page, Store, aio
+from holdfast import Page, Scope, Store, aio
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import Found
 from holdfast.core.commit import ProposedCommit
@@ -19,6 +20,9 @@ from holdfast.core.log import Log
 from holdfast.core.page import write_cursor
 from holdfast.errors import UsageError
 from holdfast.record import sessions
+from holdfast.record.facts import Facts
+from holdfast.record.messages import Messages
+from holdfast.record.tasks import Tasks
 from holdfast.testing import FakeClock
 from tests.record.stores import ALL, new_url
 
@@ -262,3 +266,35 @@ def test_workers_and_sessions_are_pages() -> None:
         _check(stores[0].workers, 3)
         _check(stores[0].sessions, 3)
         assert stores[0].suspects() == []
+
+
+WHOLE = {
+    "Store": "find claim remove_run stale similar dangling_links binned holds let_go subjects "
+    "finish_erasures erasures",
+    "Scope": "modified catches catch_decisions",
+    "Tasks": "ready",
+    "Facts": "list",
+    "Messages": "add_many import_many merge last items for_request select turns summaries "
+    "file_changes",
+}
+"""Lists that are no pages: of what a call did, of as many as it asked for, or all that there are of
+what is few. None of them leaves anything out."""
+
+
+def test_every_list_is_a_page_or_is_whole() -> None:
+    """A new list is a page, or has its place above."""
+    pages = set[str]()
+    for of in (Store, Scope, Tasks, Facts, Messages):
+        for name, method in inspect.getmembers(of, callable):
+            returned = str(getattr(method, "__annotations__", {}).get("return", ""))
+            if name.startswith("_") or not returned.startswith(("list[", "Page[")):
+                continue
+            if returned.startswith("Page["):
+                assert {"limit", "after"} <= set(inspect.signature(method).parameters), name
+                pages.add(name)
+            else:
+                assert name in WHOLE[of.__name__].split(), f"{of.__name__}.{name} -> {returned}"
+    assert pages >= {
+        "scopes", "events", "runs", "decisions", "tasks", "marks", "checkpoints", "leases",
+        "workers", "sessions", "groups", "nodes", "list",
+    }  # fmt: skip

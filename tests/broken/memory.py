@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from typing import Any
 
@@ -181,6 +181,18 @@ class KeepsMarksOfRefusals(MemoryBackend):
             if isinstance(outcome, Refusal):
                 self._marks.apply(commit.marks)
         return outcomes
+
+
+class ShortensWhatWent(MemoryBackend):
+    """Puts a shorter payload also in place of one that was let go of."""
+
+    def shorten(self, payloads: Mapping[str, Mapping[int, bytes]]) -> None:
+        super().shorten(payloads)
+        for stream, named in payloads.items():
+            self._streams[stream] = [
+                replace(one, payload=named.get(one.revision, one.payload))
+                for one in self._streams[stream]
+            ]
 
 
 class PassesOverLikeMarks(MemoryBackend):
@@ -431,6 +443,101 @@ class LetsGoAtTheFirstEnd(EndsAtWhatHasEnded):
         return super().read(stream, after=after, until=until, limit=limit)
 
 
+class MovesEndsOfRefusals(EndsAtWhatHasEnded):
+    """Moves the end of a stream before it judges the commit, and says so though it is refused."""
+
+    def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
+        for commit in commits:
+            self._ends |= {one.stream: one.renews_us for one in commit.appends if one.renews_us}
+        return super().commit(commits)
+
+    def heads(self, streams: Sequence[str]) -> list[Head | None]:
+        found = zip(streams, super().heads(streams), strict=True)
+        return [head and replace(head, expires_us=self._ends.get(name, 0)) for name, head in found]
+
+    def read_all(self, *, after: Position = START, limit: int = 1000) -> list[Record]:
+        return MemoryBackend.read_all(self, after=after, limit=limit)
+
+
+class LetsGoByItself(EndsAtWhatHasEnded):
+    """Lets go of streams at their end, but for those that it is told to keep: as it should."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(**options)
+        self._kept: set[str] = set()
+
+    def keep(self, stream: str, is_kept: bool) -> bool:
+        self._checkout.check_open()
+        is_there = stream in self._streams and not self._has_gone(stream)
+        if is_kept and is_there:
+            self._kept.add(stream)
+        elif not is_kept:
+            self._kept.discard(stream)
+        return is_there
+
+    def kept(self) -> list[str]:
+        self._checkout.check_open()
+        return sorted(self._kept)
+
+    def heads(self, streams: Sequence[str]) -> list[Head | None]:
+        found = zip(streams, super().heads(streams), strict=True)
+        return [head and replace(head, expires_us=self._ends.get(name, 0)) for name, head in found]
+
+    def read(
+        self, stream: str, *, after: int = 0, until: int | None = None, limit: int | None = None
+    ) -> list[Record]:
+        if self._has_gone(stream):
+            raise ExpiredError(stream, expires_us=self._ends[stream])
+        return super().read(stream, after=after, until=until, limit=limit)
+
+    def read_all(self, *, after: Position = START, limit: int = 1000) -> list[Record]:
+        while page := MemoryBackend.read_all(self, after=after, limit=limit):
+            if left := [one for one in page if not self._has_gone(one.stream)]:
+                return left
+            after = page[-1].position
+        return []
+
+    def find(
+        self,
+        stream: str,
+        *,
+        key: str | None = None,
+        checkpoint: str | None = None,
+        limit: int | None = None,
+    ) -> list[Found]:
+        if self._has_gone(stream):
+            return []
+        return super().find(stream, key=key, checkpoint=checkpoint, limit=limit)
+
+    def _has_gone(self, stream: str) -> bool:
+        ends = self._ends.get(stream, 0)
+        return bool(ends) and stream not in self._kept and self.now_us(stream) >= ends
+
+
+class LetsGoOfWhatIsKept(LetsGoByItself):
+    """Lists a stream as kept, and lets go of it at its end all the same."""
+
+    def _has_gone(self, stream: str) -> bool:
+        ends = self._ends.get(stream, 0)
+        return bool(ends) and self.now_us(stream) >= ends
+
+
+class ListsWhatWasKept(LetsGoByItself):
+    """Lists a stream as kept that it keeps no longer."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(**options)
+        self._ever: set[str] = set()
+
+    def keep(self, stream: str, is_kept: bool) -> bool:
+        is_there = super().keep(stream, is_kept)
+        self._ever |= self._kept
+        return is_there
+
+    def kept(self) -> list[str]:
+        return sorted({*super().kept(), *self._ever})
+
+
 class StandsOnWhatHasEnded(MemoryBackend):
     """Takes a commit that has read a stream whose end has come."""
 
@@ -550,7 +657,10 @@ class DropsMeta(MemoryBackend):
 class LetsGoInOnePlace(MemoryBackend):
     """Rewrites a record where streams are read, and not where the whole store is."""
 
-    def _rewrite(self, stream: str, revision: int) -> None:
+    def _rewrite(self, stream: str, revision: int, payload: bytes) -> None:
+        if payload != GONE:
+            super()._rewrite(stream, revision, payload)
+            return
         known = self._streams[stream]
         place = revision - known[0].revision
         known[place] = replace(known[place], payload=GONE)
@@ -559,11 +669,11 @@ class LetsGoInOnePlace(MemoryBackend):
 class LetsGoOfTheCommit(MemoryBackend):
     """Rewrites every record of the commit that has the one which was named."""
 
-    def _rewrite(self, stream: str, revision: int) -> None:
+    def _rewrite(self, stream: str, revision: int, payload: bytes) -> None:
         known = self._streams[stream]
         position = known[revision - known[0].revision].position
         for record in self._log[position - 1].records:
-            super()._rewrite(record.stream, record.revision)
+            super()._rewrite(record.stream, record.revision, payload)
 
 
 class PurgesWhatIsLeft(MemoryBackend):

@@ -21,7 +21,7 @@ from holdfast.core.snapshot import Snapshots
 from holdfast.testing import FakeClock
 from tests.care import test_archive, test_backup_let_go
 from tests.record import test_compaction, test_retain
-from tests.unit import test_holds, test_rewriting
+from tests.unit import test_bases, test_holds, test_rewriting
 
 Put = Callable[[Any, str, Any], None]
 
@@ -89,6 +89,14 @@ def _base_not_copied(put: Put) -> None:
     put(copy, "batches", without_bases)
 
 
+def _base_taken_for_done(put: Put) -> None:
+    def newest(log: Any, stream: str, _after: int) -> int:
+        bases = log.find(stream, checkpoint=compaction.BASE)
+        return bases[0].revision if bases else 0
+
+    put(compaction, "folded_until", newest)
+
+
 def _restore_brings_it_back(put: Put) -> None:
     put(backup, "_as_let_go", lambda record, *_: record)
 
@@ -126,6 +134,18 @@ def _archived(hf: Store, tmp_path: Path) -> None:
 def _backed_up(hf: Store, tmp_path: Path) -> None:
     del hf
     test_backup_let_go.test_a_point_after_a_letting_go_does_not_bring_it_back("files", tmp_path)
+
+
+def _cut_off_before_it_was_told(hf: Store) -> None:
+    for number in range(8):
+        hf.team("a").set("n", number)
+        hf.team("a").append("list", {"number": number})
+        if number == 3:
+            hf.team("a").checkpoint("middle")
+    with pytest.MonkeyPatch.context() as patched:
+        test_bases.test_what_a_base_stands_for_goes_also_after_a_run_that_was_ended(
+            hf, retention._Run, "_tell_all", patched
+        )
 
 
 def _on_sqlite(hf: Store, tmp_path: Path) -> None:
@@ -169,6 +189,7 @@ PLANTS: dict[str, tuple[Callable[[Put], None], Callable[..., None]]] = {
         _base_not_copied,
         _aged(test_compaction.test_a_new_handle_and_a_copy_read_the_same, "tmp_path"),
     ),
+    "a base is taken for done": (_base_taken_for_done, _cut_off_before_it_was_told),
     "a restore brings back what was let go of": (_restore_brings_it_back, _backed_up),
     "an archive is not read back": (_archive_not_read_back, _archived),
     "events of list items let go of": (_lists_forgotten, _on_sqlite),

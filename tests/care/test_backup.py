@@ -19,7 +19,7 @@ import holdfast
 from holdfast import Store, interchange
 from holdfast import backup as backups
 from holdfast.backends.protocol import Mark
-from holdfast.backup import backup, drill, find_point, points, restore
+from holdfast.backup import backup, drill, find_point, points, prune, restore
 from holdfast.core.check import content_of
 from holdfast.errors import (
     ConflictError,
@@ -85,7 +85,7 @@ def test_every_point_is_restored_as_it_was(kind: str, tmp_path: Path) -> None:
             assert target.check().ok
     assert drill(tmp_path / "backup").digest == seen[-1][0]
     assert sorted(os.listdir(tmp_path / "backup")) == [
-        *("backup.json", "lock", "marks", "points.jsonl", "store"),
+        *("backup.json", "drills", "lock", "marks", "points.jsonl", "store"),
     ]
 
 
@@ -215,58 +215,7 @@ def test_what_has_expired_is_not_restored(tmp_path: Path) -> None:
         assert [scope.name for scope in target.scopes()] == ["conversation/long"]
 
 
-# --- beside writers, and killed ------------------------------------------------------------------
-
-
-def write_in_step(url: str, name: str, count: int) -> None:
-    """Appends numbers, each with a mark that says how many there are: in one commit, always."""
-    with holdfast.open(url) as hf:
-        scope = hf.team(name)
-        for n in range(1, count + 1):
-            with hf.commit() as tx:
-                tx.scope(scope).append("log", n)
-                tx.mark("written", name, due=n)
-
-
-def back_up(url: str, folder: Path) -> None:
-    with holdfast.open(url) as hf:
-        while True:
-            backup(hf, folder)
-
-
-@pytest.mark.parametrize("kind", DURABLE)
-def test_beside_writers_and_killed_at_random(kind: str, tmp_path: Path) -> None:
-    """2,000 commits by 4 processes; the backup is killed again and again."""
-    random = Random(11)
-    url = new_url(kind, tmp_path)
-    holdfast.open(url).close()
-    folder = tmp_path / "backup"
-    per_writer = 500 if kind in ("files", "sqlite") else 125
-    names = [f"w{n}" for n in range(4)]
-    writers = [Child(lambda p, s, n=n: write_in_step(url, n, per_writer)) for n in names]
-    while any(writer.status is None for writer in writers):
-        maker = Child(lambda p, s: back_up(url, folder))
-        maker.hear(0.05 + random.random() * 0.6)
-        os.kill(maker.pid, signal.SIGKILL)
-        maker.end()
-        assert maker.trouble is None, maker.trouble
-        for writer in writers:
-            writer.hear(0)
-            if writer.status is None and writer.is_at_end:
-                assert writer.end() == 0, writer.trouble
-    with holdfast.open(url) as hf:
-        last = backup(hf, folder)
-        assert last.digest == content_of(hf._log).digest
-        assert last.events == 4 * per_writer
-    found = points(folder)
-    for point in [*random.sample(found, min(9, len(found))), found[-1]]:
-        with holdfast.open("memory:") as target:
-            assert restore(folder, target, at=point.name).digest == point.digest
-            due = {mark.key: mark.due for mark in target.marks("written")}
-            logs = {name: len(target.team(name).get("log", [])) for name in names}
-            assert {name: count for name, count in logs.items() if count} == due, point
-            for name in names:
-                assert list(target.team(name).get("log", [])) == list(range(1, logs[name] + 1))
+# --- killed (beside writers: T24) ----------------------------------------------------------------
 
 
 def boundaries_of(store: Store) -> Iterator[tuple[Any, str]]:
@@ -455,6 +404,45 @@ def test_folders_that_are_something_else(tmp_path: Path, made: Path) -> None:
         points(tmp_path / "full")
 
 
+def test_what_is_no_backup_is_not_drilled(tmp_path: Path, made: Path) -> None:
+    """And nothing is written there: a folder of somebody's, a file, a name that is not there."""
+    foreign, file = tmp_path / "foreign", tmp_path / "file"
+    foreign.mkdir()
+    file.touch()
+    for place in (foreign, file, tmp_path / "absent"):
+        with pytest.raises(
+            (NotFoundError, UnavailableError), match=r"is no backup|Not a directory"
+        ):
+            drill(place)
+    assert list(foreign.iterdir()) == []
+    with pytest.raises(NotFoundError, match="no point"):
+        drill(made, at="p9")
+    assert list(made.glob("drill*")) == []
+    for name, work in (("lock", prune), ("drills", drill)):
+        (made / name).unlink(missing_ok=True)
+        (made / name).mkdir()
+        with pytest.raises(UnavailableError, match=f'{name}" cannot be opened: Is a directory'):
+            work(made)
+        (made / name).rmdir()
+    assert drill(made).digest == points(made)[-1].digest
+
+
+def test_a_drill_that_was_killed_leaves_no_copy_for_ever(tmp_path: Path, made: Path) -> None:
+    """The next drill removes it, and so does a prune, unless another drill is at work."""
+
+    def killed(_pipe: int, _stop: int) -> None:
+        drill(made, progress=lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+
+    for work in (drill, prune):
+        Child(killed).end()
+        assert len(list(made.glob("drill-*"))) == 1
+        work(made)
+        assert list(made.glob("drill-*")) == []
+    left: list[str] = []
+    drill(made, progress=lambda *_: left.extend(one.remedy for one in prune(made).left))
+    assert [one for one in left if one.startswith("a drill is under way")]
+
+
 def test_a_store_that_is_older_than_its_backup(tmp_path: Path, made: Path) -> None:
     shutil.copytree(tmp_path / "store", tmp_path / "older")
     with holdfast.open(tmp_path / "store") as hf:
@@ -538,7 +526,7 @@ def test_events_that_were_changed_are_found(tmp_path: Path, made: Path) -> None:
         restore(made, target)
     with pytest.raises(CorruptError, match="is not what it was"):
         drill(made)
-    assert [name for name in os.listdir(made) if name.startswith("drill")] == []
+    assert [name for name in os.listdir(made) if name.startswith("drill-")] == []
 
 
 def test_a_target_that_holds_something_else(made: Path) -> None:
@@ -574,3 +562,16 @@ def test_a_transaction_that_holds_back_what_has_to_be_copied(
             with pytest.raises(UnavailableError, match="a transaction that is open on the server"):
                 interchange.export_scopes(hf, [], io.BytesIO())
         assert backup(hf, tmp_path / "backup").events == 2
+
+
+def test_a_backup_of_what_is_sealed_asks_for_no_key(tmp_path: Path) -> None:
+    """It has none: what it copied is compared with its name, as it is stored."""
+    with holdfast.open(tmp_path / "store", keys=tmp_path / "keys", clear_ids=True) as hf:
+        hf.team("red").set("letters", "x" * 100_000, subject="ada")
+        hf.team("blue", subject="ada").set("letters", "y" * 100_000)
+        point = backup(hf, tmp_path / "backup")
+        assert not point.damaged
+    with holdfast.open(tmp_path / "again", keys=tmp_path / "keys", clear_ids=True) as hf:
+        restore(tmp_path / "backup", hf)
+        assert hf.team("red").state["letters"] == "x" * 100_000
+        assert hf.team("blue", subject="ada").state["letters"] == "y" * 100_000

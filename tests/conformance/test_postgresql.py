@@ -25,7 +25,7 @@ from tests.servers.databases import Database, database
 from tests.servers.postgresql import NEWEST, OLDEST
 from tests.servers.silence import SilentOwners
 
-_RAW = """SELECT revision, time, type, actor, convert_to(payload, 'UTF8'), link, key, checkpoint,
+RAW = """SELECT revision, time, type, actor, convert_to(payload, 'UTF8'), link, key, checkpoint,
  subject, position, meta FROM holdfast.events
  WHERE application = %s AND stream = %s ORDER BY revision"""
 _PLANT = f"INSERT INTO holdfast.events VALUES ({'%s,' * 14}%s)"
@@ -39,7 +39,7 @@ class _Contract(SilentOwners, BackendContract, DurableContract):
         return _make(self.version, place, clock)
 
     def raw(self, backend: Backend, place: Path, stream: str) -> list[Record]:
-        rows = self._database(place).rows(_RAW, (_application(place), stream))
+        rows = self._database(place).rows(RAW, (_application(place), stream))
         return [Record(stream, *row) for row in rows]
 
     def plant(self, place: Path, commit: Commit, position: Position) -> None:

@@ -34,7 +34,7 @@ class _Contract(SilentOwners, BackendContract, DurableContract):
 
     def raw(self, backend: Backend, place: Path, stream: str) -> list[Record]:
         entries = self._client(place).xrange(f"{_root(place)}:events:{stream}")
-        return [_record(stream, id, fields) for id, fields in entries]
+        return [record_of(stream, id, fields) for id, fields in entries]
 
     def plant(self, place: Path, commit: Commit, position: Position) -> None:
         """Writes keys by the description of the format, not by the code that implements it."""
@@ -141,7 +141,7 @@ def _fields(record: Record, position: int) -> dict[str, str | bytes | int]:
     }
 
 
-def _record(stream: str, id: bytes, fields: dict[bytes, bytes]) -> Record:
+def record_of(stream: str, id: bytes, fields: dict[bytes, bytes]) -> Record:
     def text(name: bytes) -> str | None:
         return fields[name].decode() if name in fields else None
 

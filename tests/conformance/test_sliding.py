@@ -376,3 +376,14 @@ def test_a_file_says_it_of_levels(tmp_path: Path) -> None:
     )
     with pytest.raises(UsageError, match="nowhere"):
         holdfast.open(tmp_path / "holdfast.toml")
+
+
+def test_what_has_ended_and_was_let_go_of_has_still_ended(world: World, store: Store) -> None:
+    """One that reads it afresh after a retain is told that it has ended, and not that data went."""
+    store.conversation("c1", ttl_s=60).set("n", 1)
+    world.clock.advance(61)
+    store.retain(grace_s=0)
+    store._log.folds.trim()
+    for ask in (lambda: store.conversation("c1").get("n"), lambda: store.conversation("c1").state):
+        with pytest.raises(ExpiredError):
+            ask()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -219,3 +220,28 @@ def test_files_can_be_switched_off(root: Path, place: str):
         hf.use_executor(Scripted({}))
         hf.project(root).do("it")
     assert not any((root / name).exists() for name in FILES)
+
+
+def test_what_is_erased_beside_a_project_goes_from_its_files(root: Path, place: str) -> None:
+    """A text is cut out of every file, and a subject in the same store takes nothing else along."""
+    text = "CANARY-51fe"
+    with holdfast.open(place, keys=root / ".keys") as store:
+        project = Project(store, root)
+        fill(project)
+        with project.coordinate() as main:
+            main.scope.set(("goals", "g9"), {"title": f"please {text}"})
+            main.tasks.add(f"call {text} back")
+        store.team("red").set("mail", f"{text}@x.org", subject="ada")
+        views = project.views()
+        views.sync()
+        before = {name: (root / name).read_text() for name in FILES if (root / name).exists()}
+        assert sum(text in said for said in before.values()) == 2
+        store.erase("ada")
+        assert {name: (root / name).read_text() for name in before} == before
+        store.erase(match=text)
+        after = {name: (root / name).read_text() for name in before}
+        assert not any(text in said for said in after.values())
+        assert {n: said.replace(text, "[erased]") for n, said in before.items()} == after
+        assert store.check().findings == []
+    kept = subprocess.run(["grep", "-rl", text, str(root)], capture_output=True, check=False)
+    assert kept.stdout == b""

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -373,6 +374,21 @@ def test_a_folder_of_somebody_elses_repository_is_not_gathered(files: Files, tmp
     Files(there).git("init", "-q")
     with pytest.raises(holdfast.UnavailableError, match="is a work tree of"):
         made.gather("x", base, "it")
+
+
+def test_trees_are_made_and_removed_at_once(files: Files, tmp_path: Path):
+    """git fails at a linked tree that another `git worktree` is just making."""
+    made = LinkedTrees(WorkTree(Repository.find(files.path)), str(tmp_path / "trees"))
+    base = made.keep_files("base")
+
+    def make_some(worker: int) -> None:
+        for number in range(6):
+            made.make(f"{worker}-{number}", base)
+            made.remove(f"{worker}-{number}")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(make_some, range(4)))
+    assert files.git("worktree", "list").count("\n") == 0
 
 
 def test_large_trees_are_read_in_groups(

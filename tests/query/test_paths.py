@@ -182,7 +182,7 @@ holdfast.schema("team", version=1, aliases={"customer.mail": "customer.email"})(
 
 
 def test_a_renamed_field_is_compared_by_its_new_name(tmp_path: Path) -> None:
-    """VIC-30: also within another one; `check` names a scope that has both."""
+    """VIC-29: also within another one; `check` names a scope that has both."""
     place = str(tmp_path / "store")
     with holdfast.open(place) as hf:
         hf.team("old").set("customer", {"mail": "ann"})

@@ -9,8 +9,10 @@ The process that forks must have no store open (see `tests/crash/children.py`).
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
@@ -29,8 +31,15 @@ HEARTBEAT_S = 0.2
 WATCHED_S = 0.7
 """Of a child that must be seen alive first: it must not miss three of these on a busy machine."""
 PATIENCE_S = 120.0
-TURNS = 4
-"""In how many commits of the history `make test` has been to every place, on a server."""
+TURNS = 5
+"""In how many commits of the history `make test` has been to every place, on a server.
+
+It shares no factor with a number of `selection.IN_TURNS`: a test that has its turn at every second
+commit would meet every second place alone.
+"""
+SERVER_URLS = ("postgresql:", "redis:", "unix:")
+EVERY_CALL_TURNS = 11
+"""The same for places between any two calls, on any backend."""
 
 Work = Callable[[str], object]
 
@@ -67,6 +76,43 @@ class _Counting:
         return answers
 
 
+class _CountingCalls:
+    """Wraps a backend or a part of one, counts every call, and kills the process at one of them.
+
+    Not counted: what the thread of the lease keeper asks, which comes when it comes.
+    """
+
+    def __init__(self, inner: Any, kill: tuple[int, str] | None, calls: list[str]) -> None:
+        self._inner = inner
+        self._kill = kill
+        self._calls = calls
+
+    @property
+    def commits(self) -> int:
+        return len(self._calls)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if name in ("leases", "marks", "objects"):
+            return _CountingCalls(found, self._kill, self._calls)
+        if not inspect.ismethod(found) or name in ("now_us", "wait", "close"):
+            return found
+
+        def call(*given: Any, **named: Any) -> Any:
+            if threading.current_thread() is not threading.main_thread():
+                return found(*given, **named)
+            self._calls.append(name)
+            at = len(self._calls)
+            if self._kill == (at, "before"):
+                os.kill(os.getpid(), signal.SIGKILL)
+            answer = found(*given, **named)
+            if self._kill == (at, "after"):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return answer
+
+        return call
+
+
 def _is_of_lease_keeper(commits: Any) -> bool:
     """Says whether a batch comes from the lease keeper, not from the work.
 
@@ -77,16 +123,24 @@ def _is_of_lease_keeper(commits: Any) -> bool:
     return types == [RETURNED]
 
 
-def run_child(work: Work, url: str, kill: tuple[int, str] | None = None) -> int:
-    """Runs work(url) in a child; returns how many commits it made. A killed one returns 0."""
+def run_child(
+    work: Work, url: str, kill: tuple[int, str] | None = None, *, every_call: bool = False
+) -> int:
+    """Runs work(url) in a child; returns how many commits it made. A killed one returns 0.
+
+    `every_call`: all calls of the backend are counted, not commits alone.
+    """
 
     def live(pipe: int, _stop: int) -> None:
-        counting: list[_Counting] = []
+        counting: list[_Counting | _CountingCalls] = []
         genuine = holdfast.store.open_backend
 
         def opened(*args: Any, **named: Any) -> Any:
             backend, shown = genuine(*args, **named)
-            counting.append(_Counting(backend, kill))
+            if every_call:
+                counting.append(_CountingCalls(backend, kill, []))
+            else:
+                counting.append(_Counting(backend, kill))
             return counting[-1], shown
 
         holdfast.store.open_backend = opened
@@ -101,22 +155,27 @@ def run_child(work: Work, url: str, kill: tuple[int, str] | None = None) -> int:
 
 
 def kill_everywhere(
-    work: Work, fresh: Callable[[], str], *, in_turns: bool = False
+    work: Work, fresh: Callable[[], str], *, in_turns: bool = False, every_call: bool = False
 ) -> Iterator[Kill]:
     """Yields a store for each place that the work was killed at; `fresh` makes and prepares one.
 
     `in_turns`: on servers `make test` takes some of the places, and others after the next commit.
+    `every_call`: between any two calls of the backend, so everywhere some of the places at a turn.
     """
     first = fresh()
-    commits = run_child(work, first)
+    commits = run_child(work, first, every_call=every_call)
     assert commits, "expected an operation that commits"
     whens: tuple[Literal["before", "after"], ...] = ("before", "after")
     places = [(nth, when) for nth in range(1, commits + 1) for when in whens]
-    if in_turns and first.startswith(("postgresql:", "redis:")):
+    if every_call:
+        # After one call is before the next one, but for the last.
+        places = [(nth, "before") for nth in range(1, commits + 1)] + [(commits, "after")]
+        places = this_turn(places, EVERY_CALL_TURNS)
+    elif in_turns and first.startswith(SERVER_URLS):
         places = this_turn(places, min(TURNS, len(places)))
     for nth, when in places:
         url = fresh()
-        run_child(work, url, (nth, when))
+        run_child(work, url, (nth, when), every_call=every_call)
         yield Kill(url, nth, when, commits)
 
 

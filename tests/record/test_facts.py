@@ -370,7 +370,7 @@ def test_facts_killed_anywhere_agree_with_their_marks(durable: str, tmp_path: Pa
         facts.check("a")
         facts.withdraw("a")
 
-    for kill in kill_everywhere(work, lambda: new_url(durable, tmp_path)):
+    for kill in kill_everywhere(work, lambda: new_url(durable, tmp_path), in_turns=True):
         with holdfast.open(kill.url) as hf:
             chat = hf.conversation("c")
             done = [event.type for event in chat.history()]

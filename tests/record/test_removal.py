@@ -584,6 +584,42 @@ def test_a_kill_between_any_two_commits_leaves_one_life_or_the_other(
             assert hf.check().ok
 
 
+def _removes_once(url: str) -> None:
+    with open_dying(url) as hf:
+        hf.conversation("c").remove()
+
+
+def test_a_kill_between_any_two_calls_of_a_removal(durable: str, tmp_path: Path) -> None:
+    """Of the backend: leases, marks, heads, reads and the commit. Then it is removed again."""
+
+    def fresh() -> str:
+        url = new_url(durable, tmp_path)
+        with holdfast.open(url) as hf:
+            fill(hf.conversation("c"))
+        return url
+
+    for kill in kill_everywhere(_removes_once, fresh, every_call=True):
+        assert kill.commits > 8, "calls were not counted"
+        with holdfast.open(kill.url) as hf:
+            chat = hf.conversation("c")
+            is_there = chat.to_dict() == {"stage": "open"}
+            assert bool(names(hf)) == is_there, kill
+            assert any(mark.group == chat.name for mark in hf.marks("task")) == is_there, kill
+            chat.set("n", 2)
+            assert chat.to_dict() == ({"stage": "open", "n": 2} if is_there else {"n": 2})
+            said = ""
+            try:
+                chat.remove()
+            except UsageError as error:  # of a killed remover a server learns in time
+                said = str(error)
+            if said:
+                assert "try again in 10 s" in said
+                assert durable in ("redis", "postgresql"), kill
+            else:
+                assert names(hf) == []
+            assert hf.check().ok
+
+
 Act = Callable[[Scope], object]
 
 

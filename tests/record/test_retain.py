@@ -12,6 +12,7 @@ import holdfast
 from holdfast import Meta, Store
 from holdfast.backends.protocol import GONE, START
 from holdfast.core import retention
+from holdfast.core.compaction import put_base
 from holdfast.core.copy import copy_log
 from holdfast.core.retention import BLOBS, PENDING
 from holdfast.errors import LeaseLostError, LetGoError, NotFoundError, UsageError
@@ -137,6 +138,39 @@ def test_a_scope_that_was_closed_without_its_state_leaves_no_bytes(hf: Store) ->
     hf.refresh_tables()
     assert kept.to_dict() == {"n": 1}
     assert hf.check().findings == []
+
+
+def test_bases_and_summaries_go_with_the_state_and_the_messages(hf: Store) -> None:
+    """A closed scope keeps neither: both have by value what was dropped."""
+    chat = hf.conversation("c")
+    chat.set("n", CANARY)
+    for number in range(4):
+        chat.say(f"{CANARY} {number}")
+    chat.messages.summarise(f"{CANARY} in short")
+    chat.messages.compact(f"{CANARY} compacted", keep_last=1)
+    head = _head(hf, chat.name)
+    put_base(hf._log, chat.name, head, head.revision, lambda state: state)
+    last = chat.revision
+    chat.close(keep=False)
+    hf.retain(grace_s=0)
+    assert CANARY.encode() not in stored(hf)
+    with pytest.raises(LetGoError):
+        chat.at(last)
+    assert list(chat.messages.at(last)) == chat.messages.at(last).summaries() == []
+    assert hf.check().findings == []
+
+
+def test_the_messages_of_a_removed_scope_are_none_once_they_went(hf: Store) -> None:
+    chat = hf.conversation("c")
+    chat.say("one")
+    chat.messages.compact("in short", keep_last=0)
+    chat.messages.clear()
+    chat.restore(chat.set("n", 1))
+    last = chat.revision
+    chat.remove()
+    hf.retain(grace_s=0)
+    then = chat.messages.at(last)
+    assert list(then) == list(then.original()) == then.summaries() == []
 
 
 @pytest.mark.parametrize("slides", [False, True])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Context, Store
+from holdfast import Context, Store, interchange
 from holdfast.cli import main
 from holdfast.core.commit import CommitResult, ProposedCommit
 from holdfast.core.log import Log
@@ -165,3 +165,32 @@ def test_another_process_heeds_what_the_store_says(
     with holdfast.open(url) as hf:
         assert hf.conversation("a")["token"] == MARK
         assert hf.team("red").revision == 0
+
+
+@pytest.mark.parametrize("value", [CANARY, "x" * 70_000 + f" {CANARY}"], ids=["small", "large"])
+@pytest.mark.parametrize("mode", ["redact", "refuse"])
+def test_a_file_with_secrets_is_not_imported(tmp_path: Path, mode: Any, value: str) -> None:
+    """It cannot be redacted, because its events are linked by their bytes: nothing is written."""
+    with holdfast.open(tmp_path / "theirs", keys=tmp_path / "keys") as hf:
+        hf.team("red").set("token", value)
+        hf.team("blue").set("n", 1)
+        hf.team("blue").set("mail", "x" * 70_000, subject="ada")
+        with open(tmp_path / "red", "wb") as file:
+            interchange.export_scopes(hf, ["team/red", "team/blue"], file)
+        with open(tmp_path / "blue", "wb") as file:
+            interchange.export_scopes(hf, ["team/blue"], file)
+    with holdfast.open(tmp_path / "ours", secrets={"team/*": mode}) as hf:
+        with pytest.raises(holdfast.SecretError, match="what an import has") as raised:
+            interchange.import_scopes(hf, tmp_path / "red")
+        assert CANARY not in str(raised.value)
+        assert hf.scopes("team") == []
+        interchange.import_scopes(hf, tmp_path / "blue")
+        assert hf.team("blue").get("n") == 1
+    with (
+        holdfast.open(tmp_path / "warned", secrets="warn") as hf,
+        pytest.warns(holdfast.SecretWarning, match="what an import has"),
+    ):
+        interchange.import_scopes(hf, tmp_path / "red")
+    with holdfast.open(tmp_path / "off", secrets={"team/*": "off", "*": "refuse"}) as hf:
+        interchange.import_scopes(hf, tmp_path / "red")
+        assert hf.team("red").get("token") == value

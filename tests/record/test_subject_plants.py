@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import holdfast
 from holdfast import FolderKeys, Store
-from holdfast.backup import backup
-from holdfast.core import codec
+from holdfast.backup import backup, restore
+from holdfast.core import codec, cutting
+from holdfast.core.erased_ledger import Ledger
 from holdfast.core.log import Log
 from holdfast.core.sealing import Seal
 from holdfast.core.snapshot import Snapshots
@@ -79,6 +81,43 @@ def late_writes_are_refused(place: Path) -> None:
         raise AssertionError("a write for a subject that is being erased was accepted")
 
 
+def snapshots_of_a_text_go(place: Path) -> None:
+    with holdfast.open(place / "store", keys=place / "keys") as hf:
+        hf.team("red").set("n", WORD)
+        snapshots = hf._log.snapshots
+        snapshots._write("team/red", hf._log.newest("team/red"), snapshots._begin("x"))
+        hf.erase(match=WORD)
+        assert not hf._log.snapshots.revisions("team/red"), "a snapshot is left"
+
+
+def older_backups_stay_without(place: Path) -> None:
+    with holdfast.open(place / "store", keys=place / "keys") as hf:
+        hf.team("red").set("n", WORD)
+        backup(hf, place / "backup")
+        hf.erase(match=WORD)
+    with holdfast.open(place / "target", keys=place / "keys") as target:
+        restore(place / "backup", target)
+        assert target.team("red").get("n") != WORD, "a restore brings it back"
+
+
+def late_texts_go(place: Path) -> None:
+    real = cutting.cut
+    with holdfast.open(place / "store", keys=place / "keys") as hf:
+        hf.team("red").set("n", WORD)
+
+        def beside(*given: Any, **named: Any) -> Any:
+            cutting.cut = real
+            hf.team("blue").set("late", WORD)
+            return real(*given, **named)
+
+        cutting.cut = beside
+        try:
+            hf.erase(match=WORD)
+        finally:
+            cutting.cut = real
+        assert hf.team("blue").get("late") != WORD, "what was written meanwhile is left"
+
+
 def always_open() -> bool:
     """Opens sealed values for layers that keep what they read."""
     return False
@@ -93,6 +132,16 @@ def name_nothing(
 
 def forget_nothing(self: Snapshots, stream: str, until: int) -> None:
     """Leaves snapshots where they are."""
+
+
+def apply_nothing(self: Ledger, record: Any) -> None:
+    """Overlooks what the keys know to be erased."""
+
+
+def look_once(*given: Any, **named: Any) -> Any:
+    """Finds nothing in a second look."""
+    found = LOOK(*given, **named)
+    return replace(found, found={}) if "after" in named else found
 
 
 def never_held(self: Erasure, id: str) -> None:
@@ -112,9 +161,13 @@ def event_with_key(self: Seal, *args: Any) -> Any:
 
 
 RECORD = Seal.record
+LOOK = cutting.look
 EVERY_KEY: list[holdfast.SubjectKey] = []
 PLANTS: list[tuple[Any, str, Any, Callable[[Path], None]]] = [
     (Snapshots, "forget", forget_nothing, snapshots_go),
+    (Snapshots, "forget", forget_nothing, snapshots_of_a_text_go),
+    (Ledger, "applied", apply_nothing, older_backups_stay_without),
+    (cutting, "look", look_once, late_texts_go),
     (Erasure, "_held", never_held, holds_hold),
     (Seal, "seal", seal_by_place, bytes_move),
     (Seal, "record", event_with_key, backups_have_no_key),

@@ -16,10 +16,10 @@ from holdfast.testing import FakeClock
 from tests.servers.redis import PASSWORD, server
 
 FAKE, REAL = 0, 1
-_KEY = "test:clock"
+KEY = "test:clock"
 CLOCK = f"""
 local function now_us()
-  local moved = tonumber(redis.call('GET', '{_KEY}') or '0')
+  local moved = tonumber(redis.call('GET', '{KEY}') or '0')
   if moved > 1e15 then return moved end
   local time = redis.call('TIME')
   return time[1] * 1000000 + time[2] + moved
@@ -48,19 +48,19 @@ class Ground:
         `clock.set`, a jump of this host's wall clock, does not reach the server.
         """
         elapsed_us = clock.now_us()
-        self.clients[FAKE].set(_KEY, elapsed_us)
+        self.clients[FAKE].set(KEY, elapsed_us)
         advance = FakeClock.advance
 
         def moved(seconds: float) -> None:
             nonlocal elapsed_us
             advance(clock, seconds)
             elapsed_us += round(seconds * 1_000_000)
-            self.clients[FAKE].set(_KEY, elapsed_us)
+            self.clients[FAKE].set(KEY, elapsed_us)
 
         clock.advance = moved  # type: ignore[method-assign]
 
     def pass_time(self, seconds: float) -> None:
-        self.clients[REAL].incrby(_KEY, round(seconds * 1_000_000))
+        self.clients[REAL].incrby(KEY, round(seconds * 1_000_000))
 
 
 @cache

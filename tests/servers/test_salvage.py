@@ -5,6 +5,9 @@ And one digest of the same content on every kind of store.
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,9 +15,10 @@ import pytest
 import holdfast
 from holdfast import CorruptError, Store
 from holdfast.copy import copy, salvage
+from holdfast.core.event import Event
 from tests.servers import postgresql, redis
 from tests.servers.contents import fill
-from tests.servers.kinds import KINDS, SERVERS, url_of
+from tests.servers.kinds import KEPT, KINDS, SERVERS, url_of
 
 
 def _lose(store: Store, kind: str, stream: str, revision: int) -> None:
@@ -59,6 +63,67 @@ def test_a_server_that_has_lost_an_event_is_salvaged_into_files(kind: str, tmp_p
         assert new.team("a").state.to_dict() == {"n": 1}
         assert new.team("b").state.to_dict() == {"n": 4}
         assert new.team("c").state.to_dict() == {"both": 1}
+        assert new.check().ok
+
+
+def _damage(kind: str, place: Path, url: str) -> None:
+    """Damages the second event of team/a, in a store that nobody has open."""
+    if kind == "postgresql":
+        with holdfast.open(url) as store:
+            _lose(store, kind, "team/a", 2)
+    elif kind == "sqlite":
+        with contextlib.closing(sqlite3.connect(place / "one.db")) as database:
+            database.execute(
+                "UPDATE events SET payload = CAST(replace(payload, 'second', 'secund') AS BLOB) "
+                "WHERE instr(payload, CAST('second' AS BLOB))"
+            )
+            assert database.total_changes == 1
+            database.commit()
+    else:
+        [segment] = (place / "one" / "log").glob("*.jsonl")
+        text = segment.read_bytes()
+        assert text.count(b"second") == 1
+        segment.write_bytes(text.replace(b"second", b"secund"))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KEPT if kind != "redis"])
+def test_a_key_that_is_set_behind_damage_is_kept_and_the_damage_is_told(
+    kind: str, tmp_path: Path
+) -> None:
+    """Decision 0072: it is acknowledged without a fold, durable, and handed out by a salvage."""
+    url = url_of(kind, tmp_path, "one")
+    with holdfast.open(url) as hf:
+        for text in ("first", "second", "third"):
+            hf.team("a").set("n", text)
+        for n in range(80):
+            hf.team("b").set("large", "x" * 10_000 + str(n))  # files: an index says what is where
+    _damage(kind, tmp_path, url)
+    with holdfast.open(url) as hf:
+        assert hf.team("a").set("n", "behind") == 4
+        hf.team("a").messages.add("user", "behind too")
+        # Whatever needs the state says what is wrong, and writes nothing.
+        asks: list[Callable[[], object]] = [
+            lambda: hf.team("a").state,
+            lambda: hf.team("a").increment("count"),
+            lambda: hf.team("a").set(("deep", "path"), 1),
+            lambda: hf.team("a").restore(1),
+        ]
+        for ask in asks:
+            with pytest.raises(CorruptError):
+                ask()
+        assert not hf.check().ok
+    rest: list[Event] = []
+    with (
+        holdfast.open(url, read_only=True) as source,
+        holdfast.open(tmp_path / "new") as new,
+    ):
+        result = salvage(source, new, rest=rest.append)
+        [cut] = result.cut
+        assert (cut.stream, cut.revision) == ("team/a", 1)
+        assert new.team("a").to_dict() == {"n": "first"}
+        assert [one.revision for one in rest] == [3, 4, 5]
+        assert "behind" in str(rest[1].data)
+        assert "behind too" in str(rest[2].data)
         assert new.check().ok
 
 

@@ -25,6 +25,8 @@ from holdfast.cli.options import Options
 from holdfast.cli.prose import ProgramOptions
 from holdfast.cli.query import Question
 from holdfast.cli.runs import WaitOptions
+from tests.audit_keys import write_keys
+from tests.servers import postgresql
 from tests.skins.conftest import in_process
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -341,6 +343,14 @@ COMMANDS = {
     "subject export": ["subject", "export", "ada"],
     "subject erase": ["subject", "erase", "ada", "--yes"],
     "subject hold": ["subject", "hold", "ada"],
+    "erase": ["erase", "--match", "milk", "--dry-run"],
+    "audit export": ["audit", "export", "export.json", "--sign", "mine.pem"],
+    "tenant create": ["tenant", "create", "acme", "--quota", "team/*:events=9"],
+    "tenant list": ["tenant", "list"],
+    "tenant show": ["tenant", "show", "bolt"],
+    "tenant change": ["tenant", "change", "bolt", "--quota", "team/*:events=9"],
+    "tenant renew": ["tenant", "renew", "bolt"],
+    "tenant remove": ["tenant", "remove", "bolt", "--yes"],
     "key new": ["key", "new"],
     "key status": ["key", "status"],
     "key rotate": ["key", "rotate", "--store", "encrypted", "--store-key", KEY],
@@ -462,6 +472,14 @@ def test_every_document_has_the_documented_fields(
         cli("init", "--store", "encrypted", "--store-key", KEY)
     if verb.startswith("subject"):
         request.getfixturevalue("subjects_left")
+    if verb == "audit export":
+        write_keys(Path(), "mine")
+    if verb == "tenant renew":  # of tenants with passwords, which are those of a server
+        running = postgresql.server(postgresql.NEWEST)
+        running.create_database("renewed")
+        request.getfixturevalue("monkeypatch").setenv("HOLDFAST_STORE", running.url("renewed"))
+    if verb.startswith("tenant"):
+        cli("tenant", "create", "bolt")
     code = int(verb == "migrate")  # --check has found one
     printed = cli(*COMMANDS[verb], "--json", code=code).document
     documented = example(SECTIONS[verb])

@@ -71,6 +71,19 @@ def test_a_copy_a_backup_and_a_salvage_take_keys(cli: Any, here: Path) -> None:
         assert not any(b"CANARY" in path.read_bytes() for path in files)
 
 
+def test_a_restore_that_is_refused_makes_no_store(cli: Any, here: Path) -> None:
+    key = ["--store-key", "env:MINE"]
+    cli("init", *key)
+    cli("set", "team/red", "word", "here", *key)
+    cli("backup", "saved", *key)
+    absent = cli("backup", "restore", "saved", "new", "--scope", "team/none", *key, code=3)
+    assert 'no scope "team/none"' in absent.err
+    assert "no store key" in cli("backup", "restore", "saved", "new", code=22).err
+    assert not (here / "new").exists()
+    cli("backup", "restore", "saved", "new", "--scope", "team/red", "--to-key", "env:MINE")
+    assert cli("get", "team/red", "word", "--store", "new", *key).out == "here\n"
+
+
 def test_a_new_key_is_one(cli: Any) -> None:
     printed = cli("key", "new").out.strip()
     assert holdfast.StoreKey(bytes.fromhex(printed)).id

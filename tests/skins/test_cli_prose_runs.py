@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import pytest
 
 import holdfast
+from tests.skins.test_cli_process import heed_interrupts
 
 PROGRAM = """input who: "For whom?"
 agent critic:
@@ -337,7 +338,10 @@ def test_ctrl_c_leaves_a_program_that_goes_on(place: Path, cli: Any):
     Path("slow.json").write_text(json.dumps({"sessions": [{"match": "Improve 1", "delay": 60}]}))
     words = ["prose", "run", "a.prose", "who=ada", "--id", "one", "--script", "slow.json"]
     child = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", *words], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "holdfast", *words],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_interrupts,
     )
     try:
         while not os.path.exists("store") or "repeat[1]/session" not in str(seen_of("one")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -54,3 +55,65 @@ def test_an_erasure_that_is_not_confirmed_erases_nothing(
     monkeypatch.setattr("holdfast.cli.subjects.confirm_removal", lambda *_: False)
     assert "nothing was erased" in cli("subject", "erase", "ada").out
     assert [row[0] for row in cli("subject", "list").rows][:2] == ["ada", "bob"]
+
+
+def test_what_is_written_by_hand_can_be_a_subject_s(place: Path, cli: Any) -> None:
+    """A value, a message, a fact and an event of a subject in a scope of others."""
+    cli("set", "team/red", "mail", "CANARY-91", "--subject", "bob", "--key", "CANARY-91 key")
+    cli("say", "team/red", "CANARY-91", "--subject", "bob")
+    cli("fact", "team/red", "phone", "CANARY-91", "--subject", "bob")
+    cli("event", "record", "team/red", "met", '{"who": "CANARY-91"}', "--subject", "bob")
+    assert cli("get", "team/red", "mail").out.strip() == "CANARY-91"
+    assert "team/red" in cli("subject", "show", "bob").out
+    assert "need a value to state" in cli("fact", "team/red", "x", "--subject", "bob", code=2).err
+    for path in (place / "store").rglob("*"):
+        assert not path.is_file() or b"CANARY-91" not in path.read_bytes()
+    cli("subject", "erase", "bob", "--yes")
+    assert cli("get", "team/red", "mail").out.strip() == "[erased]"
+    assert "CANARY" not in cli("messages", "team/red", "--json").out
+    assert "[erased]" in cli("messages", "team/red").out
+
+
+def test_a_text_and_a_scope_are_erased(
+    place: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with holdfast.open(place / "store") as hf:
+        hf.team("notes").set("call", {"who": "Grace Hopper", "about": "an order"})
+        hf.team("old").set("n", 1)
+    assert "--match, --scope" in cli("erase", code=2).err
+    assert "for --match" in cli("erase", "--scope", "team/old", "--dry-run", code=2).err
+    assert "--yes" in cli("erase", "--match", "Grace Hopper", code=2).err
+    assert "3 to 10000" in cli("erase", "--match", "ab", "--yes", code=2).err
+    planned = cli("erase", "--match", "grace hopper", "--ignore-case", "--dry-run")
+    assert "would be erased: 1 events" in planned.out
+    assert any("not looked at" in text for text in cli(
+        "erase", "--match", "Grace Hopper", "--dry-run", "--json"
+    ).document["erased"][0]["beyond"])  # fmt: skip
+    monkeypatch.setattr("sys.stdin", io.StringIO("Grace Hopper\n"))
+    [erased] = cli("erase", "--match", "-", "--yes", "--json").document["erased"]
+    assert [(one["scope"], one["outcome"], one["revisions"]) for one in erased["scopes"]] == [
+        ("team/notes", "anonymised", "1")
+    ]
+    assert cli("get", "team/notes", "call.who").out.strip() == "[erased]"
+    assert "is erased: 1 events" in cli("erase", "--scope", "team/old", "--yes").out
+    monkeypatch.setattr("holdfast.cli.subjects.confirm_removal", lambda *_: False)
+    assert "nothing was erased" in cli("erase", "--match", "order").out
+    assert cli("check").code == 0
+
+
+def test_a_run_of_a_subject_is_started(place: Path, cli: Any) -> None:
+    code = place / "subject_answers.py"
+    code.write_text(
+        "import holdfast\n\n@holdfast.run\ndef answer(ctx, name):\n    return f'Dear {name}'\n"
+    )
+    ended = cli("runs", "start", str(code), "CANARY-3d", "--subject", "eve")
+    assert "Dear CANARY-3d" in ended.out
+    assert "may tell" in cli("runs", "start", str(code), "x", "--subject", "eve", "--id", "eve",
+                             code=2).err  # fmt: skip
+    assert "run/" in cli("subject", "show", "eve").out
+    for path in (place / "store").rglob("*"):
+        assert path.is_dir() or b"CANARY-3d" not in path.read_bytes()
+    program = place / "p.prose"
+    program.write_text('output x = "CANARY-3d"\n')
+    shown = ("--views", str(place / "v"))
+    assert "in clear" in cli("prose", "run", str(program), "--subject", "eve", *shown, code=2).err

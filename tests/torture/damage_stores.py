@@ -81,6 +81,10 @@ def furnish(store: Store, size: Size) -> None:
             tx.scope(store.global_()).set("n", number)
             tx.mark("todo", f"mark {number}", priority=2)
     store.conversation("c0").set("document", "long text " * 7000)
+    with store.commit() as tx:  # two full leaves, each with a long item: they are kept in a block
+        for n in range(70):
+            item = f"item {n * 7919 % 1000}" + (" and so on" * 8 if n % 32 == 0 else "")
+            tx.scope(store.conversation("long")).append("items", item)
     store.lease("lease", ttl_s=1e6)
 
 

@@ -43,9 +43,11 @@ from holdfast.backends.protocol import Found, Lease, Mark
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.backends.sqlite.batch import SqliteBatch
 from holdfast.backends.sqlite.leases import SqliteMarks
+from holdfast.core import mark_ends
 from holdfast.core.codec import Thawable
 from holdfast.core.commit import ReadGuard
 from holdfast.core.event import Change
+from holdfast.core.key_ends import KeyEnds
 from holdfast.errors import HoldfastError
 from holdfast.store import Store
 from holdfast.testing import FakeClock
@@ -85,6 +87,8 @@ KEYS = st.sampled_from([None, None, None, "k1", "k2"])
 OFFSETS = st.sampled_from([None, None, None, 0, -1, 1])
 CHECKPOINTS = st.sampled_from([None, None, "p", "q"])
 OWNERS = st.sampled_from(["w1", "w2"])
+VISITS = st.sampled_from(["v1", "v2", "v3"])
+"""Scopes that end by themselves."""
 
 
 class UnsyncedDisk(Disk):
@@ -167,6 +171,18 @@ class LockStep(RuleBasedStateMachine):
     def increment(self, scope: str, path: Any, by: float, **guards: Any) -> None:
         given = self._guards(scope, name=None, **guards)
         self.all(lambda store: store.scope(scope).increment(path, by, **given))
+
+    @rule(scope=SCOPES, path=PATHS, value=VALUES, how=st.sampled_from(["diff", "default"]))
+    def set_less(self, scope: str, path: Any, value: Any, how: str) -> None:
+        """Stores what differs from what is there, or only where nothing is there."""
+
+        def do(store: Store) -> Any:
+            found = store.scope(scope)
+            if how == "diff":
+                return found.set(path, _full(value), diff=True)
+            return found.set_default(path, _full(value))
+
+        self.all(do)
 
     @rule(scopes=st.lists(SCOPES, min_size=1, max_size=3, unique=True), value=VALUES, key=KEYS)
     def commit(self, scopes: list[str], value: Any, key: str | None) -> None:
@@ -303,6 +319,51 @@ class LockStep(RuleBasedStateMachine):
 
         self.all(do)
 
+    # --- what ends by itself -------------------------------------------------------------------
+
+    @rule(scope=SCOPES, path=PATHS, value=VALUES, ttl_s=st.sampled_from([0.5, 5, 20]), key=KEYS)
+    def set_ending(self, scope: str, path: Any, value: Any, ttl_s: float, key: str | None) -> None:
+        full = _full(value)
+        self.all(lambda store: store.scope(scope).set(path, full, ttl_s=ttl_s, key=key))
+
+    @rule(id=VISITS, slides=st.booleans(), key=KEYS)
+    def visit(self, id: str, slides: bool, key: str | None) -> None:
+        """Writes to a scope that ends, which may have begun otherwise, or have ended."""
+
+        def do(store: Store) -> Any:
+            chat = store.conversation(id, ttl_s=5, slides=slides)
+            with store.commit() as tx:
+                tx.scope(chat).increment("n")
+                tx.mark("i", "of a visit")
+            return chat.expires_at
+
+        self.all(do)
+
+    @rule(id=VISITS)
+    def touch(self, id: str) -> None:
+        self.all(lambda store: store.conversation(id).touch())
+
+    @rule(id=VISITS)
+    def read_visit(self, id: str) -> None:
+        self.all(lambda store: (store.conversation(id).to_dict(), store.conversation(id).revision))
+
+    @rule(key=st.sampled_from(["m", "n"]), ttl_s=st.sampled_from([0.5, 5]))
+    def mark_ending(self, key: str, ttl_s: float) -> None:
+        def do(store: Store) -> None:
+            with store.commit() as tx:
+                tx.mark("i", key, ttl_s=ttl_s)
+
+        self.all(do)
+
+    @rule()
+    def marks(self) -> None:
+        self.all(lambda store: list(store.marks("i")))
+
+    @rule()
+    def sweep(self) -> None:
+        """Clears the marks that have ended, as a recovery does."""
+        self.all(lambda store: (mark_ends.sweep(store._log), store._log.marks.list("i")))
+
     @rule(seconds=st.sampled_from([0.0, 1.0, 11.0]))
     def time_passes(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -354,6 +415,46 @@ class LockStep(RuleBasedStateMachine):
             events = [(e.stream, e.revision, e.type, e.link, e.key) for e in store.follow_events()]
             names = [found for scope in store.scopes() for found in scope.checkpoints()]
             return events, names, store.marks()
+
+        self.all(do)
+
+    @rule(scope=SCOPES, backwards=st.booleans(), removed=st.booleans())
+    def walk(self, scope: str, backwards: bool, removed: bool) -> None:
+        """Every state from one fold, and each is what `at` says."""
+
+        def do(store: Store) -> Any:
+            found = store.scope(scope)
+            walked = list(found.states(newest_first=backwards, removed=removed))
+            for one in walked[:3]:
+                assert one.state.to_dict() == found.at(one.revision).to_dict()
+            return [(one.revision, ascii(one.state.to_dict())) for one in walked]
+
+        self.all(do)
+
+    @rule(limit=st.integers(1, 3), backwards=st.booleans(), prefix=st.sampled_from(["", "f", "c"]))
+    def pages(self, limit: int, backwards: bool, prefix: str) -> None:
+        """Page by page: scopes, and every event once."""
+
+        def do(store: Store) -> Any:
+            names: list[str] = []
+            after: Any = None
+            while True:
+                page = store.scopes("conversation", prefix=prefix, after=after, limit=limit)
+                names += [one.name for one in page]
+                if not page.more:
+                    break
+                after = page.cursor
+            links: list[bytes] = []
+            place: Any = None
+            while True:
+                side = {"before" if backwards else "after": place} if place is not None else {}
+                events = store.events(newest_first=backwards, limit=limit * 20, **side)
+                links += [one.link for one in events]
+                if not events.more:
+                    break
+                place = events.cursor
+            assert sorted(links) == sorted({one.link for one in store.follow_events()})
+            return names, links
 
         self.all(do)
 
@@ -457,6 +558,38 @@ def fenced_by_owner() -> AbstractContextManager[None]:
     return replaced((FileLeases, "fence_holds", holds))
 
 
+def judged_too_early() -> AbstractContextManager[None]:
+    """On SQLite, ends are judged by a clock that is three seconds ahead: those that slide, too."""
+    now_us = SqliteBackend.now_us
+
+    def ahead(backend: Any, stream: str) -> int:
+        return now_us(backend, stream) + 3_000_000
+
+    return replaced((SqliteBackend, "now_us", ahead))
+
+
+def values_for_ever() -> AbstractContextManager[None]:
+    """On files, readers see values that have ended."""
+    shown = KeyEnds.shown
+
+    def lasting(key_ends: Any, state: Any, stream: str) -> Any:
+        if isinstance(key_ends._backend, FilesBackend):
+            return state
+        return shown(key_ends, state, stream)
+
+    return replaced((KeyEnds, "shown", lasting))
+
+
+def marks_for_ever() -> AbstractContextManager[None]:
+    """On SQLite, marks are found that have ended."""
+    is_over = mark_ends._is_over
+
+    def lasting(log: Any, end: Mark) -> bool:
+        return not isinstance(log._backend, SqliteBackend) and is_over(log, end)
+
+    return replaced((mark_ends, "_is_over", lasting))
+
+
 def guards_ignored() -> AbstractContextManager[None]:
     """What a commit has read may change before it is written."""
 
@@ -481,6 +614,9 @@ def key_of_the_first_only() -> AbstractContextManager[None]:
 
 PLANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "guards-ignored": guards_ignored,
+    "judged-too-early": judged_too_early,
+    "values-for-ever": values_for_ever,
+    "marks-for-ever": marks_for_ever,
     "key-of-the-first-only": key_of_the_first_only,
     "key-forgotten": key_forgotten,
     "name-too-early": name_too_early,

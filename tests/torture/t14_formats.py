@@ -58,14 +58,19 @@ def snapshot(place: Path) -> dict[str, bytes]:
 def reads(name: str, which: str, place: Path, *, read_only: bool = False) -> int:
     """Opens it and compares everything."""
     url = unpack(name, which, place)
-    with holdfast.open(url, clock=FakeClock(seed=2), create=False, read_only=read_only) as store:
+    clock = FakeClock(seed=2)
+    if name.endswith("-ends"):
+        clock.advance(10**8)  # what it says of ends is as of when they have come
+    with holdfast.open(url, clock=clock, create=False, read_only=read_only) as store:
         found, expected = json.loads(json.dumps(describe(store))), expected_of(name)
         for part, wanted in expected.items():
             if found[part] != wanted:
                 raise Broken(f"{part} of {name} differ:\n  found {found[part]}\n  not {wanted}")
         _compare_by_hand(store)
-        if not name.endswith("-1"):
+        if name.endswith("-2"):
             _compare_meta(store)
+        elif name.endswith("-ends"):
+            _compare_ends(store)
     return len(expected["events"])
 
 
@@ -94,6 +99,27 @@ def _compare_by_hand(store: holdfast.Store) -> None:
     }
     if wrong := [what for what, is_so in holds.items() if not is_so]:
         raise Broken(f"not as it was written: {', '.join(wrong)}")
+
+
+def _compare_ends(store: holdfast.Store) -> None:
+    """Compares what has ended, and what has not, with what was written by hand."""
+    team, chat = store.team("ends"), store.conversation("ends")
+    ends = team.ends_at("renewed")
+    holds = {
+        "shown": team.to_dict()
+        == {
+            "stays": 1,
+            "deep": {"far": "until 3023"},
+            "renewed": 2,
+            "lasts": 2,
+            "log": ["which takes away what has ended"],
+        },
+        "ends": ends is not None and ends.year > 3000 and team.ends_at("lasts") is None,
+        "old": team.at(1) == {"stays": 1} and "hidden" in team.at(team.revision),
+        "let go": chat.to_dict() == {"log": [1]} and chat.at("given") == {},
+    }
+    if wrong := [what for what, is_so in holds.items() if not is_so]:
+        raise Broken(f"ends are not as they were written: {', '.join(wrong)}")
 
 
 def _compare_meta(store: holdfast.Store) -> None:

@@ -10,8 +10,11 @@ import pytest
 
 import holdfast
 from holdfast import LetGoError, RetentionPolicy, Store
+from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.protocol import GONE
 from holdfast.core.event import BASE, based_payload, point_of
 from holdfast.core.limits import Quota
+from holdfast.core.retention import PENDING, _Run
 from holdfast.errors import ConflictError, CorruptError
 
 KEEP = [RetentionPolicy("team/*", types=["state"], count=2)]
@@ -151,3 +154,87 @@ def test_a_state_that_goes_while_it_is_folded_is_asked_for_again(
         monkeypatch.setattr(other._log, "_load", gone)
         with pytest.raises(LetGoError):
             other._log.newest("team/a")
+
+
+# --- a run that ended in the middle ---------------------------------------------------------------
+
+
+def cut_off(hf: Store, monkeypatch: pytest.MonkeyPatch, where: Any, name: str) -> None:
+    """Compacts, and is ended right before a call."""
+
+    def die(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
+        broken.setattr(where, name, die)
+        hf.retain(policies=KEEP, grace_s=0)
+
+
+def gone(hf: Store, id: str) -> list[int]:
+    """Returns the revisions of a team that have no data any more."""
+    records = hf._log.read(f"team/{id}", after=0)
+    return [one.revision for one in records if one.payload == GONE]
+
+
+@pytest.fixture
+def new() -> Iterator[Store]:
+    with holdfast.open("memory:") as store:
+        for number in range(8):
+            store.team("a").set("n", number)
+            store.team("a").append("list", {"number": number})
+            if number == 3:
+                store.team("a").checkpoint("middle")
+        yield store
+
+
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [(_Run, "_tell_all"), (MemoryBackend, "rewrite"), (_Run, "_collect_blobs")],
+    ids=["told", "rewritten", "done"],
+)
+def test_what_a_base_stands_for_goes_also_after_a_run_that_was_ended(
+    new: Store, where: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it is told: a base is written once more. After it: what was told goes."""
+    whole = new.team("a").to_dict()
+    cut_off(new, monkeypatch, where, name)
+    new._log.folds.states.clear()
+    assert new.team("a").to_dict() == whole
+    new.retain(policies=KEEP, grace_s=0)
+    assert gone(new, "a") == [1, 3, 5, 7, 10, 12, 14]  # the events of the list's items stay
+    assert new._log.marks.list(PENDING) == []
+    assert new.retain(policies=KEEP, grace_s=0).events == 0
+    new._log.folds.states.clear()
+    assert new.team("a").to_dict() == whole
+    assert new.check().findings == []
+
+
+def test_what_was_told_stays_where_a_fork_or_a_hold_came_first(
+    new: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_off(new, monkeypatch, MemoryBackend, "rewrite")
+    new.hold("team/a", "asked for")
+    assert new.retain(policies=KEEP, grace_s=0).held == ["team/a"]
+    assert gone(new, "a") == []
+    new.unhold("team/a")
+    fork = new.team("a").fork("f", at="middle")
+    new.retain(policies=KEEP, grace_s=0)
+    assert gone(new, "a") == [10, 12, 14]
+    assert fork.at(3)["n"] == 1
+    assert new.check().findings == []
+
+
+def test_a_base_that_stands_for_nothing_more_is_passed_by(
+    new: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs in a row are ended before they tell; then there is one more change."""
+    for _ in range(2):
+        cut_off(new, monkeypatch, _Run, "_tell_all")
+    new.team("a").set("n", 99)
+    new.retain(policies=KEEP, grace_s=0)
+    assert gone(new, "a")[:7] == [1, 3, 5, 7, 10, 12, 14]
+    new.team("a").set("n", 100)
+    new.team("a").set("n", 101)
+    new.retain(policies=KEEP, grace_s=0)
+    assert new.team("a").at(new.team("a").revision)["n"] == 101
+    assert new.check().findings == []

@@ -11,6 +11,7 @@ import pytest
 
 import holdfast
 from holdfast.core import keystore
+from holdfast.core.key_place import to_keys
 from holdfast.core.keystore import (
     CommandKeys,
     FolderKeys,
@@ -18,7 +19,6 @@ from holdfast.core.keystore import (
     default_folder,
     encode_key,
     is_pseudonym,
-    to_keys,
 )
 from holdfast.errors import CorruptError, UnavailableError, UsageError
 
@@ -152,19 +152,41 @@ def test_where_keys_are_is_said_by_the_caller_or_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOLDFAST_KEYS", str(tmp_path / "named"))
-    assert default_folder() == tmp_path / "named"
+    assert repr(to_keys(None)) == f"<FolderKeys {tmp_path / 'named'}>"
+    monkeypatch.setenv("HOLDFAST_KEYS", f"sqlite:{tmp_path / 'keys.db'}")
+    assert repr(to_keys(None)) == f"<TableKeys sqlite:{tmp_path / 'keys.db'}>"
     monkeypatch.delenv("HOLDFAST_KEYS")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     assert default_folder() == tmp_path / "holdfast" / "keys"
+    assert repr(to_keys(None)) == f"<FolderKeys {default_folder()}>"
     monkeypatch.delenv("XDG_DATA_HOME")
     assert default_folder().parts[-4:] == (".local", "share", "holdfast", "keys")
     mine = FolderKeys(tmp_path)
     assert to_keys(mine) is mine
-    assert isinstance(to_keys(None), FolderKeys)
-    assert isinstance(to_keys(str(tmp_path)), FolderKeys)
-    assert isinstance(to_keys("command:vault keys"), CommandKeys)
+    for text in (str(tmp_path), f"file:{tmp_path}", f"files://{tmp_path}"):
+        assert repr(to_keys(text)) == f"<FolderKeys {tmp_path}>"
+    assert repr(to_keys(tmp_path)) == f"<FolderKeys {tmp_path}>"
+    assert isinstance(to_keys("command:'my vault' keys"), CommandKeys)
+    assert repr(to_keys("command:'my vault' keys")) == "<CommandKeys my vault>"
     with pytest.raises(UsageError, match="found 7"):
         to_keys(7)
+
+
+@pytest.mark.parametrize("url", ["redis://h/0", "rediss://:pw@h/0", "unix:///s", "memory:"])
+def test_places_where_no_key_can_be_destroyed_are_refused(url: str) -> None:
+    with pytest.raises(UsageError, match=r"which (is Redis|would forget)") as raised:
+        to_keys(url)
+    assert "pw" not in str(raised.value)
+
+
+def test_a_place_that_is_none_makes_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for url in ("s3://bucket/keys", "mysql://h/db", "sqlite:", "keyring:", "command:"):
+        with pytest.raises(UsageError):
+            to_keys(url)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_keys_inside_the_store_are_refused(tmp_path: Path) -> None:
@@ -172,41 +194,6 @@ def test_keys_inside_the_store_are_refused(tmp_path: Path) -> None:
         hf.team("red").set("n", 1)
         with pytest.raises(UsageError, match="inside the store"):
             hf.pseudonym("ada")
-
-
-VAULT = """
-import sys
-from holdfast import FolderKeys
-from holdfast.core.keystore import encode_key
-keys, (verb, *words) = FolderKeys(sys.argv[1]), sys.argv[2:]
-if verb == "list":
-    print("[" + ",".join(encode_key(one).decode() for one in keys.subjects()) + "]")
-elif verb == "erased":
-    print("true" if keys.is_erased(*words) else "false")
-elif verb == "destroy":
-    keys.destroy(*words)
-elif verb == "pseudonym":
-    print(keys.pseudonym(*words))
-elif (found := getattr(keys, verb)(*words)) is not None:
-    print(encode_key(found).decode())
-"""
-
-
-def test_a_command_keeps_keys(tmp_path: Path) -> None:
-    script = tmp_path / "vault.py"
-    script.write_text(VAULT)
-    keys = CommandKeys([sys.executable, str(script), str(tmp_path / "keys")])
-    ada = keys.make("ada")
-    assert ada == keys.find("ada") == keys.get(ada.id) == FolderKeys(tmp_path / "keys").find("ada")
-    assert keys.subjects() == [ada]
-    assert keys.has(ada.id)
-    assert is_pseudonym(keys.pseudonym("ada"))
-    assert not keys.is_erased(ada.id)
-    keys.destroy(ada.id)
-    assert keys.is_erased(ada.id)
-    assert keys.find("ada") is None
-    assert keys.subjects() == []
-    assert "vault" not in repr(keys)
 
 
 def test_a_command_that_fails_or_talks_nonsense_is_an_error(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def table(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_streams_of_layers_are_reserved():
     assert reserved_prefixes() == {
         *("group", "inbox", "lease", "node", "policy", "retention", "rewind", "run"),
-        *("encryption", "git", "store", "subject"),
+        *("encryption", "git", "marks", "store", "subject"),
     }
     with (
         holdfast.open("memory:", levels={"run": "workflow"}) as hf,

@@ -10,7 +10,14 @@ import pytest
 import holdfast
 from holdfast import DiskWatch, LimitError, Quota, UsageError
 from holdfast.core import limits
-from holdfast.core.limits import Limits, bound_of, check_size, local_places
+from holdfast.core.limits import (
+    Limits,
+    bound_of,
+    check_size,
+    local_places,
+    quota_settings,
+    quotas_of,
+)
 
 LARGE = "x" * 100_000
 
@@ -35,6 +42,12 @@ def test_bounds_of_a_disk_are_bytes_or_a_part() -> None:
     for given in ("x%", "0%", "100%", "%"):
         with pytest.raises(UsageError, match="part of the disk"):
             DiskWatch(warn=given)
+
+
+def test_quotas_are_stored_as_settings() -> None:
+    quotas = [Quota("team/*", events=3), Quota("conversation/*", bytes="2kB")]
+    assert quotas_of(quota_settings(quotas)) == quotas
+    assert quotas_of({}) == []
 
 
 def test_a_quota_that_is_none_is_refused() -> None:
@@ -171,12 +184,19 @@ def test_a_store_that_is_on_no_disk_of_this_host_is_not_watched(disk: Disk) -> N
     assert disk.looks == 0
     mixed = {
         "levels": {
-            "team": {"kind": "files", "place": "/a"},
-            "*": {"kind": "sqlite", "place": "/b.db"},
+            "team": {"kind": "files", "place": "/a", "path": "/a"},
+            "*": {"kind": "sqlite", "place": "sqlite:/b.db", "path": "/b.db"},
             "run": {"kind": "redis", "place": "redis://h"},
         }
     }
     assert local_places(mixed) == ["/a", "/b.db"]
+
+
+def test_the_disk_of_a_sqlite_store_is_looked_at(tmp_path: Path) -> None:
+    """By its path: its URL is none, and the first write failed with FileNotFoundError."""
+    with holdfast.open(f"sqlite:{tmp_path / 'state.db'}", disk_watch=DiskWatch()) as hf:
+        hf.team("t").set("n", 1)
+        assert hf.team("t").get("n") == 1
 
 
 def test_the_fullest_disk_counts(disk: Disk) -> None:

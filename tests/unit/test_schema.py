@@ -268,7 +268,7 @@ class Order(msgspec.Struct):
 
 
 def test_aliases_of_fields_within_others():
-    """VIC-30: a field that was renamed inside another one, and one inside a field that was."""
+    """VIC-29: a field that was renamed inside another one, and one inside a field that was."""
     aliases = {"customer.mail": "customer.email", "client": "customer", "notes.a": "notes.b"}
     aliases["notes.x.a"] = "notes.x.b"
     one = Schema(Order, "conversation", version=1, aliases=aliases)

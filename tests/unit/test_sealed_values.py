@@ -59,8 +59,6 @@ def test_what_is_not_one_value_is_refused(red: Scope) -> None:
     ):
         with pytest.raises(UsageError, match="sealed as a whole"):
             change()
-    with pytest.raises(UsageError, match="foreign_id"):
-        red.messages.add("user", "x", foreign_id="theirs", subject="ada")
     mine = red._like("team", "mine", None)
     red._log.give_to(mine.name, "bob")
     mine.set("n", 1, subject="bob")  # all of it is his
@@ -274,3 +272,25 @@ def test_a_schema_that_is_elsewhere_looks_at_no_sealed_value(tmp_path: Path, key
     with holdfast.open("memory:", keys=keys, schemas=[schema]) as hf:
         hf.team("red").set("a", 1, subject="ada")
         assert hf.team("red").get("a") == 1
+
+
+def test_a_commit_over_scopes_seals_each_value_for_its_subject(tmp_path: Path, keys: Path) -> None:
+    """In a scope of the subject's own nothing is sealed twice; large values are sealed blobs."""
+    with holdfast.open(tmp_path / "two", keys=keys, clear_ids=True) as hf:
+        own, red = hf.team("own", subject="ada"), hf.team("red")
+        with hf.commit() as tx:
+            tx.scope(own).set("n", "mine", subject="ada")
+            tx.scope(red).set("small", "mine", subject="ada")
+            tx.scope(red).set("middle", "mine" * 15_000, subject="ada")
+            tx.scope(red).set("large", "mine" * 20_000, subject="bob")
+            tx.scope(red).append("list", "open")
+            tx.scope(red).set_default("default", 1, subject="bob")
+        assert own.to_dict() == {"n": "mine"}
+        assert (red.state["middle"], red.state["large"]) == ("mine" * 15_000, "mine" * 20_000)
+        assert len(hf._log.blobs.names()) == 1
+        [record] = hf._log._backend.read("team/red")
+        assert len(set(codec.subjects_in(record.payload))) == 2
+        with pytest.raises(UsageError, match="another subject's"), hf.commit() as tx:
+            tx.scope(own).update({"n": 1}, subject="bob")
+        mark = hf._log.find_marks("subject.erasing")
+        assert hf._log.closed_marks("team/red", tuple(mark), None) == ()

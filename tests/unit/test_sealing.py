@@ -296,3 +296,35 @@ def test_a_list_of_a_subject_is_read_whole_by_who_opens_it_afresh(
         assert hf.team("red", subject="ada").to_dict() == {"items": items}
         rows = hf._log._payloads("team/red", 0, 200)
         assert [json.loads(payload)[0][2] for _, payload, _ in rows] == items
+
+
+def test_a_stream_is_given_to_whose_another_is(tmp_path: Path) -> None:
+    """What a layer derives from a subject's scope begins as the subject's, or stays as it is."""
+    with holdfast.open(tmp_path / "given", keys=tmp_path / "k2", clear_ids=True) as hf:
+        own = hf.team("own", subject="ada")
+        own.set("n", 1)
+        hf.team("clear").set("n", 1)
+        for other, stream in (
+            ("team/clear", "team/a"),
+            ("team/own", "team/b"),
+            ("team/own", "team/clear"),
+        ):
+            hf._log.give_as(stream, other)
+        for name in ("a", "b", "clear"):
+            hf.team(name).set("m", 1)
+        assert [hf.team(name).subject for name in ("a", "b", "clear")] == [None, own.subject, None]
+
+
+def test_a_retain_without_keys_looks_at_what_is_stored(tmp_path: Path) -> None:
+    """A scope whose newest event is a restore may have been closed before; that it must open."""
+    with holdfast.open(tmp_path / "kept", keys=tmp_path / "k3", clear_ids=True) as hf:
+        plain = hf.team("plain")
+        first = plain.set("n", 1)
+        plain.set("n", 2)
+        plain.restore(first)
+        hf.team("own", subject="ada").set("n", 1)
+        hf.team("gone", subject="ada").set("n", 1)
+        hf.team("gone").remove()
+    with holdfast.open(tmp_path / "kept", keys=tmp_path / "none") as hf:
+        assert [one.scope for one in hf.retain(grace_s=0).scopes] == ["team/gone"]
+        assert hf.team("plain").get("n") == 1

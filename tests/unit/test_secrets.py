@@ -227,3 +227,15 @@ def test_a_store_that_cannot_say_it_is_opened_all_the_same(
         hf.team("red").set("token", TOKEN)
         assert TOKEN not in hf.team("red")["token"]
         assert "secrets cannot be read" in caplog.text
+
+
+def test_what_comes_from_another_store_is_refused_or_told() -> None:
+    """It cannot be redacted: its event is linked by these bytes."""
+    redactor = Redactor({"team/*": "redact", "run/*": "warn", "task/*": "off"})
+    text = b'{"token":"ghp_' + b"Zq7Kx2" * 6 + b'"}'
+    with pytest.raises(SecretError, match="what an import has"):
+        redactor.check_foreign(text, "team/red")
+    with pytest.warns(SecretWarning, match="what an import has"):
+        redactor.check_foreign(text, "run/1")
+    redactor.check_foreign(text, "task/1")
+    redactor.check_foreign(b'{"n":1}', "team/red")

@@ -10,7 +10,7 @@ import pytest
 from msgspec import Raw
 
 import holdfast
-from holdfast.core import codec, snapshot
+from holdfast.core import codec, item_copies, snapshot
 from holdfast.core.snapshot import pack, unpack
 from holdfast.core.tree import (
     EMPTY,
@@ -241,6 +241,7 @@ def test_item_of_an_event_may_be_a_blob() -> None:
 
 
 def test_large_text_is_compressed() -> None:
+    """VIC-30: and who reads it need not know."""
     stream = Stream()
     stream.add(set_op("a", {"text": "abc" * 5000}))
     packed = pack(stream.root)
@@ -314,7 +315,7 @@ def test_those_that_have_a_snapshot_are_found_by_one_list(
         log = hf._log
         objects = log._backend.objects
         for name in ("team/a", "team/b"):
-            objects.put("snapshot", f"{snapshot._prefix(name)}{1:016d}", b"x")
+            objects.put("snapshot", f"{item_copies.folder_of(name)}{1:016d}", b"x")
         assert log.snapshots.having(["team/a", "team/c", "team/b"]) == ["team/a", "team/b"]
 
         def unreadable(*_: object, **__: object) -> list[str]:

@@ -11,9 +11,11 @@ import pytest
 
 from holdfast.backends.protocol import Finding, Gap, Mark, Record
 from holdfast.backends.sqlite import SqliteBackend, inspection
+from holdfast.backends.sqlite import backend as sqlite_backend
 from holdfast.backends.sqlite.opening import PAGE_BYTES
 from holdfast.backends.sqlite.remains import SqliteRemains
 from holdfast.backends.sqlite.rows import READ_ALL
+from holdfast.errors import CorruptError
 from holdfast.testing import FakeClock, RecordBuilder
 from holdfast.testing.trial import accepted
 
@@ -213,6 +215,37 @@ def test_check_ends_where_a_tree_leads_back(path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(inspection._Check, "_rows", rows)
     found = [one.problem for one in backend.inspect.verify(read_all=True)]
     assert "rows after it are out of order" in found
+    backend.close()
+
+
+def test_check_ends_where_the_tree_of_objects_leads_back(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T8: the same object is found after itself."""
+    backend = SqliteBackend(path, clock=FakeClock())
+    backend.objects.put("blob", "one", b"1")
+    real = inspection._Check._rows  # pyright: ignore[reportPrivateUsage]
+
+    def rows(self: Any, sql: str, bindings: tuple[Any, ...] = ()) -> list[Any]:
+        return real(self, sql, (0,) if sql == inspection._OBJECTS else bindings)  # pyright: ignore[reportPrivateUsage]
+
+    monkeypatch.setattr(inspection._Check, "_rows", rows)
+    found = [one.problem for one in backend.inspect.verify(read_all=True)]
+    assert "objects after it are out of order" in found
+    backend.close()
+
+
+def test_who_reads_a_tree_that_leads_back_is_told(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T8: a follower that goes on from the last row would never end."""
+    backend = SqliteBackend(path, clock=FakeClock())
+    end = backend.read_all(limit=1000)[-1].position
+    leads_back = READ_ALL.replace("ordinal > ?", "ordinal > ? - 5")
+    assert leads_back != READ_ALL
+    monkeypatch.setattr(sqlite_backend, "READ_ALL", leads_back)
+    with pytest.raises(CorruptError, match="out of order"):
+        backend.read_all(after=end)
     backend.close()
 
 

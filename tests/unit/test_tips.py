@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.protocol import Commit, Receipt, Record, Refusal
+from holdfast.backends.protocol import Commit, Head, Receipt, Record, Refusal
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite, changed
 from holdfast.core.log import Log
 from holdfast.core.snapshot import REPLAYED_EVENTS_MIN
@@ -245,3 +245,33 @@ def test_the_first_parent_of_a_scope_that_has_none(backend: Counting) -> None:
     again = open_on(backend)
     note(again, name="conversation/n")
     assert again.conversation("n").parent is None
+
+
+class Asked(MemoryBackend):
+    """Counts how often it is asked for the ends of streams: on a server each is a round trip."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=FakeClock())
+        self.heads_asked: list[str] = []
+
+    def heads(self, streams: Sequence[str]) -> list[Head | None]:
+        self.heads_asked.append(" ".join(streams))
+        return super().heads(streams)
+
+
+def test_a_new_scope_asks_once_for_what_the_store_says_of_its_level() -> None:
+    backend = Asked()
+    hf = open_on(backend)
+    hf.conversation("a").set("n", 1)
+    backend.heads_asked.clear()
+    hf.conversation("b").set("n", 1)
+    assert backend.heads_asked == ["conversation/b", "policy/store"]
+    backend.heads_asked.clear()
+    with hf.commit() as tx:
+        for id in ("c", "d", "e"):
+            tx.scope(hf.conversation(id)).set("n", 1)
+    assert backend.heads_asked.count("policy/store") == 1
+    backend.heads_asked.clear()
+    hf.conversation("b").set("n", 2)
+    hf.conversation("c").messages.add("user", "hi")
+    assert backend.heads_asked == []

@@ -14,7 +14,7 @@ from msgspec import structs
 import holdfast
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import GONE, LinkedRow, PayloadRow, Record, linked_row
-from holdfast.core import event_values, log, snapshot
+from holdfast.core import event_values, item_copies, log, snapshot
 from holdfast.core.event import EMPTY, each_state, fold, record_link
 from holdfast.core.event_values import BLOCK_EVENTS, EventBlocks, EventValues
 from holdfast.core.log import Log
@@ -64,6 +64,7 @@ def opened(backend: MemoryBackend) -> Store:
 @pytest.fixture(autouse=True)
 def early_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "GROWTH_BYTES_MIN", 3_000)
+    monkeypatch.setattr(item_copies, "BLOCK_BYTES_MIN", 1 << 30)  # items are in their events alone
 
 
 def frozen(value: Any) -> Any:
@@ -305,6 +306,9 @@ class Numbers:
     def plain(self, start: int, stop: int) -> list[Any]:
         self.asked.append((start, stop))
         return list(range(start, stop))
+
+    def spans(self, start: int, stop: int) -> list[Any]:
+        return []
 
     def is_same(self, other: Any, start: int, stop: int) -> bool:
         return other is self

@@ -10,9 +10,11 @@ is. All 100 edits of each kind run with all tests; a commit runs a share, the ne
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ import holdfast
 from holdfast import Scope, Store
 from holdfast.views import Finding, Views, make_view
 from holdfast.views.grammar import parse_line
+from holdfast.views.kinds import state_file
 from tests.selection import RUNS_ALL, turn
 
 EDITS, SHARE = 100, 5
@@ -244,3 +247,42 @@ def test_no_edit_by_hand_is_silent(kind: str, tmp_path: Path) -> None:
         for number in range(first, EDITS if RUNS_ALL else first + SHARE):
             desk.edit(number)
         desk.views.close()
+
+
+@pytest.mark.parametrize("suffix", ["json", "yaml"])
+def test_a_file_shows_what_json_has_no_word_for_and_an_edit_beside_it_keeps_it(
+    tmp_path: Path, suffix: str
+) -> None:
+    """`scope.memory` keeps times; bytes and NaN can be stored too."""
+    moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    odd = {"at": moment, "raw": b"\x00\xff", "sum": math.inf, "list": [moment, 1], "n": 1}
+    with holdfast.open(tmp_path / "store", keys=tmp_path / "keys") as hf:
+        team = hf.team("red")
+        team.set("odd", odd)
+        team.set("when", moment)
+        views = hf.views(tmp_path / "v", [state_file(team, f"red.{suffix}")])
+        assert views.sync() == views.sync() == []
+        file = tmp_path / "v" / f"red.{suffix}"
+        text = file.read_text()
+        assert "2026-01-02 03:04:05+00:00" in text
+        file.write_text(re.sub(r'("?n"?: )1', r"\g<1>2", text))
+        assert [(one.kind, one.item) for one in views.sync()] == [("changed", "odd")]
+        assert team.to_dict() == {"odd": {**odd, "n": 2}, "when": moment}
+        file.write_text(file.read_text().replace("2026-01-02 03:04:05+00:00", "never"))
+        views.sync()
+        assert team.to_dict()["when"] == "never"
+        assert team.to_dict()["odd"]["list"] == ["never", 1]
+
+
+def test_an_edit_beside_a_sealed_value_and_a_time_keeps_the_sealed_one(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "store", keys=tmp_path / "keys") as hf:
+        team = hf.team("red")
+        team.set("customer", {"at": datetime(2026, 1, 2, tzinfo=UTC), "n": 1})
+        team.set(("customer", "mail"), "ada@x.org", subject="ada")
+        views = hf.views(tmp_path / "v", [state_file(team, "red.json")])
+        views.sync()
+        file = tmp_path / "v" / "red.json"
+        file.write_text(file.read_text().replace('"n": 1', '"n": 2'))
+        views.sync()
+        found = team.to_dict()["customer"]
+        assert found == {"at": datetime(2026, 1, 2, tzinfo=UTC), "n": 2, "mail": "ada@x.org"}

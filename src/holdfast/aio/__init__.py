@@ -18,10 +18,20 @@ from holdfast.aio.nodes import process_node
 from holdfast.aio.runs import AsyncContext, AsyncRun
 from holdfast.aio.scope import AsyncScope
 from holdfast.aio.store import THREADS, AsyncStore
+from holdfast.aio.tenants import AsyncTenants
 from holdfast.errors import UsageError, show_value
 from holdfast.store import DEFAULT_PLACE, Store, open_store
 
-__all__ = ["AsyncContext", "AsyncRun", "AsyncScope", "AsyncStore", "open", "over", "process_node"]
+__all__ = [
+    "AsyncContext",
+    "AsyncRun",
+    "AsyncScope",
+    "AsyncStore",
+    "AsyncTenants",
+    "open",
+    "over",
+    "process_node",
+]
 
 
 async def open(

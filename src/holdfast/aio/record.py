@@ -318,13 +318,14 @@ class AsyncMessages(AsyncHistory):
         *,
         turn: AsyncTurn | None = None,
         state: Mapping[str, Any] | None = None,
+        subject: str | None = None,
         key: str | None = None,
         expected: int | None = None,
     ) -> list[Message]:
-        own = None if turn is None else turn.sync
-        return await self._loop.hop_shielded(
-            self.sync.add_many, items, turn=own, state=state, key=key, expected=expected
-        )
+        options: dict[str, Any] = {"state": state, "subject": subject, "key": key}
+        options["expected"] = expected
+        options["turn"] = None if turn is None else turn.sync
+        return await self._loop.hop_shielded(self.sync.add_many, items, **options)
 
     async def _add(
         self, items: list[dict[str, Any]], options: dict[str, Any]

@@ -30,7 +30,14 @@ from holdfast.aio.record import (
     mirror,
 )
 from holdfast.core import tree
-from holdfast.core.arguments import Path, check_call, check_path, check_whole, update_ops
+from holdfast.core.arguments import (
+    Duration,
+    Path,
+    check_call,
+    check_path,
+    check_whole,
+    update_ops,
+)
 from holdfast.core.commit import CommitResult, ProposedCommit, StreamWrite
 from holdfast.core.contest import RETRIES
 from holdfast.core.dispatcher import OnError, Subscriber
@@ -197,6 +204,9 @@ class AsyncScope(Generic[S_co]):
     ) -> Page[Checkpoint]:
         return await self._loop.hop(self.sync.checkpoints, after=after, limit=limit)
 
+    async def ends_at(self, path: Path) -> datetime | None:
+        return await self._loop.hop(self.sync.ends_at, path)
+
     async def revision_of(self, moment: Moment) -> int:
         return await self._loop.hop(self.sync.revision_of, moment)
 
@@ -207,17 +217,19 @@ class AsyncScope(Generic[S_co]):
         *,
         diff: bool = False,
         subject: str | None = None,
+        ttl_s: Duration | None = None,
         expected: int | None = None,
         key: str | None = None,
         checkpoint: str | None = None,
     ) -> int:
-        if diff is not False or subject is not None:
+        if diff is not False or subject is not None or ttl_s is not None:
             return await self._loop.hop_shielded(
                 self.sync.set,
                 path,
                 value,
                 diff=diff,
                 subject=subject,
+                ttl_s=ttl_s,
                 expected=expected,
                 key=key,
                 checkpoint=checkpoint,
@@ -241,10 +253,22 @@ class AsyncScope(Generic[S_co]):
         self,
         values: Mapping[str, Any],
         *,
+        subject: str | None = None,
+        ttl_s: Duration | None = None,
         expected: int | None = None,
         key: str | None = None,
         checkpoint: str | None = None,
     ) -> int:
+        if subject is not None or ttl_s is not None:  # whose key may have to be made
+            return await self._loop.hop_shielded(
+                self.sync.update,
+                values,
+                subject=subject,
+                ttl_s=ttl_s,
+                expected=expected,
+                key=key,
+                checkpoint=checkpoint,
+            )
         return await self._change(update_ops(values), expected, key, checkpoint)
 
     async def delete(
@@ -272,10 +296,21 @@ class AsyncScope(Generic[S_co]):
         path: Path,
         item: Any,
         *,
+        subject: str | None = None,
         expected: int | None = None,
         key: str | None = None,
         checkpoint: str | None = None,
     ) -> int:
+        if subject is not None:
+            return await self._loop.hop_shielded(
+                self.sync.append,
+                path,
+                item,
+                subject=subject,
+                expected=expected,
+                key=key,
+                checkpoint=checkpoint,
+            )
         op = tree.append_op(path, item)
         return await self._change([op], expected, key, checkpoint)
 
@@ -296,12 +331,19 @@ class AsyncScope(Generic[S_co]):
         path: Path,
         value: Any,
         *,
+        subject: str | None = None,
         expected: int | None = None,
         key: str | None = None,
         checkpoint: str | None = None,
     ) -> int:
         return await self._loop.hop_shielded(
-            self.sync.set_default, path, value, expected=expected, key=key, checkpoint=checkpoint
+            self.sync.set_default,
+            path,
+            value,
+            subject=subject,
+            expected=expected,
+            key=key,
+            checkpoint=checkpoint,
         )
 
     async def pop(self, key: str, *default: Any) -> Any:
@@ -400,8 +442,8 @@ class AsyncScope(Generic[S_co]):
     def messages(self) -> AsyncMessages:
         return AsyncMessages(self._loop, self.sync.messages)
 
-    async def say(self, content: str, *, role: str = "user") -> Message:
-        return await self.messages.add(role, content)
+    async def say(self, content: str, *, role: str = "user", subject: str | None = None) -> Message:
+        return await self.messages.add(role, content, subject=subject)
 
     def turn(self) -> AsyncTurn:
         return self.messages.turn()

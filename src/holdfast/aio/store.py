@@ -153,8 +153,16 @@ class AsyncPendingCommit:
         own = decision.sync if isinstance(decision, AsyncOpenDecision) else decision
         return await self._loop.hop_shielded(self._pending.outcome, own, text, output=output)
 
-    def mark(self, index: str, key: str, *, due: int = 0, priority: int = 0) -> None:
-        self._pending.mark(index, key, due=due, priority=priority)
+    def mark(
+        self,
+        index: str,
+        key: str,
+        *,
+        due: int = 0,
+        priority: int = 0,
+        ttl_s: Duration | None = None,
+    ) -> None:
+        self._pending.mark(index, key, due=due, priority=priority, ttl_s=ttl_s)
 
     def clear(self, index: str, key: str) -> None:
         self._pending.clear(index, key)
@@ -701,6 +709,7 @@ class AsyncStore:
             id: str,
             if_exists: str = ...,
             queue: str | None = ...,
+            subject: str | None = ...,
             **kwargs: Any,
         ) -> AsyncRun[R]: ...
         @overload
@@ -713,6 +722,7 @@ class AsyncStore:
             id: str,
             if_exists: str = ...,
             queue: str | None = ...,
+            subject: str | None = ...,
             **kwargs: Any,
         ) -> AsyncRun[R]: ...
         @overload
@@ -724,6 +734,7 @@ class AsyncStore:
             queue: str,
             id: str | None = ...,
             if_exists: str = ...,
+            subject: str | None = ...,
             **kwargs: Any,
         ) -> AsyncRun[R]: ...
         async def start(self, function: Any, /, *args: Any, **kwargs: Any) -> Any: ...
@@ -872,10 +883,20 @@ class AsyncStore:
         subject: str | None = None,
         *,
         scope: AsyncScope | str | None = None,
+        match: str | None = None,
+        ignore_case: bool = False,
+        dry_run: bool = False,
         wait_s: float = 60.0,
     ) -> ErasureReceipt:
-        name = None if scope is None else name_of(scope)
-        return await self._loop.hop_shielded(self._store.erase, subject, scope=name, wait_s=wait_s)
+        return await self._loop.hop_shielded(
+            self._store.erase,
+            subject,
+            scope=None if scope is None else name_of(scope),
+            match=match,
+            ignore_case=ignore_case,
+            dry_run=dry_run,
+            wait_s=wait_s,
+        )
 
     async def finish_erasures(self, *, wait_s: float = 60.0) -> list[ErasureReceipt]:
         return await self._loop.hop_shielded(self._store.finish_erasures, wait_s=wait_s)

@@ -26,6 +26,9 @@ class AsyncViews:
 
     write = sync
 
+    async def forget_read(self) -> None:
+        await self._loop.hop_shielded(self.sync_views.forget_read)
+
     async def accept(self, file: str) -> list[Finding]:
         return await self._loop.hop_shielded(self.sync_views.accept, file)
 

@@ -141,12 +141,20 @@ class MemoryBackend:
         with self._checkout.writing():
             for stream, named in revisions.items():
                 for revision in named:
-                    self._rewrite(stream, revision)
+                    self._rewrite(stream, revision, GONE)
 
-    def _rewrite(self, stream: str, revision: int) -> None:
+    def shorten(self, payloads: Mapping[str, Mapping[int, bytes]]) -> None:
+        with self._checkout.writing():
+            for stream, named in payloads.items():
+                for revision, payload in named.items():
+                    self._rewrite(stream, revision, payload)
+
+    def _rewrite(self, stream: str, revision: int, payload: bytes) -> None:
         known = self._streams[stream]
         place = revision - known[0].revision
-        known[place] = rewritten = replace(known[place], payload=GONE)
+        if known[place].payload == GONE:
+            return
+        known[place] = rewritten = replace(known[place], payload=payload)
         entry = self._log[rewritten.position - 1]
         records = tuple(
             rewritten if (one.stream, one.revision) == (stream, revision) else one

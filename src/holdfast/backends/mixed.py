@@ -55,6 +55,7 @@ from holdfast.backends.protocol import (
     Refusal,
     Rewrites,
     Routing,
+    Shortens,
     find_marks,
     keeps_meta,
     mark_order,
@@ -454,6 +455,18 @@ class MixedBackend:
                 )
             part.rewrite(mine)
 
+    def shorten(self, payloads: Mapping[str, Mapping[int, bytes]]) -> None:
+        for place, part in enumerate(self.parts):
+            mine = {one: all for one, all in payloads.items() if self.place_of(one) == place}
+            if not mine:
+                continue
+            if not isinstance(part, Shortens):
+                raise UsageError(
+                    f'"{self.shown(place)}" cannot take out a part of what it stores',
+                    hint="erase its scopes as a whole, or keep their levels in another backend",
+                )
+            part.shorten(mine)
+
     def purge(self, *, whole: bool = False) -> list[Leftover]:
         return [
             left
@@ -840,8 +853,8 @@ def read_mix(path: str) -> tuple[dict[str, str], dict[str, str], dict[str, Any]]
     return {level: _beside(folder, url) for level, url in urls.items()}, levels, care
 
 
-_CARE = ("retention", "quota", "disk", "encryption")
-"""Tables that are about what is kept, which is not for backends to know."""
+_CARE = ("retention", "quota", "disk", "encryption", "tenant")
+"""What is about the store as a whole, which is not for backends to know."""
 _EXAMPLE = (
     """write [store], then lines such as conversation = "redis://…" and "*" = "postgresql://…\""""
 )

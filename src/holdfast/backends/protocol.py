@@ -103,6 +103,10 @@ never computes a link, and never reads the wall clock but to judge leases and du
 (37) A commit is refused as `expired`, as by clause 18, once `now_us` has reached the end of a
      stream that it has only read: `read_ends` has these streams and their ends. No revision tells
      that a stream has ended.
+(41) `shorten`, which a backend with `rewrite` need not have, puts other payloads in place of those
+     of records that are named by stream and revision, as `rewrite` puts GONE: all that clause 28
+     says of it holds. Each is a JSON array or object, and not longer than the one in whose place it
+     stands. A record that was let go of stays so.
 """
 
 from __future__ import annotations
@@ -224,6 +228,14 @@ class Commit(Struct, frozen=True):
 GONE = b"-0"
 """The payload of a record that `rewrite` let go of (clause 28). No layer writes it: a zero
 has no sign in what we encode. And the link of a record that holds it as data says so."""
+
+
+def is_shortened(payload: bytes) -> bool:
+    """Returns whether a part of a payload was taken out: then a space follows its first byte.
+
+    No layer writes one there. Its link is that of the whole payload, whose digest is told.
+    """
+    return payload[1:2] == b" " and payload[:1] in (b"{", b"[")
 
 
 class Leftover(Struct, frozen=True, gc=False):
@@ -439,6 +451,15 @@ class Rewrites(Protocol):
 
     def purge(self, *, whole: bool = False) -> list[Leftover]:
         """Removes what was replaced from the stored bytes; returns what is left of it."""
+        ...
+
+
+@runtime_checkable
+class Shortens(Protocol):
+    """What a backend has besides, if a part of a payload can go, and the rest stay (clause 41)."""
+
+    def shorten(self, payloads: Mapping[str, Mapping[int, bytes]]) -> None:
+        """Replaces payloads by shorter ones, durably: of each stream those of these revisions."""
         ...
 
 

@@ -23,11 +23,15 @@ from holdfast.backends.protocol import (
     Marks,
     Objects,
 )
+from holdfast.backends.tenancy import TenantHost, TenantRecord, url_of_tenant
+from holdfast.clock import Clock
 from holdfast.errors import UsageError, show_value, unloaded
 from holdfast.names import SCHEME, is_connection_string, unwrapped, without_secrets
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
+    from holdfast.backends.key_rows import KeyRows
 
 ENTRY_POINTS = "holdfast.backends"
 
@@ -39,13 +43,26 @@ class BuiltIn(NamedTuple):
     name: str
     takes: Literal["nothing", "path", "url"]
     extra: str = ""  # what is to be installed with holdfast, if it needs more than holdfast does
+    what: str = ""  # what needs it, if that is no store
 
 
 _MEMORY = BuiltIn("holdfast.backends.memory", "MemoryBackend", "nothing")
 _FILES = BuiltIn("holdfast.backends.files", "FilesBackend", "path")
 _SQLITE = BuiltIn("holdfast.backends.sqlite", "SqliteBackend", "path")
 _POSTGRESQL = BuiltIn("holdfast.backends.postgresql", "PostgresqlBackend", "url", extra="postgres")
+_SQLITE_KEYS = BuiltIn("holdfast.backends.key_rows", "SqliteKeyRows", "path")
+_POSTGRESQL_KEYS = BuiltIn(
+    "holdfast.backends.postgresql.key_rows", "PostgresqlKeyRows", "url", "postgres",
+    what="keys in PostgreSQL",
+)  # fmt: skip
 _REDIS = BuiltIn("holdfast.backends.redis", "RedisBackend", "url", extra="redis")
+_TENANTS = {
+    _POSTGRESQL: BuiltIn(
+        "holdfast.backends.postgresql.tenancy", "PostgresqlTenants", "url", extra="postgres"
+    ),
+    _REDIS: BuiltIn("holdfast.backends.redis.tenancy", "RedisTenants", "url", extra="redis"),
+}
+"""What makes tenants on a server; on this host there are folders."""
 
 BUILT_IN: Mapping[str, BuiltIn] = {
     "memory": _MEMORY,
@@ -67,6 +84,8 @@ def open_backend(
     levels: Sequence[str] = (),
     kept_with: Mapping[str, str | None] = MappingProxyType({}),
     each: Callable[[Backend], Backend] | None = None,
+    tenant: str | None = None,
+    entered: Callable[[TenantRecord], None] = lambda _: None,
     **options: Any,
 ) -> tuple[Backend, str]:
     """Returns the backend that a URL or path names, and the URL as it should be shown.
@@ -75,16 +94,20 @@ def open_backend(
     be routed, `kept_with` says what else is kept with them. `options` are those of every backend:
     clock, durability, create, read_only, and the seams for tests (`reach`, `disk`). `each` looks at
     every backend that was opened and returns what stands for it; if it raises, that is closed.
+    `entered` is told of each tenant whose store was opened.
     """
     if isinstance(url, Mapping):
         from holdfast.backends.mixed import open_mix
 
         urls = cast("Mapping[object, object]", url)
         return open_mix(
-            urls, levels, kept_with, lambda one: open_backend(one, each=each, **options)
+            urls,
+            levels,
+            kept_with,
+            lambda one: open_backend(one, each=each, tenant=tenant, entered=entered, **options),
         )
     if each is not None:
-        opened, shown = open_backend(url, **options)
+        opened, shown = open_backend(url, tenant=tenant, entered=entered, **options)
         return looked_at(opened, each), shown
     if isinstance(url, os.PathLike):
         url = os.fspath(url)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
@@ -96,15 +119,59 @@ def open_backend(
             + show_value(without_secrets(url) if isinstance(url, str) else cast("object", url)),
             hint='use a folder such as ".holdfast", "sqlite:state.db" or "memory:"',
         )
-    _check_spelling(url)
-    found = SCHEME.match(url)
-    if found is None:
-        return _noted(_load(_FILES)(url, **options), url, options), url
-    scheme = found.group(1)
-    built_in = BUILT_IN.get(scheme)
+    scheme, built_in = _find(url)
+    record = None
+    if tenant is not None and (built_in is None or built_in.takes != "nothing"):
+        url, record = _enter(built_in, scheme, url, tenant, options)
     if built_in is None:
         return _open_foreign(scheme, url, options)
-    return _open_built_in(built_in, scheme, url, options)
+    opened, shown = _open_built_in(built_in, scheme, url, options)
+    if (record := record or getattr(opened, "tenant", None)) is not None:
+        entered(record)
+    return opened, shown
+
+
+def open_tenants(url: object, clock: Clock) -> TenantHost:
+    """Returns where the tenants of a place are made; on a server, with the login of the URL."""
+    if isinstance(url, os.PathLike):
+        url = os.fspath(url)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if not isinstance(url, str) or not _can_be_a_path(url) or url.endswith(".toml"):
+        raise UsageError(
+            "tenants are those of one place, named by a path or a URL, found "
+            + show_value(without_secrets(url) if isinstance(url, str) else cast("object", url)),
+            hint="of a store of several parts, name each part by itself",
+        )
+    scheme, built_in = _find(url)
+    if built_in is not None and built_in.takes == "path":
+        from holdfast.backends.tenant_folders import TenantFolders
+
+        return TenantFolders(_path(url, f"{scheme}:") if scheme else url, scheme, clock)
+    if built_in is None or built_in not in _TENANTS:
+        raise _no_tenants(scheme)
+    return _load(_TENANTS[built_in])(url, clock)
+
+
+def _no_tenants(scheme: str) -> UsageError:
+    return UsageError(
+        f'a store of "{scheme}:" has no tenants',
+        hint="tenants are in folders of files, SQLite databases, PostgreSQL and Redis",
+    )
+
+
+def _enter(
+    built_in: BuiltIn | None, scheme: str, url: str, tenant: str, options: dict[str, Any]
+) -> tuple[str, TenantRecord | None]:
+    """Returns the URL of a tenant's store: on this host one in its folder, made if it may be."""
+    if built_in in _TENANTS:
+        return url_of_tenant(url, tenant), None  # who it is, the server says
+    if built_in is None or built_in.takes == "url":
+        raise _no_tenants(scheme)
+    from holdfast.backends.tenant_folders import enter_folder
+
+    path = _path(url, f"{scheme}:") if scheme else url
+    create = options.get("create", True) and not options.get("read_only", False)
+    inside, record = enter_folder(path, scheme, tenant, options["clock"], create=create)
+    return f"{scheme}:{inside}" if scheme else inside, record
 
 
 def looked_at(opened: Backend, each: Callable[[Backend], Backend]) -> Backend:
@@ -114,6 +181,14 @@ def looked_at(opened: Backend, each: Callable[[Backend], Backend]) -> Backend:
     except BaseException:
         opened.close()
         raise
+
+
+def _find(url: str) -> tuple[str, BuiltIn | None]:
+    """Returns the scheme of a URL, "" of a path, and the backend of ours that it names, if any."""
+    _check_spelling(url)
+    found = SCHEME.match(url)
+    scheme = "" if found is None else found.group(1)
+    return scheme, BUILT_IN.get(scheme) if scheme else _FILES
 
 
 def _check_spelling(url: str) -> None:
@@ -148,7 +223,7 @@ def _open_built_in(
     if built_in.takes == "url":
         return _load(built_in)(url, **options), without_secrets(url)
     if built_in.takes == "path":
-        path = _path(url, f"{scheme}:")
+        path = _path(url, f"{scheme}:") if scheme else url
         return _noted(_load(built_in)(path, **options), path, options), url
     if url not in ("memory:", "memory://"):
         raise UsageError(f'a memory store has no place, found "{url}"', hint='use "memory:"')
@@ -173,7 +248,8 @@ def _load(built_in: BuiltIn) -> Any:
         if not built_in.extra:
             raise
         raise UsageError(
-            f"a store of {built_in.name} needs the package {exc.name}, which is not installed",
+            f"{built_in.what or f'a store of {built_in.name}'} needs the package {exc.name}, which "
+            "is not installed",
             hint=f'pip install "holdfast[{built_in.extra}]"',
         ) from None
     return getattr(module, built_in.name)
@@ -188,6 +264,14 @@ def _path(url: str, scheme: str) -> str:
     if not path:
         raise UsageError(f'"{url}" names no path', hint=f'write it as "{scheme}some/path"')
     return path
+
+
+def open_key_rows(url: str) -> KeyRows:
+    """Returns the tables of a key store in the database that a URL names."""
+    _check_spelling(url)
+    if url.startswith("sqlite:"):
+        return _load(_SQLITE_KEYS)(_path(url, "sqlite:"))
+    return _load(_POSTGRESQL_KEYS)(url)
 
 
 # --- backends of others ---------------------------------------------------------------------------

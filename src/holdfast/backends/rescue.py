@@ -40,11 +40,11 @@ def rescue(
         above = os.path.dirname(path)
         os.makedirs(above, 0o700, exist_ok=True)
         _write(path, content)
-        _sync_directory(above)
+        sync_directory(above)
     # Last, so that a report speaks of what is there.
     _write(os.path.join(folder, REPORT), report.encode())
     for above in (folder, os.path.dirname(folder), os.path.dirname(os.path.dirname(folder))):
-        _sync_directory(above)
+        sync_directory(above)
     return folder
 
 
@@ -113,7 +113,7 @@ def _read(content: int | bytes, offset: int) -> bytes:
     return os.pread(content, _CHUNK_BYTES, offset)
 
 
-def _sync_directory(path: str) -> None:
+def sync_directory(path: str) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

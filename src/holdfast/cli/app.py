@@ -16,6 +16,7 @@ from cyclopts.exceptions import CycloptsError, UnusedCliTokensError
 import holdfast
 from holdfast.cli import (
     architecture,
+    audit,
     backup,
     boot,
     catches,
@@ -46,17 +47,19 @@ from holdfast.cli import (
     store,
     subjects,
     tasks,
+    tenants,
     trust,
     undo,
     views,
 )
 from holdfast.cli.advise import advise_backend
-from holdfast.cli.options import command
+from holdfast.cli.options import STORE_VARIABLE, command, place_of
 from holdfast.cli.printing import abandon_output, is_terminal
 from holdfast.errors import HoldfastError, ProgramError, UsageError
 from holdfast.names import without_secrets
 from holdfast.render.store import error_document
 from holdfast.render.text import clean, encode_json, escape_json
+from holdfast.store import DEFAULT_PLACE
 
 if TYPE_CHECKING:
     from cyclopts.help import HelpPanel
@@ -101,6 +104,7 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("sql", query.sql, _LOOK),
     ("stale", facts.stale, _LOOK),
     ("audit", state.audit, _LOOK),
+    ("audit export", audit.export, _CARE),
     ("architecture", architecture.architecture, _LOOK),
     ("messages", messages.messages, _LOOK),
     ("task list", tasks.list_tasks, _LOOK),
@@ -163,6 +167,13 @@ VERBS: list[tuple[str, Any, Group]] = [
     ("subject export", subjects.export_subject, _LOOK),
     ("subject erase", subjects.erase_subject, _CARE),
     ("subject hold", subjects.hold_subject, _CARE),
+    ("erase", subjects.erase, _CARE),
+    ("tenant create", tenants.create, _CARE),
+    ("tenant list", tenants.list_tenants, _LOOK),
+    ("tenant show", tenants.show, _LOOK),
+    ("tenant change", tenants.change, _CARE),
+    ("tenant renew", tenants.renew, _CARE),
+    ("tenant remove", tenants.remove, _CARE),
     ("key new", keys.new_key, _CARE),
     ("key status", keys.status, _LOOK),
     ("key rotate", keys.rotate, _CARE),
@@ -239,6 +250,7 @@ ALIASES = {
 """Each noun takes its verbs after it; what is typed often has a short form too."""
 
 _FAMILIES = {
+    "audit": "What a state is made of: audit SCOPE; export what a store holds, signed.",
     "backup": "Make a backup: backup DEST; list its points, restore one, try whether it can be.",
     "catch": "Log what a control has caught: catch SCOPE TEXT; list it, find unrecorded decisions.",
     "decision": "Open, close and list decisions; the short forms: decide, outcome, decisions.",
@@ -254,12 +266,13 @@ _FAMILIES = {
     "schema": "List, show and compare the schemas of a program and of a store.",
     "session": "List sessions that have not ended, and write one as a JSON document.",
     "subject": "List, show, export, hold and erase people whose data is sealed.",
+    "tenant": "Several owners of stores in one place: make, list, show, change and remove them.",
     "task": "Add, list, claim, change and close tasks.",
     "views": "Files that people edit: write them, keep them fresh, see how they stand.",
 }
 """Words that other verbs follow, such as runs list; one that is a verb too works by itself."""
 
-_WITH_VALUE = ("--store", "--store-key", "--actor")
+_WITH_VALUE = ("--store", "--store-key", "--actor", "--tenant")
 VIEWS = ".prose"
 """The directory of views, if `--views` names none."""
 _VERBOSE = ("--verbose", "-v")
@@ -304,7 +317,7 @@ def make_app() -> App:
     )
     for family, text in _FAMILIES.items():
         group = _RUNS if family in ("nodes", "project", "runs") else _CHANGE
-        group = _CARE if family in ("backup", "key", "subject") else group
+        group = _CARE if family in ("backup", "key", "subject", "tenant") else group
         app.command(App(name=family, help=text, group=group))
     verbs = {name: (function, group) for name, function, group in VERBS}
     aliases = [(alias, *verbs[name]) for alias, name in ALIASES.items()]
@@ -394,7 +407,7 @@ def put_verb_first(arguments: list[str]) -> list[str]:
     """Returns the arguments with the global options before the verb moved after it."""
     words = list(arguments)
     moved: list[str] = []
-    while words and words[0].startswith(("--store", "--actor", "--json")):
+    while words and words[0].startswith(("--store", "--actor", "--tenant", "--json")):
         count = 2 if words[0] in _WITH_VALUE else 1
         moved += words[:count]
         del words[:count]
@@ -450,11 +463,19 @@ def usage_error(mistake: CycloptsError, words: list[str]) -> UsageError:
 
 
 def typed_store(words: list[str]) -> str | None:
-    """Returns the store that was named on the command line."""
+    """Returns the store that was named on the command line, with the tenant that was."""
+    store, tenant = typed_option(words, "--store"), typed_option(words, "--tenant")
+    if store is None and tenant is None:
+        return None
+    return place_of(store or os.environ.get(STORE_VARIABLE) or DEFAULT_PLACE, tenant)
+
+
+def typed_option(words: list[str], option: str) -> str | None:
+    """Returns the value that an option was given on the command line."""
     for index, word in enumerate(words):
-        if word.startswith("--store="):
+        if word.startswith(f"{option}="):
             return word.partition("=")[2]
-        if word == "--store" and index + 1 < len(words):
+        if word == option and index + 1 < len(words):
             return words[index + 1]
     return None
 
@@ -465,7 +486,8 @@ def report(error: HoldfastError, *, place: str | None, is_json: bool) -> int:
     A hint that is a command gets the store that was named, so that it can be typed as it stands.
     """
     program, _, verb = (error.hint or "").partition(" ")
-    if place is not None and program == "holdfast" and not verb.startswith("--store"):
+    is_whole = verb.startswith(("--store", "--tenant"))
+    if place is not None and program == "holdfast" and not is_whole:
         error.hint = command(verb, place)
     try:
         if is_json:

@@ -128,8 +128,14 @@ def restore(
     """
     refuse_memory(target)
     point = backups.find_point(dest, parse_point(at))
+    backups.check_readable(dest, scope, store_key=options.store_key or to_key)
     with (
-        holdfast.open(target, actor=options.writer, store_key=to_key or options.store_key) as store,
+        holdfast.open(
+            target,
+            actor=options.writer,
+            store_key=to_key or options.store_key,
+            tenant=options.tenant,
+        ) as store,
         progress_shown(quiet=options.json) as progress,
     ):
         restored = backups.restore(

@@ -56,7 +56,8 @@ def offer_moments(context: CompletionContext) -> dict[str, str]:
 def _opened(context: CompletionContext) -> Store:
     place = context["--store"].value or DEFAULT_PLACE
     key = context["--store-key"].value or None
-    return holdfast.open(place, create=False, read_only=True, store_key=key)
+    tenant = context["--tenant"].value or None
+    return holdfast.open(place, create=False, read_only=True, store_key=key, tenant=tenant)
 
 
 if TYPE_CHECKING:

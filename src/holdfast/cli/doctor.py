@@ -113,6 +113,7 @@ def open_promising_nothing(options: Options) -> Store | None:
             read_only=True,
             durability="none",
             store_key=options.store_key,
+            tenant=options.tenant,
         )
     except HoldfastError:
         return None

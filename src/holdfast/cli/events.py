@@ -32,6 +32,7 @@ def record(
     *,
     ref: Annotated[list[str] | None, Parameter(negative="")] = None,
     key: str | None = None,
+    subject: str | None = None,
     module: Code = None,
     options: Options = DEFAULTS,
 ) -> None:
@@ -50,6 +51,8 @@ def record(
         given again.
     key
         An idempotency key: a second event with the same key and data adds nothing.
+    subject
+        Whose event it is: its data is sealed by their key, and goes when they are erased.
     module
         A Python file or module that declares the type: the data must fit it. May be given again.
     """
@@ -64,7 +67,12 @@ def record(
     with open_writing(options) as store:
         found = find_scope(store, scope, must_exist=False)
         event = found.record(
-            type, cast("Any", meant), refs=ref or (), key=key, unchecked=module is None
+            type,
+            cast("Any", meant),
+            refs=ref or (),
+            key=key,
+            unchecked=module is None,
+            subject=subject,
         )
         if options.json:
             print_json(own_event_document(event))

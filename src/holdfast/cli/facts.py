@@ -32,6 +32,7 @@ def fact(
     verify: str | None = None,
     valid_for: str | None = None,
     about: str | None = None,
+    subject: str | None = None,
     check: Flag = False,
     withdraw: Flag = False,
     config: Config = None,
@@ -53,6 +54,8 @@ def fact(
         How long it is valid, such as 45s, 1h30m or 7d.
     about
         What the fact is about.
+    subject
+        Whose fact it is: its value is sealed by their key, and goes when they are erased.
     check
         Ask the fact's verifier now.
     withdraw
@@ -61,7 +64,7 @@ def fact(
         The configuration file. Without it ./holdfast.toml.
     """
     if value is None:
-        _refuse_without_value(verify, valid_for, about)
+        _refuse_without_value(verify, valid_for, about, subject)
     if (value is not None) + check + withdraw > 1 or (name is None and (check or withdraw)):
         raise UsageError("give a value, --check or --withdraw, with the name of one fact")
     if check or verify is not None:
@@ -73,14 +76,11 @@ def fact(
             print_list(scope, found.list(), options)
         elif withdraw:
             found.withdraw(name)
-            if options.json:
-                print_json(withdrawn_fact_document(scope, name))
-            else:
-                print_line(f"{clean(name)} is withdrawn from {clean(scope)}")
+            _print_withdrawn(scope, name, options)
         elif value is not None:
+            said = {"verify": verify, "valid_for": valid_for, "about": about, "subject": subject}
             meant = parse_value(value, is_text=False)
-            stated = found.state(name, meant, verify=verify, valid_for=valid_for, about=about)
-            print_one(stated, options)
+            print_one(found.state(name, meant, **said), options)
         else:
             print_one(found.check(name) if check else found.get(name), options)
 
@@ -115,7 +115,7 @@ def _refuse_without_value(*options: str | None) -> None:
     """Raises UsageError for options that need a value to state."""
     if any(option is not None for option in options):
         raise UsageError(
-            "--verify, --valid-for and --about need a value to state",
+            "--verify, --valid-for, --about and --subject need a value to state",
             hint="holdfast fact --help",
         )
 
@@ -144,6 +144,13 @@ def print_one(found: Fact, options: Options) -> None:
     if found.about is not None:
         rows.append(("about", found.about))
     print_facts(rows)
+
+
+def _print_withdrawn(scope: str, name: str, options: Options) -> None:
+    if options.json:
+        print_json(withdrawn_fact_document(scope, name))
+    else:
+        print_line(f"{clean(name)} is withdrawn from {clean(scope)}")
 
 
 def _preview(found: Fact) -> str:

@@ -161,15 +161,14 @@ def diff(
         found = find_scope(store, scope)
         scope = found.name
         since = find_revision(found, a)
-        until = find_revision(found, b)
-        difference = found.diff(since, until)
+        difference = found.diff(since, None if b is None else find_revision(found, b))
         if options.json:
             print_json(diff_document(scope, difference))
         else:
             rows = difference_rows(difference)
             print_differing(rows)
             if not rows:
-                print_note(f"revisions {since} and {until} are the same")
+                print_note(f"revisions {since} and {difference.until} are the same")
 
 
 def difference_rows(difference: Difference) -> list[tuple[str, str, str, str]]:

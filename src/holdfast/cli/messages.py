@@ -27,6 +27,7 @@ def say(
     *,
     role: str = "user",
     key: str | None = None,
+    subject: str | None = None,
     metadata: Words = None,
     schemas: str | None = None,
     options: Options = DEFAULTS,
@@ -43,6 +44,8 @@ def say(
         Whose message it is: user, assistant, system, or another name.
     key
         An idempotency key: a second message with the same key and text adds nothing.
+    subject
+        Whose message it is: it is sealed by their key, and goes when they are erased.
     metadata
         A field of your own, as NAME=VALUE: JSON if it parses, else text; may be given again.
     schemas
@@ -53,7 +56,7 @@ def say(
     known = [] if schemas is None else load_schemas(schemas, items=True)
     with open_writing(options, schemas=known) as store:
         found = find_scope(store, scope, must_exist=False)
-        message = found.messages.add(role, content, key=key, metadata=fields)
+        message = found.messages.add(role, content, subject=subject, key=key, metadata=fields)
     if options.json:
         print_json(added_message_document(scope, message))
     else:

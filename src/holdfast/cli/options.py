@@ -35,6 +35,7 @@ SOURCE_VARIABLE = "HOLDFAST_SOURCE"
 TRUST_VARIABLE = "HOLDFAST_TRUST"
 """What is written comes from there, and is trusted so far. --source is for looking."""
 KEY_VARIABLE = "HOLDFAST_STORE_KEY"
+TENANT_VARIABLE = "HOLDFAST_TENANT"
 _LONG_S = 0.5
 """A command that takes longer keeps views and commits fresh while it works."""
 
@@ -58,6 +59,26 @@ Seconds = Annotated[float | None, Parameter(converter=read_seconds)]
 """A length of time."""
 
 
+class Place(str):
+    """A store as it is typed, and whose: its text is the place alone."""
+
+    tenant: str | None = None
+
+
+def place_of(store: str, tenant: str | None) -> str:
+    """Returns a store that was typed, with the tenant that was typed beside it."""
+    if tenant is None:
+        return store
+    place = Place(store)
+    place.tenant = tenant
+    return place
+
+
+def tenant_of(place: str) -> str | None:
+    """Returns whose store is meant; None if it is nobody's in particular."""
+    return place.tenant if isinstance(place, Place) else None
+
+
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Options:
@@ -71,13 +92,15 @@ class Options:
     """Who writes: recorded in every event. Without it your login name."""
     store_key: Annotated[str | None, Parameter(env_var=KEY_VARIABLE)] = None
     """The key of an encrypted store: env:NAME, file:PATH, command:WORDS or keyring:SERVICE/NAME."""
+    tenant: Annotated[str | None, Parameter(env_var=TENANT_VARIABLE)] = None
+    """Whose store is meant, where several tenants have one there."""
     verbose: Flag = False
     """Show the log on standard error: retries, recovery, errors that were overcome."""
 
     @property
     def place(self) -> str:
         """The store that is meant."""
-        return self.store or DEFAULT_PLACE
+        return place_of(self.store or DEFAULT_PLACE, self.tenant)
 
     @property
     def writer(self) -> str | None:
@@ -98,9 +121,12 @@ def login_name() -> str | None:
 
 def command(verb: str, place: str) -> str:
     """Returns a command to type next, for the store that is meant; a password is left out."""
+    tenant = tenant_of(place)
+    is_named = tenant is not None and tenant != os.environ.get(TENANT_VARIABLE)
+    whose = f"--tenant {shlex.quote(tenant)} " if is_named and tenant is not None else ""
     if place == (os.environ.get(STORE_VARIABLE) or DEFAULT_PLACE):
-        return f"holdfast {verb}"
-    return f"holdfast --store {shlex.quote(without_secrets(place))} {verb}"
+        return f"holdfast {whose}{verb}"
+    return f"holdfast --store {shlex.quote(without_secrets(place))} {whose}{verb}"
 
 
 def print_more(
@@ -114,7 +140,7 @@ def print_more(
 
 def open_reading(options: Options, *, schemas: Sequence[type[Any]] = ()) -> Store:
     """Opens the store to look at; it must exist. Looking waits for no writer."""
-    if is_in_use(options.place):
+    if options.tenant is None and is_in_use(options.place):
         return open_place(
             options.place, read_only=True, schemas=schemas, store_key=options.store_key
         )
@@ -199,8 +225,11 @@ def open_place(
             source=cast("Any", source),
             trust=trust,
             store_key=store_key,
+            tenant=tenant_of(place),
         )
     except NotFoundError as absent:
+        if tenant_of(place) is not None and (absent.hint or "").startswith("holdfast "):
+            raise  # there is no such tenant, and it says how to make one
         raise NotFoundError(
             f'there is no store at "{place}"', hint=command("init", place)
         ) from absent

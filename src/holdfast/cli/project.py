@@ -571,7 +571,12 @@ def recover(
     if from_files:
         refuse_memory(options.place)
     store = (
-        holdfast.open(options.place, actor=options.writer, store_key=options.store_key)
+        holdfast.open(
+            options.place,
+            actor=options.writer,
+            store_key=options.store_key,
+            tenant=options.tenant,
+        )
         if from_files
         else open_writing(options)
     )

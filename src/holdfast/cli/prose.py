@@ -173,6 +173,7 @@ def run(
     sessions: str = "idempotent",
     in_context: Flag = False,
     views: Path | None = None,
+    subject: str | None = None,
     how: ProgramOptions = AS_CONFIGURED,
     options: Options = DEFAULTS,
 ) -> None:
@@ -192,8 +193,11 @@ def run(
         Keep nothing on disk: tell each event in one line on standard error instead.
     views
         A directory that shows variables, branches and a checkpoint as files; without a name .prose.
+    subject
+        Whose the run is: all that it does is sealed, until subject erase.
     """
     waiting = how.waiting
+    _check_shown(in_context, views, subject)
     config, imports = load_config()
     program = how.gather(file, imports)
     given = dict(parse_named(word, "an input") for word in inputs)
@@ -205,8 +209,6 @@ def run(
         None if views is None else str(views.absolute()),
     )
     executor = how.executor()
-    if in_context and views is not None:
-        raise UsageError("--in-context keeps nothing on disk, and --views does: give one of them")
     if in_context:
         reason = reason_to_store(program, config.limits)
         if reason is None:
@@ -220,9 +222,20 @@ def run(
         check_new(store, id)
         if views is not None:
             ViewDirectory(views).claim(id, partial(is_unfinished, store))
-        started = start(store, program, given, id=id, settings=settings)
+        started = start(store, program, given, id=id, settings=settings, subject=subject)
         print_note(f"run {started.id}")
         end_and_print(store, started, verbs_after(started.id), waiting, options, has_code=False)
+
+
+def _check_shown(in_context: bool, views: Path | None, subject: str | None) -> None:
+    """Raises UsageError if what a program does is to be shown where it cannot be."""
+    if in_context and views is not None:
+        raise UsageError("--in-context keeps nothing on disk, and --views does: give one of them")
+    if subject is not None and (in_context or views is not None):
+        raise UsageError(
+            "--subject seals what a program does, and --views and --in-context show it in clear",
+            hint="give one of them",
+        )
 
 
 def resume(

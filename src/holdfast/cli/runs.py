@@ -121,6 +121,7 @@ def start(
     input: Words = None,
     queue: str | None = None,
     if_exists: str = "error",
+    subject: str | None = None,
     waiting: WaitOptions = UNTIL_IT_ENDS,
     options: Options = DEFAULTS,
 ) -> None:
@@ -140,6 +141,8 @@ def start(
         Only put the run into this queue; runs resume executes it.
     if_exists
         If the id is taken: error, or attach to continue that run.
+    subject
+        Whose the run is: all that it does is sealed, until subject erase.
     """
     function = load_run(code, waiting.module)
     values = [parse_value(word, is_text=False) for word in arguments]
@@ -148,9 +151,11 @@ def start(
         check_arguments(function, values, named)
         # Not by Store.start: a parameter of the run may be named like one of its options.
         args = tuple(values)
+        if subject is not None and id is not None:
+            store._check_opaque(id, "run id")
         try:
             run = store._engine.start(
-                function, args, named, id=id, if_exists=if_exists, queue=queue
+                function, args, named, id=id, if_exists=if_exists, queue=queue, subject=subject
             )
         except ExistsError as error:
             again = f"holdfast runs resume {shlex.quote(str(id))} {shlex.quote(code)}"

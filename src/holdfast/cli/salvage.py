@@ -11,7 +11,7 @@ from typing import IO, Annotated, Any
 from cyclopts import Parameter
 
 import holdfast
-from holdfast.cli.options import DEFAULTS, Options, open_place, refuse_memory
+from holdfast.cli.options import DEFAULTS, Options, open_place, place_of, refuse_memory
 from holdfast.cli.printing import print_json, print_line, print_note
 from holdfast.cli.store import progress_shown
 from holdfast.copy import Salvaged, salvage
@@ -50,7 +50,9 @@ def salvage_store(
     refuse_memory(new)
     file = RestFile(rest or _beside(new))
     with (
-        open_place(damaged, read_only=True, store_key=options.store_key) as source,
+        open_place(
+            place_of(damaged, options.tenant), read_only=True, store_key=options.store_key
+        ) as source,
         holdfast.open(new, actor=options.writer, store_key=to_key) as target,
         progress_shown(quiet=options.json, what="salvaging events") as progress,
         file.kept(),

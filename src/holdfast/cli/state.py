@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from datetime import datetime
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -23,7 +24,7 @@ from holdfast.cli.printing import (
     print_tree,
 )
 from holdfast.core import codec
-from holdfast.core.arguments import parse_path
+from holdfast.core.arguments import check_duration, parse_path
 from holdfast.core.tree import List, Map
 from holdfast.errors import NotFoundError, UsageError
 from holdfast.record.audit import AuditItem
@@ -66,7 +67,7 @@ def show(scope: ScopeName, /, *, at: Moment | None = None, options: Options = DE
         found = find_scope(store, scope, even_removed=at is not None)
         scope = found.name
         revision = find_revision(found, at)
-        state = found.at(revision)
+        state = found._now_at(revision) if at is None else found.at(revision)
         if options.json:
             print_json(state_document(scope, revision, state))
         elif is_terminal():
@@ -123,7 +124,7 @@ def get(
         scope = found.name
         revision = find_revision(found, at)
         place = parse_path(path)
-        state = found.at(revision)
+        state = found._now_at(revision) if at is None else found.at(revision)
         refuse_two_meanings(found, state, path, place)
         value = read_value(found, state, place)
         if options.json:
@@ -149,6 +150,8 @@ def set_value(
     expected: int | None = None,
     checkpoint: str | None = None,
     key: str | None = None,
+    ttl: str | None = None,
+    subject: str | None = None,
     unchecked: Flag = False,
     options: Options = DEFAULTS,
 ) -> None:
@@ -170,22 +173,34 @@ def set_value(
         Give the new revision this name.
     key
         An idempotency key: a second set with the same key and value writes nothing.
+    ttl
+        How long the value lasts: 45s, 1h30m, 2d. Set again without this, it lasts.
+    subject
+        Whose value it is: it is sealed by their key, and goes when they are erased.
     unchecked
         Write to a scope whose schema is not known here, without a check.
     """
     place = parse_path(path)
     parsed = parse_value(read_input() if value == "-" else value, is_text=text)
+    if ttl is not None:
+        check_duration(ttl, "--ttl")
     with open_writing(options, unchecked=unchecked) as store:
         found = find_scope(store, scope, must_exist=False)
         refuse_two_meanings(found, found.state, path, place)
-        revision = found.set(place, parsed, expected=expected, key=key, checkpoint=checkpoint)
+        revision = found.set(
+            place, parsed, subject=subject, ttl_s=ttl, expected=expected, key=key,
+            checkpoint=checkpoint,
+        )  # fmt: skip
+        ends_at = None if ttl is None else found.ends_at(place)
     if options.json:
-        print_json(write_document(scope, revision, place))
+        print_json(write_document(scope, revision, place, ends_at))
     else:
-        print_line(
-            f"{clean(scope)} is at revision {revision}: {clean(show_path(place))} = "
-            f"{shorten(preview(parsed))}"
-        )
+        print_line(f"{clean(scope)} is at revision {revision}: {_set(place, parsed, ends_at)}")
+
+
+def _set(place: tuple[str | int, ...], value: Any, ends_at: datetime | None) -> str:
+    until = "" if ends_at is None else f", until {show_time(ends_at)}"
+    return f"{clean(show_path(place))} = {shorten(preview(value))}{until}"
 
 
 def delete(

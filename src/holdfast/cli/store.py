@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
 
 from cyclopts import Parameter
+from msgspec.structs import replace
 
 import holdfast
+from holdfast.audit_export import verify_export
 from holdfast.cli.options import (
     DEFAULTS,
     Flag,
@@ -20,6 +23,7 @@ from holdfast.cli.options import (
     command,
     open_reading,
     open_source,
+    place_of,
     print_more,
     refuse_memory,
 )
@@ -37,7 +41,7 @@ from holdfast.core.check import Report
 from holdfast.core.event import end_of, to_datetime
 from holdfast.core.listing import names_beginning, scope_names, stored_prefix
 from holdfast.core.page import PAGE_SIZE, Page
-from holdfast.errors import CorruptError, NotFoundError
+from holdfast.errors import CorruptError, NotFoundError, UsageError
 from holdfast.git.keeping import Configured
 from holdfast.names import split_name, unescape, without_secrets
 from holdfast.render.query import linked_check_document
@@ -63,9 +67,16 @@ def init(*, options: Options = DEFAULTS) -> None:
     refuse_memory(options.place)
     made = False
     try:
-        store = holdfast.open(options.place, create=False, store_key=options.store_key)
+        store = holdfast.open(
+            options.place, create=False, store_key=options.store_key, tenant=options.tenant
+        )
     except NotFoundError:
-        store = holdfast.open(options.place, actor=options.writer, store_key=options.store_key)
+        store = holdfast.open(
+            options.place,
+            actor=options.writer,
+            store_key=options.store_key,
+            tenant=options.tenant,
+        )
         made = True
     with store:
         facts = store.status()
@@ -198,6 +209,9 @@ def check(
     *,
     read_all: Flag = False,
     expect: str | None = None,
+    signed_by: str | None = None,
+    earlier: Words = None,
+    anchor: str | None = None,
     links: Flag = False,
     options: Options = DEFAULTS,
 ) -> int:
@@ -208,12 +222,20 @@ def check(
     read_all
         Read every event, recompute every link, and read every blob and snapshot.
     expect
-        A digest noted earlier: fail if the store's content is not the same.
+        A digest noted earlier: fail if the store's content is not the same. Or the file of an
+        audit export: fail if it was changed, or if the store lacks any of what it has.
+    signed_by
+        The file of the public key that must have signed the export.
+    earlier
+        An export before that one, of the same chain; may be given again.
+    anchor
+        A command that verifies the export's anchor; it gets the digest and, as input, the token.
     links
         List the links that lead to nothing in the store; they are no damage.
     """
     with open_source(options.place, store_key=options.store_key) as store:
-        report = store.check(read_all=read_all, expect=expect)
+        asked = (signed_by, earlier or (), anchor)
+        report = expected_check(store, expect, asked, read_all=read_all)
         dangling = store.dangling_links() if links else []
     if options.json:
         print_json(linked_check_document(report, dangling if links else None))
@@ -223,6 +245,27 @@ def check(
             shown = f"{one.kind} {one.id} of {one.scope} links to {one.link}"
             print_line(f"dangling\t{clean(shown)}")
     return 0 if report.ok else CorruptError.exit_code
+
+
+_DIGEST = re.compile(r"[0-9a-fA-F]{64}\Z")
+
+
+def expected_check(
+    store: Store,
+    expect: str | None,
+    asked: tuple[str | None, Sequence[str], str | None],
+    *,
+    read_all: bool,
+) -> Report:
+    """Returns what a check has found, with what the store lacks of an audit export."""
+    if expect is None or _DIGEST.match(expect) or not os.path.exists(expect):
+        if any(asked):
+            raise UsageError("--signed-by, --earlier and --anchor are about a file after --expect")
+        return store.check(read_all=read_all, expect=expect)
+    signed_by, earlier, anchor = asked
+    _, lacking = verify_export(store, expect, signed_by=signed_by, earlier=earlier, anchor=anchor)
+    report = store.check(read_all=read_all)
+    return replace(report, findings=[*report.findings, *lacking])
 
 
 def print_report(report: Report, options: Options) -> None:
@@ -256,6 +299,7 @@ def copy_store(
     /,
     *,
     to_key: str | None = None,
+    to_tenant: str | None = None,
     options: Options = DEFAULTS,
 ) -> None:
     """Copy a store into another one of any kind; resumable.
@@ -268,11 +312,13 @@ def copy_store(
         The store to copy into; created if it does not exist. It must hold nothing else.
     to_key
         The store key of B, if it is to be encrypted. --store-key is that of A.
+    to_tenant
+        The tenant of B to copy into. --tenant is that of A to copy.
     """
     refuse_memory(b)
     with (
-        open_source(a, store_key=options.store_key) as source,
-        holdfast.open(b, actor=options.writer, store_key=to_key) as target,
+        open_source(place_of(a, options.tenant), store_key=options.store_key) as source,
+        holdfast.open(b, actor=options.writer, store_key=to_key, tenant=to_tenant) as target,
         progress_shown(quiet=options.json) as progress,
     ):
         copied = copy(source, target, progress=progress)

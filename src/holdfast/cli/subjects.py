@@ -1,6 +1,12 @@
-"""Verbs for people whose data is sealed: subject list, show, export, erase, hold."""
+"""Verbs for people whose data is held: subject list, show, export, erase, hold; erase."""
 
 from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from holdfast.cli.options import (
     DEFAULTS,
@@ -12,6 +18,7 @@ from holdfast.cli.options import (
     open_writing,
 )
 from holdfast.cli.printing import print_json, print_line, print_note, print_table
+from holdfast.erasure import ErasureReceipt
 from holdfast.errors import UsageError
 from holdfast.render.subjects import (
     erasure_document,
@@ -26,7 +33,8 @@ from holdfast.render.text import clean
 def list_subjects(*, options: Options = DEFAULTS) -> None:
     """List the subjects that have data in the store, and how many scopes each has.
 
-    Keys are looked for in the folder that HOLDFAST_KEYS names, or in your own.
+    Keys are looked for where HOLDFAST_KEYS says (a folder, command:…, keyring:…, sqlite:… or
+    postgresql://…), or in a folder of your own.
     """
     with open_reading(options) as store:
         subjects, keys = store.subjects(), repr(store._log.sealing.keys)
@@ -100,19 +108,72 @@ def erase_subject(
         return
     with open_writing(options) as store:
         receipts = store.finish_erasures() if name is None else [store.erase(name)]
+    _print_receipts(receipts, options)
+
+
+def _print_receipts(receipts: Sequence[ErasureReceipt], options: Options) -> None:
     if options.json:
         print_json(erasure_document(receipts))
         return
     for receipt in receipts:
-        rows = [(one.scope, one.outcome, str(one.events), str(one.bytes)) for one in receipt.scopes]
-        print_table(("scope", "outcome", "events", "bytes"), rows)
-        print_line(
-            f"subject {receipt.subject} is erased: {receipt.events} events, {receipt.blobs} blobs"
-        )
+        rows = [
+            (clean(one.scope), one.outcome, str(one.events), str(one.bytes), one.revisions,
+             clean(one.reason))
+            for one in receipt.scopes
+        ]  # fmt: skip
+        print_table(("scope", "outcome", "events", "bytes", "revisions", "reason"), rows)
+        what = f"subject {receipt.subject}" if receipt.subject else "what was asked for"
+        done = "would be erased" if receipt.is_dry_run else "is erased"
+        print_line(f"{what} {done}: {receipt.events} events, {receipt.blobs} blobs")
         for left in receipt.left:
             print_line(f"still there\t{clean(left.where)}\t{clean(left.remedy)}")
         for text in receipt.beyond:
             print_note(text)
+
+
+def erase(
+    *,
+    match: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    scope: Annotated[str | None, Parameter(name="--scope")] = None,
+    ignore_case: Flag = False,
+    dry_run: Flag = False,
+    yes: Flag = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """Erase what was never sealed: a whole scope, or a text wherever it stands. No way back.
+
+    Parameters
+    ----------
+    match
+        The text to cut out of every event. `-` reads it from the standard input, so that it is in
+        no list of processes and in no history of a shell.
+    scope
+        The scope to erase; with --match, the scope in which the text is looked for.
+    ignore_case
+        Upper and lower case are the same.
+    dry_run
+        Say what would become of what; change no byte.
+    yes
+        Do not ask on the terminal.
+    """
+    if match is None and scope is None:
+        raise UsageError("expected --match, --scope, or both")
+    if match is None and (ignore_case or dry_run):
+        raise UsageError("--ignore-case and --dry-run are for --match")
+    if match == "-":
+        match = sys.stdin.readline().rstrip("\r\n")
+    what = f"scope {scope}" if match is None else "the text from every event"
+    if not yes and not dry_run and not confirm_removal(what, options):
+        print_line("nothing was erased")
+        return
+    with open_reading(options) if dry_run else open_writing(options) as store:
+        if match is None:
+            receipt = store.erase(scope=scope)
+        else:
+            receipt = store.erase(
+                match=match, scope=scope, ignore_case=ignore_case, dry_run=dry_run
+            )
+    _print_receipts([receipt], options)
 
 
 def hold_subject(

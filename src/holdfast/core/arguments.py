@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, cast
 
@@ -136,6 +136,32 @@ def check_ttl(value: object) -> float:
     return seconds
 
 
+def check_key_ttl(ops: Sequence[Op], ttl_s: object) -> dict[tuple[str | int, ...], int]:
+    """Returns how long the values of some `set` ops last, in microseconds, by path."""
+    ttl_us = round(check_ttl(ttl_s) * 1_000_000)
+    for op in ops:
+        if not op.keys:
+            raise UsageError(
+                "the whole state has no end of its own: name a key or a path",
+                hint="scope(…, ttl_s=…) begins a scope that ends as a whole",
+            )
+        if any(type(step) is int for step in op.keys):
+            raise UsageError(
+                f"{tree.describe(op.keys)} lies in a list: expected a path of keys, because items "
+                "of a list move, and an end stays at its path",
+                hint="give the list an end as a whole, or keep the values in a mapping",
+            )
+    return {op.keys: ttl_us for op in ops}
+
+
+def check_ends_alone(*, diff: object) -> None:
+    """Raises UsageError if a value with an end is to be stored as what differs."""
+    if check_flag(diff, "diff"):
+        raise UsageError(
+            "ttl_s gives a new value an end, and diff stores parts of one: expected one of them"
+        )
+
+
 def check_timeout(value: object) -> float | None:
     """Returns how long to wait, None for ever, or raises UsageError."""
     return None if value is None else check_seconds(value, "timeout_s", above=-1e-9)
@@ -207,6 +233,15 @@ def check_text(text: Any, what: str, *, optional: bool = False) -> Any:
             f"found {size or show_value(text)}"
         )
     return str.__str__(text)
+
+
+def check_word(given: object, what: str) -> str | None:
+    """Returns a text that what is asked for must be equal to, None if it may be any."""
+    if given is None:
+        return None
+    if isinstance(given, str) and given:
+        return str.__str__(given)
+    raise UsageError(f"{what} is text, found {show_value(given)}")
 
 
 def name_of(scope: object) -> str:

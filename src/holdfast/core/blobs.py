@@ -76,6 +76,8 @@ class Blobs:
         if len(op.value) < BLOB_BYTES_MIN:
             return op
         raw = bytes(op.value)
+        if raw.startswith(codec.SEALED_VALUE):
+            return op  # of a sealed value a blob is sealed too, if it needs one
         if self.clean is not None:
             raw = self.clean(raw, stream)
         seal = seal or self._seal_of(stream)

@@ -7,12 +7,13 @@ from hashlib import sha256
 
 from msgspec import Struct
 
-from holdfast.backends.protocol import GONE, START, Finding, Head, Record
+from holdfast.backends.protocol import GONE, START, Finding, Head, Record, is_shortened
 from holdfast.core import codec, event
 from holdfast.core.event import SEALED, ops_of
 from holdfast.core.log import READ_CHUNK, Log
+from holdfast.core.matching import digest as digest_of
 from holdfast.core.migrate import outdated
-from holdfast.core.retention import STREAM, digests_told
+from holdfast.core.retention import STREAM, Told, ledger
 from holdfast.core.salvage import Remains, remnants
 from holdfast.errors import CorruptError, HoldfastError, UsageError, show_value
 
@@ -84,10 +85,10 @@ def check_store(log: Log, *, read_all: bool, expect: str | None) -> Report:
 
 def content_of(log: Log) -> Content:
     """Returns how much the store holds, and its digest; no event is read."""
-    return _add_up(_heads(log))
+    return add_up(all_heads(log))
 
 
-def _heads(log: Log) -> Iterator[tuple[str, Head | None]]:
+def all_heads(log: Log) -> Iterator[tuple[str, Head | None]]:
     """Yields every stream with its head, in the order of names."""
     after = ""
     while names := log.stream_page(after=after):
@@ -96,7 +97,7 @@ def _heads(log: Log) -> Iterator[tuple[str, Head | None]]:
 
 
 def _readable_heads(log: Log, findings: list[Finding]) -> Iterator[tuple[str, Head | None]]:
-    """Yields what `_heads` does, without those that cannot be read: each of them is a finding."""
+    """Yields what `all_heads` does, without those that cannot be read: each is a finding."""
     after = ""
     while names := log.stream_page(after=after):
         try:
@@ -110,7 +111,8 @@ def _readable_heads(log: Log, findings: list[Finding]) -> Iterator[tuple[str, He
         after = names[-1]
 
 
-def _add_up(heads: Iterator[tuple[str, Head | None]]) -> Content:
+def add_up(heads: Iterator[tuple[str, Head | None]]) -> Content:
+    """Returns how much heads stand for, and their digest."""
     digest = sha256()
     streams = events = 0
     for name, head in heads:
@@ -131,16 +133,16 @@ class _Chains:
         self.ends: dict[str, tuple[int, bytes]] = {}
         self.events = 0
         self._cut: set[str] = set()
-        self._told: Told = {}
+        self._told: dict[tuple[str, int], Told] = {}
         self._told_up_to = 0
 
-    def _digest_of(self, record: Record) -> bytes | None:
+    def _told_of(self, record: Record) -> Told | None:
         """Returns what letting-go has told of a record, also if that was while this check runs."""
         place = record.stream, record.revision
         [head] = self._log.heads([STREAM])
         told_up_to = 0 if head is None else head.revision
-        if place not in self._told and told_up_to > self._told_up_to:
-            self._told, self._told_up_to = digests_told(self._log), told_up_to
+        if told_up_to > self._told_up_to:
+            self._told, self._told_up_to = ledger(self._log), told_up_to
         return self._told.get(place)
 
     def read_over_damage(self) -> None:
@@ -199,30 +201,30 @@ class _Chains:
     def _check(self, records: list[Record]) -> None:
         for record in records:
             try:
-                _check_record(self._log, record, self.ends, self._digest_of)
+                _check_record(self._log, record, self.ends, self._told_of)
             except HoldfastError as error:
                 _add(self._findings, error)
             self.ends[record.stream] = (record.revision, record.link)
         self.events += len(records)
 
 
-Told = dict[tuple[str, int], bytes]
-"""The digests of payloads that were let go of, by stream and revision."""
-
-
-def _check_let_go(link: bytes, record: Record, digest: bytes | None, where: str) -> None:
-    """Verifies what is left of an event by the digest that its letting-go has told."""
-    if digest is None:
+def _check_let_go(link: bytes, record: Record, told: Told | None, where: str) -> None:
+    """Verifies what is left of an event by the digests that its letting-go has told."""
+    if told is None and record.payload != GONE:
+        raise CorruptError(f"{where} lacks a part, and nobody has said that it was cut out")
+    if told is None:
         raise CorruptError(f"{where} has no data, and nobody has said that it was let go of")
-    if event.record_link(link, record, digest) != record.link:
+    if event.record_link(link, record, told.digest) != record.link:
         raise CorruptError(f"{where} does not match its link: it or an event before it changed")
+    if record.payload != GONE and digest_of(record.payload) not in [one.now for one in told.steps]:
+        raise CorruptError(f"{where} has changed since a part of it was cut out")
 
 
 def _check_record(
     log: Log,
     record: Record,
     ends: dict[str, tuple[int, bytes]],
-    told: Callable[[Record], bytes | None],
+    told: Callable[[Record], Told | None],
 ) -> None:
     known = ends.get(record.stream)
     if known is None:
@@ -237,7 +239,9 @@ def _check_record(
     if record.payload == GONE:
         _check_let_go(link, record, told(record), where)
         return
-    if event.record_link(link, record) != record.link:
+    if is_shortened(record.payload):
+        _check_let_go(link, record, told(record), where)
+    elif event.record_link(link, record) != record.link:
         raise CorruptError(f"{where} does not match its link: it or an event before it changed")
     codec.check(record.payload)
     if not record.payload.startswith(SEALED):  # what is sealed is verified without its key
@@ -266,7 +270,7 @@ def _compare_heads(log: Log, chains: _Chains | None, findings: list[Finding]) ->
 
     content = Content()
     try:
-        content = _add_up(compared())
+        content = add_up(compared())
     except HoldfastError as error:
         content.streams = len(chains.ends) if chains is not None else 0
         _add(findings, error)
@@ -279,8 +283,7 @@ def _compare_heads(log: Log, chains: _Chains | None, findings: list[Finding]) ->
 def _check_snapshots(log: Log, ends: dict[str, tuple[int, bytes]], findings: list[Finding]) -> None:
     for stream in log.snapshots.having(ends):
         try:
-            for revision in log.snapshots.revisions(stream):
-                log.snapshots.read(stream, revision)
+            log.snapshots.verify(stream)
         except HoldfastError as error:
             findings.append(Finding(f'snapshot of "{stream}"', error.message, harmless=True))
 

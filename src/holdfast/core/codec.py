@@ -24,7 +24,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Generator, ItemsView
+from collections.abc import Callable, Generator, ItemsView, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
@@ -464,7 +464,15 @@ def blobs_in(payload: bytes) -> list[tuple[str, int]]:
 
     Nothing else can look like a reference: quotes within text are escaped, and so is such a key.
     """
+    if b"$blob" not in payload:
+        return []  # nearly all, and a pattern takes longer to find nothing
     return [(id.decode(), int(size)) for id, size in _BLOB_WITHIN.findall(payload)]
+
+
+def blob_places(payload: bytes) -> Iterator[tuple[int, int, str, int]]:
+    """Yields where references to blobs begin and end in encoded data, with id and size of each."""
+    for found in _BLOB_WITHIN.finditer(payload):
+        yield found.start(), found.end(), found[1].decode(), int(found[2])
 
 
 def _blob_fields(content: Any) -> tuple[str, int]:

@@ -50,6 +50,7 @@ __all__ = [
     "ReadGuard",
     "Record",
     "StreamWrite",
+    "Ttls",
     "ahead",
     "changed",
     "check_expire_together",
@@ -72,6 +73,10 @@ __all__ = [
 _SHOWN_MAX = 4
 
 
+Ttls = tuple[tuple[Path, int], ...]
+"""Values that end: the path of each, and how long it lasts in microseconds."""
+
+
 class NewEvent(Struct, frozen=True):
     """One event that somebody wants; the log gives it revision, time and link."""
 
@@ -81,7 +86,8 @@ class NewEvent(Struct, frozen=True):
     defaults: tuple[Op, ...] = ()  # done first, each only where there is nothing yet
     meta: str | None = None  # what is known of this one; see `meta.encode_meta`
     key: str | None = None  # its own, besides the write's, which is on the first event (clause 26)
-    sealed_for: str | None = None  # the subject of a value that was sealed for it, by its id
+    sealed_for: tuple[str, ...] = ()  # the subjects of values that were sealed for it, by their ids
+    ttls: Ttls = ()  # values that end, and how long they last
 
 
 class StreamWrite(Struct, frozen=True):
@@ -112,7 +118,7 @@ class StreamWrite(Struct, frozen=True):
         """Says whether its events can follow whatever state is there: they set keys of it, or
         change nothing. Then the end of the stream is all that must be known."""
         for new_event in self.new_events:
-            if new_event.defaults or new_event.type == RESTORED:
+            if new_event.defaults or new_event.ttls or new_event.type == RESTORED:
                 return False
             for op in new_event.ops:
                 if op.kind != "set" or type(op.path) is not str:
@@ -136,7 +142,7 @@ class ReadGuard(Struct, frozen=True):
 
         A scope that was closed or removed meanwhile is another one as a whole.
         """
-        if now.link == self.state.link:
+        if now.link == self.state.link and self.state.ends is None:
             return []
         if now.closed_at != self.state.closed_at or now.removed_at != self.state.removed_at:
             return [()]

@@ -13,7 +13,8 @@ difference is damage, and then every event stays.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise, starmap
 from typing import Any
 
 from holdfast.backends.protocol import GONE, Head
@@ -22,14 +23,14 @@ from holdfast.core.event import (
     BASE,
     BASED,
     CHANGED,
-    LIFE,
     MIGRATED,
+    OUR_NAMES,
     StreamState,
     based_payload,
     point_of,
 )
 from holdfast.core.log import READ_CHUNK, Log
-from holdfast.core.tree import Lazy, List, Map, diff, diff_ops, encode_ops
+from holdfast.core.tree import Lazy, List, Map, diff, diff_ops, encode_ops, until_op
 from holdfast.errors import CorruptError
 
 CHANGES = (CHANGED, MIGRATED)
@@ -47,13 +48,24 @@ def write_base(log: Log, stream: str, head: Head, *, after: int, cut: int) -> fr
     kept = must_stay(log, stream, head)
     if not any(revision not in kept for revision in _changes(log, stream, after, cut)):
         return None
+    put_base(log, stream, head, cut, lambda state: state)
+    return kept
+
+
+def put_base(
+    log: Log, stream: str, head: Head, cut: int, shown: Callable[[StreamState], StreamState]
+) -> None:
+    """Writes a base of a stream as it is at `head`, having proved it; raises as `write_base` does.
+
+    `shown` returns what of a state is to be in it.
+    """
     points: list[tuple[int, int, bytes]] = []
     states: list[StreamState] = []
     for revision in _points(log, stream, head, cut):
-        state = log.replayed(stream, head, revision)
-        prove(stream, state, log.at(stream, revision), "what the log hands out")
-        way = diff_ops(Map(), state.root)
-        ops = tuple(log.blobs.spill(op, stream) for op in way)
+        state = shown(log.replayed(stream, head, revision))
+        prove(stream, state, shown(log.at(stream, revision)), "what the log hands out")
+        ops = [log.blobs.spill(op, stream) for op in diff_ops(Map(), state.root)]
+        ops += starmap(until_op, (state.ends or {}).items())
         points.append((revision, state.version, encode_ops(ops)))
         states.append(state)
     payload = based_payload(points)
@@ -66,26 +78,42 @@ def write_base(log: Log, stream: str, head: Head, *, after: int, cut: int) -> fr
     # What was written is read back, the way a reader will find it: only then may anything go.
     for state in states:
         prove(stream, state, log.on_base(stream, head, state.revision), "the base as it is stored")
-    return kept
 
 
-def folded_until(log: Log, stream: str) -> int:
-    """Returns the cut of the newest base of a stream, 0 if it has none.
+def folded_until(log: Log, stream: str, after: int) -> int:
+    """Returns the cut of the newest base for which changes after `after` went, 0 if there is none.
 
     What was kept below it was kept for lists, and stays: the base has values, and does not tell any
-    more which events they were of.
+    more which events they were of. A base for which nothing went is one of a run that was ended
+    before it told of anything: what it stands for is still to go.
     """
-    for found in log.find(stream, checkpoint=BASE)[:1]:
+    cuts: list[int] = []
+    for found in log.find(stream, checkpoint=BASE):
         payload = log.record(stream, found.revision).payload
-        if payload != GONE:
-            point = point_of(payload, found.revision, log.blobs.read)
-            return 0 if point is None else point.revision
+        point = None if payload == GONE else point_of(payload, found.revision, log.blobs.read)
+        if point is None:
+            break  # it went with all that is older
+        cuts.append(point.revision)
+    for cut, below in pairwise([*cuts, after]):
+        if _has_gone(log, stream, max(below, after), cut):
+            return cut
     return 0
+
+
+def _has_gone(log: Log, stream: str, after: int, until: int) -> bool:
+    """Says whether a change has lost its payload; all of a stream's are told before one does."""
+    while after < until:
+        page = log.read(stream, after=after, until=until, limit=READ_CHUNK)
+        if any(record.type in CHANGES and record.payload == GONE for record in page):
+            return True
+        after = page[-1].revision
+    return False
 
 
 def prove(stream: str, replayed: StreamState, found: StreamState, what: str) -> None:
     """Raises CorruptError unless a state is the one that the events alone fold to."""
     differs = diff(replayed.root, found.root) or list(replayed.root) != list(found.root)
+    differs = differs or (replayed.ends or {}) != (found.ends or {})
     if differs or replayed.version != found.version:
         raise CorruptError(
             f'the state of "{stream}" at revision {replayed.revision} is not what its events fold '
@@ -101,7 +129,7 @@ def _points(log: Log, stream: str, head: Head, cut: int) -> list[int]:
     named = {
         found.revision
         for found in log.find(stream)
-        if began < found.revision < cut and found.name not in (LIFE, BASE)
+        if began < found.revision < cut and found.name not in OUR_NAMES
     }
     return [*sorted(named), cut]
 

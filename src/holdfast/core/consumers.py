@@ -110,7 +110,7 @@ class Follower:
     def __init__(self, log: Log, name: str, after: int | None) -> None:
         self._log = log
         self._name = name
-        self._before = log.newest(name) if after is None else log.at(name, after)
+        self._before = log.folded(name) if after is None else log.at(name, after)
         self.position: Position = START  # where the store was when there was nothing more to read
 
     def news(self) -> list[Change] | None:

@@ -17,7 +17,7 @@ written. Memory is bounded by a batch, not by the store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 
 from msgspec import Struct
@@ -36,15 +36,19 @@ from holdfast.backends.protocol import (
     Record,
     Refusal,
     Rewrites,
+    Shortens,
     has_meta,
+    is_shortened,
     keeps_meta,
 )
 from holdfast.core import codec
 from holdfast.core.commit import meta_not_kept
+from holdfast.core.erased_ledger import Ledger
 from holdfast.core.event import follows
 from holdfast.core.expiry import EXPIRING, HOLDS
 from holdfast.core.holds import keep_held
 from holdfast.core.log import Log
+from holdfast.core.retention import STREAM, Told, ledger, tell_again
 from holdfast.errors import ConflictError, CorruptError, UsageError
 
 COMMITS_PER_BATCH = 200
@@ -82,7 +86,10 @@ class Copied(Struct, frozen=True):
 def copy_log(source: Log, target: Log, *, progress: Progress | None = None) -> Copied:
     """Copies what the target lacks, and verifies that every head is equal."""
     check_related(source, target)
-    return Copier(source, target, progress).run()
+    copier = Copier(source, target, progress, ledger=Ledger(source, target))
+    copied = copier.run()
+    copier.tell_erased()
+    return copied
 
 
 class Copier:
@@ -94,8 +101,15 @@ class Copier:
         target: Log,
         progress: Progress | None,
         ends: Callable[[list[str]], dict[str, int]] | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
-        """`ends` says when streams end by themselves, -1 for those that have; else heads do."""
+        """`ends` says when streams end by themselves, -1 for those that have; else heads do.
+
+        What `ledger` knows to be erased is copied without its data, if there is one.
+        """
+        self._ledger = ledger
+        self.erased: dict[tuple[str, int], Told] = {}
+        """What was erased of events that the source still has whole."""
         self._source = source
         self._target = target
         self._progress = progress
@@ -124,10 +138,35 @@ class Copier:
 
     def copy(self, batch: list[list[Record]], total: int) -> None:
         """Copies what the target lacks of some commits, and says how far it is."""
+        if self._ledger is not None:
+            batch = [[self._without_erased(self._ledger, one) for one in many] for many in batch]
         self._copy(batch)
         if self._progress is not None:
             passed = self._events + self._skipped + self._ended
             self._progress(passed, max(total, passed))
+
+    def tell_erased(
+        self, told: Mapping[tuple[str, int], Told] | None = None, key: str | None = None
+    ) -> None:
+        """Tells in the target what was erased of what it has, unless it says so already.
+
+        `told` has what is known of these events besides: what was let go of in another way.
+        """
+        gone = {name: one.after((told or {}).get(name)) for name, one in self.erased.items()}
+        gone = {**(told or {}), **gone}
+        known = ledger(self._target) if gone else {}
+        if untold := {name: one for name, one in gone.items() if name not in known}:
+            tell_again(self._target, untold, key)
+
+    def _without_erased(self, ledger: Ledger, record: Record) -> Record:
+        found = ledger.applied(record)
+        if found is None:
+            return record
+        without, digest, steps = found
+        is_gone = without.payload == GONE
+        name = record.stream, record.revision
+        self.erased[name] = Told(digest, "erased", record.position, steps, is_gone)
+        return without
 
     # --- events ----------------------------------------------------------------------------------
 
@@ -153,7 +192,28 @@ class Copier:
                 self._copy_blobs(commit, place)
             self._commits += len(wanted)
             _send(part, wanted)
-            self._let_go(part, [r for records in batch for r in records if r.payload == GONE])
+            every = [record for records in batch for record in records]
+            self._let_go(part, [one for one in every if one.payload == GONE])
+            self._shorten(part, [one for one in every if is_shortened(one.payload)])
+
+    def _shorten(self, part: Backend, shorter: list[Record]) -> None:
+        """Cuts out in the target what was cut out in the source since it was copied."""
+        mine = [r for r in shorter if self._parts[self._target.routes.place_of(r.stream)] is part]
+        wanted: dict[str, dict[int, bytes]] = {}
+        for record in mine:
+            there = part.read(record.stream, after=record.revision - 1, until=record.revision)
+            if there and there[0].payload != record.payload:
+                wanted.setdefault(record.stream, {})[record.revision] = record.payload
+        if not wanted:
+            return
+        if not isinstance(part, Shortens):
+            raise UsageError(
+                "the target has data that was erased in the source, and cannot take it out",
+                hint="copy into an empty store",
+            )
+        part.shorten(wanted)
+        for stream, named in wanted.items():
+            self._target.snapshots.forget(stream, max(named))
 
     def _let_go(self, part: Backend, gone: list[Record]) -> None:
         """Lets go in the target of what was let go of in the source since it was copied.
@@ -339,6 +399,12 @@ def _send(target: Backend, wanted: list[Commit]) -> None:
 # --- comparing -----------------------------------------------------------------------------------
 
 
+_HINT_ERASED = (
+    "the target tells of data that was erased or let go of since the source was made: go on from "
+    "the newer store, or copy the source into an empty one, which leaves out what was erased again"
+)
+
+
 def check_related(source: Log, target: Log) -> None:
     """Raises ConflictError unless every stream of the target is a beginning of the source's."""
     for name, theirs, ours in _pairs(target._backend, source._backend):
@@ -348,7 +414,7 @@ def check_related(source: Log, target: Log) -> None:
                 stream=name,
                 expected=0,
                 actual=theirs.revision,
-                hint="copy into an empty store",
+                hint=_HINT_ERASED if name == STREAM else "copy into an empty store",
             )
         if not _is_beginning(source, name, theirs, ours):
             raise _differs(name, ours.revision, theirs.revision)

@@ -218,6 +218,10 @@ def _is_migrated(one: PreparedCommit, stream: str) -> bool:
 def _tell(durable: _Durable) -> None:
     write, before, after = durable.write, durable.before, durable.after
     ops = [op for one in write.new_events for op in (*one.defaults, *one.ops)]
+    if ops and before.ends:
+        # Values that had ended went with this change, which its writer did not say.
+        gone = [path for path in before.ends if tree.locate(after.root, path) is tree.MISSING]
+        ops = [*map(tree.delete_op, gone), *ops]
     if durable.is_migrated:
         ops = []  # all that differs was touched
     for change in tree.touched(ops, before.root, after.root):

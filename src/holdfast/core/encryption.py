@@ -21,9 +21,9 @@ from __future__ import annotations
 import hmac
 import re
 from base64 import b64decode, b64encode
-from binascii import a2b_base64, b2a_base64
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, cast
 
@@ -52,6 +52,7 @@ from holdfast.backends.protocol import (
     Refusal,
     Rewrites,
     Salvageable,
+    Shortens,
     position_before,
     read_back,
     read_linked,
@@ -62,7 +63,13 @@ from holdfast.core.event import ORIGIN, record_link
 from holdfast.core.layers import Layer, register_layer
 from holdfast.core.sealing import CIPHER, derived_key, load_cipher
 from holdfast.core.store_key import KEY_BYTES, WHAT, StoreKey
-from holdfast.errors import ConflictError, CorruptError, StoreKeyError, UsageError
+from holdfast.errors import (
+    ConflictError,
+    CorruptError,
+    StoreKeyError,
+    UnavailableError,
+    UsageError,
+)
 
 KEYS = "encryption/keys"
 TYPE = "encryption.keys"
@@ -82,6 +89,9 @@ _AS_THEY_ARE = (
 """What the wrapped backend may have besides, and has nothing of what is encrypted. What writes
 beside the store is not among it: tables, and a witness with links in clear."""
 _TRIES = 20
+FIRST_EVENT_TIMEOUT_S = 10.0
+MASKS = 1024
+"""How many masks of links are remembered."""
 
 
 class KeyStatus(Struct, frozen=True, kw_only=True):
@@ -117,6 +127,9 @@ class _KeyRing(Struct, frozen=True, kw_only=True):
 
 
 _key_ring = msgspec.json.Decoder(_KeyRing)
+# Bytes are base64 there, which this decodes three times as fast as binascii does.
+_bytes = msgspec.json.Decoder(bytes)
+_quoted = msgspec.json.Encoder().encode
 
 
 class _DataKey:
@@ -128,6 +141,7 @@ class _DataKey:
         self.id = sha256(b"holdfast data key id" + key).hexdigest()[:_ID]
         self._cipher = cipher(derived_key(key, b"data"))
         self._about = b"\0".join((FORMAT, self.id.encode(), b""))
+        self.prefix = b"%b%b:" % (_PREFIX, self.id.encode())
 
     def encrypt(self, data: bytes, place: bytes) -> bytes:
         return self._cipher.encrypt(bytes(12), data, self._about + place)
@@ -301,23 +315,111 @@ def _about_key(id: str) -> bytes:
 def is_encrypted(backend: Backend) -> bool:
     """Returns whether a backend's store is encrypted: whether its first event is of its keys."""
     [head] = backend.heads([KEYS])
-    if head is None:
-        return False
+    return head is not None and _begins_with_keys(backend)
+
+
+def _begins_with_keys(backend: Backend) -> bool:
+    """Says of a store that has keys whether they came first; raises UnavailableError.
+
+    A server may not show an event yet, because of a transaction that is open elsewhere. Whether
+    there is one before the keys is waited for: whoever guessed would write in clear, or ciphertext
+    into a plain store.
+    """
+    if not backend.wait(START, timeout_s=FIRST_EVENT_TIMEOUT_S):
+        raise UnavailableError(
+            "the store's first event cannot be seen yet, so it is not known whether it is "
+            "encrypted: a transaction on the server is open",
+            hint="try again when it has ended",
+        )
     first = backend.read_all(limit=1)
     return not first or first[0].stream == KEYS
 
 
 def check_plain(backend: Backend) -> Backend:
-    """Returns a backend whose store is not encrypted; raises StoreKeyError if it is."""
-    found = False
+    """Returns a backend whose store is not encrypted; raises StoreKeyError if it is.
+
+    A store without keys may be one that nobody has begun. Then its first event decides, and what
+    is written from here must not come after keys that another process has made since.
+    """
+    if isinstance(backend, EncryptedBackend):
+        return backend  # somebody has wrapped it already
     with suppress(CorruptError):  # a damaged store is opened to be looked at
-        found = is_encrypted(backend)
-    if found:
-        raise StoreKeyError(
-            "this store is encrypted, and no store key was given",
-            hint="holdfast.open(…, store_key=…), --store-key or HOLDFAST_STORE_KEY name the key",
-        )
+        [head] = backend.heads([KEYS])
+        if head is None:
+            _PlainStart(backend)
+        elif _begins_with_keys(backend):
+            raise StoreKeyError(
+                "this store is encrypted, and no store key was given",
+                hint="holdfast.open(…, store_key=…), --store-key or HOLDFAST_STORE_KEY name the "
+                "key",
+            )
     return backend
+
+
+class _PlainStart:
+    """Stands in for `commit` of a backend until the first commit of this handle is accepted.
+
+    Each commit until then names the stream of the keys, which must not be there, among what it
+    has read. The commit that makes keys appends to the same stream. So the backend accepts one of
+    the two before the other, and the second finds out; later commits pass as they are. A large
+    value is stored before its commit: it is not put where keys are by now, and goes again if the
+    commit is refused.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._commit, self._put = backend.commit, backend.objects.put
+        self._is_over = False
+        self._names: list[tuple[str, str]] = []
+        # What cannot be replaced is left: a backend of somebody's with slots.
+        with suppress(AttributeError):
+            backend.objects.put = self._put_first  # type: ignore[method-assign]
+            backend.commit = self._commit_first  # type: ignore[method-assign]
+
+    def _commit_first(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
+        answers: list[Receipt | Refusal] = []
+        while len(answers) < len(commits) and not self._is_over:
+            commit = commits[len(answers)]
+            [answer] = self._commit([replace(commit, reads=(*commit.reads, (KEYS, 0)))])
+            if isinstance(answer, Refusal) and self._has_keys():
+                continue  # of a store that is plain all the same: it is sent as it is
+            answers.append(answer)
+            if isinstance(answer, Receipt) and commit.appends:
+                self._end()
+        rest = commits[len(answers) :]
+        return [*answers, *self._commit(rest)] if rest or not answers else answers
+
+    def _put_first(self, kind: str, name: str, data: bytes, *, expires_us: int = 0) -> None:
+        if not self._is_over:
+            self._has_keys()
+            self._names.append((kind, name))
+        self._put(kind, name, data, expires_us=expires_us)
+
+    def _has_keys(self) -> bool:
+        """Says whether a plain store has keys nevertheless; raises StoreKeyError if they count."""
+        [head] = self._backend.heads([KEYS])
+        if head is None:
+            return False
+        if _begins_with_keys(self._backend):
+            for kind, name in self._names:
+                self._backend.objects.delete(kind, name)
+            raise StoreKeyError(
+                "another process has begun this store with a store key: it is encrypted, and "
+                "nothing was written",
+                hint="open it again, with store_key=…",
+            )
+        self._end()
+        return True
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._names.clear()
+        backend, objects = self._backend, self._backend.objects
+        # Whoever has put something else there meanwhile keeps it, and goes through here.
+        if backend.commit == self._commit_first:
+            backend.commit = self._commit  # type: ignore[method-assign]
+        if objects.put == self._put_first:
+            objects.put = self._put  # type: ignore[method-assign]
 
 
 # --- the backend ----------------------------------------------------------------------------------
@@ -331,7 +433,13 @@ class EncryptedBackend:
     def __init__(self, inner: Backend, keys: DataKeys) -> None:
         self.inner = inner
         self.keys = keys
-        self._mask = derived_key(keys.first.key, b"links")
+        mask = derived_key(keys.first.key, b"links")
+
+        def mask_of(stream: str, revision: int, size: int) -> int:
+            return int.from_bytes(hmac.digest(mask, _place(stream, revision), "sha256")[:size])
+
+        # That of an event is asked for again by the commit that follows it.
+        self._mask_of = lru_cache(MASKS)(mask_of)
         self.durability: Durability = inner.durability
         self.leases = inner.leases
         self.marks = inner.marks
@@ -340,6 +448,8 @@ class EncryptedBackend:
         for name in _AS_THEY_ARE:
             if hasattr(inner, name):
                 setattr(self, name, getattr(inner, name))
+        if isinstance(inner, Shortens):
+            self.shorten = self._shorten
         self.find = inner.find
         self.wait = inner.wait
         self.moment = inner.moment
@@ -358,6 +468,18 @@ class EncryptedBackend:
             for answer in answers
         ]
 
+    def _shorten(self, payloads: Mapping[str, Mapping[int, bytes]]) -> None:
+        """Encrypts other payloads for records that are there; the inner backend stores them."""
+        inner = self.inner
+        assert isinstance(inner, Shortens), "BUG: asked before"
+        inner.shorten(
+            {
+                stream: {revision: self._ciphertext(stream, revision, payload)
+                         for revision, payload in named.items()}
+                for stream, named in payloads.items()
+            }
+        )  # fmt: skip
+
     def _encrypted(self, commit: Commit) -> Commit:
         if not commit.appends:
             return commit
@@ -373,15 +495,18 @@ class EncryptedBackend:
     def _stored(self, record: Record) -> Record:
         stream, revision, payload = record.stream, record.revision, record.payload
         if payload != GONE:
-            key = self.keys.current
-            text = b2a_base64(key.encrypt(payload, _place(stream, revision)), newline=False)
-            payload = b'%b%b:%b"}' % (_PREFIX, key.id.encode(), text)
+            payload = self._ciphertext(stream, revision, payload)
         return replace(record, payload=payload, link=self._masked(stream, revision, record.link))
+
+    def _ciphertext(self, stream: str, revision: int, payload: bytes) -> bytes:
+        key = self.keys.current
+        # The text begins with a quote, which the prefix of the key stands in for.
+        text = _quoted(key.encrypt(payload, _place(stream, revision)))
+        return b"%b%b}" % (key.prefix, text[1:])
 
     def _masked(self, stream: str, revision: int, link: bytes) -> bytes:
         """Returns a link under its mask; of a masked one the link."""
-        mask = hmac.digest(self._mask, _place(stream, revision), "sha256")
-        found = int.from_bytes(link) ^ int.from_bytes(mask[: len(link)])
+        found = int.from_bytes(link) ^ self._mask_of(stream, revision, len(link))
         return found.to_bytes(len(link))
 
     # --- reading -------------------------------------------------------------------------------
@@ -393,7 +518,8 @@ class EncryptedBackend:
         if stored.startswith(_PREFIX):
             try:
                 key = self.keys.by_id(stored[len(_PREFIX) : _BODY - 1].decode())
-                found = key.decrypt(a2b_base64(stored[_BODY:-2]), _place(stream, revision))
+                data = _bytes.decode(b'"%b' % stored[_BODY:-1])
+                found = key.decrypt(data, _place(stream, revision))
             except ValueError:
                 found = None
             if found is not None:

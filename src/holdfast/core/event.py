@@ -44,11 +44,20 @@ from typing import Any, NamedTuple
 from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
-from holdfast.backends.protocol import GONE, LinkedRow, Mark, Position, Record, linked_row
-from holdfast.core import codec
+from holdfast.backends.protocol import (
+    GONE,
+    LinkedRow,
+    Mark,
+    Position,
+    Record,
+    is_shortened,
+    linked_row,
+)
+from holdfast.core import codec, tree
 from holdfast.core.codec import encode_plain
 from holdfast.core.meta import Meta, decode_meta, source_and_trust
 from holdfast.core.tree import (
+    Ends,
     Lazy,
     Map,
     Op,
@@ -56,6 +65,7 @@ from holdfast.core.tree import (
     apply,
     apply_op,
     decode_ops,
+    fold_ends,
     thaw,
 )
 from holdfast.errors import ClosedError, CorruptError, LetGoError, UsageError
@@ -91,6 +101,13 @@ life that a stream is in is found by one look at the names, however long the str
 
 BASE = "\x1ebase"
 """The checkpoint name of an event that has states of its stream by value (`compaction.py`)."""
+
+CUT = "\x1ecut"
+"""The checkpoint name of the change that takes an erased text out of a state (`cutting.py`): what
+another process has folded before it may hold the text, and is not to be stored."""
+
+OUR_NAMES = frozenset((LIFE, BASE, CUT))
+"""Names of checkpoints that no user gives, and none is shown."""
 
 SEALED = b'{"$sealed":"'
 """How the payload of a sealed event begins (`sealing.py`); no layer writes such a payload."""
@@ -153,7 +170,8 @@ def follows(previous: bytes, record: Record) -> bool:
     One that was let go of keeps its link, and not what the link was made of: the letting-go event
     has the digest of its payload, with which `check` verifies it too.
     """
-    return record.payload == GONE or record_link(previous, record) == record.link
+    is_rewritten = record.payload == GONE or is_shortened(record.payload)
+    return is_rewritten or record_link(previous, record) == record.link
 
 
 class Lifetime(NamedTuple):
@@ -265,7 +283,7 @@ class Event:
     def checkpoint(self) -> str | None:
         """The name that its writer gave this revision, or None."""
         name = self.record.checkpoint
-        return None if name in (LIFE, BASE) else name
+        return None if name in OUR_NAMES else name
 
     @property
     def key(self) -> str | None:
@@ -395,6 +413,7 @@ class StreamState(Struct, frozen=True):
     version: int = 0  # of the schema that the state follows; 0: of none; of an end -1: not known
     subject: str | None = None  # whose scope it is, by a random id: its events are sealed
     slides_us: int = 0  # its end is at least so long after its newest event; 0: the end is fixed
+    ends: Ends | None = None  # when values of the state end, by path; None: none ever had an end
 
     @property
     def ends_us(self) -> int:
@@ -621,10 +640,11 @@ class BasePoint(Struct, frozen=True):
     revision: int
     version: int
     root: Map
+    ends: Ends | None = None
 
     def onto(self, state: StreamState) -> StreamState:
         """Returns a fold up to that revision with the state that it does not know."""
-        return replace(state, root=self.root, version=self.version)
+        return replace(state, root=self.root, version=self.version, ends=self.ends)
 
 
 def based_payload(points: Iterable[tuple[int, int, bytes]]) -> bytes:
@@ -642,8 +662,18 @@ def point_of(payload: bytes, revision: int, blobs: BlobReader) -> BasePoint | No
     if not points:
         return None
     newest = points[-1]
-    root = apply(NOTHING, decode_ops(bytes(newest.ops)), revision=None, blobs=blobs)
-    return BasePoint(newest.revision, newest.version, root)
+    ops = decode_ops(bytes(newest.ops))
+    root = apply(NOTHING, ops, revision=None, blobs=blobs)
+    return BasePoint(newest.revision, newest.version, root, fold_ends(None, ops, blobs))
+
+
+def ends_of_base(payload: bytes, blobs: BlobReader) -> list[int]:
+    """Returns the ends of all values that a base has."""
+    found: list[int] = []
+    for point in codec.decode_as(payload, _Based).points:
+        ends = fold_ends(None, decode_ops(bytes(point.ops)), blobs) or {}
+        found += [end_us for path, end_us in ends.items() if path]
+    return found
 
 
 def is_whole_restore(record: Record) -> bool:
@@ -682,8 +712,11 @@ def advance(
             root = apply_op(state.root, ops[0], (revision, 0), blobs)
         else:
             root = apply(state.root, ops, revision=revision, blobs=blobs)
-        return replace(state, revision=revision, link=link, time=time, root=root, version=version)
-    root, parent = state.root, state.parent
+        after = replace(state, revision=revision, link=link, time=time, root=root, version=version)
+        if state.ends is None and ops[-1].kind != tree.UNTIL:
+            return after
+        return replace(after, ends=fold_ends(state.ends, ops, blobs))
+    root, parent, ends = state.root, state.parent, state.ends
     closed_at, dropped, lasts = state.closed_at, state.dropped, (state.expires_us, state.slides_us)
     if type == OPENED:
         said, lifetime = opened_of(payload)
@@ -693,16 +726,16 @@ def advance(
     elif type == CLOSED:
         closed_at = revision
         if not codec.decode_as(payload, _Closed).keep:
-            root, dropped = NOTHING, True
+            root, dropped, ends = NOTHING, True, None
     elif type == FORKED:
         closed_at, dropped, lasts = 0, False, LASTS
     kind = state.__class__  # an end stays one: its root is no state
     if type == REMOVED:
-        root, parent, closed_at, dropped, version = NOTHING, None, 0, False, 0
+        root, parent, closed_at, dropped, version, ends = NOTHING, None, 0, False, 0, None
     removed_at = revision if type == REMOVED else state.removed_at
     return kind(
         revision, link, time, root, parent, closed_at, dropped, lasts[0], removed_at, version,
-        state.subject, lasts[1],
+        state.subject, lasts[1], ends,
     )  # fmt: skip
 
 
@@ -731,6 +764,7 @@ def _returned(
         version,
         state.subject,
         state.slides_us,
+        fold_ends(state.ends, ops, blobs),
     )
 
 
@@ -763,7 +797,7 @@ def fold_rows(
     It is what `each_state` ends with. Nearly every event changes the state, and of these no
     StreamState is made: none is needed.
     """
-    before, run = state.link, _batch(state.root)
+    before, run = state.link, _batch(state)
     revision, time, version = state.revision, state.time, state.version
     said: str | None = None  # the newest meta of a change: most say the same as the one before
     for row in rows:
@@ -775,14 +809,15 @@ def fold_rows(
             envelope = encode_plain(parts if meta is None else (*parts, meta))
             found = sha256(before + sha256(payload).digest() + envelope).digest()
         except (TypeError, UnicodeEncodeError):  # damage can turn a value into one of another type
-            found = b""
+            found, payload = b"", GONE if payload == GONE else b""
         if found != link or number != revision:
-            if number != revision or payload != GONE:
+            if number != revision or (payload != GONE and not is_shortened(payload)):
                 raise _unlinked(stream, revision, number)
-            if type in OF_STATE:
-                run = _batch(UNKNOWN)
-            before = link
-            continue
+            if payload == GONE:
+                if type in OF_STATE:
+                    run = _UnknownBatch(run.ends)
+                before = link
+                continue
         if subject is not None and own_subject(subject, meta):
             if state.subject is None:
                 state = replace(state, subject=subject)
@@ -791,7 +826,7 @@ def fold_rows(
                 payload = opener(subject, payload)
                 if payload == GONE:
                     if type in OF_STATE:
-                        run = _batch(UNKNOWN)
+                        run = _UnknownBatch(run.ends)
                     before = link
                     continue
         try:
@@ -801,18 +836,20 @@ def fold_rows(
             if type == CHANGED:
                 run.apply_payload(payload, revision, blobs)
             else:
-                state = replace(state, revision=revision - 1, root=run.root(), version=version)
+                state = _settled(state, run, revision - 1, version)
                 state = advance(state, link, time, type, payload, ops_in(type, payload), blobs)
-                run, version, said = _batch(state.root), state.version, None
+                run, version, said = _batch(state), state.version, None
         except UsageError as misfit:
             raise _misfit(stream, revision, misfit) from misfit
         before = link
-    root = run.root()
-    return replace(state, revision=revision, link=before, time=time, root=root, version=version)
+    return replace(_settled(state, run, revision, version), link=before, time=time)
 
 
 class _UnknownBatch:
     """Stands for the changes of a state that is not known: they make it no better known."""
+
+    def __init__(self, ends: Ends | None) -> None:
+        self.ends = ends
 
     def apply_payload(self, payload: bytes, revision: int, blobs: BlobReader) -> None:
         del payload, revision, blobs
@@ -821,8 +858,18 @@ class _UnknownBatch:
         return UNKNOWN
 
 
-def _batch(root: Map) -> OpBatch | _UnknownBatch:
-    return _UnknownBatch() if root is UNKNOWN else OpBatch(root)
+def _batch(state: StreamState) -> OpBatch | _UnknownBatch:
+    if state.root is UNKNOWN:
+        return _UnknownBatch(state.ends)
+    return OpBatch(state.root, state.ends)
+
+
+def _settled(
+    state: StreamState, run: OpBatch | _UnknownBatch, revision: int, version: int
+) -> StreamState:
+    """Returns a fold with what a batch has gathered up to a revision."""
+    root = run.root()
+    return replace(state, revision=revision, root=root, version=version, ends=run.ends)
 
 
 def each_state(

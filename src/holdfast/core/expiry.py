@@ -13,7 +13,7 @@ after its end.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from holdfast.backends.protocol import Backend, Head, MarkQuery, Record, find_marks
@@ -61,13 +61,31 @@ class Expiry:
         """
         self._intended[stream] = ExpiryPolicy(ttl_s, slides)
 
-    def term(self, stream: str) -> ExpiryPolicy | None:
-        """Returns how long a stream is to last that begins now; None if it lasts for good."""
-        return self._intended.get(stream) or self.of_level(stream.partition("/")[0])
+    def terms(self, streams: Sequence[str]) -> dict[str, ExpiryPolicy]:
+        """Returns how long streams are to last that begin now; without those that last for good.
 
-    def begin(self, stream: str) -> Lifetime:
-        """Returns the lifetime of a stream that begins now."""
-        term = self.term(stream)
+        What the store says of a level is asked for once, however many of its streams begin.
+        """
+        of_levels: dict[str, ExpiryPolicy | None] = {}
+        found: dict[str, ExpiryPolicy] = {}
+        for stream in streams:
+            term = self._intended.get(stream)
+            if term is None:
+                level = stream.partition("/")[0]
+                if level not in of_levels:
+                    of_levels[level] = self.of_level(level)
+                term = of_levels[level]
+            if term is not None:
+                found[stream] = term
+        return found
+
+    def will_end(self, stream: str) -> bool:
+        """Says whether a stream ends by itself, or is to if it begins now."""
+        [head] = self._backend.heads([stream])
+        return bool(self.terms([stream])) if head is None else self.end(stream, head) > 0
+
+    def begin(self, stream: str, term: ExpiryPolicy | None) -> Lifetime:
+        """Returns the lifetime of a stream that begins now and is to last so long."""
         if term is None:
             return LASTS
         length_us = round(term.ttl_s * 1_000_000)
@@ -82,7 +100,7 @@ class Expiry:
         [head] = self._backend.heads([stream])
         if head is not None and head.expires_us and self.is_held(stream):
             return 0
-        ends = self.begin(stream).expires_us if head is None else self.end(stream, head)
+        ends = self._begun(stream).expires_us if head is None else self.end(stream, head)
         return ends + _OBJECTS_STAY_US if ends else 0
 
     def keep_blobs_until(self, stream: str) -> int:
@@ -92,8 +110,12 @@ class Expiry:
         before it named: those go with `retain`.
         """
         [head] = self._backend.heads([stream])
-        lifetime = self.begin(stream) if head is None else self.lifetime(stream, head)
+        lifetime = self._begun(stream) if head is None else self.lifetime(stream, head)
         return 0 if lifetime.slides_us else self.keep_until(stream)
+
+    def _begun(self, stream: str) -> Lifetime:
+        """Returns the lifetime that a stream would have if it began now."""
+        return self.begin(stream, self.terms([stream]).get(stream))
 
     def check(self, stream: str, state: StreamState) -> None:
         """Raises ExpiredError if the end of a stream has come. What lasts costs nothing.

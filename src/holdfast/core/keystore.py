@@ -10,6 +10,7 @@ is told from "the key is missing", also by a store that was restored from an old
     names/<digest>  the key of a subject, found by its name
     ids/<id>        the same file, found by its id: a second name of it
     erased/<id>     an empty file for each subject that was erased
+    ledger/<n>.…    which events lost their data: an older backup does not bring it back
 
 A key is made under another name, synced, and given its names by `link`, of which one process
 succeeds. It is destroyed in the order: noted as erased, overwritten, unlinked. A process that is
@@ -19,6 +20,7 @@ killed in between leaves what the next `destroy` or `make` finishes.
 from __future__ import annotations
 
 import hmac
+import logging
 import os
 import re
 import subprocess
@@ -27,14 +29,16 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import msgspec
 from msgspec import Struct
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.errors import CorruptError, UnavailableError, UsageError, show_value
+from holdfast.errors import CorruptError, UnavailableError, UsageError
 from holdfast.names import new_id
+
+_logger = logging.getLogger("holdfast.keys")
 
 KEY_BYTES = 32
 COMMAND_TIMEOUT_S = 30.0
@@ -89,6 +93,19 @@ class KeyStore(Protocol):
         ...
 
 
+@runtime_checkable
+class KeepsLedger(Protocol):
+    """What a key store has besides, if it keeps the ledger of what was erased (0075)."""
+
+    def note(self, entry: bytes) -> None:
+        """Keeps an entry, a JSON document on one line, durably; done twice it is as if once."""
+        ...
+
+    def noted(self) -> list[bytes]:
+        """Returns the entries that were noted, in any order."""
+        ...
+
+
 PSEUDONYM = re.compile(r"p-[0-9a-v]{32}\Z")
 _OPAQUE = re.compile(
     r"[0-9a-hjkmnp-tv-z]{26}\Z|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\Z|[0-9a-f]{32,64}\Z"
@@ -132,12 +149,14 @@ def decode_key(data: bytes) -> SubjectKey | None:
 # --- a folder -------------------------------------------------------------------------------------
 
 
+def user_folder() -> Path:
+    """Returns the folder of the user's own that we may keep something in."""
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "holdfast"
+
+
 def default_folder() -> Path:
-    """Returns where keys are if nothing else is said: HOLDFAST_KEYS, or a folder of the user's."""
-    if named := os.environ.get("HOLDFAST_KEYS"):
-        return Path(named)
-    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(data) / "holdfast" / "keys"
+    """Returns where keys are if nothing else is said."""
+    return user_folder() / "keys"
 
 
 class FolderKeys:
@@ -200,7 +219,7 @@ class FolderKeys:
         place = self._places.get(id)
         if place is None:
             place = self._places[id] = str(self._by_id(id))
-        return os.path.exists(place)
+        return os.access(place, os.F_OK)  # each commit asks: half the cost of a stat
 
     def is_erased(self, id: str) -> bool:
         """Says whether the subject of an id was erased."""
@@ -248,6 +267,30 @@ class FolderKeys:
         assert secret is not None, "BUG: no secret although it is made"
         return to_pseudonym(secret, text)
 
+    def note(self, entry: bytes) -> None:
+        """Keeps an entry of the ledger of what was erased."""
+        with self._reported():
+            folder = self.path / "ledger"
+            for one in (self.path, folder):
+                _make_folder(one)
+            digest = sha256(entry).hexdigest()[:32]
+            names = os.listdir(folder)
+            if any(name.endswith(digest) for name in names):
+                return
+            with self._temporary(entry) as temporary:
+                os.replace(temporary, folder / f"{len(names):08d}.{digest}")
+            _sync_folder(folder)
+
+    def noted(self) -> list[bytes]:
+        """Returns the entries that were noted, oldest first."""
+        folder = self.path / "ledger"
+        with self._reported():
+            try:
+                names = sorted(os.listdir(folder))
+            except FileNotFoundError:
+                return []
+            return [(folder / name).read_bytes() for name in names]
+
     def _make(self, name: str) -> SubjectKey | None:
         """Makes a key; None if another process was faster."""
         secret = self._read_secret(is_made=True)
@@ -259,7 +302,8 @@ class FolderKeys:
                 os.link(temporary, place)
             except FileExistsError:
                 return None
-            os.link(temporary, self._by_id(key.id))
+            with suppress(FileExistsError):  # who found it by its name meanwhile has linked it
+                os.link(temporary, self._by_id(key.id))
             _sync_folder(place.parent)
             _sync_folder(self.path / "ids")
         return key
@@ -383,6 +427,8 @@ class CommandKeys:
     `make NAME`, `find NAME` and `get ID` print a key as JSON (`{"id":…,"name":…,"key":base64}`), or
     nothing; `erased ID` prints `true` or `false`; `destroy ID` nothing; `list` an array of keys;
     `pseudonym TEXT` a keyed digest of text: `p-` and 32 of the digits of base32hex, in lower case.
+    `note` keeps the JSON document that it reads, and `noted` prints an array of all of them; where
+    it fails, the receipt of an erasure says that older backups are not covered.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -435,6 +481,19 @@ class CommandKeys:
             raise UnavailableError(f'"{self._command[0]} pseudonym" printed no pseudonym')
         return printed
 
+    def note(self, entry: bytes) -> None:
+        """Keeps an entry of the ledger of what was erased."""
+        self._run("note", given=entry)
+
+    def noted(self) -> list[bytes]:
+        """Returns the entries that were noted, oldest first; none of a command without a ledger."""
+        try:
+            printed = self._run("noted")
+            return [bytes(one) for one in msgspec.json.decode(printed, type=list[msgspec.Raw])]
+        except (msgspec.MsgspecError, UnavailableError) as error:
+            _logger.warning("the command of the keys told no ledger of what was erased: %s", error)
+            return []
+
     def _key(self, *words: str) -> SubjectKey | None:
         printed = self._run(*words).strip()
         if not printed:
@@ -446,11 +505,11 @@ class CommandKeys:
             )
         return found
 
-    def _run(self, *words: str) -> bytes:
+    def _run(self, *words: str, given: bytes = b"") -> bytes:
         try:
             done = subprocess.run(
                 [*self._command, *words],
-                stdin=subprocess.DEVNULL,
+                input=given,
                 capture_output=True,
                 timeout=COMMAND_TIMEOUT_S,
                 check=False,
@@ -465,18 +524,3 @@ class CommandKeys:
                 f'"{self._command[0]} {words[0]}" failed with {done.returncode}: {said}'
             )
         return done.stdout
-
-
-def to_keys(given: object) -> KeyStore:
-    """Returns where keys are, from what `open` was given: a path, `command:…`, or a key store."""
-    if given is None:
-        return FolderKeys(default_folder())
-    if isinstance(given, KeyStore):
-        return given
-    if isinstance(given, str) and given.startswith("command:"):
-        return CommandKeys(given.removeprefix("command:").split())
-    if isinstance(given, str | os.PathLike):
-        return FolderKeys(cast("str | os.PathLike[str]", given))
-    raise UsageError(
-        f"keys is a folder, command:… or a KeyStore, found {show_value(cast('Any', given))}"
-    )

@@ -34,12 +34,21 @@ class Layer(Struct, frozen=True, kw_only=True):
     the index is one of the layer's own streams."""
     swept: tuple[str, ...] = ()
     """Of its indexes, those whose marks are swept when the scope that they are about has ended."""
+    named: tuple[str, ...] = ()
+    """Of its indexes, those whose marks have names that people chose in their keys, after the
+    digest of a stream: in a subject's scope these names are sealed (`sealed_marks.py`)."""
     holds: Callable[[Any, str], Iterable[str]] | None = None
     """Given the context of a store's record and a scope's name, yields what is under way there,
     each by its name: while there is any, the scope is not removed."""
     along: Callable[[Any, str], Iterable[str]] | None = None
     """Given the context of a store's record and a scope's name, yields its own streams that are
     removed with the scope."""
+    copies: Callable[[Any, str], Iterable[str]] | None = None
+    """Given the context of a store's record and a scope's name, yields its own streams with copies
+    of what the scope holds, removed ones too: they are erased with the scope."""
+    erased: Callable[[str], Iterable[tuple[str, str]]] | None = None
+    """Given the name of a stream that is erased, yields index and key of marks that go with it,
+    beside those that are grouped by its name."""
     stale: Callable[[Any, bool], Iterable[Any]] | None = None
     """Given the context of a store's record, and whether verifiers are to be asked now, yields what
     is not to be trusted any more."""
@@ -82,8 +91,12 @@ def reserved_prefixes() -> frozenset[str]:
 
 def lasting_prefixes() -> frozenset[str]:
     """Returns the first words of streams that are never removed."""
-    removable = {word for layer in _table.values() for word in layer.removable}
-    return reserved_prefixes() - removable
+    return reserved_prefixes() - removable_prefixes()
+
+
+def removable_prefixes() -> frozenset[str]:
+    """Returns the first words of streams of layers that can be removed."""
+    return frozenset(word for layer in _table.values() for word in layer.removable)
 
 
 def kept_with() -> dict[str, str | None]:
@@ -91,10 +104,20 @@ def kept_with() -> dict[str, str | None]:
     return {word: level for layer in _table.values() for word, level in layer.kept_with.items()}
 
 
+def owned_indexes() -> frozenset[str]:
+    """Returns the indexes of all layers: any other one is a user's own."""
+    return frozenset(index for layer in _table.values() for index in layer.indexes)
+
+
 def swept_indexes() -> Iterator[str]:
     """Yields the indexes whose marks are swept when the scope that they are about has ended."""
     for layer in _table.values():
         yield from layer.swept
+
+
+def named_indexes() -> frozenset[str]:
+    """Returns the indexes whose marks have names that people chose in their keys."""
+    return frozenset(index for layer in _table.values() for index in layer.named)
 
 
 def held_by(context: Any, stream: str) -> Iterator[str]:
@@ -109,6 +132,20 @@ def along_with(context: Any, stream: str) -> Iterator[str]:
     for layer in _table.values():
         if layer.along is not None:
             yield from layer.along(context, stream)
+
+
+def copies_of(context: Any, stream: str) -> Iterator[str]:
+    """Yields the streams of layers with copies of what a scope holds, of every layer."""
+    for layer in _table.values():
+        if layer.copies is not None:
+            yield from layer.copies(context, stream)
+
+
+def erased_with(stream: str) -> Iterator[tuple[str, str]]:
+    """Yields index and key of the marks that go when a stream is erased, of every layer."""
+    for layer in _table.values():
+        if layer.erased is not None:
+            yield from layer.erased(stream)
 
 
 def stale_sources() -> Iterator[Callable[[Any, bool], Iterable[Any]]]:

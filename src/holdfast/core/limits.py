@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, cast
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from holdfast.backends.deadline import monotonic
 from holdfast.backends.protocol import Append, Record
@@ -81,6 +81,16 @@ class Quota(Struct, frozen=True):
             check_size(self.bytes, "bytes")
 
 
+def quotas_of(settings: Mapping[str, Any]) -> list[Quota]:
+    """Returns the quotas among settings that were stored as JSON (`quota_settings`)."""
+    return [Quota(**one) for one in settings.get("quotas", ())]
+
+
+def quota_settings(quotas: Sequence[Quota]) -> dict[str, Any]:
+    """Returns quotas as settings that can be stored as JSON."""
+    return {"quotas": [to_builtins(one) for one in quotas]}
+
+
 class DiskWatch(Struct, frozen=True):
     """What a store on a local disk does when there is little space left: of bytes, or "5%".
 
@@ -124,7 +134,7 @@ def disk_space(path: str) -> tuple[int, int]:
 def local_places(facts: Mapping[str, Any]) -> list[str]:
     """Returns the paths of a store that are on disks of this host."""
     parts = cast("Mapping[str, Mapping[str, Any]]", facts.get("levels") or {"*": facts})
-    return sorted({one["place"] for one in parts.values() if one["kind"] in ("files", "sqlite")})
+    return sorted({one["path"] for one in parts.values() if "path" in one})
 
 
 DiskState = Literal["enough", "warn", "no_blobs", "no_commits"]

@@ -13,7 +13,6 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from functools import partial
 from itertools import groupby, starmap
 from operator import attrgetter
 from threading import Lock
@@ -47,6 +46,7 @@ from holdfast.backends.protocol import (
     Refusal,
     Routing,
     find_marks,
+    is_shortened,
     keeps_meta,
     position_before,
     read_back,
@@ -56,7 +56,7 @@ from holdfast.backends.protocol import (
     takes_record_keys,
 )
 from holdfast.clock import Clock
-from holdfast.core import event
+from holdfast.core import event, sealed_marks
 from holdfast.core.arguments import check_whole
 from holdfast.core.blobs import Blobs
 from holdfast.core.codec import SEALED_VALUE, subjects_in
@@ -105,10 +105,11 @@ from holdfast.core.event import (
     to_datetime,
 )
 from holdfast.core.event_values import EventBlocks, EventValues
-from holdfast.core.expiry import EXPIRING, Expiry
+from holdfast.core.expiry import EXPIRING, Expiry, ExpiryPolicy
 from holdfast.core.folds import Folds
-from holdfast.core.keystore import to_keys
-from holdfast.core.layers import Layer, lasting_prefixes, register_layer
+from holdfast.core.key_ends import ENDING, KeyEnds
+from holdfast.core.keystore import FolderKeys, default_folder
+from holdfast.core.layers import Layer, lasting_prefixes, named_indexes, register_layer
 from holdfast.core.limits import DiskWatch, Limits, Quota, local_places
 from holdfast.core.meta import Meta, encode_meta, imported_meta, is_imported, joined
 from holdfast.core.observe import Observer, Observers, Tracer
@@ -116,10 +117,22 @@ from holdfast.core.own_event import event_of
 from holdfast.core.provenance import SAID, Said, both
 from holdfast.core.redaction import Redactor
 from holdfast.core.schema import Schema
+from holdfast.core.sealed_marks import MarkChanges
 from holdfast.core.sealing import PREFIX as SUBJECT_PREFIX
 from holdfast.core.sealing import Seal, Sealing, stream_of
 from holdfast.core.snapshot import EVENT_OVERHEAD_BYTES, Snapshots
-from holdfast.core.tree import Map, encode_ops, missing_ops
+from holdfast.core.tree import (
+    UNTIL,
+    Ends,
+    Map,
+    Op,
+    delete_op,
+    encode_ops,
+    ended,
+    missing_ops,
+    until_op,
+    without,
+)
 from holdfast.core.turns import Turns
 from holdfast.core.typed import NOTHING, Typed
 from holdfast.core.watch import PositionWatch
@@ -278,6 +291,10 @@ class Routes:
         return [] if self._routing is None else list(self._routing.parts)
 
 
+_Terms = dict[str, ExpiryPolicy]
+"""How long streams last that begin in a commit, without those that last for good."""
+_Shared = tuple[int, str, str | None]
+"""Time, actor and meta, which all events of a commit share."""
 T = TypeVar("T")
 _logger = logging.getLogger("holdfast.log")
 KNOWN_MAX = 65536
@@ -326,9 +343,10 @@ class Log:
         self, backend: Backend, *, clock: Clock, actor: str, sealing: Sealing | None = None
     ) -> None:
         self._backend = backend
-        self.sealing = sealing or Sealing(partial(to_keys, None))
+        self.sealing = sealing or Sealing(lambda: FolderKeys(default_folder()))
         """Opens and seals what belongs to a subject."""
         self.expiry = Expiry(backend)
+        self.key_ends = KeyEnds(backend, clock)
         self.show: Callable[[StreamState, str], Map] = state_of
         """Returns the state that a reader is handed, through the transforms if there are any."""
         self.limits: Limits | None = None
@@ -371,10 +389,13 @@ class Log:
         self.folds = Folds()
         self._states, self._ends, self._used = self.folds.states, self.folds.ends, self.folds.used
         self._busy: dict[str, int] = {}  # streams that others write to, for so many quiet views
-        self._blocks = EventBlocks(self._payloads, self.blobs.read)
+        # One for all: each value in memory would keep a method of its own.
+        self._read_blob = self.blobs.read
+        self._blocks = EventBlocks(self._payloads, self._read_blob)
         self.snapshots = Snapshots(
             self.routes.objects_of, link_of=self._link_of, values_of=self._values,
-            blobs=self.blobs.read, sealing=self.sealing, report=self.report,
+            first_of=self._first_of, is_current=self._is_current, blobs=self._read_blob,
+            sealing=self.sealing, report=self.report,
         )  # fmt: skip
 
     def _payloads(self, stream: str, after: int, until: int) -> Sequence[PayloadRow]:
@@ -767,7 +788,7 @@ class Log:
         """
         proposed: ProposedCommit = request.work
         writes, reads = proposed.writes, proposed.reads
-        before, newest, sliding = list[StreamState](), 0, ""
+        before, newest, ends = list[StreamState](), 0, False
         if proposed.guards:
             written = {write.stream: write.expected for write in writes}
             guarded = self._guarded(proposed.guards, written, overlay)
@@ -778,8 +799,8 @@ class Log:
             base = self._base(write, overlay)
             before.append(base)
             newest = max(newest, base.time)
-            if base.slides_us or (base.revision == 0 and self._will_slide(write.stream)):
-                sliding = write.stream
+            ends = ends or base.revision == 0 or base.slides_us > 0
+        terms, sliding = self._terms(writes, before) if ends else ({}, "")
         time = self._backend.now_us(sliding) if sliding else self.clock.now_us()
         if self._server_us is not None and not sliding:
             time = min(time, self._server_us[0] + self.clock.boot_us() - self._server_us[1])
@@ -795,15 +816,13 @@ class Log:
             time = newest
         appends, after, marks = list[Append](), list[StreamState](), proposed.marks
         for write, base in zip(writes, before, strict=True):
-            append, state = self._prepare_write(write, base, time, actor, meta)
+            append, state = self._prepare_write(write, base, terms, (time, actor, meta))
             for validate in self._validators:
                 validate(write, base, state)
             if append.renews_us:
                 marks = (*marks, Mark(EXPIRING, append.stream, append.renews_us))
-            if append.expected == 0:
-                marks = self._with_beginning(append, marks)
-            elif append.expected == base.removed_at:
-                marks = (*marks, Cleared(ABSENT, append.stream))
+            if append.expected in (0, base.removed_at) or state.ends is not base.ends:
+                marks = self._marked(append, base, state, marks)
             appends.append(append)
             after.append(state)
             if state.subject is not None:
@@ -818,19 +837,40 @@ class Log:
             self._imported = {a.stream: s.link for a, s in zip(appends, after, strict=True)}
         return PreparedCommit(request, commit, tuple(before), tuple(after))
 
-    def _with_beginning(
-        self, append: Append, marks: tuple[Mark | Cleared, ...]
+    def _marked(
+        self,
+        append: Append,
+        base: StreamState,
+        state: StreamState,
+        marks: tuple[Mark | Cleared, ...],
     ) -> tuple[Mark | Cleared, ...]:
-        """Returns the marks of a commit, with those that the beginning of a stream sets."""
+        """Returns the marks of a commit, with what it says of the beginning of a stream or life,
+        and of the ends of values."""
+        if state.ends is not base.ends:
+            marks = (*marks, *_mark_of_ends(append.stream, base.ends, state.ends))
+        if append.expected and append.expected == base.removed_at:
+            marks = (*marks, Cleared(ABSENT, append.stream))
+        if append.expected:
+            return marks
         if append.expires_us and not append.renews_us:
             marks = (*marks, Mark(EXPIRING, append.stream, append.expires_us))
         level = self.unrecorded.get(append.stream.partition("/")[0])
         return marks if level is None or level in marks else (*marks, level)
 
-    def _will_slide(self, stream: str) -> bool:
-        """Says whether the end of a stream that begins now is to slide."""
-        term = self.expiry.term(stream)
-        return term is not None and term.slides
+    def _terms(
+        self, writes: Sequence[StreamWrite], before: Sequence[StreamState]
+    ) -> tuple[_Terms, str]:
+        """Returns how long the streams last that begin now, and one whose end slides, or "".
+
+        The store's own word is asked for once: on a server that is a round trip.
+        """
+        pairs = zip(writes, before, strict=True)
+        terms = self.expiry.terms([write.stream for write, base in pairs if base.revision == 0])
+        for write, base in zip(writes, before, strict=True):
+            term = terms.get(write.stream)
+            if base.slides_us or (term is not None and term.slides):
+                return terms, write.stream
+        return terms, ""
 
     def _ends_of(
         self, reads: Sequence[tuple[str, int]], overlay: dict[str, StreamState]
@@ -879,16 +919,16 @@ class Log:
         return imported_meta(proposed.meta, to_datetime(now_us))
 
     def _prepare_write(
-        self, write: StreamWrite, base: StreamState, time: int, actor: str, common: str | None
+        self, write: StreamWrite, base: StreamState, terms: _Terms, shared: _Shared
     ) -> tuple[Append, StreamState]:
         """Returns the events of a write, each with revision, time and link, and the state after."""
-        new_events = write.new_events
-        stream, key, blobs = write.stream, write.key, self.blobs.read
+        new_events, (time, actor, common) = write.new_events, shared
+        stream, key, blobs = write.stream, write.key, self._read_blob
         expires_us = base.ends_us if base.slides_us else base.expires_us
         if write.follows and not 0 <= base.removed_at < write.follows:
             self._check_life(write)
         if base.revision == 0 or write.expires or write.parent is not None:
-            expires_us, new_events = self._with_opening(write, base)
+            expires_us, new_events = self._with_opening(write, base, terms)
         schema = self.typed.of(stream) if self.typed.all and not write.keeps_state else None
         if schema is not None and (base.version != schema.version or schema.aliases):
             new_events = self._migrated(write, base, new_events)
@@ -907,9 +947,9 @@ class Log:
                 key = event.key_in(state.removed_at, key)
             if isinstance(base, StreamEnd):
                 ops = ()  # they fit any state, and this one is not known
-            elif one.defaults:
-                ops = (*missing_ops(state.root, one.defaults, blobs), *ops)
-                payload = encode_ops(ops)
+            elif one.defaults or one.ttls or (state.ends and type == event.CHANGED):
+                ops = self._completed(one, state, write)
+                payload = encode_ops(ops) if one.defaults or ops is not one.ops else payload
             checkpoint = write.checkpoint if one is last else None
             revision = state.revision + 1
             meta, version = common if one.meta is None else joined(common, one.meta), 0
@@ -938,6 +978,29 @@ class Log:
         ends = (expires_us, state.ends_us if state.slides_us else 0)
         return Append(stream, base.revision, tuple(records), is_fork, base.link, *ends), state
 
+    def _completed(self, one: NewEvent, state: StreamState, write: StreamWrite) -> tuple[Op, ...]:
+        """Returns the ops of a change with those that depend on the state that it follows.
+
+        Values that have ended are taken away first: so the others fit what their writer saw. Then
+        come defaults for what is not there; the ends of new values stand last. What fits any state
+        is stored as it is, whether that state is in memory here or not.
+        """
+        ops, root, stream = one.ops, state.root, write.stream
+        if write.fits_any_state:
+            return ops
+        now_us = self.key_ends.now_us(stream) if state.ends else 0
+        gone = ended(state.ends, now_us) if state.ends else []
+        if one.defaults:
+            found = missing_ops(without(root, gone), one.defaults, self.blobs.read)
+            ops = (*found, *ops)
+        if gone:
+            ops = (*map(delete_op, gone), *ops)
+        if one.ttls:
+            now_us = self._backend.now_us(stream)
+            ends = [(path, (now_us + ttl_us) // 1000 * 1000) for path, ttl_us in one.ttls]
+            ops = (*ops, *starmap(until_op, ends))
+        return ops
+
     # --- what is sealed ----------------------------------------------------------------------
 
     def _seal_for(self, stream: str, base: StreamState) -> tuple[Seal | None, StreamState]:
@@ -946,6 +1009,8 @@ class Log:
         Whose it is, its first event decides for ever. Raises ErasedError if that one was erased.
         """
         intended = self.sealing.intended.get(stream)
+        if intended is None and base.subject is not None:
+            return self.sealing.of(base.subject), base
         if base.revision and intended not in (None, base.subject):
             raise self._not_theirs(stream, base.subject)
         subject = base.subject if base.revision else intended
@@ -976,6 +1041,13 @@ class Log:
         subject, key = self.subject_of(stream), self.sealing.keys.find(name)
         if subject is None or key is None or key.id != subject:
             raise self._not_theirs(stream, subject)
+
+    def give_as(self, stream: str, other: str) -> None:
+        """Has a stream be the subject's whose another one is, if it is begun here."""
+        subject = self.subject_of(other)
+        if subject is not None and self._backend.heads([stream]) == [None]:
+            self.sealing.of(subject)  # raises ErasedError
+            self.sealing.intended[stream] = subject
 
     def seal_for(self, stream: str, name: str) -> Seal | None:
         """Returns what seals a value of a subject in a stream; None if all of the stream is theirs.
@@ -1027,10 +1099,19 @@ class Log:
         """
         stream, subject = write.stream, after.subject
         assert subject is not None, "BUG: nobody's"
+        is_alone = not reads and not marks and len(proposed.writes) == 1
+        guard = self.sealing.guards.get(stream) if is_alone else None
+        if guard is not None and guard[0][0] not in self._states:
+            return guard, marks  # as nearly always: what is below would find the same
         if (subject, stream) not in self.sealing.known:
             marks = (*marks, Mark(f"{SUBJECT_PREFIX}{subject}", stream))
         is_removal = write.new_events[-1].type == event.REMOVED
-        return self._guarded_subject(proposed, stream, subject, reads, is_removal), marks
+        if marks and not is_removal:  # which has marks as they are stored
+            marks = self.closed_marks(stream, marks, subject)
+        guard = self._guarded_subject(proposed, stream, subject, reads, is_removal)
+        if is_alone and not marks and guard[0][0] in self.sealing.quiet:
+            self.sealing.guards[stream] = ((guard[0][0], 0),)
+        return guard, marks
 
     def _guarded_values(
         self,
@@ -1045,7 +1126,7 @@ class Log:
         A value that is copied there, as a restore does it, is of use to nobody without its key. So
         only one that was sealed for this commit is refused when its subject is being erased.
         """
-        new = {one.sealed_for for one in write.new_events}
+        new = {subject for one in write.new_events for subject in one.sealed_for}
         found = {subject for one in append.records for subject in subjects_in(one.payload)}
         for subject in sorted(found):
             if (subject, write.stream) not in self.sealing.known:
@@ -1080,13 +1161,13 @@ class Log:
         return (*reads, (name, state.revision))
 
     def _with_opening(
-        self, write: StreamWrite, base: StreamState
+        self, write: StreamWrite, base: StreamState, terms: _Terms
     ) -> tuple[int, tuple[NewEvent, ...]]:
         """Returns when a stream ends, and the events of a write, led by what opens its scope."""
         stream, expires_us, new_events = write.stream, base.ends_us, write.new_events
         begins, lifetime = False, event.LASTS
         if base.revision == 0:
-            lifetime = self.expiry.begin(stream)
+            lifetime = self.expiry.begin(stream, terms.get(stream))
             expires_us = lifetime.expires_us
             if write.id == "":
                 raise unnamed(stream)
@@ -1125,7 +1206,8 @@ class Log:
         """
         if any(one.meta is not None and one.type in OF_STATE for one in write.new_events):
             return new_events
-        lead = self.typed.migration(base, write.stream, self.blobs.spill)
+        shown = base if base.ends is None else self.key_ends.shown(base, write.stream)
+        lead = self.typed.migration(shown, write.stream, self.blobs.spill)
         return new_events if lead is None else self._led(lead, new_events)
 
     def _versioned(
@@ -1202,13 +1284,13 @@ class Log:
             stream = guard.stream
             state = overlay.get(stream)
             if state is None:
-                state = self._states.get(stream) or self.newest(stream)
+                state = self._states.get(stream) or self.folded(stream)
                 is_expected = written.get(stream) in (None, state.revision)
-                if not is_expected or guard.changed_paths(state):
-                    state = self.newest(stream)  # it may be out of date: ask before refusing
+                if not is_expected or guard.changed_paths(self.key_ends.shown(state, stream)):
+                    state = self.folded(stream)  # it may be out of date: ask before refusing
             elif stream not in written or isinstance(state, StreamEnd):
                 raise UnavailableError(f'scope "{stream}" is being written to')
-            if changed := guard.changed_paths(state):
+            if changed := guard.changed_paths(self.key_ends.shown(state, stream)):
                 raise conflict(stream, guard.state.revision, state.revision, changed)
             if state.expires_us:
                 self.expiry.check(stream, state)
@@ -1222,7 +1304,7 @@ class Log:
         is closed: its newest record has all of that, however long the stream is.
         """
         if not self._needs_end_only(write):
-            return self.newest(write.stream)
+            return self.folded(write.stream)
         end = self._ends.get(write.stream)
         if end is None:
             head = self.head(write.stream)
@@ -1232,7 +1314,7 @@ class Log:
             end = end_of(self.record(write.stream, head.revision), lifetime)
             self.folds.keep(write.stream, end)
         if end.version < 0 and not write.keeps_state:
-            return self.newest(write.stream)  # only the fold knows whether the state has a schema
+            return self.folded(write.stream)  # only the fold knows whether the state has a schema
         if write.parent not in (None, end.parent):
             # Nearly always given by the first event; if not by that one, only the fold knows. (One
             # given another and then the first again is noticed by the next change of its state.)
@@ -1240,7 +1322,7 @@ class Log:
             while origin is not None:
                 root, origin = origin[0], self.origin(origin[0])
             if self.life(write.stream) or parent_of(self.record(root, 1)) != write.parent:
-                return self.newest(write.stream)
+                return self.folded(write.stream)
             end = msgspec.structs.replace(end, parent=write.parent)
         return end
 
@@ -1264,7 +1346,7 @@ class Log:
     def _refreshed(self, write: StreamWrite) -> StreamState:
         """Returns the base of a write, read anew: what was in memory is out of date."""
         self._ends.pop(write.stream, None)
-        return self.newest(write.stream) if write.stream in self._states else self._unfolded(write)
+        return self.folded(write.stream) if write.stream in self._states else self._unfolded(write)
 
     def _end_at(self, stream: str, revision: int) -> StreamState:
         """Returns a stream's end as it was at a revision: what a fork begins after."""
@@ -1303,7 +1385,8 @@ class Log:
         for mark in one.commit.marks:
             if mark.index == LEVELS:
                 self.unrecorded.pop(mark.key, None)
-            elif mark.index.startswith(SUBJECT_PREFIX):
+            elif mark.index.startswith(SUBJECT_PREFIX) and not self.is_gathering:
+                # What a joint commit has gathered is not written yet, and may never be.
                 self.sealing.known.add((mark.index.removeprefix(SUBJECT_PREFIX), mark.key))
                 self.sealing.intended.pop(mark.key, None)
         request = one.request
@@ -1474,13 +1557,25 @@ class Log:
 
     def _is_of(self, record: Record, new_event: NewEvent) -> bool:
         """Says whether a record is what a new event became, or would have become, in its place."""
-        payload = new_event.payload
-        if new_event.defaults:
-            root = self.at(record.stream, record.revision - 1).root
-            ops = missing_ops(root, new_event.defaults, self.blobs.read)
-            payload = encode_ops((*ops, *new_event.ops))
-        is_same = record.payload in (payload, GONE)  # what was let go of was the same, or is gone
-        return record.type == new_event.type and is_same
+        if record.type != new_event.type:
+            return False
+        if record.payload in (new_event.payload, GONE) or is_shortened(record.payload):
+            return True  # what was let go of, whole or in part, was the same, or is gone
+        given = list(ops_of(record)) if record.type == event.CHANGED else []
+        is_led = bool(given) and given[0].kind == "delete"
+        if not (new_event.defaults or new_event.ttls or is_led):
+            return False
+        before = self.at(record.stream, record.revision - 1)
+        # Neither what had ended then nor when its values end was said by its writer.
+        while given and given[0].kind == "delete" and given[0].keys in (before.ends or ()):
+            before = msgspec.structs.replace(before, root=without(before.root, [given[0].keys]))
+            del given[0]
+        ttls = [path for path, _ in new_event.ttls]
+        if ttls and [op.keys for op in given if op.kind == UNTIL] != ttls:
+            return False
+        given = [op for op in given if not ttls or op.kind != UNTIL]
+        found = missing_ops(before.root, new_event.defaults, self.blobs.read)
+        return encode_ops(given) == encode_ops((*found, *new_event.ops))
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -1496,13 +1591,20 @@ class Log:
             except LetGoError:
                 # It was removed or erased since its end was asked for: then it has another end.
                 if self._backend.heads((stream,)) == [head]:
+                    # Or it has ended, and what it held went with that.
+                    self.expiry.check_end(stream, self.expiry.end(stream, head))
                     raise
                 return self.newest(stream)
         else:
             self._used.add(stream)
         if state.expires_us:
             self.expiry.check(stream, state)
-        return state
+        return state if state.ends is None else self.key_ends.shown(state, stream)
+
+    def folded(self, stream: str) -> StreamState:
+        """Returns the newest state as its events fold to it, with values that have ended."""
+        state = self.newest(stream)
+        return state if state.ends is None else self.at(stream, state.revision)
 
     def newest_of(self, streams: Sequence[str]) -> list[StreamState | None]:
         """Returns the newest state of each stream, None of one that has expired.
@@ -1549,7 +1651,7 @@ class Log:
                 self.expiry.check(stream, state)
         except ExpiredError:
             return None
-        return state
+        return state if state.ends is None else self.key_ends.shown(state, stream)
 
     def peek(self, stream: str) -> StreamState | None:
         """Returns the newest state if it is in memory, else None: never reads events."""
@@ -1561,7 +1663,7 @@ class Log:
             self._used.add(stream)
             if state.expires_us:
                 self.expiry.check(stream, state)
-            return state
+            return state if state.ends is None else self.key_ends.shown(state, stream)
         return None
 
     def at(self, stream: str, revision: int) -> StreamState:
@@ -1657,7 +1759,7 @@ class Log:
         try:
             rows = read_linked(self._backend, stream, after=after, until=until, limit=READ_CHUNK)
             if rows:
-                return fold_rows(state, stream, rows, self.blobs.read, self.sealing.opener())
+                return fold_rows(state, stream, rows, self._read_blob, self.sealing.opener())
         except CorruptError:
             # The rows were taken as they are. Their checksums say which one it is, and where.
             self._backend.read(stream, after=after, until=until, limit=READ_CHUNK)
@@ -1672,6 +1774,33 @@ class Log:
     def _link_of(self, stream: str, revision: int) -> bytes | None:
         records = self._backend.read(stream, after=revision - 1, until=revision)
         return records[0].link if records else None
+
+    def _first_of(self, stream: str) -> int:
+        """Returns the first revision of a stream's own: a fork's are after those it inherits."""
+        origin = self.origin(stream)
+        return 1 if origin is None else origin[1] + 1
+
+    def _is_current(self, stream: str, state: StreamState, newest: bool) -> bool:
+        """Says whether a state may be kept: nobody may have let go of its events by now.
+
+        They may be let go of when the scope was removed or closed, its lifetime is over, or a base
+        has taken their place; a part of them when a text is cut out. An event comes before each of
+        these: so it is sure of the newest state. If it need not be that, all of them are asked.
+        """
+        if state.dropped or (state.ends_us and self._backend.now_us(stream) >= state.ends_us):
+            return False
+        [head] = self._backend.heads((stream,))
+        if head is None or head.link == state.link:
+            return head is not None
+        if newest or self.life(stream) != state.removed_at:
+            return False
+        if self.record(stream, head.revision).type == event.CLOSED:
+            return False
+        return not any(
+            found.revision > state.revision
+            for name in (event.BASE, event.CUT)
+            for found in self._backend.find(stream, checkpoint=name, limit=1)
+        )
 
     def _values(self, stream: str) -> EventValues:
         """Returns the reader of list items that a snapshot holds as references to events."""
@@ -1989,7 +2118,7 @@ class Log:
             return []
         if key is not None:
             key = seal.digest("key", key)
-        if checkpoint is not None and checkpoint not in (event.LIFE, event.BASE):
+        if checkpoint is not None and checkpoint not in event.OUR_NAMES:
             checkpoint = seal.digest("checkpoint", checkpoint)
         found = self._backend.find(stream, key=key, checkpoint=checkpoint, limit=limit)
         if key is not None or checkpoint is not None:
@@ -2039,6 +2168,32 @@ class Log:
         """Returns the marks that fit what is given, in the order of clause 17."""
         query = MarkQuery(index, keys, group, after, limit=limit)
         return find_marks(self._backend.marks, query)
+
+    def closed_marks(self, stream: str, marks: MarkChanges, subject: str | None) -> MarkChanges:
+        """Returns marks as they are stored: names of items in a subject's stream are sealed."""
+        if subject is None:
+            return marks
+
+        def find(index: str, keys: list[str]) -> list[Mark]:
+            return self.find_marks(index, keys=keys)
+
+        return sealed_marks.closed(self.sealing.of(subject), stream, marks, find)
+
+    def opened_mark(self, mark: Mark) -> Mark:
+        """Returns a mark with its name as it was given; as it is stored if its subject is erased.
+
+        Raises KeyMissingError if the key is not there.
+        """
+        prefix, _, name = mark.key.partition(":")
+        if not name.startswith(sealed_marks.SEALED) or mark.index not in named_indexes():
+            return mark
+        try:
+            seal = self._seal_of(mark.group)
+        except ErasedError:
+            return mark
+        if seal is None:
+            return mark  # somebody's own name, which begins like that
+        return msgspec.structs.replace(mark, key=f"{prefix}:{sealed_marks.opened_name(seal, name)}")
 
     def absent(self, streams: Sequence[str]) -> set[str]:
         """Returns those of some streams whose scopes were removed, as they are now."""
@@ -2164,6 +2319,14 @@ def _last(low: int, high: int, holds: Callable[[int], bool]) -> int:
         else:
             high = middle - 1
     return low
+
+
+def _mark_of_ends(stream: str, old: Ends | None, new: Ends | None) -> list[Mark | Cleared]:
+    """Returns the mark that says when the first value of a stream ends, if it is another one."""
+    due = min(new.values(), default=0) if new else 0
+    if due == (min(old.values(), default=0) if old else 0):
+        return []
+    return [Mark(ENDING, stream, due) if due else Cleared(ENDING, stream)]
 
 
 def _follows(proposed: ProposedCommit, overlay: dict[str, StreamState]) -> bool:

@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import NamedTuple, Protocol
 
 from holdfast.backends.protocol import START, Position, Record
-from holdfast.core.arguments import check_flag, check_since, check_whole, name_of
+from holdfast.core.arguments import check_flag, check_since, check_whole, check_word, name_of
 from holdfast.core.event import Event
 from holdfast.core.log import Log
 from holdfast.core.meta import source_and_trust
@@ -86,11 +86,15 @@ def event_filter(
     until: int | None = None,
 ) -> EventFilter:
     """Returns which events a caller wants, or raises UsageError."""
-    for what, given in (("actor", actor), ("source", source), ("trust", trust)):
-        if given is not None and not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(f"{what} is text, found {show_value(given)}")
     name = None if type is None else stored_type(type)
-    return EventFilter(name, actor, since, until, source, trust)
+    return EventFilter(
+        name,
+        check_word(actor, "actor"),
+        since,
+        until,
+        check_word(source, "source"),
+        check_word(trust, "trust"),
+    )
 
 
 def event_page(

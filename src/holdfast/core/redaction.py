@@ -78,6 +78,18 @@ class Redactor:
         self._refuse(mode, kinds, stream, "a value")
         return raw
 
+    def check_foreign(self, raw: bytes, stream: str) -> None:
+        """Raises SecretError, or warns, for stored text that comes from another store.
+
+        It cannot be redacted: its event is linked by these bytes.
+        """
+        mode = self.mode_of(stream)
+        if mode != "off" and (found := find_secrets(raw)):
+            kinds = sorted({one.kind for one in found})
+            self._refuse(
+                "warn" if mode == "warn" else "refuse", kinds, stream, "what an import has"
+            )
+
     def _cleaned_write(self, write: StreamWrite) -> StreamWrite:
         mode = self.mode_of(write.stream)
         if mode == "off":

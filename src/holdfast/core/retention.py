@@ -22,13 +22,14 @@ The next run does again what a mark still says. One run at a time has the lease 
 
 from __future__ import annotations
 
+import logging
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from hashlib import sha256
 from itertools import chain
 from threading import Lock
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -45,10 +46,13 @@ from holdfast.backends.protocol import (
     Position,
     Record,
     Rewrites,
+    Shortens,
 )
-from holdfast.core import codec, holds
+from holdfast.core import codec, ended_values, erased_ledger, holds
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
+from holdfast.core.ended_values import Ended
 from holdfast.core.event import (
+    BASED,
     CHANGED,
     CHECKPOINTED,
     CLOSED,
@@ -58,6 +62,7 @@ from holdfast.core.event import (
     MIGRATED,
     OPENED,
     REMOVED,
+    RESTORED,
     end_of,
     to_datetime,
 )
@@ -65,24 +70,41 @@ from holdfast.core.expiry import HOLDS
 from holdfast.core.layers import Layer, lasting_prefixes, register_layer
 from holdfast.core.leases import LeaseKeeper, acquire_within
 from holdfast.core.log import COLLECTED, NO_LIMIT, READ_CHUNK, Log
-from holdfast.errors import LeaseLostError, NotFoundError, UsageError
+from holdfast.core.matching import Shortening, done_again
+from holdfast.errors import (
+    ClosedError,
+    ConflictError,
+    ExpiredError,
+    HeldError,
+    LeaseLostError,
+    NotFoundError,
+    SchemaError,
+    UsageError,
+)
 
+_logger = logging.getLogger("holdfast.retention")
+
+R = TypeVar("R")
 STREAM = "retention/log"
 LET_GO = "retention.let_go"
 HELD = "retention.held"
 RELEASED = "retention.released"
 PURGED = "retention.purged"
+SHORTENED = "retention.shortened"
+ERASED = "retention.erased"
 BINNED = "retention.binned"
 
 PENDING = "retention.pending"
 """The index that has a mark for each scope whose letting-go has begun and is not done."""
 BLOBS = "retention.blob"
 """The index that has a mark for each blob that may have nobody who names it, due when it may go."""
+SHORTENING = "retention.shortening"
+"""The index that has a mark for each stream whose payloads are to be cut, and are told of."""
 register_layer(
     Layer(
         name="retention",
         prefixes=("retention",),
-        indexes=(HOLDS, PENDING, BLOBS, COLLECTED),
+        indexes=(HOLDS, PENDING, BLOBS, COLLECTED, SHORTENING),
     )
 )
 
@@ -99,10 +121,10 @@ DIGESTS_PER_COMMIT = 2_000
 MARKS_PER_COMMIT = 500
 _STRUCTURE = frozenset({OPENED, FORKED, CLOSED, REMOVED, CHECKPOINTED, JOINED, LEASE})
 """Types whose payloads say how streams hang together; they hold nothing that people wrote."""
-_STATE = frozenset({CHANGED, MIGRATED})
+_STATE = frozenset({CHANGED, MIGRATED, BASED})
 """Types that only the state is made of; a `restored` event also says what was rewound."""
-_MESSAGES = "message."
-"""How the types of messages begin: they are dropped with the state."""
+_MESSAGES = ("message.", "messages.compacted", "messages.summarised")
+"""How the types begin that have what was said, summaries too: they are dropped with the state."""
 
 Why = Literal["removed", "closed", "expired", "policy", "compacted", "erased"]
 
@@ -149,6 +171,14 @@ class Retention(Struct, frozen=True):
         return sum(one.bytes for one in self.scopes)
 
 
+class Shorter(Struct, frozen=True):
+    """What became of payloads of which parts went: bytes by stream, blobs, and what is left."""
+
+    streams: dict[str, int]
+    blobs: int
+    left: list[Leftover]
+
+
 class LetGo(Struct, frozen=True):
     """One letting-go as `retention/log` tells it."""
 
@@ -177,6 +207,11 @@ class _LetGo(Struct):
     blobs: list[str] = []
 
 
+class _Shortened(Struct):
+    scope: str
+    events: list[Shortening]
+
+
 class _Binned(Struct):
     scope: str
     revision: int
@@ -198,6 +233,7 @@ class Condemned(Struct, frozen=True):
     until: int
     types: tuple[str, ...] = ()  # as they are stored; one that ends in * is the beginning of some
     kept: frozenset[int] = frozenset()
+    only: frozenset[int] | None = None  # of those, these alone
 
 
 class Policies(Protocol):
@@ -242,7 +278,9 @@ def _ended(log: Log, stream: str, head: Head) -> tuple[Why, int, int] | None:
     ends_us = log.expiry.end(stream, head)
     if ends_us and log.expiry.is_due(stream, head):
         return "expired", ends_us, head.revision
-    newest = log.record(stream, head.revision)
+    [newest] = log.stored(stream, after=head.revision - 1, until=head.revision)
+    if newest.type == RESTORED:
+        newest = log.record(stream, head.revision)  # it may say what it brought back
     end = end_of(newest) if newest.payload != GONE else None
     if end is not None and end.dropped:
         return "closed", newest.time, end.closed_at - 1
@@ -255,13 +293,21 @@ def _ended(log: Log, stream: str, head: Head) -> tuple[Why, int, int] | None:
 def kept_for_forks(log: Log) -> dict[str, int]:
     """Returns up to which revision each stream is the past of a fork that is there."""
     kept: dict[str, int] = {}
+    for _, above in forked_from(log):
+        for name, until in above.items():
+            kept[name] = max(kept.get(name, 0), until)
+    return kept
+
+
+def forked_from(log: Log) -> Iterator[tuple[str, dict[str, int]]]:
+    """Yields each fork that is there, with the streams that it began from and up to where."""
     for name, head in _heads(log):
         if head.first == 1 or log.life(name, head.revision) >= head.first:
             continue  # no fork; or one that was removed, and has a past of its own since
-        for above, until in log.ancestry(name, head.revision):
-            if above != name:
-                kept[above] = max(kept.get(above, 0), until)
-    return kept
+        yield (
+            name,
+            {above: until for above, until in log.ancestry(name, head.revision) if above != name},
+        )
 
 
 def _heads(log: Log) -> Iterator[tuple[str, Head]]:
@@ -280,12 +326,15 @@ def _records(log: Log, one: Condemned) -> Iterator[Record]:
         page = log.stored(one.stream, after=after, until=one.until)
         for record in page:
             is_gone = record.payload == GONE or len(record.payload) < len(GONE)
-            if not is_gone and _may_go(record.type, one) and record.revision not in one.kept:
+            if not is_gone and _may_go(record, one):
                 yield record
         after = page[-1].revision
 
 
-def _may_go(type: str, one: Condemned) -> bool:
+def _may_go(record: Record, one: Condemned) -> bool:
+    type, revision = record.type, record.revision
+    if revision in one.kept or (one.only is not None and revision not in one.only):
+        return False
     if one.types:
         return is_named(type, one.types)
     if one.why == "closed":
@@ -298,6 +347,28 @@ def _may_go(type: str, one: Condemned) -> bool:
 def is_named(type: str, types: Sequence[str]) -> bool:
     """Says whether a stored type is one of some, of which one that ends in * is a beginning."""
     return any(type == one or (one[-1:] == "*" and type.startswith(one[:-1])) for one in types)
+
+
+def _ended_values(log: Log, grace_us: int, held: set[str]) -> Iterator[Ended]:
+    """Yields what may go of values that have ended, of each stream that may hold some."""
+    due = ended_values.due_streams(log, log.key_ends.now_us(STREAM) - grace_us)
+    streams = [name for name in due if name not in held]
+    kept = kept_for_forks(log) if streams else {}
+    for stream in streams:
+        limit_us = log.key_ends.now_us(stream) - grace_us
+        try:
+            yield ended_values.find(log, stream, kept.get(stream, 0), limit_us)
+        except ExpiredError as error:
+            _logger.debug("all of it goes: %s", error)
+            yield Ended(stream, limit_us, 0, frozenset())
+
+
+def _condemned(found: Ended) -> Condemned:
+    revisions = found.revisions
+    first = min(revisions, default=1) - 1
+    return Condemned(
+        found.stream, "expired", found.since_us, first, found.until, (), only=revisions
+    )
 
 
 # --- letting go -----------------------------------------------------------------------------------
@@ -318,7 +389,10 @@ class Retainer:
     def hold(self, scope: str, reason: str) -> None:
         """Keeps everything of a scope until it is released, whatever becomes of it."""
         if self._log.heads([scope])[0] is None:
-            raise NotFoundError(f'there is no scope "{scope}" to hold')
+            raise NotFoundError(
+                f'there is no scope "{scope}" to hold',
+                hint="scopes() lists the names that there are",
+            )
         holds.keep(self._log, scope)
         payload = codec.encode_plain(_Held(scope, reason))
         self._commit([NewEvent(HELD, payload)], marks=[Mark(HOLDS, scope)])
@@ -330,7 +404,7 @@ class Retainer:
     def release(self, scope: str) -> None:
         """Ends a hold."""
         if all(hold.scope != scope for hold in self.holds()):
-            raise NotFoundError(f'scope "{scope}" is not held')
+            raise NotFoundError(f'scope "{scope}" is not held', hint="holds() lists what is held")
         payload = codec.encode_plain(_Held(scope))
         # Blobs that were kept for good for the hold are looked at when its end has come.
         [head] = self._log.heads([scope])
@@ -340,6 +414,14 @@ class Retainer:
         marks = [Cleared(HOLDS, scope), *(Mark(BLOBS, name, due_us) for name in names)]
         self._commit([NewEvent(RELEASED, payload)], marks=marks)
         holds.let_end(self._log, scope)
+
+    def tell_erased(self, receipt: Mapping[str, Any]) -> None:
+        """Records the receipt of an erasure that was no subject's."""
+        self._commit([NewEvent(ERASED, codec.encode_plain(receipt))])
+
+    def erased(self) -> list[dict[str, Any]]:
+        """Returns those receipts, oldest first."""
+        return [codec.decode(record.payload) for record in _told(self._log, ERASED)]
 
     def tell_binned(self, scope: str, revision: int, policy: str) -> None:
         """Records, before a policy removes a scope, which one does and at which revision."""
@@ -370,9 +452,14 @@ class Retainer:
     def let_go(self) -> list[LetGo]:
         """Returns every letting-go, oldest first."""
         found: list[LetGo] = []
-        for record in _told(self._log, LET_GO):
-            said = codec.decode_as(record.payload, _LetGo)
-            runs = [(first, len(b64decode(digests)) // 32) for first, digests in said.runs]
+        for record in _told(self._log, LET_GO, SHORTENED):
+            if record.type == SHORTENED:
+                cut = codec.decode_as(record.payload, _Shortened)
+                said = _LetGo(cut.scope, "erased", [])
+                runs = [(step.revision, 1) for step in cut.events]
+            else:
+                said = codec.decode_as(record.payload, _LetGo)
+                runs = [(first, len(b64decode(digests)) // 32) for first, digests in said.runs]
             first, (last, count) = runs[0][0], runs[-1]
             events = sum(count for _, count in runs)
             time = to_datetime(record.time)
@@ -387,7 +474,8 @@ class Retainer:
         held, scopes, kept = self.held(), list[Retained](), list[str]()
         planned = NO_POLICIES if policies is None else policies.plan(held)
         ended = condemned(self._log, now_us=self._log.clock.now_us(), grace_us=grace_us)
-        for one in chain(ended, _by_policies(policies, dry_run=True)):
+        values = _ended_values(self._log, grace_us, held)
+        for one in chain(ended, map(_condemned, values), _by_policies(policies, dry_run=True)):
             if one.stream in held:
                 kept.append(one.stream)
                 continue
@@ -415,7 +503,7 @@ class Retainer:
             wait_s, lambda lease: _Run(self, self._log, lease, grace_s, policies).run(whole=whole)
         )
 
-    def _under_lease(self, wait_s: float, work: Callable[[Lease], Retention]) -> Retention:
+    def _under_lease(self, wait_s: float, work: Callable[[Lease], R]) -> R:
         """Does what lets go of data while no other process does."""
         if not self._lock.acquire(timeout=wait_s):
             raise _at_work(self._lease_keeper.worker)
@@ -432,14 +520,17 @@ class Retainer:
         finally:
             self._lock.release()
 
-    def erase(self, subject: str, streams: Sequence[str], *, wait_s: float) -> Retention:
+    def erase(
+        self, subject: str, streams: Sequence[str], others: Sequence[str], *, wait_s: float
+    ) -> Retention:
         """Lets go of all that a subject's streams hold, at once; raises as `run` does.
 
-        They are sealed: nobody else names their blobs, and nothing was derived from them in clear.
-        So no other data of the store is looked at.
+        They are sealed: nothing was derived from them in clear, and nobody but the `others`, which
+        have single values of the subject, can name their blobs. So no other data is looked at.
         """
         return self._under_lease(
-            wait_s, lambda lease: _Run(self, self._log, lease, 0, None).erase(subject, streams)
+            wait_s,
+            lambda lease: _Run(self, self._log, lease, 0, None).erase(subject, streams, others),
         )
 
     def check_no_fork(self, stream: str) -> None:
@@ -450,10 +541,28 @@ class Retainer:
                 hint="erase the fork first",
             )
 
-    def erase_scope(self, stream: str, *, wait_s: float) -> Retention:
-        """Lets go of all that a removed scope held, at once, of data that was never sealed."""
+    def erase_scopes(self, streams: Sequence[str], *, wait_s: float) -> Retention:
+        """Lets go of all that removed scopes held, at once, of data that was never sealed."""
         return self._under_lease(
-            wait_s, lambda lease: _Run(self, self._log, lease, 0, None).erase_scope(stream)
+            wait_s, lambda lease: _Run(self, self._log, lease, 0, None).erase_scopes(streams)
+        )
+
+    def check_shortens(self) -> None:
+        """Raises UsageError if a backend of the store cannot take out a part of what it stores."""
+        self.check_rewrites()
+        for part in self._log.routes.parts() or [self._log._backend]:
+            if not isinstance(part, Shortens):
+                raise UsageError(
+                    f"{part.inspect.describe()['kind']} cannot take out a part of what it stores",
+                    hint="erase scopes as a whole, or copy the store to a backend that can",
+                )
+
+    def shorten(
+        self, steps: Mapping[str, Sequence[Shortening]], blobs: Sequence[str], *, wait_s: float
+    ) -> Shorter:
+        """Cuts parts out of payloads, and does what an earlier call has told and not done."""
+        return self._under_lease(
+            wait_s, lambda lease: _Run(self, self._log, lease, 0, None).shorten(steps, blobs)
         )
 
     def held(self) -> set[str]:
@@ -493,16 +602,20 @@ class _Run:
         self._batch: dict[str, list[int]] = {}
         self._waiting = 0
         self._snapshots: dict[str, int] = {}
+        self._unnoted: dict[str, Leftover] = {}
+        self._settled: list[str] = []
+        self._refused: dict[str, str] = {}
 
     def run(self, *, whole: bool) -> Retention:
         log = self._log
         holds.keep_held(log, self._retainer.held())
         pending = {mark.key for mark in log.marks.list(PENDING, limit=NO_LIMIT)}
+        self._finish_compacted(pending)
         policies = self._policies
         done = NO_POLICIES if policies is None else policies.apply(self._retainer.held())
         self._kept += done.held
         ended = condemned(log, now_us=log.clock.now_us(), grace_us=self._grace_us)
-        for one in chain(ended, _by_policies(policies, dry_run=False)):
+        for one in chain(ended, self._of_values(), _by_policies(policies, dry_run=False)):
             if one.stream in self._retainer.held():  # asked each time: it may be held since
                 self._kept.append(one.stream)
                 continue
@@ -510,14 +623,39 @@ class _Run:
             if one.stream in pending:
                 self._snapshots[one.stream] = _snapshots_until(one)
         self._flush()
+        for stream in self._settled:
+            ended_values.settle(log, stream)
         blobs = self._collect_blobs(whole=whole)
         left: list[Leftover] = []
         if self._scopes or blobs or pending or whole:
             left = self._purge(whole=whole)
         kept = sorted(set(self._kept))
-        return replace(done, scopes=self._scopes, blobs=blobs, held=kept, left=left, dry_run=False)
+        refused = done.refused | self._refused
+        return replace(
+            done, scopes=self._scopes, blobs=blobs, held=kept, left=left, refused=refused,
+            dry_run=False,
+        )  # fmt: skip
 
-    def erase(self, subject: str, streams: Sequence[str]) -> Retention:
+    def _of_values(self) -> Iterator[Condemned]:
+        """Yields what may go of values that have ended, once a base has what else is there."""
+        log, held = self._log, self._retainer.held()
+        for found in _ended_values(log, self._grace_us, held):
+            limit_us = log.key_ends.now_us(found.stream) - self._grace_us
+            self._settled.append(found.stream)
+            if found.kept:
+                self._refused[found.stream] = "values that have ended stay: a fork began after them"
+            if not found.revisions:
+                continue
+            try:
+                ready = ended_values.prepare(log, found, limit_us)
+            except (ClosedError, ConflictError, SchemaError) as error:
+                self._refused[found.stream] = f"values that have ended stay: {error.message}"
+                continue
+            if len(ready.revisions) < len(found.revisions):
+                self._refused[found.stream] = "some values that have ended stay: they are sealed"
+            yield _condemned(ready)
+
+    def erase(self, subject: str, streams: Sequence[str], others: Sequence[str]) -> Retention:
         log = self._log
         # One that was killed has told of blobs that it did not delete any more.
         told = [mark.key for mark in log.marks.list(BLOBS, limit=NO_LIMIT)]
@@ -532,22 +670,68 @@ class _Run:
             self._let_go(one)
             self._snapshots[stream] = head.revision  # also if the events went before a kill
         self._flush(is_sealed=True)
+        if blobs:  # equal values of one subject are one blob, wherever they stand
+            blobs -= {name for stream in others for name in _blobs_of(log, stream)}
         for name in sorted(blobs):
             log.blobs.delete(name)
         for some in _chunks([Cleared(BLOBS, name) for name in sorted(blobs)], MARKS_PER_COMMIT):
             self._retainer._commit([], some, self._lease)
-        return Retention(self._scopes, len(blobs), [], self._purge(whole=False), False)
+        left = [*self._purge(whole=False), *self._unnoted.values()]
+        return Retention(self._scopes, len(blobs), [], left, False)
 
-    def erase_scope(self, stream: str) -> Retention:
-        [head] = self._log.heads([stream])
-        if head is not None and not head.expires_us:
-            now_us = self._log.clock.now_us()
-            one = Condemned(stream, "erased", now_us, head.first - 1, head.revision)
-            self._let_go(one)
-            self._snapshots[stream] = head.revision
+    def erase_scopes(self, streams: Sequence[str]) -> Retention:
+        for stream, head in zip(streams, self._log.heads(streams), strict=True):
+            if head is not None and not head.expires_us:
+                now_us = self._log.clock.now_us()
+                one = Condemned(stream, "erased", now_us, head.first - 1, head.revision)
+                self._let_go(one)
+                self._snapshots[stream] = head.revision
         self._flush()
         blobs = self._collect_blobs(whole=False)
-        return Retention(self._scopes, blobs, [], self._purge(whole=False), False)
+        left = [*self._purge(whole=False), *self._unnoted.values()]
+        return Retention(self._scopes, blobs, [], left, False)
+
+    def shorten(self, steps: Mapping[str, Sequence[Shortening]], blobs: Sequence[str]) -> Shorter:
+        log = self._log
+        sizes: dict[str, int] = {}
+        for stream, mine in steps.items():
+            self._tell_shorter(stream, mine, blobs)
+            sizes[stream] = sum(one.length for step in mine for one in step.cuts)
+        pending = {mark.key for mark in log.marks.list(SHORTENING, limit=NO_LIMIT)}
+        self._check_lease()
+        shorten_again(log, pending, before=self._note)
+        log.folds.trim()
+        derived = {name for name, above in forked_from(log) if above.keys() & pending}
+        for stream in pending | derived:
+            log.snapshots.forget(stream, 1 << 62)
+        for stream in {log.routes.place_of(stream): stream for stream in pending}.values():
+            log.snapshots.forget_derived(stream)
+        self._retainer.forget_copies()
+        deleted = self._collect_blobs(whole=False)
+        cleared = [Cleared(SHORTENING, stream) for stream in sorted(pending)]
+        for some in _chunks(cleared, MARKS_PER_COMMIT):
+            self._retainer._commit([], some, self._lease)
+        left = [*self._purge(whole=False), *self._unnoted.values()] if pending else []
+        return Shorter(sizes, deleted, left)
+
+    def _tell_shorter(self, stream: str, steps: Sequence[Shortening], blobs: Sequence[str]) -> None:
+        """Tells where payloads of a stream are cut, before one is."""
+        self._check_lease()
+        if stream in self._retainer.held():
+            raise HeldError(f'scope "{stream}" is held: nothing more was erased')
+        now_us = self._log.clock.now_us()
+        marks = [Mark(SHORTENING, stream), *(Mark(BLOBS, name, now_us) for name in blobs)]
+        self._retainer._commit(shortened_events(stream, steps), marks, self._lease)
+
+    def _note(
+        self,
+        stream: str,
+        records: Iterable[Record],
+        steps: Mapping[int, Shortening] | None = None,
+    ) -> None:
+        unnoted = erased_ledger.note(self._log, stream, records, steps)
+        if unnoted is not None:
+            self._unnoted[unnoted.where] = unnoted
 
     # --- records ---
 
@@ -566,13 +750,33 @@ class _Run:
             self._tell(one, chunk)
         if events:
             self._scopes.append(_retained(one, events, size))
+        if self._waiting >= RECORDS_AT_ONCE:  # not before all of a scope is told
+            self._flush()
+
+    def _finish_compacted(self, pending: set[str]) -> None:
+        """Rewrites what a run has told that was ended then: changes that a base stands for.
+
+        What may go of scopes that have ended is found again each time. Which changes a base stands
+        for, and which stay for lists, only the run knew that wrote it, and what it has told.
+        """
+        told: dict[str, set[int]] = {}
+        if pending := pending - self._retainer.held():
+            kept = kept_for_forks(self._log)
+            for (stream, revision), said in ledger(self._log).items():
+                is_free = stream in pending and revision > kept.get(stream, 0)
+                if said.why == "compacted" and is_free:
+                    told.setdefault(stream, set()).add(revision)
+        for stream, revisions in told.items():
+            left = _still_there(self._log, stream, revisions)
+            self._batch[stream] = [record.revision for record in left]
+            self._snapshots[stream] = 1 << 62
+        if told:
+            self._flush()
 
     def _tell(self, one: Condemned, chunk: list[Record]) -> None:
         self._telling.append((one, chunk))
         if sum(len(records) for _, records in self._telling) >= DIGESTS_PER_COMMIT:
             self._tell_all()
-        if self._waiting >= RECORDS_AT_ONCE:
-            self._flush()
 
     def _tell_all(self) -> None:
         """Step 1 of what has gathered: it is told in one commit, unless it is held since."""
@@ -595,6 +799,8 @@ class _Run:
             marks[PENDING, one.stream] = Mark(PENDING, one.stream)
             marks.update(((BLOBS, name), Mark(BLOBS, name, due_us)) for name in names)
             self._batch.setdefault(one.stream, []).extend(record.revision for record in chunk)
+            if one.why == "erased":
+                self._note(one.stream, chunk)
             self._waiting += len(chunk)
             self._snapshots[one.stream] = _snapshots_until(one)
         if new_events:
@@ -705,15 +911,36 @@ def _together(digests: Iterable[tuple[int, bytes]]) -> list[tuple[int, str]]:
 
 
 class Told(Struct, frozen=True):
-    """What is told of one event that was let go of: the digest of its payload, why, and where."""
+    """What is told of one event that was let go of: the digest of its payload, why, and where.
+
+    With `steps` only parts of it went, one after the other; `is_gone` says that all of it did.
+    """
 
     digest: bytes
     why: Why
     position: Position
+    steps: tuple[Shortening, ...] = ()
+    is_gone: bool = True
+
+    def after(self, before: Told | None) -> Told:
+        """Returns all that is told of an event of which something was told before."""
+        if before is None:
+            return self
+        return replace(
+            self,
+            digest=before.digest,  # that of what was written
+            steps=before.steps + self.steps,
+            is_gone=before.is_gone or self.is_gone,
+        )
 
 
 def told_by(record: Record) -> Iterator[tuple[tuple[str, int], Told]]:
     """Yields what an event of `retention/log` tells was let go of, by stream and revision."""
+    if record.type == SHORTENED:
+        cut = codec.decode_as(record.payload, _Shortened)
+        for step in cut.events:
+            told = Told(b64decode(step.was), "erased", record.position, (step,), False)
+            yield (cut.scope, step.revision), told
     if record.type != LET_GO:
         return
     said = codec.decode_as(record.payload, _LetGo)
@@ -729,15 +956,21 @@ def told_by(record: Record) -> Iterator[tuple[tuple[str, int], Told]]:
 
 def ledger(log: Log) -> dict[tuple[str, int], Told]:
     """Returns what is told of every event that was let go of, by stream and revision."""
-    return {name: told for record in _told(log, LET_GO) for name, told in told_by(record)}
+    found: dict[tuple[str, int], Told] = {}
+    for record in _told(log, LET_GO, SHORTENED):
+        for name, told in told_by(record):
+            found[name] = told.after(found.get(name))
+    return found
 
 
-def tell_again(log: Log, gone: Mapping[tuple[str, int], Told], key: str) -> None:
+def tell_again(log: Log, gone: Mapping[tuple[str, int], Told], key: str | None = None) -> None:
     """Tells in a log what another one tells, in one commit: the events are gone in both."""
     scopes: dict[tuple[str, Why], list[tuple[int, bytes]]] = {}
-    for (stream, revision), told in sorted(gone.items()):
-        scopes.setdefault((stream, told.why), []).append((revision, told.digest))
     new_events: list[NewEvent] = []
+    for (stream, revision), told in sorted(gone.items()):
+        new_events += shortened_events(stream, told.steps)
+        if told.is_gone:
+            scopes.setdefault((stream, told.why), []).append((revision, told.digest))
     for (stream, why), digests in scopes.items():
         for start in range(0, len(digests), DIGESTS_PER_EVENT):
             said = _LetGo(stream, why, _together(digests[start : start + DIGESTS_PER_EVENT]))
@@ -745,15 +978,35 @@ def tell_again(log: Log, gone: Mapping[tuple[str, int], Told], key: str) -> None
     log.commit(ProposedCommit((StreamWrite(STREAM, tuple(new_events), key=key),)))
 
 
+def shortened_events(stream: str, steps: Sequence[Shortening]) -> list[NewEvent]:
+    """Returns the events that tell what was cut out of payloads of a stream."""
+    return [
+        NewEvent(
+            SHORTENED,
+            codec.encode_plain(_Shortened(stream, [*steps[start : start + DIGESTS_PER_EVENT]])),
+        )
+        for start in range(0, len(steps), DIGESTS_PER_EVENT)
+    ]
+
+
+def told_shortened(log: Log, streams: Collection[str]) -> dict[str, list[int]]:
+    """Returns the revisions of some streams of which it is told that parts of them went."""
+    found: dict[str, list[int]] = {}
+    for (stream, revision), told in ledger(log).items():
+        if told.steps and stream in streams:
+            found.setdefault(stream, []).append(revision)
+    return found
+
+
 def digests_told(log: Log) -> dict[tuple[str, int], bytes]:
     """Returns the digest of each payload that was let go of, by stream and revision."""
     return {name: told.digest for name, told in ledger(log).items()}
 
 
-def _told(log: Log, type: str) -> Iterator[Record]:
+def _told(log: Log, *types: str) -> Iterator[Record]:
     after = 0
     while page := log.read(STREAM, after=after, limit=READ_CHUNK):
-        yield from (record for record in page if record.type == type)
+        yield from (record for record in page if record.type in types)
         after = page[-1].revision
 
 
@@ -765,13 +1018,14 @@ def drop(log: Log) -> tuple[int, int, int, list[Leftover]]:
     backend = log._backend
     assert isinstance(backend, Rewrites), "BUG: the store of a backup is one of files"
     told: dict[str, set[int]] = {}
-    for stream, revision in ledger(log):
-        told.setdefault(stream, set()).add(revision)
+    for (stream, revision), one in ledger(log).items():
+        if one.is_gone:
+            told.setdefault(stream, set()).add(revision)
+    shorten_again(log)
     events = size = 0
     batch: dict[str, list[int]] = {}
     for stream, revisions in told.items():
-        one = Condemned(stream, "removed", 0, min(revisions) - 1, max(revisions), ("*",))
-        gone = [record for record in _records(log, one) if record.revision in revisions]
+        gone = _still_there(log, stream, revisions)
         events += len(gone)
         size += sum(len(record.payload) for record in gone)
         if gone:
@@ -791,6 +1045,44 @@ def drop(log: Log) -> tuple[int, int, int, list[Leftover]]:
     return events, size, len(unnamed), backend.purge(whole=True)
 
 
+def _still_there(log: Log, stream: str, revisions: set[int]) -> list[Record]:
+    """Returns the records of those revisions that have their payload."""
+    one = Condemned(stream, "removed", 0, min(revisions) - 1, max(revisions), ("*",))
+    return [record for record in _records(log, one) if record.revision in revisions]
+
+
+def shorten_again(
+    log: Log,
+    streams: Collection[str] | None = None,
+    before: Callable[[str, list[Record], dict[int, Shortening]], None] | None = None,
+) -> None:
+    """Cuts out of payloads what was told and is still there; of all streams if none is named.
+
+    It needs no text: what was told says where the cuts are. `before` is called with the records of
+    each stream, and the newest step of each, before one of them is cut.
+    """
+    backend = log._backend
+    wanted: dict[str, dict[int, bytes]] = {}
+    whole: dict[str, dict[int, tuple[Record, Shortening]]] = {}
+    for (stream, revision), told in ledger(log).items():
+        if not told.steps or told.is_gone or (streams is not None and stream not in streams):
+            continue
+        for record in backend.read(stream, after=revision - 1, until=revision):
+            shorter = done_again(record.payload, told.steps)
+            if record.payload not in (shorter, GONE):
+                wanted.setdefault(stream, {})[revision] = shorter
+                whole.setdefault(stream, {})[revision] = record, told.steps[-1]
+    if before is not None:
+        for stream, mine in whole.items():
+            steps = {revision: step for revision, (_, step) in mine.items()}
+            before(stream, [record for record, _ in mine.values()], steps)
+    if wanted:
+        assert isinstance(backend, Shortens), "BUG: asked before"
+        backend.shorten(wanted)
+    for stream in wanted:
+        log.snapshots.forget(stream, 1 << 62)
+
+
 def _named_blobs(log: Log, after: Position) -> tuple[set[str], Position]:
     """Returns the blobs that events after a position name, and the position looked up to."""
     named: set[str] = set()
@@ -800,6 +1092,17 @@ def _named_blobs(log: Log, after: Position) -> tuple[set[str], Position]:
                 named.update(name for name, _ in codec.blobs_in(record.payload))
         after = page[-1].position
     return named, after
+
+
+def _blobs_of(log: Log, stream: str) -> Iterator[str]:
+    """Yields the blobs that events of one stream name."""
+    [head] = log.heads([stream])
+    after, until = (0, 0) if head is None else (head.first - 1, head.revision)
+    while after < until:
+        page = log.stored(stream, after=after, until=until)
+        for record in page:
+            yield from (name for name, _ in codec.blobs_in(record.payload))
+        after = page[-1].revision
 
 
 def _chunks(

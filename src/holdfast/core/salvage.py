@@ -44,6 +44,7 @@ from holdfast.core.copy import (
     Progress,
     parts_of,
 )
+from holdfast.core.erased_ledger import Ledger
 from holdfast.core.event import (
     FORKED,
     LASTS,
@@ -213,7 +214,7 @@ class _Salvage:
         self._target = target
         self._rest = rest
         self._remains = Remains(self._link_of, source.blobs.stored)
-        self._copier = Copier(source, target, progress, self._ends)
+        self._copier = Copier(source, target, progress, self._ends, Ledger(source, target))
         self._batch: list[list[Record]] = []
         self._bytes = 0
         self._total = 0
@@ -233,6 +234,7 @@ class _Salvage:
         self._flush()
         copied = self._copier.copied(self._copier.copy_marks(marks), is_behind=False)
         self._compare()
+        self._copier.tell_erased()
         return Salvaged(
             copied,
             len(remains.ends),

@@ -41,11 +41,22 @@ from holdfast.core import codec
 from holdfast.core.codec import Encoded
 from holdfast.core.collector import Uncollected
 from holdfast.core.event import BlobReader, StreamState
+from holdfast.core.item_copies import (
+    NAME,
+    Block,
+    ItemCopies,
+    Path,
+    Span,
+    Table,
+    folder_of,
+    from_table,
+    to_table,
+)
 from holdfast.core.layers import Layer, register_layer
 from holdfast.core.sealing import Sealing
-from holdfast.core.tree import Blobs, Lazy, List, Map, thaw
+from holdfast.core.tree import Blobs, Ends, Lazy, List, Map, decode_ends, encode_ends, thaw
 from holdfast.core.tree.frozen import SHORT, enter, unread_level
-from holdfast.core.tree.vector import Node, Source, Vector, from_source
+from holdfast.core.tree.vector import BITS, Node, Source, Vector, from_source
 from holdfast.errors import CorruptError, ErasedError, HoldfastError
 
 _logger = logging.getLogger("holdfast.log")
@@ -70,13 +81,18 @@ register_layer(Layer(name="snapshots", derived=("snapshot",)))
 _SIZE_MAX = 1 << 30
 _COMPRESS_MIN = 512
 _PLAIN = frozenset({int, bool, type(None)})
-_BITS = 5
 _is_finite = math.isfinite
 
 _raw_map = msgspec.json.Decoder(dict[str, Raw])
 _raw_list = msgspec.json.Decoder(list[Raw])
 _raw_pairs = msgspec.json.Decoder(list[tuple[Raw, Raw]])
 _places = msgspec.json.Decoder(list[tuple[int, Raw]])
+
+_ENDS = b'["ends",'
+"""How the text begins if some values end: a list of ends, and the state as any other.
+
+Who does not know ends finds a node of unknown kind, and discards the snapshot.
+"""
 
 
 class ItemRange(NamedTuple):
@@ -90,15 +106,18 @@ class ItemRange(NamedTuple):
 
 
 FetchPlain = Callable[[ItemRange], list[Any]]
+FetchCopies = Callable[[Span], list[Any] | None]
 
 
-def pack(root: Map) -> bytes:
+def pack(root: Map, ends: Ends | None = None) -> bytes:
     """Returns the state as bytes.
 
     What each list node packs to is remembered in the node: packing a list again after more appends
     costs about the new part.
     """
     text = bytes(_pack_map(root).raw)
+    if ends:
+        text = b"%b%b,%b]" % (_ENDS, encode_ends(ends), text)
     if _COMPRESS_MIN <= len(text) <= _SIZE_MAX:
         small = codec.compress(text)
         if len(small) < len(text) * 9 // 10:
@@ -107,20 +126,42 @@ def pack(root: Map) -> bytes:
 
 
 def unpack(
-    data: bytes, *, fetch: Fetch, blobs: Blobs | None, plain: FetchPlain | None = None
+    data: bytes,
+    *,
+    fetch: Fetch,
+    blobs: Blobs | None,
+    plain: FetchPlain | None = None,
+    spans: dict[Path, list[Span]] | None = None,
+    copies: FetchCopies | None = None,
 ) -> Map:
     """Returns the state of packed bytes, or raises CorruptError.
 
     `fetch(revision, op)` returns the encoded value of an op, `blobs` the bytes of a blob; both are
-    called when a value is first looked at. `plain` returns copies of many at once.
+    called when a value is first looked at. `plain` returns copies of many at once. `spans` says
+    which items of lists are in blocks too, and `copies` returns what is in one.
     """
-    text = data if data[:1] in (b"{", b"[") else codec.decompress(data, size_max=_SIZE_MAX)
     try:
         with Uncollected():
-            root = _Unpacking(fetch, blobs, plain).root(text)
+            root = _Unpacking(fetch, blobs, plain, spans or {}, copies).root(_text(data))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptError(f"snapshot is not a packed state: {error}") from error
     return root
+
+
+def _text(data: bytes) -> bytes:
+    return data if data[:1] in (b"{", b"[") else codec.decompress(data, size_max=_SIZE_MAX)
+
+
+def _without_ends(data: bytes) -> tuple[bytes, Ends | None]:
+    """Returns a packed state as it is without ends, and its ends; or raises CorruptError."""
+    text = _text(data)
+    if not text.startswith(_ENDS):
+        return text, None
+    try:
+        _, ends, rest = _raw_list.decode(text)
+        return bytes(rest), decode_ends(bytes(ends))
+    except (msgspec.MsgspecError, ValueError, TypeError) as error:
+        raise CorruptError(f"snapshot has ends that cannot be read: {error}") from error
 
 
 class _Packed:
@@ -212,7 +253,7 @@ def _node_parts(node: Node, shift: int) -> Sequence[Any]:
     else:
         parts = []
         for child in node.load(shift):
-            _join_all(parts, _node_parts(child, shift - _BITS))
+            _join_all(parts, _node_parts(child, shift - BITS))
     # Items by value are not remembered, unless they stand between runs: they have to be written
     # out each time anyway.
     if any(type(part) is ItemRange for part in parts):
@@ -291,7 +332,7 @@ def _run_slice(run: ItemRange, start: int, stop: int) -> Iterator[ItemRange]:
 class _Parts:
     """The parts of a packed list, as the source of a vector's nodes."""
 
-    __slots__ = ("_blobs", "_fetch", "_parts", "_plain", "_starts", "count")
+    __slots__ = ("_blobs", "_copies", "_fetch", "_parts", "_plain", "_spans", "_starts", "count")
 
     def __init__(
         self,
@@ -299,6 +340,8 @@ class _Parts:
         fetch: Fetch,
         blobs: Blobs | None,
         plain: FetchPlain | None,
+        spans: list[Span],
+        copies: FetchCopies | None,
     ) -> None:
         sizes = [
             part.rows * part.columns if type(part) is ItemRange else len(part) for part in parts
@@ -309,6 +352,8 @@ class _Parts:
         self._fetch = fetch
         self._blobs = blobs
         self._plain = plain
+        self._spans = spans if copies is not None else []
+        self._copies = copies
 
     def items(self, start: int, stop: int) -> tuple[Any, ...]:
         found: list[Any] = []
@@ -329,6 +374,24 @@ class _Parts:
         return found
 
     def plain(self, start: int, stop: int) -> list[Any]:
+        found: list[Any] = []
+        place = start
+        for span in self.spans(start, stop):
+            assert self._copies is not None, "BUG: blocks, and nobody to read them"
+            items = self._copies(span)
+            if items is not None:
+                found += self._from_events(place, span.start)
+                found += items
+                place = span.stop
+        found += self._from_events(place, stop)
+        return found
+
+    def spans(self, start: int, stop: int) -> Iterator[Span]:
+        for one in self._spans:
+            if (part := one.between(start, stop)) is not None:
+                yield part
+
+    def _from_events(self, start: int, stop: int) -> list[Any]:
         found: list[Any] = []
         for part in self._slices(start, stop):
             if self._plain is not None and type(part) is ItemRange:
@@ -365,27 +428,38 @@ class _Parts:
 class _Unpacking:
     """One walk over a packed state."""
 
-    def __init__(self, fetch: Fetch, blobs: Blobs | None, plain: FetchPlain | None) -> None:
+    def __init__(
+        self,
+        fetch: Fetch,
+        blobs: Blobs | None,
+        plain: FetchPlain | None,
+        spans: dict[Path, list[Span]],
+        copies: FetchCopies | None,
+    ) -> None:
         self._fetch = fetch
         self._blobs = blobs
         self._plain = plain
+        self._spans = spans
+        self._copies = copies
 
     def root(self, text: bytes) -> Map:
-        root = unread_level(text, self._blobs) if text[:1] == b"{" else self._node(text)
+        root = unread_level(text, self._blobs) if text[:1] == b"{" else self._node(text, ())
         if type(root) is not Map:
             raise CorruptError("snapshot is not a packed state: it is no mapping")
         return root
 
-    def _node(self, text: Encoded) -> Any:
+    def _node(self, text: Encoded, path: Path | None) -> Any:
+        """Returns a map or a list; only one that is reached through maps alone has a path."""
         kind, *fields = _raw_list.decode(text) or [Raw(b"")]
         name = bytes(kind)
         if name == b'"list"':
-            return self._list(fields)
+            return self._list(fields, path)
         if name == b'"map"' and len(fields) == 2:
-            return self._map(*fields)
+            entries, nodes = fields
+            return self._map(entries, nodes, path)
         raise CorruptError(f"snapshot has a node of unknown kind: {name[:40]!r}")
 
-    def _map(self, entries: Raw, nodes: Raw) -> Map:
+    def _map(self, entries: Raw, nodes: Raw, path: Path | None) -> Map:
         if bytes(entries)[:1] == b"{":
             pairs: Iterable[tuple[str, Raw]] = _raw_map.decode(entries).items()
         else:
@@ -395,12 +469,15 @@ class _Unpacking:
         for place, node in _places.decode(nodes):
             if not 0 <= place < len(keys):
                 raise CorruptError(f"snapshot has a node at place {place} of {len(keys)}")
-            table[keys[place]] = self._node(node)
+            table[keys[place]] = self._node(node, None if path is None else (*path, keys[place]))
         return Map(table)
 
-    def _list(self, fields: list[Raw]) -> List:
+    def _list(self, fields: list[Raw], path: Path | None) -> List:
         parts = [self._part(field) for field in fields]
-        source = _Parts(parts, self._fetch, self._blobs, self._plain)
+        spans = [] if path is None else self._spans.get(path, [])
+        source = _Parts(parts, self._fetch, self._blobs, self._plain, spans, self._copies)
+        if spans and spans[-1].stop > source.count:
+            raise CorruptError(f"snapshot has blocks for {spans[-1].stop} of {source.count} items")
         return List(from_source(source, source.count))
 
     def _part(self, field: Raw) -> ItemRange | list[Any]:
@@ -410,7 +487,7 @@ class _Unpacking:
             if name == "values":
                 return [enter(item, None, self._blobs) for item in _raw_list.decode(items)]
             if name == "nodes":
-                return [self._node(node) for node in _raw_list.decode(items)]
+                return [self._node(node, None) for node in _raw_list.decode(items)]
         raise CorruptError(f"snapshot has a list with an unknown part: {bytes(field)[:40]!r}")
 
 
@@ -433,19 +510,20 @@ def _run(numbers: list[int]) -> ItemRange:
 # line with stream, revision, link, time, parent, closing and the version of its schema, then the
 # packed state (`snapshot.py`), as it is stored: whoever shows it brings it to another version. It
 # is a hint. One that fails its digest, or whose link the log does not have at that revision, is
-# reported, deleted and not used.
+# reported, deleted and not used. The JSON line ends with the blocks of items of its lists, if there
+# are any (`item_copies.py`).
 #
 # A snapshot is due when the log has grown by as much as the last one took, and by 256 KiB at least.
 # So all snapshots together cost at most about what the log costs, and no state is further than that
 # from a snapshot at or below it.
 
 
-GROWING_MAX = 65536  # streams whose growth is counted
+GROWING_MAX = 1 << 17  # streams whose growth is counted
 GROWTH_BYTES_MIN = 256 * 1024
 CLOSE_BYTES_MIN = 16 * 1024
 EVENT_OVERHEAD_BYTES = 200
 REPLAYED_EVENTS_MIN = 4096
-_OF_STREAM = re.compile("[0-9a-f]{32}/[0-9]{16}")
+_OF_STREAM = re.compile(f"[0-9a-f]{{32}}/([0-9]{{16}}|{NAME.pattern})")
 _DIGEST_BYTES = 32
 
 
@@ -470,7 +548,13 @@ class _SealedHeader(_Header, array_like=True):
     slides_us: int = 0
 
 
-class _Growth(Struct):
+class _CopiesHeader(_SealedHeader, array_like=True):
+    """One that lists the blocks of items of its lists. A reader that knows of none leaves it."""
+
+    copies: Table = []
+
+
+class _Growth(Struct, gc=False):
     bytes: int
     due_at_bytes: int
 
@@ -484,12 +568,16 @@ class Snapshots:
         *,
         link_of: Callable[[str, int], bytes | None],
         values_of: Callable[[str], Values],
+        first_of: Callable[[str], int],
+        is_current: Callable[[str, StreamState, bool], bool],
         blobs: BlobReader,
         sealing: Sealing,
         report: Callable[[str], None],
     ) -> None:
         self._objects_of = objects_of
         self._link_of = link_of
+        self._is_current = is_current
+        self.copies = ItemCopies(objects_of, first_of=first_of, blobs=blobs, report=report)
         self._values_of = values_of
         self._blobs = blobs
         self._sealing = sealing
@@ -533,7 +621,7 @@ class Snapshots:
 
     def revisions(self, stream: str) -> list[int]:
         """Returns the revisions of a stream that have a snapshot, oldest first."""
-        prefix = _prefix(stream)
+        prefix = folder_of(stream)
         names = self._objects_of(stream).names("snapshot", prefix=prefix)
         # A name that is no number is damage; what it names cannot be found, and is not needed.
         return sorted(int(name[len(prefix) :]) for name in names if name[len(prefix) :].isdecimal())
@@ -555,7 +643,7 @@ class Snapshots:
                     _logger.debug("snapshots are looked for stream by stream: %s", error)
                     listed[id(objects)] = None
             prefixes = listed[id(objects)]
-            if prefixes is None or _prefix(stream) in prefixes:
+            if prefixes is None or folder_of(stream) in prefixes:
                 found.append(stream)
         return found
 
@@ -573,27 +661,26 @@ class Snapshots:
 
     def read(self, stream: str, revision: int) -> StreamState:
         """Returns one snapshot, or raises CorruptError if it is not to be trusted."""
-        data = self._objects_of(stream).get("snapshot", _name(stream, revision))
-        what = f'snapshot of "{stream}" at revision {revision}'
-        if data is None or sha256(data[_DIGEST_BYTES:]).digest() != data[:_DIGEST_BYTES]:
-            raise CorruptError(f"{what} fails its digest", stream=stream, revision=revision)
-        end = data.index(b"\n", _DIGEST_BYTES)
-        header = codec.decode_as(data[_DIGEST_BYTES:end], _SealedHeader)
-        link = bytes.fromhex(header.link)
-        named = (header.stream, header.revision)
-        if named != (stream, revision) or self._link_of(stream, revision) != link:
-            raise CorruptError(f"{what} disagrees with the log", stream=stream, revision=revision)
-        values = self._values_of(stream)
-        packed = data[end + 1 :]
+        header, packed = self._verified(stream, revision)
         if header.subject is not None:
             try:
                 packed = self._sealing.of(header.subject).open(packed)
             except ErasedError as error:
+                what = _called(stream, revision)
                 raise CorruptError(f"{what} is of a subject that was erased") from error
-        root = unpack(packed, fetch=values.encoded, blobs=self._blobs, plain=values.plain)
+        packed, ends = _without_ends(packed)
+        values = self._values_of(stream)
+        root = unpack(
+            packed,
+            fetch=values.encoded,
+            blobs=self._blobs,
+            plain=values.plain,
+            spans=from_table(header.copies),
+            copies=self.copies.plain,
+        )
         return StreamState(
             revision,
-            link,
+            bytes.fromhex(header.link),
             header.time,
             root,
             header.parent,
@@ -604,40 +691,65 @@ class Snapshots:
             header.schema,
             header.subject,
             header.slides_us,
+            ends,
         )
 
+    def _verified(self, stream: str, revision: int) -> tuple[_CopiesHeader, bytes]:
+        """Returns header and packed state of a snapshot whose digest and link are right."""
+        data = self._objects_of(stream).get("snapshot", _name(stream, revision))
+        what = _called(stream, revision)
+        if data is None or sha256(data[_DIGEST_BYTES:]).digest() != data[:_DIGEST_BYTES]:
+            raise CorruptError(f"{what} fails its digest", stream=stream, revision=revision)
+        end = data.index(b"\n", _DIGEST_BYTES)
+        header = codec.decode_as(data[_DIGEST_BYTES:end], _CopiesHeader)
+        link = bytes.fromhex(header.link)
+        named = (header.stream, header.revision)
+        if named != (stream, revision) or self._link_of(stream, revision) != link:
+            raise CorruptError(f"{what} disagrees with the log", stream=stream, revision=revision)
+        return header, data[end + 1 :]
+
+    def verify(self, stream: str) -> None:
+        """Raises CorruptError if a snapshot of a stream, or a block that one lists, is damaged."""
+        known: set[Block] = set()
+        for revision in self.revisions(stream):
+            self.read(stream, revision)
+            header, _ = self._verified(stream, revision)
+            for spans in from_table(header.copies).values():
+                for block in {one.block for one in spans} - known:
+                    self.copies.read(block)
+                    known.add(block)
+
     def _write(self, stream: str, state: StreamState, growth: _Growth) -> None:
-        fields = (
-            1,
-            stream,
-            state.revision,
-            state.link.hex(),
-            state.time,
-            state.parent,
-            state.closed_at,
-            state.dropped,
-            state.expires_us,
-            state.removed_at,
-            state.version,
-        )
-        packed = pack(state.root)
-        header = _Header(*fields)
+        size = 0
         try:
-            if state.subject is not None or state.slides_us:
-                header = _SealedHeader(*fields, state.subject, state.slides_us)
+            # Somebody else was faster: it is tried again with the next commit, if there is one.
+            if not self._is_current(stream, state, True):
+                return
+            packed = pack(state.root, state.ends)
+            copies: Table = []
+            made: list[Block] = []
             if state.subject is not None:
                 packed = self._sealing.of(state.subject).seal(packed)
-            rest = codec.encode_plain(header) + b"\n" + packed
+            else:
+                spans, made = self.copies.write(stream, state.root, state.ends_us)
+                copies = to_table(spans)
+            rest = codec.encode_plain(_header(stream, state, copies)) + b"\n" + packed
             name = _name(stream, state.revision)
             data = sha256(rest).digest() + rest
             self._objects_of(stream).put("snapshot", name, data, expires_us=state.ends_us)
+            size = len(data)
+            # Asked again: whoever lets go of the events after this finds what was written.
+            if not self._is_current(stream, state, False):
+                self._objects_of(stream).delete("snapshot", name)
+                for block in made:
+                    self.copies.delete(block)
         except HoldfastError as error:
             # The commit is durable already; a snapshot that cannot be written (disk full, a store
             # that is open read-only) must not turn it into an error. It is tried again when as much
             # has been written once more.
             self._report(f'snapshot of "{stream}" was not written: {error}')
         growth.bytes = 0
-        growth.due_at_bytes = max(GROWTH_BYTES_MIN, len(packed))
+        growth.due_at_bytes = max(GROWTH_BYTES_MIN, size)
 
     def forget_derived(self, stream: str) -> None:
         """Deletes what other layers derived from events, of any stream that is kept with this one.
@@ -654,6 +766,7 @@ class Snapshots:
         for revision in self.revisions(stream):
             if revision <= until:
                 self._objects_of(stream).delete("snapshot", _name(stream, revision))
+        self.copies.forget(stream, until)
 
     def _discard(self, stream: str, revision: int) -> None:
         try:
@@ -662,9 +775,31 @@ class Snapshots:
             self._report(f"the damaged snapshot could not be deleted: {error}")
 
 
-def _prefix(stream: str) -> str:
-    return sha256(stream.encode()).hexdigest()[:32] + "/"
+def _header(stream: str, state: StreamState, copies: Table) -> _Header:
+    """Returns the shortest header that says all there is to say of a state."""
+    fields = (
+        1,
+        stream,
+        state.revision,
+        state.link.hex(),
+        state.time,
+        state.parent,
+        state.closed_at,
+        state.dropped,
+        state.expires_us,
+        state.removed_at,
+        state.version,
+    )
+    if copies:
+        return _CopiesHeader(*fields, state.subject, state.slides_us, copies)
+    if state.subject is not None or state.slides_us:
+        return _SealedHeader(*fields, state.subject, state.slides_us)
+    return _Header(*fields)
+
+
+def _called(stream: str, revision: int) -> str:
+    return f'snapshot of "{stream}" at revision {revision}'
 
 
 def _name(stream: str, revision: int) -> str:
-    return f"{_prefix(stream)}{revision:016d}"
+    return f"{folder_of(stream)}{revision:016d}"

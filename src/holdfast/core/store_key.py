@@ -19,9 +19,8 @@ import shlex
 import subprocess
 from base64 import b64decode
 from hashlib import sha256
-from importlib import import_module
-from typing import Any
 
+from holdfast.core.key_ring import load_keyring
 from holdfast.core.sealing import derived_key, load_cipher
 from holdfast.errors import StoreKeyError, UsageError, show_value
 
@@ -140,17 +139,6 @@ def _from_command(words: str) -> str:
             f'"{command[0]}", which prints the store key, failed with {done.returncode}: {said}'
         )
     return done.stdout.decode(errors="replace")
-
-
-def load_keyring() -> Any:
-    """Returns the module keyring, or raises UsageError that names what to install."""
-    try:
-        return import_module("keyring")
-    except ImportError as error:
-        raise UsageError(
-            "a key is in a keyring, and the package keyring is not installed",
-            hint='pip install "holdfast[keyring]"',
-        ) from error
 
 
 def _from_keyring(place: str) -> str:

@@ -61,19 +61,27 @@ def way_back(log: Log, stream: str, first: int, chooses: Chooses) -> WayBack:
     before = log.at(stream, first - 1)
     state_of(before, stream)
     touched: dict[Path, _Touched] = {}
-    root = before.root
+    root, lasting = before.root, tree.lasting(before.root, before.ends)
     for one in past.states(log, stream, after=first - 1, until=end, newest_first=False):
         now = state_of(one.stored, stream)
-        _note(touched, root, now, one.event.record, chooses(one.event.record))
-        root = now
+        _note(touched, (root, now, lasting), one.event.record, chooses(one.event.record))
+        root, lasting = now, tree.lasting(now, one.stored.ends)
     now = log.at(stream, end)
-    return _way(log, now, touched)
+    return _way(log, log.key_ends.shown(now, stream), touched)
 
 
 def _note(
-    touched: dict[Path, _Touched], old: Map, new: Map, record: Record, is_theirs: bool
+    touched: dict[Path, _Touched],
+    states: tuple[Map, Map, Map],
+    record: Record,
+    is_theirs: bool,
 ) -> None:
-    """Notes who wrote the paths that an event changed."""
+    """Notes who wrote the paths that an event changed.
+
+    `states` are the one before it, the one after it, and what of the first has no end: a value with
+    an end is not brought back.
+    """
+    old, new, lasting = states
     for change in tree.diff(old, new, is_same_stream=True):
         steps = [place for place, step in enumerate(change.path) if type(step) is int]
         path = change.path[: steps[0]] if steps else change.path
@@ -84,7 +92,7 @@ def _note(
                 theirs = 0 if known is None else known.theirs
                 touched[leaf] = _Touched(record.revision, None, theirs)
             elif known is None or known.root is None:
-                touched[leaf] = _Touched(record.revision, old, record.revision)
+                touched[leaf] = _Touched(record.revision, lasting, record.revision)
             else:
                 known.revision = known.theirs = record.revision
 

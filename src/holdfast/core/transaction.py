@@ -9,13 +9,17 @@ from typing import Any, Literal, Protocol, Self, cast, runtime_checkable
 from msgspec.structs import replace
 
 from holdfast.backends.protocol import Cleared, Fence, Lease, Mark
-from holdfast.core import tree
+from holdfast.core import mark_ends, tree
 from holdfast.core.arguments import (
+    Duration,
     Path,
+    check_ends_alone,
     check_expected,
     check_flag,
     check_import_time,
+    check_key_ttl,
     check_path,
+    check_ttl,
     check_whole,
     update_ops,
 )
@@ -24,6 +28,7 @@ from holdfast.core.commit import (
     ProposedCommit,
     ReadGuard,
     StreamWrite,
+    Ttls,
     check_lease,
     conflict,
 )
@@ -31,6 +36,7 @@ from holdfast.core.commit_queue import Request
 from holdfast.core.event import StreamState
 from holdfast.core.log import Log, is_replayed
 from holdfast.core.meta import Meta, encode_meta
+from holdfast.core.sealing import Seal
 from holdfast.core.tree import MISSING, Map, Op
 from holdfast.errors import UsageError, show_value
 from holdfast.names import check_name
@@ -49,7 +55,10 @@ class WritableScope(Protocol):
         key: str | None,
         checkpoint: str | None,
         defaults: Sequence[Op] = (),
+        sealed_for: tuple[str, ...] = (),
+        ttls: Ttls = (),
     ) -> StreamWrite: ...
+    def _sealed_ops(self, ops: Sequence[Op], subject: str) -> tuple[Sequence[Op], Seal | None]: ...
     def _checkpoint_write(
         self, name: str | None, expected: int | None, key: str | None
     ) -> StreamWrite: ...
@@ -87,6 +96,7 @@ class PendingCommit:
         self._time = None if time is None else check_import_time(time)
         self._scopes: dict[str, PendingScope] = {}
         self._marks: dict[tuple[str, str], Mark | Cleared] = {}
+        self._mark_ttls: dict[tuple[str, str], int] = {}  # of marks that the user set or cleared
         self._watch: list[str] = []
         self.result: CommitResult | None = None
 
@@ -97,19 +107,35 @@ class PendingCommit:
             pending = self._scopes[scope.name] = PendingScope(self._log, scope)
         return pending
 
-    def mark(self, index: str, key: str, *, due: int = 0, priority: int = 0) -> None:
-        """Sets a mark in the same atomic unit; the last word on a mark counts."""
+    def mark(
+        self,
+        index: str,
+        key: str,
+        *,
+        due: int = 0,
+        priority: int = 0,
+        ttl_s: Duration | None = None,
+    ) -> None:
+        """Sets a mark in the same atomic unit; the last word on a mark counts.
+
+        With `ttl_s` it ends so long from now: nobody finds or claims it then. One that is set with
+        a scope that ends goes with that scope.
+        """
         check_whole(due, "due")
         check_whole(priority, "priority", least=-(1 << 63))
-        self._add_mark(Mark(index, key, due, priority))
+        ttl_us = 0 if ttl_s is None else round(check_ttl(ttl_s) * 1_000_000)
+        name = self._add_mark(Mark(index, key, due, priority))
+        self._mark_ttls[name] = ttl_us
 
     def clear(self, index: str, key: str) -> None:
         """Clears a mark in the same atomic unit."""
         self._add_mark(Cleared(index, key))
 
-    def _add_mark(self, mark: Mark | Cleared) -> None:
+    def _add_mark(self, mark: Mark | Cleared) -> tuple[str, str]:
         name = check_name(mark.index, "index"), check_name(mark.key, "mark key")
         self._marks[name] = replace(mark, index=name[0], key=name[1])
+        self._mark_ttls[name] = 0
+        return name
 
     def watch(self, scope: WritableScope) -> None:
         """Asks the receipt for the newest revision of a scope, at no extra trip (`news`)."""
@@ -166,6 +192,12 @@ class PendingCommit:
         if not parts and not self._marks:
             return None
         marks = tuple(self._marks.values())
+        if self._mark_ttls:
+            own = tuple(mark for name, mark in self._marks.items() if name in self._mark_ttls)
+            rest = tuple(mark for name, mark in self._marks.items() if name not in self._mark_ttls)
+            streams = [write.stream for write in parts]
+            own, more = mark_ends.completed(self._log, own, self._mark_ttls, streams)
+            marks, parts = (*rest, *own), [*parts, *more]
         watch = tuple(self._watch)
         guarded = tuple(guards)
         return ProposedCommit(
@@ -202,6 +234,8 @@ class PendingScope:
         self._log = log
         self._ops: list[Op] = []
         self._defaults: list[Op] = []
+        self._ttls: dict[int, Ttls] = {}  # by how many ops there were when they were given
+        self._subjects: dict[int, str] = {}  # by the identity of an op
         self._read: dict[tuple[str | int, ...], None] = {}
         self._expected: int | None = None
         self._checkpoint: str | None = None
@@ -233,13 +267,28 @@ class PendingScope:
     def __len__(self) -> int:
         return len(self.state)
 
-    def set(self, path: Path, value: Any, *, diff: bool = False) -> None:
+    def set(
+        self,
+        path: Path,
+        value: Any,
+        *,
+        diff: bool = False,
+        subject: str | None = None,
+        ttl_s: Duration | None = None,
+    ) -> None:
         """Puts a value at a key or path; with `diff` it stores what differs from what is there.
 
-        To compare is to read: with `diff` the path is guarded.
+        To compare is to read: with `diff` the path is guarded. With `subject` the value is sealed
+        for that subject when the block ends, as `Scope.set` does it. With `ttl_s` it ends so long
+        after the commit.
         """
-        op = tree.set_op(path, value)
-        if check_flag(diff, "diff") and not is_replayed():
+        op = self._of(tree.set_op(path, value), subject)
+        if ttl_s is not None:
+            check_ends_alone(diff=diff)
+            ttls = tuple(check_key_ttl([op], ttl_s).items())
+            self._ops.append(op)
+            self._ttls[len(self._ops)] = ttls
+        elif check_flag(diff, "diff") and subject is None and not is_replayed():
             if tree.locate(self._now(), op.keys) is not MISSING:
                 self._add_guard(op.keys)
             self._ops += tree.set_difference(self._now(), op)
@@ -250,9 +299,9 @@ class PendingScope:
         """Makes the whole state this, storing what differs from what is there."""
         self.set((), values, diff=True)
 
-    def set_default(self, path: Path, value: Any) -> None:
+    def set_default(self, path: Path, value: Any, *, subject: str | None = None) -> None:
         """Puts a value where there is nothing yet; what another writer put there first stays."""
-        op = tree.set_op(path, value)
+        op = self._of(tree.set_op(path, value), subject)
         if any(_overlap(op.keys, other.keys) for other in self._ops):
             # What this commit did there decides, and not only what is stored.
             if self.get(op.keys, MISSING) is MISSING:
@@ -260,22 +309,40 @@ class PendingScope:
         else:
             self._defaults.append(op)
 
-    def update(self, values: Mapping[str, Any]) -> None:
-        """Puts several values, each at its key."""
-        self._ops += update_ops(values)
+    def update(
+        self,
+        values: Mapping[str, Any],
+        *,
+        subject: str | None = None,
+        ttl_s: Duration | None = None,
+    ) -> None:
+        """Puts several values, each at its key; with `subject` each is sealed for that subject.
+
+        With `ttl_s` each ends so long after the commit.
+        """
+        ops = [self._of(op, subject) for op in update_ops(values)]
+        ttls = () if ttl_s is None else tuple(check_key_ttl(ops, ttl_s).items())
+        self._ops += ops
+        self._ttls[len(self._ops)] = ttls
 
     def delete(self, path: Path, *, missing_ok: bool = False) -> None:
         """Takes a value away, which must be there unless `missing_ok` is given: then it looks."""
         if not check_flag(missing_ok, "missing_ok") or self.get(path, MISSING) is not MISSING:
             self._ops.append(tree.delete_op(path))
 
-    def append(self, path: Path, item: Any) -> None:
+    def append(self, path: Path, item: Any, *, subject: str | None = None) -> None:
         """Appends an item to a list; a missing list is created."""
-        self._ops.append(tree.append_op(path, item))
+        self._ops.append(self._of(tree.append_op(path, item), subject))
 
     def increment(self, path: Path, by: int | float = 1) -> None:
         """Adds to a number; a missing one counts as 0."""
         self._ops.append(tree.increment_op(path, by))
+
+    def _of(self, op: Op, subject: str | None) -> Op:
+        """Returns an op, and remembers whose value it has."""
+        if subject is not None:
+            self._subjects[id(op)] = check_name(subject, "subject")
+        return op
 
     def checkpoint(self, name: str) -> None:
         """Names the revision that the commit makes of this scope."""
@@ -315,12 +382,27 @@ class PendingScope:
     def _write(self, expected: int | None, key: str | None) -> StreamWrite | None:
         """Returns what the commit adds to this scope's stream, None if nothing."""
         if self._ops or self._defaults:
+            of: set[str] = set()
+            ops, defaults = self._sealed(self._ops, of), self._sealed(self._defaults, of)
+            ttls = _last_ttls(self._ops, self._ttls) if self._ttls else ()
             return self._scope._change_write(
-                self._ops, expected, key, self._checkpoint, self._defaults
+                ops, expected, key, self._checkpoint, defaults, tuple(of), ttls
             )
         if self._checkpoint is not None:
             return self._scope._checkpoint_write(self._checkpoint, expected, key)
         return None
+
+    def _sealed(self, ops: list[Op], of: set[str]) -> list[Op]:
+        """Returns ops with the values of subjects sealed, and adds the ids of these."""
+        result: list[Op] = []
+        for op in ops:
+            subject = self._subjects.get(id(op))
+            if subject is not None:
+                (op,), seal = self._scope._sealed_ops((op,), subject)
+                if seal is not None:
+                    of.add(seal.subject)
+            result.append(op)
+        return result
 
     def _guards(self) -> tuple[int | None, ReadGuard | None]:
         """Returns the revision that was expected, and what was read.
@@ -333,6 +415,19 @@ class PendingScope:
             raise conflict(self.name, self._expected, self._base.revision)
         paths = ((),) if () in self._read else tuple(self._read)
         return self._expected, ReadGuard(self.name, self._base, paths)
+
+
+def _last_ttls(ops: Sequence[Op], given: dict[int, Ttls]) -> Ttls:
+    """Returns how long values last that no later op of the commit has set anew or taken away."""
+    found: list[tuple[tuple[str | int, ...], int]] = []
+    for count, ttls in given.items():
+        later = [op.keys for op in ops[count:] if op.kind in ("set", "delete")]
+        found += [
+            (path, ttl_us)
+            for path, ttl_us in ttls
+            if not any(one == path[: len(one)] for one in later)
+        ]
+    return tuple(found)
 
 
 def _overlap(path: tuple[str | int, ...], other: tuple[str | int, ...]) -> bool:
@@ -355,7 +450,10 @@ class View:
 
     def state(self, scope: WritableScope) -> Map:
         """Returns the scope's state as it was at the view's moment."""
-        return self._log.show(self._state_of(scope), scope.name)
+        state = self._state_of(scope)
+        if state.ends is not None:
+            state = self._log.key_ends.shown(state, scope.name)
+        return self._log.show(state, scope.name)
 
     def revision(self, scope: WritableScope) -> int:
         """Returns the scope's revision at the view's moment."""

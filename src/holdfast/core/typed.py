@@ -53,7 +53,7 @@ class Typed:
         self.blobs: Blobs | None = None
         """Reads what a state that was upgraded has as a reference, once a log uses these."""
         self._known: dict[str, Schema[Any] | None] = {}
-        self._shown: dict[str, tuple[bytes, Map]] = {}
+        self._shown: dict[str, tuple[StreamState, Map]] = {}
         names: dict[tuple[str, str], Schema[Any]] = {}
         for one in given:
             _check_pattern(one)
@@ -115,13 +115,13 @@ class Typed:
         if state.dropped or self.is_current(state, stream):
             return state.root
         kept = self._shown.get(stream)
-        if kept is not None and kept[0] == state.link:
-            return kept[1]
+        if kept is not None and kept[0].link == state.link and kept[0].root is state.root:
+            return kept[1]  # the root is another one when a value of it has ended
         schema = cast("Schema[Any]", self.of(stream))
         root = self._as_version(schema.version, schema, state, stream)
         if len(self._shown) >= SHOWN_MAX:
             self._shown.pop(next(iter(self._shown)), None)
-        self._shown[stream] = state.link, root
+        self._shown[stream] = state, root
         return root
 
     def _as_version(self, to: int, schema: Schema[Any], state: StreamState, stream: str) -> Map:
@@ -169,7 +169,7 @@ class Typed:
             return None  # nothing was ever set
         if schema.is_current(state.root, state.version):
             return None
-        ops = tree.diff_ops(state.root, self.shown(state, stream))
+        ops = _way(state, self.shown(state, stream))
         return migrated(stored, schema.version, ops, stream, spill)
 
     def downgrade(self, state: StreamState, stream: str, to: int, spill: Spill) -> NewEvent | None:
@@ -180,7 +180,7 @@ class Typed:
         if stored <= to:
             return None
         root = self._as_version(to, schema, state, stream)
-        return migrated(stored, to, tree.diff_ops(state.root, root), stream, spill)
+        return migrated(stored, to, _way(state, root), stream, spill)
 
     def _stored(self, state: StreamState, stream: str) -> tuple[Schema[Any], int]:
         """Returns the schema of a scope that has one, and the version that its state has.
@@ -249,6 +249,15 @@ class Typed:
 
 NOTHING = Typed(())
 """Of a store that was opened without schemas."""
+
+
+def _way(state: StreamState, root: Map) -> list[Op]:
+    """Returns the ops from a state to an upgraded one; what stays at its path keeps its end."""
+    ops = tree.diff_ops(state.root, root)
+    if not state.ends:
+        return ops
+    ends = {path: end for path, end in state.ends.items() if tree.locate(root, path) is not MISSING}
+    return [*ops, *tree.ends_ops(ops, state.ends, ends)]
 
 
 def _encoded(data: dict[str, Any]) -> dict[str, bytes]:

@@ -101,7 +101,7 @@ class LinkedTrees:
         path, repository = self.path_of(name), self.main.repository
         self.remove(name)
         _make_folder(self.folder)
-        repository.run("worktree", "add", "--quiet", "--no-checkout", "--detach", path, commit)
+        self._run("add", "--quiet", "--no-checkout", "--detach", path, commit)
         tree = WorkTree(Repository.find(path))
         tree.repository.run("read-tree", commit)
         files = tree.repository.files_of(commit)
@@ -158,14 +158,23 @@ class LinkedTrees:
         if os.path.lexists(path):
             shutil.rmtree(path)
         if path in self._listed():
-            repository.run("worktree", "remove", "--force", "--force", path)
+            self._run("remove", "--force", "--force", path)
 
     def _listed(self) -> list[str]:
         """Returns the paths of our trees that git knows of."""
-        printed = self.main.repository.run("worktree", "list", "--porcelain", "-z")[1]
+        printed = self._run("list", "--porcelain", "-z")
         lines = [os.fsdecode(line) for line in printed.split(b"\0")]
         paths = [one.removeprefix("worktree ") for one in lines if one.startswith("worktree ")]
         return [path for path in paths if os.path.dirname(path) == self.folder]
+
+    def _run(self, *words: str) -> bytes:
+        """Runs `git worktree`, one at a time, and returns what it prints.
+
+        git looks at every linked tree, and fails at one that another call is just making.
+        """
+        repository = self.main.repository
+        with repository.locked("trees"):
+            return repository.run("worktree", *words)[1]
 
     def forget(self, name: str) -> None:
         """Removes the ref of a tree whose files are where they belong, or that changed nothing."""

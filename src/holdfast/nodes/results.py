@@ -52,11 +52,17 @@ CHUNK = 1000
 def streams_about(context: Any, scope: str) -> Iterator[str]:
     """Yields the streams of results for a scope, of every graph: one question for each graph."""
     log: Log = context.log
+    return (stream for stream in copies_of(context, scope) if has_results(log, stream))
+
+
+def copies_of(context: Any, scope: str) -> Iterator[str]:
+    """Yields the streams of results for a scope, of every graph, removed ones too."""
+    log: Log = context.log
     after = ""
     while names := log.stream_page(prefix=f"{PREFIX}/", after=after, limit=1):
         graph = names[0].split("/", 2)[1]
         stream = f"{PREFIX}/{graph}/{scope}"
-        if has_results(log, stream):
+        if log.heads((stream,)) != [None]:
             yield stream
         after = f"{PREFIX}/{graph}0"  # "0" follows "/"
 
@@ -67,7 +73,15 @@ def has_results(log: Log, stream: str) -> bool:
     return head is not None and log.life(stream, head.revision) != head.revision
 
 
-register_layer(Layer(name="nodes", prefixes=(PREFIX,), removable=(PREFIX,), along=streams_about))
+register_layer(
+    Layer(
+        name="nodes",
+        prefixes=(PREFIX,),
+        removable=(PREFIX,),
+        along=streams_about,
+        copies=copies_of,
+    )
+)
 
 CauseKind = Literal["code", "input", "dependency", "time", "missing", "forced", "accepted"]
 Status = Literal["hit", "cut off", "computed", "stale", "skipped"]

@@ -21,7 +21,7 @@ from holdfast.core.arguments import check_duration
 from holdfast.core.event import to_datetime
 from holdfast.core.log import Log
 from holdfast.core.tree import MISSING
-from holdfast.errors import ClosedError, NotFoundError, ValueDomainError, show_value
+from holdfast.errors import ClosedError, ErasedError, NotFoundError, ValueDomainError, show_value
 from holdfast.nodes.results import Read
 from holdfast.record.message_events import Message
 from holdfast.scope import Scope
@@ -63,7 +63,15 @@ class Observed:
 class Sources:
     """Everything that a node can read besides other nodes, as one walk sees it."""
 
-    def __init__(self, store: Scopes, now_us: int, known: dict[Any, tuple[Any, str]]) -> None:
+    def __init__(
+        self,
+        store: Scopes,
+        now_us: int,
+        known: dict[Any, tuple[Any, str]],
+        about: str | None = None,
+    ) -> None:
+        """`about` is the scope that results are kept for."""
+        self._about = about
         self._store = store
         self._log = store._log
         self.now_us = now_us
@@ -92,7 +100,21 @@ class Sources:
         with codec.kept_closed():  # a digest, or a few words of it, would be stored in clear
             kept = root if path is None else tree.get(root, path, MISSING)
             digest, text = self._thumb_of((scope, path), kept), shown(kept)
-        return Observed(value, digest, newest.revision, text)
+        return Observed(value, *self._closed(scope, digest, newest.revision, text))
+
+    def _closed(self, scope: str, digest: str, stamp: int, text: str) -> tuple[str, int, str]:
+        """Returns what is kept of a look at a scope: of a subject's nothing that tells what it is.
+
+        Results for a scope of the same subject are sealed with it, and have it as it is. The digest
+        is made with the subject's key: who guesses what was read cannot confirm it.
+        """
+        subject = self._log.subject_of(scope)
+        if subject is None or (self._about and subject == self._log.subject_of(self._about)):
+            return digest, stamp, text
+        try:
+            return self._log.sealing.of(subject).digest("read", digest), stamp, "[sealed]"
+        except ErasedError:
+            return ABSENT, stamp, "[erased]"
 
     def _thumb_of(self, place: Any, value: Any) -> str:
         """Returns the digest of a value of a state; the same frozen object is digested once."""
@@ -114,7 +136,8 @@ class Sources:
             list(found.messages) if last is None else found.messages.last(last)
         )
         content = [[one.id, one.role, one.stored_fields] for one in messages]
-        return Observed(messages, ordered_thumb(content), revision, f"{len(messages)} messages")
+        text = f"{len(messages)} messages"
+        return Observed(messages, *self._closed(scope, ordered_thumb(content), revision, text))
 
     def file(self, path: str) -> Observed:
         """Looks at a file's bytes; one that is not there is None."""

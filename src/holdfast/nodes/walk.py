@@ -141,8 +141,17 @@ class Nodes:
 
     def hold(self, table: ResultTable, name: str, in_thumb: str) -> Lease | None:
         """Takes the lease on computing a node; None if another worker has it."""
+        self._give(table)
         about = sha256(codec.encode_plain([table.stream, name, in_thumb])).hexdigest()
         return self.store.lease_keeper.hold(f"{results.PREFIX}/{about}", ttl_s=LEASE_S)
+
+    def _give(self, table: ResultTable) -> None:
+        """Has the results for a subject's scope be the subject's: they are copies of what it says.
+
+        Before anything is computed: a large value is stored before the event that names it.
+        """
+        if not table.revision:
+            self.log.give_as(table.stream, table.stream.split("/", 2)[2])
 
     def release(self, lease: Lease) -> None:
         """Gives the lease back."""
@@ -153,6 +162,7 @@ class Nodes:
         self, table: ResultTable, name: str, type: str, content: Struct, key: str | None, **how: Any
     ) -> None:
         """Commits one event of a node."""
+        self._give(table)
         event = NewEvent(type, results.encode_event(content))
         write = StreamWrite(table.stream, (event,), key=key, checkpoint=name)
         # In a step of a run, too: the result is guarded by its own lease and its own key.
@@ -355,7 +365,8 @@ class Walker:
         self.cache = cache
         self.force = _check_force(graph, force)
         self.table = nodes.table(graph.name, scope)
-        self.sources = Sources(nodes.store, self.log.clock.now_us(), nodes.known_values)
+        now_us = self.log.clock.now_us()
+        self.sources = Sources(nodes.store, now_us, nodes.known_values, scope)
         self.exhausted: list[str] = []
         self.planned: dict[str, Planned] | None = None
         """What would be done, by node, if this walk is only a plan."""

@@ -202,8 +202,12 @@ def start(
     *,
     id: str | None = None,
     settings: Settings | None = None,
+    subject: str | None = None,
 ) -> Run[Any]:
-    """Starts a program as a run; nothing is committed if it cannot be started."""
+    """Starts a program as a run; nothing is committed if it cannot be started.
+
+    With `subject` it is that subject's, as with `store.start(…, subject=…)`.
+    """
     chosen = settings or Settings()
     chosen.check()
     given = dict(inputs or {})
@@ -214,7 +218,9 @@ def start(
             raise UsageError(f'{program.main} has no input "{name}": it has {listed}')
     stored = msgspec.structs.replace(program, inputs=given, settings=msgspec.to_builtins(chosen))
     document = msgspec.to_builtins(stored)
-    return store._engine.start(prose, (document,), {}, id=id)
+    if subject is not None and id is not None:
+        store._check_opaque(id, "run id")
+    return store._engine.start(prose, (document,), {}, id=id, subject=subject)
 
 
 def inputs_of(program: Stored) -> list[str]:

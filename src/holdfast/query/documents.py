@@ -15,7 +15,7 @@ from typing import Any, cast
 from msgspec import Struct
 
 from holdfast.backends.protocol import GONE, Record
-from holdfast.core import event
+from holdfast.core import event, tree
 from holdfast.core.event import Event, StreamState, from_datetime
 from holdfast.core.layers import reserved_prefixes
 from holdfast.core.meta import source_and_trust
@@ -209,7 +209,8 @@ def state_document(state: StreamState, stream: str, changed: Record) -> Document
         actor=changed.actor,
         status="closed" if state.closed_at else "open",
         revision=changed.revision,
-        texts=tuple(texts_in(state.root)),
+        # A value with an end enters no index: it would be a copy that nobody lets go of.
+        texts=tuple(texts_in(tree.lasting(state.root, state.ends))),
         **_said(*source_and_trust(changed.meta)),
     )
 
@@ -264,7 +265,7 @@ def documents_of(context: RecordContext, stream: str) -> Iterator[Document]:
     for record in records:
         if record.type.startswith(OWN):
             yield event_document(context, stream, record)
-    state = log.newest(stream)
+    state = log.folded(stream)
     if state.dropped:
         return
     yield from messages_of(context, stream)

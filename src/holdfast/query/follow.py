@@ -218,7 +218,7 @@ class Batch:
                 edited = documents.edited_message(context, stream, revision)
                 puts["message", stream, str(revision)] = edited
         if stream in self._changed:
-            state = self._log.newest(stream)
+            state = self._log.folded(stream)
             puts["state", stream, stream] = documents.state_document(
                 state, stream, self._changed[stream]
             )

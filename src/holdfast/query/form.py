@@ -15,6 +15,7 @@ from holdfast.core.arguments import (
     check_path,
     check_seconds,
     check_since,
+    check_word,
     name_of,
     parse_path,
 )
@@ -196,14 +197,14 @@ def check_query(
     return Query(
         kinds=tuple(dict.fromkeys(kinds)),
         types=types,
-        actor=_text(actor, "actor"),
-        source=_text(source, "source"),
-        trust=_text(trust, "trust"),
+        actor=check_word(actor, "actor"),
+        source=check_word(source, "source"),
+        trust=check_word(trust, "trust"),
         scope=None if scope is None else _pattern(scope),
         since=None if since is None else check_since(since, "since", now_us),
         until=None if until is None else check_since(until, "until", now_us),
         terms=() if text is None else parse_text(text),
-        tag=_text(tag, "tag"),
+        tag=check_word(tag, "tag"),
         statuses=_words(status, "status"),
         links=_words(links, "links"),
         where=conditions,
@@ -302,14 +303,6 @@ def _type_names(given: object) -> tuple[str, ...]:
     named = [stored_type(one) if isinstance(one, type) else one for one in listed]
     words = _words(named if given is not None else None, "type")
     return tuple(word.removeprefix(OWN) for word in words)
-
-
-def _text(given: object, what: str) -> str | None:
-    if given is None:
-        return None
-    if isinstance(given, str) and given:
-        return str.__str__(given)
-    raise UsageError(f"{what} is text, found {show_value(given)}")
 
 
 def _pattern(scope: object) -> str:

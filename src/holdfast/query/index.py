@@ -591,7 +591,7 @@ class QueryIndex:
         found: dict[str, list[Row]] = {}
         for stream in streams if listed else ():
             try:
-                found[stream] = paths.rows_of(listed, stream, self._log.newest(stream))
+                found[stream] = paths.rows_of(listed, stream, self._log.folded(stream))
             except ExpiredError:
                 _logger.debug('scope "%s" has expired: it is not indexed', stream)
         return found

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.core.codec import kept_closed
+from holdfast.core.codec import Path, kept_closed
 from holdfast.core.event import StreamState
-from holdfast.core.tree import MISSING, List, Map, get
+from holdfast.core.tree import MISSING, Ends, List, Map, get
 from holdfast.errors import UsageError, show_value
 from holdfast.names import check_level, fits_pattern, is_pattern
 from holdfast.query.documents import plain
@@ -152,14 +152,22 @@ def rows_of(listed: Sequence[Listed], stream: str, state: StreamState) -> list[R
     rows: list[Row] = []
     for one in listed:
         # What is sealed enters no index: that would be a copy in clear.
-        if state.subject is None and fits_pattern(one.of.scopes, stream):
+        # And of what has an end: whether it is there must be asked of the state.
+        path = one.of.path
+        is_kept = state.subject is None and not (state.ends and _may_end(state.ends, path))
+        if is_kept and fits_pattern(one.of.scopes, stream):
             with kept_closed():
-                value = get(state.root, one.of.path, MISSING)
+                value = get(state.root, path, MISSING)
             sort, number, said = _kept(value)
             rows.append((one.number, sort, number, said, state.version))
         else:
             rows.append((one.number, "outside", None, None, 0))
     return rows
+
+
+def _may_end(ends: Ends, path: Path) -> bool:
+    """Says whether what is at a path, or something in it, has an end."""
+    return any(one and one[: len(path)] == path[: len(one)] for one in ends)
 
 
 def _kept(value: Any) -> tuple[str, float | None, str | None]:

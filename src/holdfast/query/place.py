@@ -11,6 +11,7 @@ a store that is encrypted    in memory: anywhere else it would be a copy in clea
 from __future__ import annotations
 
 import os
+import shutil
 from hashlib import sha256
 
 from holdfast.backends.side import SideTables
@@ -46,6 +47,13 @@ def is_there(log: Log) -> bool:
         return False
     folder = _folder(log.describe())
     return log.side_tables("query") is not None or (folder is not None and os.path.isdir(folder))
+
+
+def forget_folder(log: Log) -> None:
+    """Deletes the folder of derived tables of a store whose owner is removed, if there is one."""
+    folder = _folder(log.describe())
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _folder_of(log: Log) -> str | None:

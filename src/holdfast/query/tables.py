@@ -16,7 +16,7 @@ from typing import Any
 
 from holdfast.backends.protocol import GONE, START, Position, Record
 from holdfast.backends.side import DamagedTablesError, SideSession, SideTables
-from holdfast.core import codec, event
+from holdfast.core import codec, event, tree
 from holdfast.core.event import Event, from_datetime, to_datetime
 from holdfast.core.own_event import OWN, OwnEvent
 from holdfast.core.tree import thaw
@@ -240,7 +240,7 @@ class OutsideTables:
                 return {}
             records = log.records(stream, after=log.life(stream))
             rows = {"decisions": list(self._decisions(stream))}
-            state = log.newest(stream) if records else None
+            state = log.folded(stream) if records else None
             if state is None or state.dropped:
                 return rows
             rows["messages"] = list(self._messages(stream))
@@ -249,7 +249,7 @@ class OutsideTables:
             changed = next((one for one in reversed(records) if is_change(one)), None)
             if changed is not None and state.root:
                 status = "closed" if state.closed_at else "open"
-                value = _json(thaw(state.root))
+                value = _json(thaw(tree.lasting(state.root, state.ends)))
                 rows["state"] = [
                     [stream, changed.revision, _us(changed.time), changed.actor, status, value]
                 ]

@@ -672,7 +672,9 @@ class Decisions:
             self.context.open_decisions.pop(older.id, None)
             if done in cleared:
                 return
-        self.log.commit(ProposedCommit((), marks=(done,)))
+        # Nothing is written to the scope: the log cannot tell whose the mark is.
+        marks = self.log.closed_marks(newer.scope, (done,), self.log.subject_of(newer.scope))
+        self.log.commit(ProposedCommit((), marks=marks))
 
     def abandon(self, scope: Scope, why: str) -> None:
         """Closes what still counts in a scope that is being closed, each in its own commit."""
@@ -960,7 +962,7 @@ class Decisions:
     def _read_marks(self, index: str, marks: Iterable[Mark]) -> Iterator[Decision]:
         for mark in marks:
             try:
-                entry = self._read(KeyedItem.from_mark(KIND, mark))
+                entry = self._read(KeyedItem.from_mark(KIND, mark, self.log))
             except ExpiredError:
                 _logger.debug('mark "%s" is of an expired scope: passed over', mark.key)
                 continue
@@ -1066,6 +1068,8 @@ class Decisions:
                 if not is_of_decision(record.type):
                     continue
                 event = Event(record)
+                if event.is_let_go:
+                    continue  # in a copy that is older than the erasure of its subject
                 key = record.stream, key_of(event)
                 if record.type != OPENED:
                     later.setdefault(key, []).append(event)

@@ -153,7 +153,7 @@ class Facts:
         spilled = blobs.spill(op, item.stream) if seal is None else None
         raw = (spilled or blobs.sealed(op, item.stream, cast("Seal", seal))).value
         fields = {field: Raw(codec.encode(one)) for field, one in data.items()}
-        of = None if seal is None else seal.subject
+        of = () if seal is None else (seal.subject,)
         payload = codec.encode_plain({**fields, "value": raw})
         new_event = NewEvent(STATED, payload, sealed_for=of)
 
@@ -199,7 +199,7 @@ class Facts:
             return
         for index in (INDEX, INDEX_KEPT):
             for mark in self._log.find_marks(index, group=stream):
-                yield KeyedItem.from_mark(KIND, mark).name
+                yield KeyedItem.from_mark(KIND, mark, self._log).name
 
     def check(self, name: str) -> Fact:
         """Asks the fact's verifier now, records its answer and returns the fact."""
@@ -341,7 +341,7 @@ def marked_facts(context: RecordContext, *, due_before: int | None = None) -> It
     """Yields the facts of all scopes, or those whose time is over, found by their marks."""
     for mark in _marks(context, due_before):
         try:
-            records = read_records(context, KeyedItem.from_mark(KIND, mark))
+            records = read_records(context, KeyedItem.from_mark(KIND, mark, context.log))
         except ExpiredError:
             _logger.debug('mark "%s" is of an expired scope: passed over', mark.key)
             continue
@@ -357,7 +357,7 @@ def marks_at_close(
     changed: list[Mark | Cleared] = []
     for mark in _marks(context, None):
         if mark.group == stream:
-            item = KeyedItem.from_mark(KIND, mark)
+            item = KeyedItem.from_mark(KIND, mark, context.log)
             changed.append(item.cleared(INDEX))
             changed += [item.mark(INDEX_KEPT, due=mark.due)] * keep
     return tuple(changed)

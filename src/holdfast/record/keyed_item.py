@@ -9,13 +9,13 @@ every backend, and without an index of our own, this gives:
 - A commit whose outcome was unknown can be sent again as it is.
 
 A mark names an item by the digest of its stream and its name, and has the stream as its group. So
-equal names in two scopes are two marks, and a mark alone is enough to find the item.
+equal names in two scopes are two marks, and a mark alone is enough to find the item. In a subject's
+scope the log seals the name on its way into a mark, and opens it (`core/sealed_marks.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from hashlib import sha256
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -26,6 +26,7 @@ from holdfast.core.commit import CommitResult, NewEvent, ProposedCommit, StreamW
 from holdfast.core.event import state_of
 from holdfast.core.log import NO_LIMIT as NO_LIMIT
 from holdfast.core.log import Log
+from holdfast.core.sealed_marks import prefix_of
 from holdfast.errors import ConflictError, UsageError, show_value
 from holdfast.names import NAME_BYTES_MAX, check_name
 from holdfast.record.in_run import unjournalled
@@ -42,9 +43,9 @@ class KeyedItem(Struct, frozen=True):
     name: str
 
     @classmethod
-    def from_mark(cls, kind: str, mark: Mark) -> KeyedItem:
+    def from_mark(cls, kind: str, mark: Mark, log: Log) -> KeyedItem:
         """Returns the item that a mark names."""
-        return cls(kind, mark.group, mark.key.partition(":")[2])
+        return cls(kind, mark.group, log.opened_mark(mark).key.partition(":")[2])
 
     def key(self, number: int) -> str:
         """Returns the idempotency key of the item's event of that number."""
@@ -52,7 +53,7 @@ class KeyedItem(Struct, frozen=True):
 
     @property
     def mark_key(self) -> str:
-        return f"{sha256(self.stream.encode()).hexdigest()[:16]}:{self.name}"
+        return prefix_of(self.stream) + self.name
 
     def mark(self, index: str, *, due: int = 0, priority: int = 0) -> Mark:
         """Returns the mark by which the item is found."""

@@ -9,7 +9,7 @@
     messages.cleared     {"to": 0}                        none before this event is there
     messages.rewound     {"to"}                           none after that revision is
     messages.merged      {"to", "from", "until"}          the same; what was merged follows
-    message.moved        {"foreign_id"}                   its key is that id's; a merge follows
+    message.moved        {"foreign_id", "key"?}           its key is that id's; a merge follows
     messages.compacted   {"through", "summary": {message}, "tokens_before", "tokens_after"}
     messages.summarised  {"through", "text", "tokens_before", "tokens_after"}
     turn.begun           {"id", "worker"}

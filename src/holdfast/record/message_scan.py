@@ -243,6 +243,8 @@ class Scan:
     def _apply(self, record: Record) -> int | None:
         """Applies an event that changes earlier ones; returns the revision that it rewinds to."""
         kind = record.type
+        if record.payload == GONE:
+            return None  # it was let go of with the messages that it was about
         if kind in _REWINDS:
             jump = codec.decode_as(record.payload, _ToData)
             if record.revision in self.undone:
@@ -266,8 +268,6 @@ class Scan:
                 )
                 self.summary = record
             return None
-        if record.payload == GONE:
-            return None  # an edit, of a message that was let go of with it
         at = self._lower(codec.decode_as(record.payload, _AtData).at, record)
         if kind == EDITED:
             self.edits.setdefault(at, []).append(record.payload)

@@ -22,13 +22,13 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from holdfast.backends.protocol import Cleared, Mark, Record
+from holdfast.backends.protocol import GONE, Cleared, Mark, Record
 from holdfast.core import codec
 from holdfast.core.arguments import check_flag, check_import_time, check_whole, update_ops
 from holdfast.core.commit import CommitResult, NewEvent, ProposedCommit, changed
 from holdfast.core.event import Moment, to_datetime, version_of
 from holdfast.core.meta import Meta, encode_meta, joined
-from holdfast.core.sealing import Seal
+from holdfast.core.sealing import Seal, key_for
 from holdfast.core.tree import Op
 from holdfast.errors import ConflictError, ErasedError, NotFoundError, UsageError, show_value
 from holdfast.names import check_name
@@ -540,7 +540,7 @@ class History(Sequence[Message]):
         """Returns the summaries and compactions, oldest first."""
         found: list[Summary] = []
         for record in self.original()._scan().events():
-            if record.type in (SUMMARISED, COMPACTED):
+            if record.type in (SUMMARISED, COMPACTED) and record.payload != GONE:
                 found.append(self._summary(record))
         return found[::-1]
 
@@ -618,11 +618,12 @@ class PreparedMessages(Struct, frozen=True):
 class _ForeignToAdd:
     """An item of another program that is to be added, unless it is there."""
 
-    def __init__(self, given: dict[str, Any]) -> None:
+    def __init__(self, given: dict[str, Any], seal: Seal | None) -> None:
         self.given = given
+        self.seal = seal
         self.fields = check_fields(given)
         foreign_id = self.fields.get("foreign_id")
-        self.key = None if foreign_id is None else foreign_id_key(foreign_id)
+        self.key = None if foreign_id is None else known_by(foreign_id, seal)
         self.there: Message | None = None
 
     @property
@@ -684,24 +685,21 @@ class Messages(History):
             "foreign_id": foreign_id,
             "said_at": said_at,
         }
-        seal = None if subject is None else self._seal_for(subject, foreign_id)
+        seal = self._seal_for(subject)
         if foreign_id is not None and key is None:
-            return self._add_once(given, turn, state, expected)
+            return self._add_once(given, turn, state, expected, seal)
+        if seal is not None:
+            key = key_for(key, seal)
         prepared = self._prepare(
             [given], turn=turn, state=state, key=key, expected=expected, seal=seal
         )
         return self._committed(prepared, self._log.commit(prepared.commit))[0]
 
-    def _seal_for(self, subject: str, foreign_id: str | None) -> Seal | None:
-        """Returns what seals a message of a subject here; None if all of the scope is theirs."""
-        seal = self._log.seal_for(self.name, check_name(subject, "subject"))
-        if seal is not None and foreign_id is not None:
-            raise UsageError(
-                "a message with a subject has no foreign_id: that would be stored in clear, to be "
-                "found by",
-                hint="give a key=, which is stored as a digest, or keep it in a scope of theirs",
-            )
-        return seal
+    def _seal_for(self, subject: str | None) -> Seal | None:
+        """Returns what seals messages of a subject here; None if all of the scope is theirs."""
+        if subject is None:
+            return None
+        return self._log.seal_for(self.name, check_name(subject, "subject"))
 
     def add_many(
         self,
@@ -709,6 +707,7 @@ class Messages(History):
         *,
         turn: OpenTurn | None = None,
         state: Mapping[str, Any] | None = None,
+        subject: str | None = None,
         key: str | None = None,
         expected: int | None = None,
     ) -> list[Message]:
@@ -716,18 +715,23 @@ class Messages(History):
 
         They are one commit, and `state` is set in it too. Items with a `foreign_id` are known by
         it: those that are there already are left out, not the others; if all of them are there,
-        nothing is written. The answer has every message, those that were there included.
+        nothing is written. The answer has every message, those that were there included. With
+        `subject` all of them are that subject's, as with `add`; `state` is not.
         """
         given = [_check_item(item) for item in _listed(items)]
         if not given:
             return []
+        seal = self._seal_for(subject)
         if key is None and any(item.get("foreign_id") is not None for item in given):
             if self._log.record_keys:
-                return self._add_known(given, turn, state, expected)
+                return self._add_known(given, turn, state, expected, seal)
             if turn is None and state is None and expected is None:
-                return self._add_batch(given)
-            return [self._add_once(item, turn, state, expected) for item in given]
-        prepared = self._prepare(given, turn=turn, state=state, key=key, expected=expected)
+                return self._add_batch(given, seal)
+            return [self._add_once(item, turn, state, expected, seal) for item in given]
+        key = key_for(key, seal)
+        prepared = self._prepare(
+            given, turn=turn, state=state, key=key, expected=expected, seal=seal
+        )
         return self._committed(prepared, self._log.commit(prepared.commit))
 
     def _prepare(
@@ -745,11 +749,9 @@ class Messages(History):
         """Returns the commit that adds messages; their blobs are written by now.
 
         `keys` has one for each message (clause 26), in place of one for the commit. `seal` is that
-        of the subject whose messages they are, in a scope of others.
+        of the subject whose messages they are, in a scope of others; then keys are digests by it.
         """
         clock = self._log.clock
-        if seal is not None and key is not None:
-            key = seal.digest("key", check_name(key, "key"))
         new_events: list[NewEvent] = []
         marks: tuple[Mark | Cleared, ...] = ()
         if turn is not None:
@@ -763,7 +765,11 @@ class Messages(History):
             if "id" not in fields:
                 # A retry with the same key must have the same bytes, and so the same id.
                 own_key = f"{key}/{number}" if key and number else key
-                id = fields.get("foreign_id") or own_key or make_id(clock, fields, number)
+                if seal is None:
+                    id = fields.get("foreign_id") or own_key or make_id(clock, fields, number)
+                else:  # it stands in clear: nothing that was given, nor a digest without a key
+                    own_key = keys[number] if keys else own_key
+                    id = own_key or seal.digest("id", make_id(clock, fields, number))
                 fields = {"id": id, **fields}
             if turn is not None:
                 fields["turn"] = turn.id
@@ -773,7 +779,7 @@ class Messages(History):
             if seal is not None:
                 fields = seal_fields(fields, partial(self._sealed, seal))
             payload = encode(fields, spill or self._spill)
-            own, of = keys[number] if keys else None, None if seal is None else seal.subject
+            own, of = keys[number] if keys else None, () if seal is None else (seal.subject,)
             added = NewEvent(message_events.ADDED, payload, key=own, meta=meta, sealed_for=of)
             new_events.append(added)
         if state is not None:
@@ -818,16 +824,17 @@ class Messages(History):
         turn: OpenTurn | None,
         state: Mapping[str, Any] | None,
         expected: int | None,
+        seal: Seal | None,
     ) -> Message:
         """Adds a foreign item, unless it is there already."""
         refuse_in_body("adding a foreign item without a key=")
         again = 0
         while True:
-            key = foreign_id_key(check_fields(given)["foreign_id"], again)
+            key = known_by(check_fields(given)["foreign_id"], seal, again)
             there = self._inherited(key)
             if there is None:
                 prepared = self._prepare(
-                    [given], turn=turn, state=state, key=key, expected=expected
+                    [given], turn=turn, state=state, key=key, expected=expected, seal=seal
                 )
                 try:
                     result = self._log.commit(prepared.commit)
@@ -852,13 +859,14 @@ class Messages(History):
         turn: OpenTurn | None,
         state: Mapping[str, Any] | None,
         expected: int | None,
+        seal: Seal | None,
     ) -> list[Message]:
         """Adds items as one commit, each under its own key, without those that are there.
 
         Which are there is asked only if the commit is refused: mostly all of them are new.
         """
         refuse_in_body("adding foreign items without a key=")
-        items = [_ForeignToAdd(item) for item in given]
+        items = [_ForeignToAdd(item, seal) for item in given]
         is_fork = self._log.origin(self.name) is not None
         if is_fork:
             self._find_known(items, is_fork=True)
@@ -876,6 +884,7 @@ class Messages(History):
                 state=state,
                 expected=expected,
                 keys=[one.key for one in adding],
+                seal=seal,
             )
             try:
                 result = self._log.commit(prepared.commit)
@@ -911,10 +920,10 @@ class Messages(History):
                     )
                 one.there = there if self.is_there(there) else self._moved(there)
                 if one.there is None:
-                    one.key = foreign_id_key(one.fields["foreign_id"], there.revision)
+                    one.key = known_by(one.fields["foreign_id"], one.seal, there.revision)
         return is_news
 
-    def _add_batch(self, given: list[dict[str, Any]]) -> list[Message]:
+    def _add_batch(self, given: list[dict[str, Any]], seal: Seal | None) -> list[Message]:
         """Adds items, each under its own key, with one sync for all, unless they are there.
 
         For backends that take one key in a commit.
@@ -923,9 +932,9 @@ class Messages(History):
         prepared: list[PreparedMessages | None] = []
         for item in given:
             foreign_id = check_fields(item).get("foreign_id")
-            key = None if foreign_id is None else foreign_id_key(foreign_id)
+            key = None if foreign_id is None else known_by(foreign_id, seal)
             is_inherited = key is not None and self._inherited(key) is not None
-            prepared.append(None if is_inherited else self._prepare([item], key=key))
+            prepared.append(None if is_inherited else self._prepare([item], key=key, seal=seal))
         sent = iter(self._log.submit_all([one.commit for one in prepared if one is not None]))
         requests = [None if one is None else next(sent) for one in prepared]
         found: list[Message] = []
@@ -937,20 +946,24 @@ class Messages(History):
                 _logger.debug('an item of "%s" was added before: looking it up', self.name)
                 result = None
             if one is None or result is None or result.repeated:
-                found.append(self._add_once(item, None, None, None))
+                found.append(self._add_once(item, None, None, None, seal))
             else:
                 found += self._committed(one, result)
         return found
 
-    def import_many(self, items: Iterable[Mapping[str, Any]]) -> list[Message]:
+    def import_many(
+        self, items: Iterable[Mapping[str, Any]], *, subject: str | None = None
+    ) -> list[Message]:
         """Adds what was said elsewhere to a new conversation, with the times of then.
 
         Each item has a `foreign_id` and a `said_at`, in the order of time. The times are those of
         the events, so `at(datetime)` finds what was there then. Each is a commit of its own, in
         order: if it is interrupted, the beginning is there, and the same call again adds the rest.
+        With `subject` all of them are that subject's, as with `add`.
         """
         refuse_in_body("an import of messages")
-        new_items = [_ForeignToAdd(_check_item(item)) for item in _listed(items)]
+        seal = self._seal_for(subject)
+        new_items = [_ForeignToAdd(_check_item(item), seal) for item in _listed(items)]
         times = {id(one): _import_time(one) for one in new_items}
         if self._log.head(self.name) is not None:
             self._find_known(new_items, is_fork=self._log.origin(self.name) is not None)
@@ -966,7 +979,7 @@ class Messages(History):
             prepared: list[PreparedMessages] = []
             for at, one in enumerate(adding[first:until]):
                 after = None if expected is None else expected + at
-                made = self._prepare([one.given], key=one.key, expected=after)
+                made = self._prepare([one.given], key=one.key, expected=after, seal=seal)
                 commit = replace(made.commit, time=times[id(one)])
                 prepared.append(replace(made, commit=commit))
             requests = self._log.submit_all([one.commit for one in prepared])
@@ -997,14 +1010,27 @@ class Messages(History):
             if there.revision < scan.foreign_from:
                 scan.foreign_from = scan.foreign_until = there.revision
             for message in self._messages(scan, scan.after(scan.foreign_until, _END)):
-                if message.foreign_id is not None:
-                    scan.foreign[message.foreign_id] = message.revision
+                if (key := self._key_of(message)) is not None:
+                    scan.foreign[key] = message.revision
             scan.foreign_until = scan.until
-            at = scan.foreign.get(there.fields["foreign_id"], 0)
+            at = scan.foreign.get(self._key_of(there) or "", 0)
             if at <= there.revision or at in scan.removed:
                 return None
             [record] = self._log.records(self.name, after=at - 1, until=at)
             return self._message(scan, record)
+
+    def _key_of(self, message: Message) -> str | None:
+        """Returns the key by which a foreign item is known here; None if it is none, or erased."""
+        if message._record.type == message_events.MOVED:
+            said = message.fields
+            return said["key"] if "key" in said else foreign_id_key(said["foreign_id"])
+        of, foreign_id = message.subject, message.foreign_id
+        if foreign_id is None or of is None or self._log.subject_of(self.name) is not None:
+            return None if foreign_id is None else foreign_id_key(foreign_id)
+        try:
+            return known_by(foreign_id, self._log.sealing.of(of))
+        except ErasedError:
+            return None
 
     def _by_key(self, stream: str, key: str, until: int = _END) -> Message | None:
         """Returns the message that a stream was given under a key, up to a revision.
@@ -1071,9 +1097,10 @@ class Messages(History):
         values = dict.fromkeys(fields) | checked
         if "role" not in fields:
             del values["role"]
-        of = target.subject
-        if of is not None:
-            raw = self._sealed(self._log.sealing.of(of), codec.encode(values))
+        subject = target.subject
+        of = () if subject is None else (subject,)
+        if subject is not None:
+            raw = self._sealed(self._log.sealing.of(subject), codec.encode(values))
             values = codec.SealedLeaf(raw)
         payload = encode({"at": target.revision, "set": values}, self._spill)
         edited = NewEvent(message_events.EDITED, payload, sealed_for=of)
@@ -1319,9 +1346,9 @@ class Messages(History):
         else:
             payload = self._moved_sealed(message, of)
         moved = NewEvent(message_events.ADDED, payload, meta=meta)
-        if not is_new or message.foreign_id is None or not self._log.record_keys:
+        key = self._key_of(message) if is_new and self._log.record_keys else None
+        if key is None:
             return moved
-        key = foreign_id_key(message.foreign_id)
         return moved if self._log.find(self.name, key=key) else replace(moved, key=key)
 
     def _reserve_keys(self, new: list[Message], known: set[str]) -> bool:
@@ -1334,13 +1361,17 @@ class Messages(History):
         by their id and would be added a second time; another writer who is faster than the keys
         would do the same.
         """
-        ids = [one.foreign_id for one in new if one.foreign_id is not None]
         commits: list[ProposedCommit] = []
-        for id in ids:
-            if id not in known:
-                known.add(id)
-                new_event = NewEvent(message_events.MOVED, codec.encode({"foreign_id": id}))
-                write = self._scope._events_write((new_event,), key=foreign_id_key(id))
+        for one in new:
+            key = self._key_of(one)
+            if key is not None and key not in known:
+                known.add(key)
+                # Of a subject's item the id is not stored, but what it is known by.
+                said = {"foreign_id": one.foreign_id}
+                if one.subject is not None:
+                    said = {"foreign_id": key, "key": key}
+                new_event = NewEvent(message_events.MOVED, codec.encode(said))
+                write = self._scope._events_write((new_event,), key=key)
                 commits.append(ProposedCommit((write,)))
         for request in self._log.submit_all(commits):
             try:
@@ -1348,6 +1379,12 @@ class Messages(History):
             except UsageError:
                 _logger.debug('a foreign id was used in "%s" before: its key is taken', self.name)
         return bool(commits)
+
+
+def known_by(foreign_id: str, seal: Seal | None, again: int = 0) -> str:
+    """Returns the idempotency key of a foreign item: a keyed digest if it is a subject's."""
+    key = foreign_id_key(foreign_id, again)
+    return key if seal is None else seal.digest("key", key)
 
 
 def _history_of(other: object) -> History:

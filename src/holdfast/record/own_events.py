@@ -47,7 +47,7 @@ def prepare(
     if seal is None:
         return NewEvent(OWN + name, encode_body(log.blobs.spill(op, stream).value, version, texts))
     body = encode_body(log.blobs.sealed(op, stream, seal).value, version, texts)
-    return NewEvent(OWN + name, body, sealed_for=seal.subject)
+    return NewEvent(OWN + name, body, sealed_for=(seal.subject,))
 
 
 def recorded(log: Log, write: StreamWrite, result: CommitResult) -> OwnEvent:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.protocol import Cleared, Mark
-from holdfast.core import codec
+from holdfast.core import codec, mark_ends
 from holdfast.core.arguments import TEXT_CHARACTERS_MAX
 from holdfast.core.commit import ProposedCommit
 from holdfast.core.expiry import EXPIRING
@@ -68,7 +68,7 @@ def sweep(context: RecordContext) -> int:
     for index, key in found:
         # One commit each: in a store over several backends they may be on different ones.
         context.log.commit(ProposedCommit((), marks=(Cleared(index, key),)))
-    return len(found)
+    return len(found) + mark_ends.sweep(context.log)
 
 
 def _expired(log: Log) -> Iterator[Mark]:
@@ -235,6 +235,7 @@ register_layer(
         name="facts",
         indexes=(facts.INDEX, facts.INDEX_KEPT),
         swept=(facts.INDEX, facts.INDEX_KEPT),
+        named=(facts.INDEX, facts.INDEX_KEPT),
         stale=lambda context, verify: facts.stale_facts(context, verify=verify),
     )
 )
@@ -244,6 +245,7 @@ register_layer(
         prefixes=("policy",),
         indexes=_DECISION_INDEXES,
         swept=_DECISION_INDEXES,
+        named=_DECISION_INDEXES,
         holds=decisions.open_here,
         stale=lambda context, _: decisions.stale_decisions(Decisions(context)),
     )
@@ -253,6 +255,7 @@ register_layer(
         name="tasks",
         indexes=(task_events.INDEX_TASK, task_events.INDEX_CLAIM),
         swept=(task_events.INDEX_TASK, task_events.INDEX_CLAIM),
+        named=(task_events.INDEX_TASK, task_events.INDEX_CLAIM),
         holds=tasks_in_progress,
         stale=lambda context, _: stale_tasks(context),
         derived=("snapshot",),

@@ -23,27 +23,32 @@ from holdfast.record.context import RecordContext
 _logger = logging.getLogger("holdfast.scope")
 
 _SHOWN_MAX = 3
-LEASE_S = 30.0
+LEASE_S = 10.0
 """How long a removal may take: after that its lease can be taken, and its commit is refused."""
+_REMOVER = ".remove"
 
 
 def check_nothing_under_way(context: RecordContext, stream: str) -> None:
     """Raises UsageError that names what a scope cannot be removed for."""
     held = list(layers.held_by(context, stream))
     holder = context.log.leases.holder(stream)
+    hint = "end it first, or let recover() close what a dead worker left"
     if holder is not None and holder.owner != _remover(context):
         held.append(f'"{holder.owner}" holds the lease "{stream}"')
+        if holder.owner.endswith(_REMOVER):
+            # On a server nobody knows of a killed process before its lease is over.
+            hint = f"somebody else removes it; if that was killed, try again in {LEASE_S:.0f} s"
     if held:
         more = f", and {len(held) - _SHOWN_MAX} more" if len(held) > _SHOWN_MAX else ""
         raise UsageError(
             f'scope "{stream}" cannot be removed: {"; ".join(held[:_SHOWN_MAX])}{more}',
-            hint="end it first, or let recover() close what a dead worker left",
+            hint=hint,
         )
 
 
 def _remover(context: RecordContext) -> str:
     """Returns whose the lease is that a removal takes: not the worker's own, which may have it."""
-    return f"{context.worker}.remove"
+    return f"{context.worker}{_REMOVER}"
 
 
 @contextmanager

@@ -294,7 +294,7 @@ class AppliedPolicies:
         None if nothing would go, or if the scope is in use: closed, written to meanwhile, or with
         something under way that may look back.
         """
-        after = max(after, compaction.folded_until(self._log, name))
+        after = max(after, compaction.folded_until(self._log, name, after))
         if cut <= after:
             return None
         found = Condemned(name, "compacted", self._now_us, after, cut, compaction.TYPES)

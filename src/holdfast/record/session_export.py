@@ -60,7 +60,7 @@ def session_document(scope: Scope, decisions: list[Decision]) -> dict[str, Any]:
             if message.tool_call_id is not None
         ],
         "files_read": [item.name for item in scope.memory.files.list()],
-        "state": scope.at(newest).to_dict(),
+        "state": scope._now_at(newest).to_dict(),
     }
     return json.loads(codec.encode(document, size_max=1 << 62))
 

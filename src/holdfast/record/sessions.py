@@ -252,9 +252,11 @@ class OpenTurn:
         """Adds a message to the turn; see `messages.add`."""
         return self._messages.add(role, content, turn=self, **fields)
 
-    def add_many(self, items: Any, *, key: str | None = None) -> list[Message]:
+    def add_many(
+        self, items: Any, *, subject: str | None = None, key: str | None = None
+    ) -> list[Message]:
         """Adds several messages in one commit; see `messages.add_many`."""
-        return self._messages.add_many(items, key=key, turn=self)
+        return self._messages.add_many(items, subject=subject, key=key, turn=self)
 
     def _begin(self) -> tuple[tuple[NewEvent, ...], tuple[Mark | Cleared, ...]]:
         """Returns what the first commit of the turn has in addition to its messages.

@@ -689,6 +689,11 @@ class TaskTables:
         """Lets new tables begin with what other tables of the same streams have."""
         self._others = others
 
+    def forget(self) -> None:
+        """Drops every table: some of what they were made of was let go of."""
+        with self._mutex:
+            self._tables.clear()
+
     def _begun(self, stream: str) -> TaskTable:
         """Returns a new table; it takes over what another one has that is not ahead of the log."""
         table = TaskTable(self._log, stream, self._locks.setdefault(stream, RLock()))

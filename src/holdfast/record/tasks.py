@@ -138,7 +138,7 @@ def marked_tasks(
     expired: set[str] = set()
     tables: dict[str, TaskTable] = {}
     for mark in context.log.marks.list(index, limit=NO_LIMIT):
-        item = KeyedItem.from_mark(INDEX_TASK, mark)
+        item = KeyedItem.from_mark(INDEX_TASK, mark, context.log)
         if item.stream not in tables and item.stream not in expired:
             table = context.tables.of(item.stream)
             try:

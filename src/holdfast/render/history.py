@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 
 from msgspec import Raw
@@ -145,9 +146,12 @@ def value_document(scope: str, revision: int, path: Path, value: Any) -> dict[st
     return {**write_document(scope, revision, path), "value": encode_value(value)}
 
 
-def write_document(scope: str, revision: int, path: Path) -> dict[str, Any]:
-    """Returns where a value was set or deleted, and the revision that this made."""
-    return {"scope": scope, "revision": revision, "path": list(path)}
+def write_document(
+    scope: str, revision: int, path: Path, ends_at: datetime | None = None
+) -> dict[str, Any]:
+    """Returns where a value was set or deleted, the revision that this made, and when it ends."""
+    found: dict[str, Any] = {"scope": scope, "revision": revision, "path": list(path)}
+    return found if ends_at is None else found | {"ends_at": time_text(ends_at)}
 
 
 def audit_document(scope: str, revision: int, items: Sequence[AuditItem]) -> dict[str, Any]:

@@ -58,12 +58,16 @@ def erasure_document(receipts: Sequence[ErasureReceipt]) -> dict[str, Any]:
                         "outcome": scope.outcome,
                         "events": scope.events,
                         "bytes": scope.bytes,
+                        "revisions": scope.revisions,
+                        "reason": scope.reason,
                     }
                     for scope in one.scopes
                 ],
                 "blobs": one.blobs,
                 "left": [{"where": left.where, "remedy": left.remedy} for left in one.left],
                 "beyond": list(one.beyond),
+                "position": one.position,
+                "dry_run": one.is_dry_run,
             }
             for one in receipts
         ]

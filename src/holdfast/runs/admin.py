@@ -171,6 +171,8 @@ def fork(
     for record in engine.log.records(stream, until=revision):
         journal.apply(events.read(record.type, record.payload))
     new_events = [NewEvent(event.FORKED, codec.encode_plain({"from": stream, "at": revision}))]
+    engine.log.give_as(f"run/{target}", stream)
+    engine.log.give_as(inbox.stream_of(f"run/{target}"), stream)
     store = engine.storing(target)
     added: list[Any] = [events.Forked(id, effects, signals, children)]
     for path, value in (edit or {}).items():

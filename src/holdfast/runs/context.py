@@ -32,8 +32,8 @@ from holdfast.core import codec
 from holdfast.core.arguments import Path, check_path, check_whole
 from holdfast.core.event import to_datetime
 from holdfast.core.log import WRITER
-from holdfast.core.tree import MISSING, Map, get
-from holdfast.errors import UsageError, show_value
+from holdfast.core.tree import MISSING, get
+from holdfast.errors import ErasedError, UsageError, show_value
 from holdfast.runs import blocks, events, processes, sessions, steps, values, waits
 from holdfast.runs.blocks import Branch, ParallelJoin, branch_body
 from holdfast.runs.define import CURRENT, ONCE, RunFunction, Signature, Step, is_run, is_step
@@ -746,8 +746,13 @@ class Operations:
         shown = "/".join([scope.name, *map(str, steps_)])[:200]
 
         def look() -> Any:
-            found = get(scope.state, steps_, default) if steps_ else scope.state
-            return found.to_dict() if isinstance(found, Map) else found
+            with codec.kept_closed():  # the journal keeps what was read: sealed as it is there
+                found = get(scope.state, steps_, default) if steps_ else scope.state
+                plain = found.thaw() if isinstance(found, codec.Thawable) else found
+            try:
+                return self._execution.closed_copy(scope._log, scope.name, plain)
+            except ErasedError:
+                return default if steps_ else {}  # nothing is there any more
 
         reading = Step(
             look,

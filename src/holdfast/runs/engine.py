@@ -17,7 +17,7 @@ from holdfast.backends.gates import Waiters, shut_gate
 from holdfast.backends.protocol import Fence, Lease, Mark
 from holdfast.core import codec, inbox
 from holdfast.core.arguments import Duration, check_timeout
-from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
+from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite, changed
 from holdfast.core.leases import LeaseKeeper
 from holdfast.core.log import Log
 from holdfast.errors import (
@@ -34,7 +34,7 @@ from holdfast.errors import (
     show_value,
 )
 from holdfast.joint import JointCommit
-from holdfast.names import check_name, new_id
+from holdfast.names import WORKFLOW, check_name, new_id
 from holdfast.record.decisions import check_effect
 from holdfast.runs import blocks, events, values
 from holdfast.runs.blocks import Progress, perform_pass
@@ -113,6 +113,11 @@ class Run(Generic[R_co]):
 
     def __repr__(self) -> str:
         return f"<Run {self.id}>"
+
+
+def streams_of(id: str) -> tuple[str, str, str]:
+    """Returns the streams that hold what a run does: its journal, its own state, its inbox."""
+    return f"run/{id}", f"{WORKFLOW}/{id}", inbox.stream_of(f"run/{id}")
 
 
 def result_of(engine: Engine, id: str, ended: events.Ended, failure: Failure | None) -> Any:
@@ -207,6 +212,7 @@ class Engine:
         id: str | None = None,
         if_exists: str = "error",
         queue: str | None = None,
+        subject: str | None = None,
     ) -> Run[Any]:
         """Commits `created` and runs it in this process; with a queue it is only queued."""
         defined = self._check_function(function, queue)
@@ -217,6 +223,9 @@ class Engine:
         defined.signature.check(args, kwargs)
         inputs = defined.signature.inputs(args, kwargs)
         id = check_id(new_id(self.log.clock) if id is None else id)
+        if subject is not None:
+            for stream in streams_of(id):
+                self.log.give_to(stream, subject)
         created = events.Created(defined.name, self.storing(id)(inputs), queue=queue)
         failure = Failure()
         if self._create(id, defined, created, queue, failure):
@@ -289,10 +298,16 @@ class Engine:
         for event in first:
             journal.apply(event)
             new_events.append(new_event(event))
-        write = StreamWrite(f"run/{id}", tuple(new_events), expected=journal.began)
+        writes = [StreamWrite(f"run/{id}", tuple(new_events), expected=journal.began)]
+        # Whose a stream is, its first event decides: nobody else begins one of a subject's run.
+        writes += [
+            StreamWrite(stream, (changed([]),))
+            for stream in streams_of(id)[1:]
+            if stream in self.log.sealing.intended
+        ]
         fence = None if lease is None else Fence(lease.name, lease.owner, lease.epoch)
         try:
-            self.log.commit(ProposedCommit((write,), fence=fence, marks=marks))
+            self.log.commit(ProposedCommit(tuple(writes), fence=fence, marks=marks))
         except ConflictError:
             return False
         return True
@@ -474,6 +489,8 @@ class Engine:
 
     def start_child(self, run: Execution, id: str, spec: ChildSpec, path: str) -> None:
         """Starts a child, or resumes it if it was started before the parent died."""
+        for stream in streams_of(id):
+            self.log.give_as(stream, run.stream)
         inputs = self.storing(id)(spec.inputs)
         created = events.Created(spec.function.name, inputs, run.id, path, spec.policy)
         if self._create(id, spec.function, created, None):

@@ -135,14 +135,22 @@ register_layer(
         kept_with={"run": "workflow"},
         indexes=(INDEX, DUE),
         holds=lambda context, stream: _unfinished_of(context.log, stream),
+        erased=lambda stream: _marks_of(stream),
     )
 )
 
 
+def _marks_of(stream: str) -> Iterator[tuple[str, str]]:
+    """Yields what says that a run is unfinished, if a stream is the journal of one."""
+    word, _, id = stream.partition("/")
+    if word == "run":
+        yield from ((INDEX, id), (DUE, id))
+
+
 def _unfinished_of(log: Log, stream: str) -> Iterator[str]:
-    """Yields the run whose own state a scope is, if it has not ended."""
+    """Yields the run whose own state or journal a stream is, if it has not ended."""
     level, _, id = stream.partition("/")
-    if level == WORKFLOW:
+    if level in (WORKFLOW, "run"):
         for mark in log.find_marks(INDEX, keys=[id]):
             yield f'run "{id}" is {mark.group}'
 
@@ -508,8 +516,12 @@ class Execution:
     # --- values ----------------------------------------------------------------------------------
 
     def store(self, encoded: bytes) -> Raw:
-        """Returns an encoded value as an event holds it: a large one as a blob."""
-        if len(encoded) < BLOB_BYTES_MIN:
+        """Returns an encoded value as an event holds it: a large one as a blob.
+
+        One with sealed values is never put into a blob: what the event names is what an erasure and
+        the collector of blobs find.
+        """
+        if len(encoded) < BLOB_BYTES_MIN or codec.SEALED_VALUE in encoded:
             return Raw(encoded)
         with self.asking_store:
             return stored(self.log, self.stream, encoded)
@@ -517,6 +529,24 @@ class Execution:
     def load(self, raw: Raw) -> Any:
         """Returns a recorded value."""
         return values.decode(raw, self._read_blob)
+
+    def open_part(self, id: str, size: int) -> Any:
+        """Returns what is sealed within a value: one of a subject's, that was read of a scope."""
+        return codec.decode(self._read_blob(id, size))
+
+    def closed_copy(self, log: Log, scope: str, value: Any) -> Any:
+        """Returns what was read of a scope as the journal keeps it: sealed, if it is a subject's.
+
+        A run of the same subject has all of its journal sealed. Raises ErasedError.
+        """
+        subject = log.subject_of(scope)
+        if subject is None or subject == self.log.subject_of(self.stream):
+            return value
+        seal = log.sealing.of(subject)
+        with self.asking_store:
+            # The space makes it another blob than that of the scope, which is deleted with it.
+            op = Op("set", "value", Raw(codec.encode(value) + b" "))
+            return codec.SealedLeaf(bytes(self.log.blobs.sealed(op, self.stream, seal).value))
 
     def _read_blob(self, id: str, size: int) -> bytes:
         with self.asking_store:

@@ -254,7 +254,7 @@ def _record_done(run: Execution, call: StepCall, attempt: int, value: Any) -> An
     run.record(done)
     if lost:
         raise _lost(path, lost)
-    return step.signature.rebuild("return", codec.decode(encoded))
+    return step.signature.rebuild("return", codec.decode(encoded, blob=run.open_part))
 
 
 def _encode_other(

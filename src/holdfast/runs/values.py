@@ -48,12 +48,13 @@ def encode(value: Any) -> bytes:
 
 
 def decode(raw: Raw | bytes, blobs: BlobReader) -> Any:
-    """Returns the value of stored bytes, blobs loaded."""
+    """Returns the value of stored bytes, blobs loaded, and what is sealed in it opened."""
     if not raw:
         return None
     data = bytes(raw)
     reference = codec.parse_blob_ref(data)
-    return codec.decode(blobs(*reference) if reference is not None else data)
+    stored = blobs(*reference) if reference is not None else data
+    return codec.decode(stored, blob=lambda id, size: codec.decode(blobs(id, size)))
 
 
 def text_of(value: object) -> str:

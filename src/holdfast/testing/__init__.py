@@ -1,8 +1,9 @@
 """For tests of what is built on holdfast, and for proving a backend.
 
 `FakeClock`, `RecordBuilder`, `FaultyBackend` and `CrashPoints` are here. The contract classes are
-in `holdfast.testing.contract` and `holdfast.testing.durable`, the state machine in
-`holdfast.testing.machine`: they need pytest and Hypothesis, which nothing else here does.
+in `holdfast.testing.contract` and `holdfast.testing.durable`, that of key stores in
+`holdfast.testing.keys`, the state machine in `holdfast.testing.machine`: they need pytest and
+Hypothesis, which nothing else here does.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ _ASSERTING = (
     "holdfast.testing.commits",
     "holdfast.testing.contract",
     "holdfast.testing.durable",
+    "holdfast.testing.keys",
     "holdfast.testing.leases",
     "holdfast.testing.machine",
     "holdfast.testing.reads",

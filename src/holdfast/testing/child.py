@@ -1,4 +1,4 @@
-"""The other process of `MultiProcessContract`: opens the backend and plays a part.
+"""The other process of `MultiProcessContract` and `KeyStoreContract`: it plays a part.
 
     python -m holdfast.testing.child <test file> <class> <place> <part>
 
@@ -21,16 +21,19 @@ from typing import Any
 
 from holdfast.backends.protocol import START, Backend, Head, Receipt, Refusal
 from holdfast.clock import SystemClock
+from holdfast.core.keystore import KeyStore
 from holdfast.testing.records import RecordBuilder
 from holdfast.testing.trial import PATIENCE_S, Trial
 
 INCREMENTS = 25
+NAMES = [f"n{number}" for number in range(5)]
+MAKE_KEYS = "make keys"
 
 
 class Child:
     """A process that plays a part, as its parent sees it; it is killed at the end of the block."""
 
-    def __init__(self, trial: Trial, place: Path, part: str) -> None:
+    def __init__(self, trial: object, place: Path, part: str) -> None:
         found = sys.modules[type(trial).__module__].__file__
         assert found is not None, "expected a test class in a file, found one without"
         arguments = [found, type(trial).__qualname__, str(place), part]
@@ -143,6 +146,13 @@ def _hammer(backend: Backend) -> None:
         _tell(appends[0].records[0].revision)
 
 
+def _make_keys(keys: KeyStore) -> None:
+    """Makes the keys of some names, and says what they are."""
+    _tell("ready")
+    _hear()
+    _tell([[key.id, key.key.hex()] for key in map(keys.make, NAMES)])
+
+
 _PARTS: dict[str, Callable[[Backend], None]] = {
     "increment": _increment,
     "follow": _follow,
@@ -158,7 +168,11 @@ def _main(file: str, name: str, place: str, part: str) -> None:
     module = importlib.util.module_from_spec(spec)
     sys.modules["holdfast_trial"] = module
     spec.loader.exec_module(module)
-    trial: Trial = attrgetter(name)(module)()
+    made = attrgetter(name)(module)()
+    if part == MAKE_KEYS:
+        _make_keys(made.make(Path(place)))
+        return
+    trial: Trial = made
     backend = trial.make(Path(place), SystemClock())
     _PARTS[part](backend)
     backend.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from holdfast.backends.protocol import (
     START,
     Backend,
@@ -229,6 +231,16 @@ class ExpiryClauses(Trial):
         for _ in range(2):
             backend.keep("a", False)
             assert list(backend.kept()) == []
+        # What is kept no longer goes, at once or soon, and is then gone for every question.
+        is_there = backend.keep("a", True)
+        backend.keep("a", False)
+        if is_there:
+            assert backend.read("a") == records
+        else:
+            assert backend.find("a", key="k") == []
+            with pytest.raises(ExpiredError):
+                backend.read("a")
+        assert head_of(backend, "a") == before
         assert list(backend.inspect.verify(read_all=True)) == []
 
 

@@ -31,11 +31,15 @@ from holdfast.backends.protocol import (
     Head,
     Lease,
     Mark,
+    MarkQuery,
     Position,
     Receipt,
     Record,
     Refusal,
+    Rewrites,
+    find_marks,
     keeps_meta,
+    marks_at_moment,
     position_before,
     read_back,
     read_many,
@@ -94,6 +98,8 @@ class BackendMachine(RuleBasedStateMachine):
         """The backend's position of each commit, by the model's."""
         self.leases: list[tuple[Lease, Lease]] = []
         """Every lease that was ever given, as the model and as the backend gave it."""
+        self.rewritten = START
+        """Where the backend was after it let go of payloads, which may take a position."""
 
     def teardown(self) -> None:
         self.real.close()
@@ -167,7 +173,7 @@ class BackendMachine(RuleBasedStateMachine):
         changes = [
             Cleared(index, key)
             if delay is None
-            else Mark(index, key, now_us + delay * 1_000_000, priority, "g")
+            else Mark(index, key, now_us + delay * 1_000_000, priority, _group(key))
             for key, delay, priority in marks
         ]
         reads = [("a", self._revision("a") + stale)]
@@ -290,7 +296,7 @@ class BackendMachine(RuleBasedStateMachine):
         names = [*self.model.streams(), "none"]
         assert self.real.heads(names) == [self._placed(head) for head in self.model.heads(names)]
         newest = self.model.wait(START, timeout_s=0)
-        assert self.real.wait(START, timeout_s=0) == self.positions[newest]
+        assert self.real.wait(START, timeout_s=0) == max(self.positions[newest], self.rewritten)
         moment = self.real.moment()
         assert all(moment.has(position) for position in self.positions.values())
 
@@ -339,6 +345,8 @@ class BackendMachine(RuleBasedStateMachine):
     def holder(self, name: str) -> None:
         ours, theirs = self.model.leases.holder(name), self.real.leases.holder(name)
         assert (theirs and theirs.owner) == (ours and ours.owner)
+        listed = [(one.name, one.owner, one.is_held) for one in self.real.leases.list()]
+        assert listed == [(one.name, one.owner, one.is_held) for one in self.model.leases.list()]
 
     @rule(index=_INDEXES, owner=_OWNERS, n=st.integers(0, 3), ttl_s=st.sampled_from([2.0, 10.0]))
     def claim(self, index: str, owner: str, n: int, ttl_s: float) -> None:
@@ -355,6 +363,45 @@ class BackendMachine(RuleBasedStateMachine):
         due = None if before is None else self.clock.now_us() + before * 1_000_000
         expected = self.model.marks.list(index, due_before=due, limit=limit)
         assert self.real.marks.list(index, due_before=due, limit=limit) == expected
+        claims = [(one.index, one.key, one.owner) for one in self.real.marks.claims()]
+        assert claims == [(one.index, one.key, one.owner) for one in self.model.marks.claims()]
+        # Nobody else writes: so the moment of the marks is now.
+        ours, theirs = marks_at_moment(self.model), marks_at_moment(self.real)
+        assert (theirs.marks, theirs.exact) == (ours.marks, True)
+        newest = max((one.position for one in self.model.read_all(limit=1_000_000)), default=START)
+        assert theirs.newest >= self.positions[newest]
+        assert theirs.moment.has(theirs.newest)
+        assert all(theirs.moment.has(position) for position in self.positions.values())
+
+    @rule(index=_INDEXES, key=_MARK_KEYS, limit=st.integers(1, 5))
+    def find_marks(self, index: str, key: str, limit: int) -> None:
+        """By all that can be asked for: of one index, or of every one (clause 32)."""
+        there = {mark.key: mark for mark in self.model.marks.list(index)}
+        now_us = self.clock.now_us()
+        if not there:
+            marks = [Mark(index, one, now_us, 0, _group(one)) for one in ("m", "n", "o", "é")]
+            self._commit([self.build.commit(marks=marks)])
+            there = {mark.key: mark for mark in marks}
+        place = there.get(key) or Mark(index, key, now_us)  # or between two
+        for query in (
+            MarkQuery(index, keys=(key, "o"), limit=limit),
+            MarkQuery(group=_group(key), limit=limit),
+            MarkQuery(index, after=place, limit=limit),
+            MarkQuery(limit=limit),
+        ):
+            assert find_marks(self.real.marks, query) == find_marks(self.model.marks, query)
+
+    @rule(stream=_STREAMS, revisions=st.lists(st.integers(1, 6), max_size=3), purge=st.booleans())
+    def let_go(self, stream: str, revisions: list[int], purge: bool) -> None:
+        """Payloads go (clause 28), and what is left of them (29); every later read compares."""
+        if not (isinstance(self.model, Rewrites) and isinstance(self.real, Rewrites)):
+            return
+        there = [one for one in sorted(set(revisions)) if one <= self._revision(stream)]
+        for backend in (self.model, self.real):
+            backend.rewrite({stream: there} if there else {})
+            if purge:
+                backend.purge(whole=True)
+        self.rewritten = self.real.wait(START, timeout_s=0)
 
     @rule(name=st.sampled_from(["ab/0", "ab/01", "c"]), data=st.none() | st.binary(max_size=9))
     def object(self, name: str, data: bytes | None) -> None:
@@ -379,6 +426,11 @@ class BackendMachine(RuleBasedStateMachine):
         self.real = reopen(self.place, self.clock)
         before.close()
         assert self.real.marks.list() == self.model.marks.list()
+
+
+def _group(key: str) -> str:
+    """Returns the group of a mark: one is the beginning of the other."""
+    return "g" if key in ("m", "o") else "gh"
 
 
 def machine_for(

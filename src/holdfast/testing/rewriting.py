@@ -1,10 +1,10 @@
-"""Clauses 28 and 29: payloads that are let go, and nothing else with them."""
+"""Clauses 28, 29 and 41: payloads that are let go, whole or in part, and nothing else."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from holdfast.backends.protocol import GONE, START, Backend, Mark, Record, Rewrites
+from holdfast.backends.protocol import GONE, START, Backend, Mark, Record, Rewrites, Shortens
 from holdfast.testing.records import RecordBuilder
 from holdfast.testing.trial import Trial, accepted, head_of, write
 
@@ -62,6 +62,44 @@ class RewriteClauses(Trial):
         kept = backend.read("a")[2]
         backend.rewrite({"a": [1, 2]})
         assert [record.payload for record in backend.read("a")] == [GONE, GONE, kept.payload]
+
+    def test_clause_41_a_part_of_a_payload_goes_and_nothing_else_changes(
+        self, backend: Backend, build: RecordBuilder
+    ) -> None:
+        if not isinstance(backend, Shortens) or not isinstance(backend, Rewrites):
+            return
+        _fill(backend, build)
+        before, heads = backend.read_all(), backend.heads(["a", "b"])
+        found = backend.find("a"), backend.find("a", key="k2"), backend.marks.list()
+        shorter = b'{ "secret":"*"}'
+        wanted = {"a": {2: shorter, 6: shorter}, "b": {1: shorter}}
+        backend.shorten(wanted)
+        expected = [
+            replace(one, payload=wanted.get(one.stream, {}).get(one.revision, one.payload))
+            for one in before
+        ]
+        for _ in range(2):
+            assert backend.read_all() == expected
+            assert backend.heads(["a", "b"]) == heads
+            assert (backend.find("a"), backend.find("a", key="k2"), backend.marks.list()) == found
+            backend.shorten(wanted)  # done twice, as if done once
+        assert list(backend.inspect.verify(read_all=True)) == []
+
+    def test_clause_41_what_was_shortened_is_shortened_again_and_then_let_go_of(
+        self, backend: Backend, build: RecordBuilder
+    ) -> None:
+        if not isinstance(backend, Shortens) or not isinstance(backend, Rewrites):
+            return
+        write(backend, build, "a", CANARY, CANARY)
+        backend.shorten({"a": {1: b'{ "secret":"CANARY"}', 2: b'{ "s":1}'}})
+        backend.shorten({"a": {1: b'{ "secret":""}'}})
+        write(backend, build, "a", b'{"n":3}')
+        payloads = [record.payload for record in backend.read("a")]
+        assert payloads == [b'{ "secret":""}', b'{ "s":1}', b'{"n":3}']
+        backend.rewrite({"a": [2]})
+        backend.shorten({"a": {2: b"[]", 1: b"{ }"}})
+        assert [one.payload for one in backend.read("a")] == [b"{ }", GONE, b'{"n":3}']
+        assert list(backend.inspect.verify(read_all=True)) == []
 
     def test_clause_29_purge_changes_no_answer_and_names_what_is_left(
         self, backend: Backend, build: RecordBuilder

@@ -103,7 +103,7 @@ def _view(
 
 
 def state_views(store: StoreOfScopes, suffix: str) -> Iterator[FileView]:
-    """Yields a view of the newest state of every scope that has one."""
+    """Yields a view of the newest state of every scope that has one, and is nobody's."""
     for scope in store.scopes(limit=None):
-        if scope.state:
+        if scope.subject is None and scope.state:
             yield state_file(scope, f"{STATES}/{quote(scope.name, safe='')}.{suffix}")

@@ -126,8 +126,13 @@ class Views:
         self._are_reads_noted: bool | None = None
         if len(self._views) != len(views):
             raise UsageError("two views have the same file: each needs its own")
-        for path in self._views:
+        for path, view in self._views.items():
             _check_path(path)
+            if view.scope.subject is not None:
+                raise UsageError(
+                    f'scope "{view.scope.name}" is a subject\'s: a file would be a copy in clear',
+                    hint="hf.subject(…) and `holdfast subject export` show what is held of it",
+                )
 
     @property
     def files(self) -> list[str]:
@@ -162,6 +167,14 @@ class Views:
             named = {} if last is None else last.named
             self._write(view, found, view.render(text, named, last))
             return [Finding(view.path, "refused", "the edit was rejected; it is kept beside it")]
+
+    def forget_read(self) -> None:
+        """Forgets what older texts said that somebody may have read: some of it was erased."""
+        with self._lock():
+            for view in self._views.values():
+                last = self._load(view)
+                if last is not None and last.unread:
+                    self._kept(view).save(replace(last, unread={}))
 
     def status(self) -> list[ViewStatus]:
         """Returns how each file stands to the log, and changes nothing."""
@@ -217,6 +230,9 @@ class Views:
         return ViewStatus(view.path, "fresh", scope, changed_at)
 
     def _sync(self, view: FileView, *, accept: bool = False) -> list[Finding]:
+        if view.scope.subject is not None:
+            _logger.warning('"%s" is not written: its scope is a subject\'s by now', view.path)
+            return []
         findings = self._finish_exchange(view)
         for _ in range(_ROUNDS):
             found = self._read(view)

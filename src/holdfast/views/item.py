@@ -6,7 +6,10 @@ told about a file is a `Finding`.
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterable, Mapping
+from datetime import datetime
+from math import isfinite
 from typing import Any, Literal, cast
 
 from msgspec import Struct
@@ -38,6 +41,40 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, list | tuple):
         return all(map(same, cast("list[Any]", one), other))
     return True
+
+
+def shown(value: Any) -> Any:
+    """Returns a value as files can show it: times, bytes and numbers that JSON lacks as text."""
+    if isinstance(value, dict):
+        return {key: shown(one) for key, one in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [shown(one) for one in cast("list[Any]", value)]
+    if isinstance(value, datetime | str):  # text may be a word for what is sealed or erased
+        return str(value)
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)
+    return value
+
+
+def taken(value: Any, before: Any) -> Any:
+    """Returns what a file says a value is, with all that is shown as it was before kept so.
+
+    Else a time beside what was edited would become text.
+    """
+    if isinstance(value, dict) and isinstance(before, dict):
+        olds = cast("dict[str, Any]", before)
+        return {
+            key: taken(one, olds[key]) if key in olds else one
+            for key, one in cast("dict[str, Any]", value).items()
+        }
+    if isinstance(value, list) and isinstance(before, list):
+        items, old = cast("list[Any]", value), cast("list[Any]", before)
+        return [*map(taken, items, old), *items[len(old) :]]
+    if isinstance(value, str) and value == shown(before):
+        return before
+    return cast("Any", value)
 
 
 FindingKind = Literal[

@@ -11,12 +11,13 @@ from typing import Any, Protocol, cast
 
 from msgspec import Struct
 
+from holdfast.core.codec import SEALED_VALUE, Thawable, encode, kept_closed
 from holdfast.errors import ConflictError, ExistsError, HoldfastError, NotFoundError, UsageError
 from holdfast.joint import JointCommit
 from holdfast.record.decisions import Decision
 from holdfast.record.task_events import Task
 from holdfast.scope import Scope
-from holdfast.views.item import Fields, plain_fields
+from holdfast.views.item import Fields, plain_fields, same, shown, taken
 
 REFUSED = (UsageError, NotFoundError, ExistsError)
 """What the log says to an edit that cannot be: it is told, and the file shows what is true."""
@@ -264,7 +265,7 @@ class StateSource(Struct, frozen=True):
         state: Any = self.scope.state
         found = state if self.at is None else state.get(self.at, {})
         known: dict[str, Any] = found.to_dict() if hasattr(found, "to_dict") else {}
-        return {key: {"value": value} for key, value in {**self.defaults, **known}.items()}
+        return {key: {"value": shown(value)} for key, value in {**self.defaults, **known}.items()}
 
     def is_shown(self, fields: Fields) -> bool:
         """Says whether an item that is not in the file belongs there."""
@@ -286,7 +287,11 @@ class StateSource(Struct, frozen=True):
 
     def change(self, tx: JointCommit, id: str, fields: Fields) -> None:
         """Sets a key; what is in its value and did not change is not written."""
-        tx.scope(self.scope).set(self._path(id), fields["value"], diff=True)
+        scope = tx.scope(self.scope)
+        with kept_closed():  # the file has a word in the place of what is sealed
+            before = scope.get(self._path(id))
+            before = before.thaw() if isinstance(before, Thawable) else before
+        _set_changed(scope, self._path(id), taken(fields["value"], before), before)
 
     def remove(self, tx: JointCommit, id: str) -> str:
         """Deletes a key."""
@@ -298,6 +303,21 @@ class StateSource(Struct, frozen=True):
 
     def _path(self, key: str) -> tuple[str, ...]:
         return (key,) if self.at is None else (self.at, key)
+
+
+def _set_changed(scope: Any, path: tuple[str, ...], value: Any, before: Any) -> None:
+    """Sets a value; beside something sealed, only what is another: that is never written again."""
+    if not (
+        isinstance(value, dict) and isinstance(before, dict) and SEALED_VALUE in encode(before)
+    ):
+        scope.set(path, value, diff=True)
+        return
+    new, old = cast("dict[str, Any]", value), cast("dict[str, Any]", before)
+    for key in old.keys() - new.keys():
+        scope.delete((*path, key))
+    for key, one in new.items():
+        if key not in old or not same(one, old[key]):
+            _set_changed(scope, (*path, key), one, old.get(key))
 
 
 class DecisionSource(Struct, frozen=True):

@@ -14,6 +14,7 @@ from difflib import SequenceMatcher
 from io import StringIO
 from typing import Any, cast
 
+from holdfast.core.codec import Erased, SealedLeaf
 from holdfast.errors import UnavailableError
 from holdfast.views.item import BrokenFile
 
@@ -156,4 +157,11 @@ def _yaml() -> Any:
     yaml.width = 4096
     yaml.allow_unicode = True
     yaml.default_flow_style = False
+    # What is sealed or erased is text of a class of its own.
+    for kind in (Erased, SealedLeaf):
+        yaml.representer.add_representer(kind, _as_text)
     return yaml
+
+
+def _as_text(representer: Any, text: str) -> Any:
+    return representer.represent_str(str(text))

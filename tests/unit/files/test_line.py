@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import zlib
 
 import pytest
@@ -16,6 +17,7 @@ from holdfast.backends.files.text import (
     decode_line,
     encode_line,
     format_time,
+    linked_rows_in,
     linked_rows_of,
     parse_time,
     records_of,
@@ -136,6 +138,79 @@ def _line(meta: bytes) -> bytes:
     body = b'{"n":1,"at":"2026-11-16T00:14:47.123456Z","by":"w","in":[["s",1,[["t",1,"%b",'
     body = (body + b"null,null,null,%b]]]]") % (link, meta)
     return body + b',"crc":"%08x"}\n' % zlib.crc32(body)
+
+
+def _lines(chance: random.Random, count: int) -> list[bytes]:
+    """Returns lines that go on with the stream "s": of one event or several, alone or not."""
+    lines: list[bytes] = []
+    revision, time = 1, 1_800_000_000_000_000
+    for n in range(count):
+        time += chance.choice([1, 900_000, 86_400_000_000])
+        events = chance.choice([1, 1, 1, 3])
+        payloads = [
+            chance.choice([b'[["set","n",1]]', b" 1 ", b'"\\u0020"']) for _ in range(events)
+        ]
+        records = tuple(
+            Record(
+                "s", revision + place, time, "changed", "w", payload, chance.randbytes(32),
+                chance.choice([None, f"key {n}"]), chance.choice([None, "here"]), None,
+                meta=chance.choice([None, None, '{"source":"x"}']),
+            )
+            for place, payload in enumerate(payloads)
+        )  # fmt: skip
+        other = Record("other", n + 1, time, "changed", "w", b"1", chance.randbytes(32))
+        appends = [Append("s", revision - 1, records)]
+        if chance.random() < 0.3:
+            appends.insert(0, Append("other", n, (other,)))
+        lines.append(encode_line(Commit(time, "w", tuple(appends)), n + 1)[0])
+        revision += events
+    return lines
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_neighbouring_lines_say_together_what_each_says_alone(seed: int) -> None:
+    lines = _lines(random.Random(seed), 40)
+    alone = [
+        row
+        for line in map(decode_line, lines)
+        for section in line.sections
+        if section.stream == "s"
+        for row in linked_rows_of(line, section)
+    ]
+    assert linked_rows_in(b"".join(lines), "s", 1, 40) == alone
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"in":', b'"in"'),
+        (b'["s",2,', b'["t",2,'),
+        (b'["s",2,', b'["s",3,'),
+        (b'","by"', b'Z","by"'),
+        (b":47.", b":97."),
+        (b".123", b".x23"),
+        (b'"AAAA', b'"\\u00e9AA'),
+        (b'"AAAA', b'"AA'),
+        (b'["t",1,', b'["t","\\ud800",'),
+    ],
+)
+def test_lines_that_are_not_what_was_written_are_looked_at_one_by_one(
+    old: bytes, new: bytes
+) -> None:
+    two = _line(b"null").replace(b",null,null,null,null]]]]", b"]]]]")
+    text = two + two.replace(b'["s",1,', b'["s",2,').replace(b'"n":1', b'"n":2')
+    rows = linked_rows_in(text, "s", 1, 2)
+    assert rows is not None
+    assert [row[0] for row in rows] == [1, 2]
+    assert linked_rows_in(text, "s", 1, 3) is None
+    assert old in text
+    found = linked_rows_in(text.replace(old, new), "s", 1, 2)
+    assert found is None or (old, found) == (b'","by"', rows)  # what nobody reads of a time
+
+
+def test_keys_that_are_not_as_many_as_the_events_are_looked_at_line_by_line() -> None:
+    line = _line(b"null").replace(b"null]]]]", b'null]],["a","b"]]]')
+    assert linked_rows_in(line, "s", 1, 1) is None
 
 
 def test_a_link_that_is_none_is_damage_however_it_is_read() -> None:

@@ -38,7 +38,7 @@ from holdfast.backends.files.objects import FileObjects
 from holdfast.backends.files.opening import Opened
 from holdfast.backends.files.pieces import may_be_line, split_lines
 from holdfast.backends.files.recovery import TextAfterClose, text_after_close
-from holdfast.backends.files.rewriting import purge, rewrite
+from holdfast.backends.files.rewriting import purge, shorten
 from holdfast.backends.files.taken import STORE
 from holdfast.backends.files.text import DIRECTORY as LOG
 from holdfast.backends.files.text import BadLine, LogLine, Segments, encode_line, fits_format_1
@@ -46,6 +46,7 @@ from holdfast.backends.gates import Waiters, held_here, reentered, shut_gate
 from holdfast.backends.handle import Handle
 from holdfast.backends.judge import Overlay, judge
 from holdfast.backends.protocol import (
+    GONE,
     START,
     Commit,
     Durability,
@@ -529,7 +530,10 @@ class FilesBackend(Handle):
     # --- letting go ---
 
     def rewrite(self, revisions: Mapping[str, Sequence[int]]) -> None:
-        rewrite(self, revisions)
+        shorten(self, {name: dict.fromkeys(some, GONE) for name, some in revisions.items()})
+
+    def shorten(self, payloads: Mapping[str, Mapping[int, bytes]]) -> None:
+        shorten(self, payloads)
 
     def purge(self, *, whole: bool = False) -> list[Leftover]:
         return purge(self)

@@ -35,6 +35,7 @@ from holdfast.backends.files.text import (
     Segments,
     decode_line,
     decode_link,
+    linked_rows_in,
     linked_rows_of,
     next_digest,
     parse_line,
@@ -592,6 +593,14 @@ class Catalog:
     def read_linked(self, stream: str, after: int, until: int) -> list[LinkedRow]:
         """Returns what links cover of these records; the lines' own checksums are not looked at."""
         spans = self.spans(stream, after, until)
+        rows: list[LinkedRow] = []
+        for text, some in self._texts_at(spans):
+            found = linked_rows_in(text, stream, after + 1 + len(rows), len(some))
+            if found is None:
+                break
+            rows += found
+        if len(rows) == until - after:
+            return rows
         return self._read_spans(stream, spans, after, until, parse_line, linked_rows_of)
 
     def read_payloads(self, stream: str, after: int, until: int) -> list[PayloadRow]:
@@ -641,6 +650,13 @@ class Catalog:
 
     def _lines_at(self, spans: list[LineSpan]) -> Iterator[tuple[bytes, int]]:
         """Yields the line of each span; lines that touch each other are read in one go."""
+        for text, some in self._texts_at(spans):
+            offset = some[0][1]
+            for _, start, length in some:
+                yield text[start - offset : start - offset + length], start
+
+    def _texts_at(self, spans: list[LineSpan]) -> Iterator[tuple[bytes, list[LineSpan]]]:
+        """Yields the text of neighbouring lines, and where each of them is."""
         begin = 0
         while begin < len(spans):
             offset = spans[begin][1]
@@ -649,9 +665,7 @@ class Catalog:
             while stop < len(spans) and spans[stop][1] == end and end - offset < CHUNK_BYTES:
                 end += spans[stop][2]
                 stop += 1
-            text = self.segments.read(offset, end)
-            for _, start, length in spans[begin:stop]:
-                yield text[start - offset : start - offset + length], start
+            yield self.segments.read(offset, end), spans[begin:stop]
             begin = stop
 
     def read_all(

@@ -61,6 +61,7 @@ class NamedRevision(Struct, frozen=True, gc=False):
 NAME = "index.sqlite"
 _LAYOUT = f"1-{sys.byteorder}"
 _BLOCK_BITS = 8
+_BLOCK_MASK = (1 << 32) - 1  # of a row's id: which block of its stream it is
 _LINES_EACH = 64
 _BUSY_MS = 10_000
 _BUSY_UPDATE_MS = 250
@@ -275,9 +276,9 @@ class Index:
         db = self._db
         last = tail.offsets[-1] if tail.offsets else self.last_start
         with db:
-            for stream, spans in tail.spans.items():
-                self._put_stream(stream, tail.heads[stream], spans)
-            self._put_names(tail)
+            numbers = self._put_heads(tail)
+            self._put_blocks(tail, numbers)
+            self._put_names(tail, numbers)
             self._put_marks(tail.marks)
             first = tail.base.position + 1
             lines = [
@@ -290,49 +291,60 @@ class Index:
         self.base = tail.cursor
         self.last_start = last
 
-    def _put_stream(self, stream: str, head: Head, spans: list[LineSpan]) -> None:
-        row = (stream, head.revision, head.link, head.time, head.position, head.first)
-        number: int = self._rows(
+    def _put_heads(self, tail: Tail) -> dict[str, int]:
+        """Puts down where each stream is, and returns their numbers.
+
+        In the order of their names, so that neighbours in a page are changed one after the other.
+        """
+        streams = sorted(tail.spans)
+        heads = ((stream, tail.heads[stream]) for stream in streams)
+        rows = self._db.executemany(
             "INSERT INTO stream(name, revision, link, time, position, first) "
             "VALUES(?,?,?,?,?,?) ON CONFLICT(name) DO UPDATE SET revision = excluded.revision, "
             "link = excluded.link, time = excluded.time, position = excluded.position RETURNING id",
-            row,
-        )[0][0]
-        blocks: dict[int, list[LineSpan]] = {}
-        for span in spans:
-            blocks.setdefault(span[0] >> _BLOCK_BITS, []).append(span)
-        for block, added in blocks.items():
-            row_id = (number << 32) + block
-            rows = self._rows("SELECT places FROM block WHERE id = ?", (row_id,))
-            known = _unpack(block, rows[0][0]) if rows else []
-            self._db.execute(
-                "INSERT OR REPLACE INTO block VALUES(?,?)", (row_id, _pack(block, known + added))
-            )
+            ((name, h.revision, h.link, h.time, h.position, h.first) for name, h in heads),
+        )
+        return {stream: row[0] for stream, row in zip(streams, rows, strict=True)}
 
-    def _put_names(self, tail: Tail) -> None:
-        numbers: dict[str, int | None] = {}
-        for stream, key in tail.keys:
-            if stream not in numbers:
-                numbers[stream] = self._number(stream)
-            revision = tail.keys[stream, key].revision
-            self._db.execute(
-                "INSERT OR IGNORE INTO key VALUES(?,?,?)",
-                (numbers[stream], _key_digest(key), revision),
-            )
-        for stream, found in tail.checkpoints.items():
-            number = self._number(stream)
-            rows = [(number, n.revision, n.name, n.time, n.position) for n in found]
-            self._db.executemany("INSERT OR REPLACE INTO checkpoint VALUES(?,?,?,?,?)", rows)
+    def _put_blocks(self, tail: Tail, numbers: dict[str, int]) -> None:
+        """Adds the spans of the tail to their blocks; those that have room are read before."""
+        added: dict[int, list[LineSpan]] = {}
+        for stream, number in numbers.items():
+            base = number << 32
+            for span in tail.spans[stream]:
+                added.setdefault(base + (span[0] >> _BLOCK_BITS), []).append(span)
+        rows = sorted(added)
+        found = self._db.executemany(
+            "SELECT id, places FROM block WHERE id = ?", [(row,) for row in rows]
+        )
+        known: dict[int, bytes] = dict(found)
+        self._db.executemany(
+            "INSERT OR REPLACE INTO block VALUES(?,?)",
+            [(row, _extended(row & _BLOCK_MASK, known.get(row, b""), added[row])) for row in rows],
+        )
+
+    def _put_names(self, tail: Tail, numbers: dict[str, int]) -> None:
+        keys = [
+            (numbers[stream], _key_digest(key), named.revision)
+            for (stream, key), named in tail.keys.items()
+        ]
+        self._db.executemany("INSERT OR IGNORE INTO key VALUES(?,?,?)", keys)
+        checkpoints = [
+            (numbers[stream], n.revision, n.name, n.time, n.position)
+            for stream, found in tail.checkpoints.items()
+            for n in found
+        ]
+        self._db.executemany("INSERT OR REPLACE INTO checkpoint VALUES(?,?,?,?,?)", checkpoints)
 
     def _put_marks(self, marks: dict[tuple[str, str], tuple[Mark | None, int]]) -> None:
-        for (index, key), (mark, position) in marks.items():
-            if mark is None:
-                self._db.execute("DELETE FROM mark WHERE idx = ? AND key = ?", (index, key))
-            else:
-                self._db.execute(
-                    "INSERT OR REPLACE INTO mark VALUES(?,?,?,?,?,?)",
-                    (index, key, mark.due, mark.priority, mark.group, position),
-                )
+        cleared = [name for name, (mark, _) in marks.items() if mark is None]
+        kept = [
+            (*name, mark.due, mark.priority, mark.group, position)
+            for name, (mark, position) in marks.items()
+            if mark is not None
+        ]
+        self._db.executemany("DELETE FROM mark WHERE idx = ? AND key = ?", cleared)
+        self._db.executemany("INSERT OR REPLACE INTO mark VALUES(?,?,?,?,?,?)", kept)
 
     def _put_cursor(self, cursor: LogCursor, last_start: int) -> None:
         rows = {
@@ -446,11 +458,21 @@ def _beyond(prefix: str) -> str | None:
     return None
 
 
-def _pack(block: int, spans: list[LineSpan]) -> bytes:
-    base = block << _BLOCK_BITS
+def _extended(block: int, packed: bytes, spans: list[LineSpan]) -> bytes:
+    """Returns a packed block with more spans at its end."""
+    base, count = block << _BLOCK_BITS, len(packed) // 13
     starts = array("Q", [span[1] for span in spans])
     lengths = array("I", [span[2] for span in spans])
-    return starts.tobytes() + lengths.tobytes() + bytes([span[0] - base for span in spans])
+    firsts = bytes([span[0] - base for span in spans])
+    if not count:
+        return starts.tobytes() + lengths.tobytes() + firsts
+    lengths_at, firsts_at = 8 * count, 12 * count
+    return b"".join(
+        (
+            packed[:lengths_at], starts, packed[lengths_at:firsts_at], lengths,
+            packed[firsts_at:], firsts,
+        )
+    )  # fmt: skip
 
 
 def _first(block: int, packed: bytes) -> int:

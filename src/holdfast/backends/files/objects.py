@@ -40,6 +40,7 @@ class FileObjects:
         self._backend = backend
         self._disk = backend.directory.disk
         self._durable: set[str] = set()  # paths of folders whose names are known to be synced
+        self._writing: set[str] = set()  # names of files that are being written by this handle
 
     def put(self, kind: str, name: str, data: bytes, *, expires_us: int = 0) -> None:
         self._backend.check_open()
@@ -47,8 +48,15 @@ class FileObjects:
         self._backend.check_writable()
         durable = kind == "blob"
         temp = TEMP + self._backend.clock.random_bytes(8).hex()
-        with self._reported(kind, name), self._folder(folders, create=True, durable=durable) as at:
-            replace_file(self._disk, file, data, at=at, temp=temp, durable=durable)
+        self._writing.add(temp)
+        try:
+            with (
+                self._reported(kind, name),
+                self._folder(folders, create=True, durable=durable) as at,
+            ):
+                replace_file(self._disk, file, data, at=at, temp=temp, durable=durable)
+        finally:
+            self._writing.discard(temp)
 
     def get(self, kind: str, name: str) -> bytes | None:
         self._backend.check_open()
@@ -74,6 +82,33 @@ class FileObjects:
             self._disk.unlink(file, at=at)
             if kind == "blob":
                 self._disk.sync_directory(at)
+
+    def unfinished(self, *, remove: bool) -> int:
+        """Returns how many files there are of writes that were cut off, and may remove them.
+
+        They hold what was to be stored. Only who is alone may remove them: others may be writing.
+        """
+        found = 0
+        for kind in _KINDS:
+            missing = contextlib.suppress(FileNotFoundError)
+            with self._reported(kind, ""), missing, self._folder([ROOT, kind]) as at:
+                for folder in self._disk.listdir(at):
+                    found += self._unfinished(at, folder, remove=remove)
+        return found
+
+    def _unfinished(self, at: int, folder: str, *, remove: bool) -> int:
+        fd = self._disk.open(folder, _FOLDER, at=at)
+        try:
+            entries = self._disk.listdir(fd)
+            cut_off = [one for one in entries if one.startswith(TEMP) and one not in self._writing]
+            if remove and cut_off:
+                for entry in cut_off:
+                    self._disk.unlink(entry, at=fd)
+                self._disk.sync_directory(fd)
+            folders = [entry for entry in entries if entry.endswith("=")]
+            return len(cut_off) + sum(self._unfinished(fd, one, remove=remove) for one in folders)
+        finally:
+            self._disk.close(fd)
 
     def walk(self, kind: str, prefix: str = "") -> Iterator[tuple[str, str]]:
         """Yields the names that begin with `prefix`, with the paths of their files."""

@@ -17,11 +17,13 @@ or its next look while idle (`file_watch`). Until then the old file is on the di
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from holdfast.backends.files.directory import REWRITTEN
 from holdfast.backends.files.disk import unavailable
+from holdfast.backends.files.objects import ROOT as OBJECTS
+from holdfast.backends.files.objects import FileObjects
 from holdfast.backends.files.opening import Opened
 from holdfast.backends.files.text import DIRECTORY as LOG
 from holdfast.backends.files.text import BadLine, Segments, rewrite_line
@@ -33,13 +35,14 @@ if TYPE_CHECKING:
 
 TORN = "torn"
 
+Payloads = Mapping[str, Mapping[int, bytes]]
 _Lines = dict[int, int]
 """Where lines begin, and how long they are."""
 
 
-def rewrite(backend: FilesBackend, revisions: Mapping[str, Sequence[int]]) -> None:
-    """Replaces the payloads of these records by GONE (clause 28)."""
-    wanted = {stream: set(named) for stream, named in revisions.items() if named}
+def shorten(backend: FilesBackend, payloads: Mapping[str, Mapping[int, bytes]]) -> None:
+    """Replaces the payloads of these records by GONE, or by others (clauses 28 and 41)."""
+    wanted = {stream: named for stream, named in payloads.items() if named}
     lines = backend.write(lambda opened: _prepare(backend, opened, wanted))
     try:
         for start, mine in sorted(_by_segment(backend.catalog.segments, lines).items()):
@@ -50,7 +53,7 @@ def rewrite(backend: FilesBackend, revisions: Mapping[str, Sequence[int]]) -> No
         raise unavailable(exc, subject) from exc
 
 
-def _prepare(backend: FilesBackend, opened: Opened, wanted: dict[str, set[int]]) -> _Lines:
+def _prepare(backend: FilesBackend, opened: Opened, wanted: Payloads) -> _Lines:
     """Steps 1 and 2: returns the lines that have the records, all of them in sealed segments."""
     lines: _Lines = {}
     for stream, named in wanted.items():
@@ -70,9 +73,7 @@ def _by_segment(segments: Segments, lines: _Lines) -> dict[int, _Lines]:
     return found
 
 
-def _rewrite_segment(
-    backend: FilesBackend, start: int, lines: _Lines, wanted: dict[str, set[int]]
-) -> bool:
+def _rewrite_segment(backend: FilesBackend, start: int, lines: _Lines, wanted: Payloads) -> bool:
     """Steps 3 and 4; returns False if the segment is another file than the one that was read."""
     segments = backend.catalog.segments
     content, inode = segments.content(start)
@@ -108,7 +109,12 @@ def _replace(opened: Opened, start: int, inode: int, name: str) -> bool:
 
 
 def purge(backend: FilesBackend) -> list[Leftover]:
-    """Removes what recovery cut off and kept, and says who may still hold what was let go."""
+    """Removes what recovery cut off and kept, and what interrupted writes of objects left.
+
+    Returns who may still hold what was let go of.
+    """
+    objects = backend.objects
+    assert isinstance(objects, FileObjects), "BUG: the objects of a files store are files"
 
     def work(opened: Opened) -> list[Leftover]:
         for name in opened.catalog.segments.beside():
@@ -116,7 +122,14 @@ def purge(backend: FilesBackend) -> list[Leftover]:
         for name in _torn(opened):
             opened.disk.unlink(name, at=opened.directory.folder(TORN))
         left: list[Leftover] = []
-        if opened.has_company():
+        is_shared = opened.has_company()
+        unfinished = objects.unfinished(remove=not is_shared)
+        if is_shared and unfinished:
+            remedy = f"{unfinished} files of writes that did not end, or are under way"
+            left.append(
+                Leftover(OBJECTS, f"{remedy}: end who has the store open, then retain again")
+            )
+        if is_shared:
             remedy = "a process that has the store open may hold old segments for some seconds more"
             left.append(Leftover(LOG, f"{remedy}: retain again, or end it"))
         return left

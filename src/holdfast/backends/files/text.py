@@ -26,6 +26,7 @@ import re
 from binascii import Error as Base64Error
 from binascii import a2b_base64, b2a_base64, crc_hqx
 from bisect import bisect_right
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from threading import RLock
@@ -117,6 +118,7 @@ class LogLine(Struct, gc=False):
 
 
 _decode = Decoder(LogLine).decode
+_decode_lines = Decoder(LogLine).decode_lines
 _encode = Encoder().encode
 _TO_URL = bytes.maketrans(b"+/", b"-_")
 _FROM_URL = bytes.maketrans(b"-_", b"+/")
@@ -364,22 +366,27 @@ def _crc_before(was: str | bytes) -> str:
     return found[:4].hex()
 
 
-def rewrite_line(encoded: bytes, wanted: dict[str, set[int]]) -> bytes:
-    """Returns a line with GONE in place of the payloads of these revisions, as long as it was.
+def rewrite_line(encoded: bytes, wanted: Mapping[str, Mapping[int, bytes]]) -> bytes:
+    """Returns a line with others in place of the payloads of these revisions, as long as it was.
 
-    A payload ends where the link of its event begins, which no byte before it can know. The line is
-    read back: nothing else in it may have changed.
+    A payload ends before the link of its event, which no byte before it can know, and before the
+    spaces that an earlier rewriting left there. The line is read back: nothing else in it may have
+    changed.
     """
     line = decode_line(encoded)
     body = bytearray(encoded[:-_TAIL_BYTES])
     place, is_changed = 0, False
     for section in line.sections:
-        named = wanted.get(section.stream, ())
+        named = wanted.get(section.stream, {})
         for revision, event in enumerate(section.events, section.revision):
             place = body.index(b',"%b"' % event.link.encode(), place)
-            size = len(event.payload)
-            if revision in named and size >= len(GONE) and bytes(event.payload) != GONE:
-                body[place - size : place] = GONE.ljust(size)
+            payload = _instead(bytes(event.payload), named.get(revision))
+            if payload is not None:
+                end = place
+                while body[end - 1] in b" \t":
+                    end -= 1
+                begin = end - len(event.payload)
+                body[begin:place] = payload.ljust(place - begin)
                 is_changed = True
     if not is_changed:
         return encoded
@@ -390,13 +397,24 @@ def rewrite_line(encoded: bytes, wanted: dict[str, set[int]]) -> bytes:
     return rewritten
 
 
-def _check_rewritten(before: LogLine, after: LogLine, wanted: dict[str, set[int]]) -> None:
+def _instead(payload: bytes, wanted: bytes | None) -> bytes | None:
+    """Returns what is to stand in the place of a payload; None if it stays as it is."""
+    if wanted is None or payload in (wanted, GONE) or len(payload) < len(GONE):
+        return None
+    assert len(wanted) <= len(payload), "BUG: a payload is to become longer"
+    return wanted
+
+
+def _check_rewritten(
+    before: LogLine, after: LogLine, wanted: Mapping[str, Mapping[int, bytes]]
+) -> None:
     """Asserts that only payloads that were named have changed."""
     for old, new in zip(before.sections, after.sections, strict=True):
-        named = wanted.get(old.stream, ())
+        named = wanted.get(old.stream, {})
         for revision, event in enumerate(old.events, old.revision):
-            if revision in named and len(event.payload) >= len(GONE):
-                event.payload = Raw(GONE)
+            payload = _instead(bytes(event.payload), named.get(revision))
+            if payload is not None:
+                event.payload = Raw(payload)
         assert old == new, f"BUG: more of {old.stream!r} was rewritten than was asked"
     fields = (before.n, before.at, before.by, before.crc, before.set, before.clear)
     assert fields == (after.n, after.at, after.by, after.crc, after.set, after.clear), (
@@ -468,6 +486,51 @@ def linked_rows_of(line: LogLine, section: Section) -> list[LinkedRow]:
             (
                 revision, time, event.type, actor, keys[len(rows)], event.checkpoint,
                 event.subject, payload, link, meta_of(event) if event.meta else None,
+            )
+        )  # fmt: skip
+        revision += 1
+    return rows
+
+
+def linked_rows_in(text: bytes, stream: str, revision: int, count: int) -> list[LinkedRow] | None:
+    """Returns what links cover of so many neighbouring lines, each of which goes on with a stream.
+
+    They are decoded in one call. None if they are anything else: then line after line is looked
+    at, which says what is wrong with which of them, if anything is.
+    """
+    try:
+        lines = _decode_lines(text)
+    except (DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if len(lines) != count:
+        return None
+    rows: list[LinkedRow] = []
+    second, time = "", 0
+    for line in lines:
+        for section in line.sections:
+            if section.stream == stream:
+                break
+        else:
+            return None
+        if section.revision != revision:
+            return None
+        events, key, at = section.events, section.key, line.at
+        event = events[0]
+        try:
+            if len(events) > 1 or isinstance(key, list) or event.padding or event.meta:
+                rows += linked_rows_of(line, section)
+                revision += len(events)
+                continue
+            micros = at[20:26]
+            if at[:19] != second or not (micros.isascii() and micros.isdigit()):
+                second, time = at[:19], parse_time(at) - int(micros)
+            link = a2b_base64(event.link.encode().translate(_FROM_URL) + b"=")
+        except (BadLine, Base64Error, ValueError):
+            return None
+        rows.append(
+            (
+                revision, time + int(micros), event.type, line.by, key,
+                event.checkpoint, event.subject, bytes(event.payload), link, None,
             )
         )  # fmt: skip
         revision += 1

@@ -2,24 +2,24 @@
 -- reaches the end puts the copy in the stream's place. Redis cannot change an entry, and a deleted
 -- one leaves its bytes in the node that it shares with others.
 --   args     stream, the last revision copied so far (0: none, and the copy begins anew), how many
---            entries to copy, {revision, crc} of each that is to go, and what stands for a payload
+--            entries to copy, and {revision, crc, payload} of each that is to be another
 -- Answers with the last revision that was copied, and whether that was all.
-local stream, after, most, wanted, gone = args[1], args[2], args[3], args[4], args[5]
+local stream, after, most, wanted = args[1], args[2], args[3], args[4]
 local events, beside = store .. ':events:' .. stream, store .. ':rewriting:' .. stream
 if after == 0 then redis.call('DEL', beside) end
 local newest = redis.call('XREVRANGE', beside, '+', '-', 'COUNT', 1)[1]
 if after > 0 and (not newest or newest[1] ~= int(after) .. '-0') then
   return redis.error_reply('REWRITING another process rewrites the same stream')
 end
-local crcs = {}
-for _, one in ipairs(wanted) do crcs[int(one[1]) .. '-0'] = one[2] end
+local others = {}
+for _, one in ipairs(wanted) do others[int(one[1]) .. '-0'] = one end
 local entries = redis.call('XRANGE', events, '(' .. int(after) .. '-0', '+', 'COUNT', most)
 for _, entry in ipairs(entries) do
   local id, fields = entry[1], entry[2]
-  if crcs[id] then
+  if others[id] then
     for place = 1, #fields, 2 do
-      if fields[place] == 'payload' then fields[place + 1] = gone end
-      if fields[place] == 'crc' then fields[place + 1] = crcs[id] end
+      if fields[place] == 'payload' then fields[place + 1] = others[id][3] end
+      if fields[place] == 'crc' then fields[place + 1] = others[id][2] end
     end
   end
   redis.call('XADD', beside, id, unpack(fields))

@@ -254,6 +254,7 @@ _FORGET = """WITH gone AS (DELETE FROM holdfast.leases WHERE application = %(app
  INSERT INTO holdfast.leases AS l SELECT %(application)s, '', '', max(epoch), 0 FROM gone
   HAVING count(*) > 0
  ON CONFLICT (application, name) DO UPDATE SET epoch = greatest(l.epoch, excluded.epoch)"""
+_FORGET_OF_TENANT = "SELECT holdfast.forget_leases(%(application)s, %(limit)s)"
 _FORGET_EVERY = 64
 _FORGET_MAX = 1000
 _LIST_LEASES = """WITH now AS MATERIALIZED (SELECT holdfast.now_us() AS us)
@@ -297,7 +298,8 @@ class PostgresqlLeases:
         if self._released % _FORGET_EVERY == 0:
             limited = {"application": self._checkout.application, "limit": _FORGET_MAX}
             try:
-                self._checkout.write(_FORGET, limited)
+                is_tenant = bool(self._checkout.server_url.tenant)
+                self._checkout.write(_FORGET_OF_TENANT if is_tenant else _FORGET, limited)
             except UnavailableError as exc:  # the lease itself is released
                 _log.debug("rows of released leases stay for now: %s", exc)
         self._released += 1
@@ -311,7 +313,7 @@ class PostgresqlLeases:
         return [Held(*row) for row in self._checkout.ask(_LIST_LEASES, values)]
 
     def _named(self, name: str) -> int:
-        return lock_of("lease", self._checkout.application, name)
+        return lock_of("lease", self._checkout.lock_space, name)
 
 
 def _lease(rows: list[Row]) -> Lease | None:
@@ -443,6 +445,7 @@ _NAMES = """SELECT name FROM holdfast.objects
  WHERE application = %(application)s AND kind = %(kind)s AND name >= %(prefix)s
  AND (%(end)s::text IS NULL OR name < %(end)s) ORDER BY name"""
 _DELETE = "DELETE FROM holdfast.objects WHERE application = %s AND kind = %s AND name = %s"
+_DELETE_OF_TENANT = "SELECT holdfast.delete_object(%s, %s, %s)"
 
 
 class PostgresqlObjects:
@@ -471,16 +474,20 @@ class PostgresqlObjects:
         return [name for (name,) in rows]
 
     def delete(self, kind: str, name: str) -> None:
-        self._checkout.write(_DELETE, (self._checkout.application, kind, name))
+        statement = _DELETE_OF_TENANT if self._checkout.server_url.tenant else _DELETE
+        self._checkout.write(statement, (self._checkout.application, kind, name))
 
 
 # --- the backend ----------------------------------------------------------------------------------
 
 
-_REWRITE = """UPDATE holdfast.events e SET payload = %(gone)s, crc = asked.crc
- FROM unnest(%(revisions)s::bigint[], %(crcs)s::integer[]) AS asked (revision, crc)
+_REWRITE = """UPDATE holdfast.events e SET payload = asked.payload, crc = asked.crc
+ FROM unnest(%(revisions)s::bigint[], %(crcs)s::integer[], %(payloads)s::text[])
+ AS asked (revision, crc, payload)
  WHERE e.application = %(application)s AND e.stream = %(stream)s AND e.revision = asked.revision"""
 _REWRITTEN_AT_ONCE = 1000
+_OWNS = """SELECT pg_has_role(relowner, 'USAGE') FROM pg_catalog.pg_class
+ WHERE oid = 'holdfast.{table}'::regclass"""
 _LET_GO_IN = ("events", "objects")
 """The tables whose rows hold what people wrote."""
 
@@ -502,15 +509,15 @@ class PostgresqlBackend:
         reach: Callable[[str], None] | None = None,
     ) -> None:
         self.durability: Durability = durability
-        server_url = parse_url(url)
-        pool, server, store, format = open_pool(
-            server_url,
+        server_url, pool, server, store, format, tenant = open_pool(
+            parse_url(url),
             clock,
             durability=durability,
             create=create and not read_only,
             read_only=read_only,
         )
         self.server_url = server_url
+        self.tenant = tenant
         self.timeout_s = server_url.timeout_s
         self._clock = clock
         self._reach = reach
@@ -537,7 +544,7 @@ class PostgresqlBackend:
         if self._schema_format.number == 1 and any(map(has_meta, commits)):
             self._schema_format.upgrade()
         outcomes = write_parts(
-            batches(self._checkout.application, commits, self._clock), self._write
+            batches(self._checkout.lock_space, commits, self._clock), self._write
         )
         if outcomes:
             self._checkout.wake()
@@ -598,7 +605,7 @@ class PostgresqlBackend:
     ) -> list[Receipt | Refusal]:
         """Writes what is accepted of a batch, and learns why the rest is not."""
         if any(map(has_later_keys, batch.commits)):
-            parts = apart(self._checkout.application, batch)
+            parts = apart(self._checkout.lock_space, batch)
             outcomes = [self._write_alone(connection, part) for part in parts]
         else:
             outcomes = self._ask_each(connection, batch)
@@ -671,23 +678,30 @@ class PostgresqlBackend:
         return self._schema_format.read(ask)
 
     def rewrite(self, revisions: Mapping[str, Sequence[int]]) -> None:
-        self._checkout.pool.check_open()
-        for stream, named in revisions.items():
-            for start in range(0, len(named), _REWRITTEN_AT_ONCE):
-                self._rewrite(stream, named[start : start + _REWRITTEN_AT_ONCE])
+        self.shorten({name: dict.fromkeys(some, GONE) for name, some in revisions.items()})
 
-    def _rewrite(self, stream: str, revisions: Sequence[int]) -> None:
-        wanted = set(revisions)
-        records = self.read(stream, after=min(wanted) - 1, until=max(wanted))
-        crcs = {
-            record.revision: record_crc(replace(record, payload=GONE))
-            for record in records
-            if record.revision in wanted
-        }
-        assert len(crcs) == len(wanted), f"BUG: {stream!r} has no revisions {wanted - set(crcs)}"
+    def shorten(self, payloads: Mapping[str, Mapping[int, bytes]]) -> None:
+        self._checkout.pool.check_open()
+        for stream, named in payloads.items():
+            revisions = sorted(named)
+            for start in range(0, len(revisions), _REWRITTEN_AT_ONCE):
+                some = revisions[start : start + _REWRITTEN_AT_ONCE]
+                self._rewrite(stream, {revision: named[revision] for revision in some})
+
+    def _rewrite(self, stream: str, payloads: Mapping[int, bytes]) -> None:
+        records = self.read(stream, after=min(payloads) - 1, until=max(payloads))
+        found = [record for record in records if record.revision in payloads]
+        assert len(found) == len(payloads), f"BUG: {stream!r} lacks some of {sorted(payloads)}"
+        after = [
+            replace(record, payload=payloads[record.revision])
+            for record in found
+            if record.payload != GONE
+        ]
         values = {"application": self._checkout.application, "stream": stream}
-        more = {"gone": GONE.decode(), "revisions": list(crcs), "crcs": list(crcs.values())}
-        self._checkout.write(_REWRITE, {**values, **more})
+        values |= {"revisions": [record.revision for record in after]}
+        values |= {"crcs": [record_crc(record) for record in after]}
+        values |= {"payloads": [record.payload.decode() for record in after]}
+        self._checkout.write(_REWRITE, values)
 
     def purge(self, *, whole: bool = False) -> list[Leftover]:
         """Says where the server keeps old versions of rows; with `whole` it writes tables anew.
@@ -698,7 +712,7 @@ class PostgresqlBackend:
         left: list[Leftover] = []
         for table in _LET_GO_IN:
             statement = f"VACUUM FULL holdfast.{table}"
-            if whole:
+            if whole and self._owns(table):
                 self._checkout.write(statement, ())
             else:
                 shown = in_schema(statement, self.server_url.schema)
@@ -707,6 +721,11 @@ class PostgresqlBackend:
         remedy = "they go when the server has recycled them, and its archive and replicas theirs"
         left.append(Leftover("the server's write-ahead log", remedy))
         return left
+
+    def _owns(self, table: str) -> bool:
+        """Says whether this role may write a table anew: the server only warns one that may not."""
+        [(owns,)] = self._checkout.ask(_OWNS.format(table=table), {})
+        return owns
 
     def read_many(self, streams: Sequence[str], *, limit: int) -> list[list[Record]]:
         self._checkout.pool.check_open()
@@ -823,9 +842,13 @@ class PostgresqlBackend:
         marks = [Mark(*row[4:]) for row in rows if row[4] is not None]
         return MarksAtMoment(moment_of(newest, base, snapshot), Position(last), marks)
 
-    def side_tables(self, what: str) -> SideTables:
-        """Returns the place for tables that are derived from the log, under a name."""
-        return PostgresqlSide(self._checkout, what)
+    def side_tables(self, what: str) -> SideTables | None:
+        """Returns the place for tables that are derived from the log, under a name.
+
+        A tenant has none on the server: it may create nothing there, and the server tells every
+        role how many rows a table has.
+        """
+        return PostgresqlSide(self._checkout, what) if self.tenant is None else None
 
     def now_us(self, stream: str) -> int:
         [(now_us,)] = self._checkout.ask("SELECT holdfast.now_us()", {})

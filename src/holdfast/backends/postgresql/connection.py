@@ -23,6 +23,7 @@ from psycopg.pq import ExecStatus, PGconn, TransactionStatus
 from psycopg.waiting import Ready, Wait
 
 from holdfast.backends.connection_pool import Checkout, ConnectionPool, DeadlineError, unavailable
+from holdfast.backends.tenancy import check_tenant
 from holdfast.errors import (
     CorruptError,
     FormatError,
@@ -40,12 +41,14 @@ from holdfast.names import check_login, check_name, number, without, without_sec
 #     postgresql://user@host:5432/database?application=shop&schema=holdfast&timeout=30&pool=8
 #     postgresql://user@/database?host=/var/run/postgresql
 #
-# `application`, `schema`, `timeout` and `pool` are ours. Everything else is libpq's and goes there
-# as it is, with its environment variables and password files. A password is never part of what is
-# shown.
+# `application`, `tenant`, `schema`, `timeout` and `pool` are ours. Everything else is libpq's and
+# goes there as it is, with its environment variables and password files. A password is never part
+# of what is shown.
 
 
 SCHEMES = ("postgresql://", "postgres://")
+TENANTS = "holdfast_tenants"
+"""The schema of tenants, unless the URL names another."""
 APPLICATION_BYTES_MAX = 128
 _SECRETS = ("password", "sslpassword", "oauth_client_secret")
 _WHOLE_NUMBERS = {
@@ -69,13 +72,15 @@ class PostgresqlURL(Struct, frozen=True):
     schema: str = "holdfast"
     timeout_s: float = 30.0
     pool: int = 8
+    tenant: str = ""
+    locks: str = ""  # what the numbers of locks are made from; "": the application
 
     def hide(self, text: str) -> str:
         """Returns a message of libpq's or the server's without anything secret in it."""
         return without(self.secrets, text)
 
 
-def parse_url(url: str) -> PostgresqlURL:
+def parse_url(url: str, *, for_tenants: bool = False) -> PostgresqlURL:
     """Returns what the URL says, or raises UsageError without repeating a password."""
     ours: dict[str, str] = {}
     theirs: list[tuple[str, str]] = []
@@ -83,7 +88,7 @@ def parse_url(url: str) -> PostgresqlURL:
         parts = urlsplit(url)
         check_login(url, parts)
         for name, value in parse_qsl(parts.query, keep_blank_values=True):
-            if name in ("application", "schema", "timeout", "pool"):
+            if name in ("application", "tenant", "schema", "timeout", "pool"):
                 ours[name] = value
             else:
                 theirs.append((name, value))
@@ -103,14 +108,21 @@ def parse_url(url: str) -> PostgresqlURL:
     }
     given = [parameters[name] for name in _SECRETS if parameters.get(name)]
     secrets = {str(secret) for secret in given} | {quote(str(secret)) for secret in given}
+    is_tenant = for_tenants or "tenant" in ours
+    if is_tenant and "application" in ours:
+        raise UsageError(
+            f'"{without_secrets(url)}" names an application, and a tenant has one of its own',
+            hint="leave application= out of the URL",
+        )
     return PostgresqlURL(
         shown=without_secrets(url),
         parameters=parameters,
         secrets=tuple(sorted(secrets, key=len, reverse=True)),
         application=_application(ours.get("application", "default")),
-        schema=_schema(ours.get("schema", "holdfast")),
+        schema=_schema(ours.get("schema", TENANTS if is_tenant else "holdfast")),
         timeout_s=number(ours.get("timeout", "30"), "timeout", least=0.1, most=86_400),
         pool=int(number(ours.get("pool", "8"), "pool", least=1, most=1000)),
+        tenant=check_tenant(ours["tenant"]) if "tenant" in ours else "",
     )
 
 
@@ -432,6 +444,7 @@ class PostgresqlCheckout(Checkout[PostgresqlConnection]):
         super().__init__(pool, read_only=read_only)
         self.server_url = server_url
         self.application = server_url.application
+        self.lock_space = server_url.locks or server_url.application
         self.pool = pool
 
     def ask(self, statement: str, values: Values) -> list[Row]:

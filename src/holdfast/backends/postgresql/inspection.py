@@ -20,6 +20,9 @@ _LAG = """SELECT holdfast.newest(%(application)s), (SELECT count(*) FROM holdfas
   WHERE application = %(application)s AND position >= holdfast.horizon(%(application)s)),
  (SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)), 0)::float8
   FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid())"""
+# Names a database among all of all servers, however it was reached.
+DATABASE = """SELECT (SELECT system_identifier FROM pg_control_system())::text || '/' || oid::text
+ FROM pg_catalog.pg_database WHERE datname = current_database()"""
 _FIRST = """SELECT stream, first FROM holdfast.streams WHERE application = %(application)s
  AND stream > %(stream)s ORDER BY stream LIMIT %(limit)s"""
 _ORPHANS = """SELECT DISTINCT e.stream FROM holdfast.events e LEFT JOIN holdfast.streams s
@@ -65,7 +68,7 @@ class PostgresqlInspection:
 
     def describe(self) -> dict[str, Any]:
         [(position, waiting, oldest_s)] = self._ask(_LAG)
-        [(size,)] = self._ask(_SIZE)
+        [(size,)], [(database,)] = self._ask(_SIZE), self._ask(DATABASE)
         reports = self._server.reports()
         if waiting:
             reports.append(
@@ -76,6 +79,7 @@ class PostgresqlInspection:
             "place": self._checkout.server_url.shown,
             "application": self._checkout.application,
             "schema": self._checkout.server_url.schema,
+            "database": database,
             "format": self._schema_format.look(),
             "store": self._store,
             "durability": self._durability,

@@ -13,9 +13,10 @@ from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from time import monotonic
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.backends.postgresql.connection import (
     PostgresqlCheckout,
@@ -26,7 +27,9 @@ from holdfast.backends.postgresql.connection import (
     translate,
 )
 from holdfast.backends.postgresql.rows import lock_of
+from holdfast.backends.postgresql.tenant_entry import enter_tenant
 from holdfast.backends.protocol import Durability
+from holdfast.backends.tenancy import TenantRecord
 from holdfast.clock import Clock
 from holdfast.errors import CorruptError, FormatError, NotFoundError, UnavailableError, UsageError
 from holdfast.names import new_id
@@ -208,6 +211,17 @@ class PostgresqlServer(Struct, frozen=True):
         return found
 
 
+class OpenedStore(NamedTuple):
+    """What is known of a store when it is open: `server_url` names its application."""
+
+    server_url: PostgresqlURL
+    pool: PostgresqlPool
+    server: PostgresqlServer
+    store: str
+    format: int
+    tenant: TenantRecord | None
+
+
 def open_pool(
     server_url: PostgresqlURL,
     clock: Clock,
@@ -215,13 +229,18 @@ def open_pool(
     durability: Durability,
     create: bool,
     read_only: bool,
-) -> tuple[PostgresqlPool, PostgresqlServer, str, int]:
-    """Returns the pool of an open store, its server, the store's id, and the schema's format."""
+) -> OpenedStore:
+    """Opens a store; one of a tenant is made by the administrator, and never here."""
     pool = PostgresqlPool(server_url, writes=not read_only)
+    tenant = None
     try:
         connection = pool.connect(monotonic() + server_url.timeout_s)
         try:
             server = _server(connection, server_url, durability)
+            if server_url.tenant:
+                tenant, locks = enter_tenant(connection, server_url, read_only=read_only)
+                server_url = replace(server_url, application=tenant.id, locks=locks)
+                create = False
             schema, where = server_url.schema, server_url.shown
             format = prepare_schema(connection, schema, create=create, where=where)
             store = _store(connection, server_url, clock, create=create, read_only=read_only)
@@ -233,7 +252,7 @@ def open_pool(
         if ours is None:
             raise
         raise ours from None
-    return pool, server, store, format
+    return OpenedStore(server_url, pool, server, store, format, tenant)
 
 
 def _server(
@@ -269,6 +288,15 @@ def _server(
     return server
 
 
+def add_store(
+    connection: PostgresqlConnection, server_url: PostgresqlURL, application: str, clock: Clock
+) -> None:
+    """Begins the store of an application, if it has none."""
+    system = connection.ask(_SYSTEM)[0][0]
+    values = application, new_id(clock), FORMAT, system
+    connection.ask(in_schema(_ADD_STORE, server_url.schema), values)
+
+
 def _store(
     connection: PostgresqlConnection,
     server_url: PostgresqlURL,
@@ -288,8 +316,7 @@ def _store(
                 f'"{server_url.shown}"',
                 hint="check the URL, or create the store",
             )
-        system = connection.ask(_SYSTEM)[0][0]
-        ask(_ADD_STORE, (server_url.application, new_id(clock), FORMAT, system))
+        add_store(connection, server_url, server_url.application, clock)
         found = ask(_STORE, (server_url.application,))
     store, format, system = found[0]
     if isinstance(format, int) and format > FORMAT:

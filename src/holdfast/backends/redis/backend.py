@@ -56,6 +56,7 @@ from holdfast.backends.redis.encoding import (
 from holdfast.backends.redis.inspection import RedisInspection
 from holdfast.backends.redis.purging import rewrite_files
 from holdfast.backends.redis.server import FORMAT, RedisURL, opening, parse_url
+from holdfast.backends.redis.tenancy import enter_tenant
 from holdfast.clock import Clock
 from holdfast.errors import CorruptError, ExpiredError, FormatError, NotFoundError
 from holdfast.names import new_id
@@ -321,7 +322,10 @@ class RedisBackend:
         reach: Callable[[str], None] | None = None,
     ) -> None:
         self.durability: Durability = durability
-        self.server_url = parse_url(url)
+        self.server_url, self.tenant = parse_url(url), None
+        if self.server_url.tenant:
+            self.tenant = enter_tenant(self.server_url, read_only=read_only)
+            self.server_url = replace(self.server_url, application=self.tenant.id)
         self.timeout_s = self.server_url.timeout_s
         pool, store = open_pool(
             self.server_url, clock, durability=durability, create=create and not read_only
@@ -419,25 +423,29 @@ class RedisBackend:
                 raise self._checkout.pool.explained(missing(stream, expected, where))
 
     def rewrite(self, revisions: Mapping[str, Sequence[int]]) -> None:
+        self.shorten({name: dict.fromkeys(some, GONE) for name, some in revisions.items()})
+
+    def shorten(self, payloads: Mapping[str, Mapping[int, bytes]]) -> None:
         self._checkout.pool.check_open()
-        for stream, named in revisions.items():
+        for stream, named in payloads.items():
             self._rewrite(stream, named)
 
-    def _rewrite(self, stream: str, revisions: Sequence[int]) -> None:
-        wanted, keys = set(revisions), self._keys
+    def _rewrite(self, stream: str, payloads: Mapping[int, bytes]) -> None:
+        keys = self._keys
         named = keys.events(stream), keys.rewriting(stream)
         after, is_done = 0, False
         while not is_done:
             # A page is copied with what was appended since it was read: only the first so many.
             page = self.read(stream, after=after, limit=_PAGE)
-            crcs = [
-                (record.revision, record_crc(replace(record, payload=GONE)))
+            changed = [
+                replace(record, payload=payloads[record.revision])
                 for record in page
-                if record.revision in wanted
+                if record.revision in payloads and record.payload != GONE
             ]
+            rows = [(one.revision, record_crc(one), one.payload.decode()) for one in changed]
             most = max(len(page), 1)
             answer = self._checkout.write(
-                "rewrite", named, (stream, after, most, crcs, GONE.decode()), repeatable=False
+                "rewrite", named, (stream, after, most, rows), repeatable=False
             )
             after, is_done = int(answer[0]), bool(answer[1])
 

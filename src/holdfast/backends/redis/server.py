@@ -25,6 +25,7 @@ from redis import RedisError, connection
 from holdfast.backends.protocol import (
     Durability,
 )
+from holdfast.backends.tenancy import check_tenant
 from holdfast.errors import (
     UnavailableError,
     UsageError,
@@ -40,14 +41,14 @@ from holdfast.names import check_login, check_name, number, without, without_sec
 #     rediss://host:6380/0?ssl_ca_certs=/etc/ssl/redis.pem
 #     unix:///run/redis/redis.sock?db=0&application=shop
 #
-# `application`, `timeout` and `pool` are ours. The rest is redis-py's: what a text can say of a
-# connection, and of TLS where the scheme has it. A name that redis-py would reject later is refused
-# here. A password is never part of what is shown.
+# `application`, `tenant`, `timeout` and `pool` are ours. The rest is redis-py's: what a text can
+# say of a connection, and of TLS where the scheme has it. A name that redis-py would reject later
+# is refused here. A password is never part of what is shown.
 
 
 SCHEMES = ("redis://", "rediss://", "unix://")
 APPLICATION_BYTES_MAX = 128
-_OURS = ("application", "timeout", "pool")
+_OURS = ("application", "tenant", "timeout", "pool")
 _SECRETS = ("password", "ssl_password")
 _THEIRS = ("db", "username", "password", "client_name", "lib_name", "lib_version")
 _THEIR_TCP = ("socket_keepalive",)
@@ -79,6 +80,7 @@ class RedisURL(Struct, frozen=True):
     application: str = "default"
     timeout_s: float = 30.0
     pool: int = 8
+    tenant: str = ""
 
     def hide(self, text: str) -> str:
         """Returns a message of redis-py's or the server's without anything secret in it."""
@@ -108,6 +110,11 @@ def parse_url(url: str) -> RedisURL:
             f'"{without_secrets(url)}" is not a URL of a Redis server',
             hint='write it as "redis://host:6379/0" or "unix:///run/redis/redis.sock"',
         ) from None
+    if "tenant" in ours and "application" in ours:
+        raise UsageError(
+            f'"{without_secrets(url)}" names an application, and a tenant has one of its own',
+            hint="leave application= out of the URL",
+        )
     given = [str(parameters[name]) for name in _SECRETS if parameters.get(name)]
     secrets = {*given, *map(quote, given)}
     return RedisURL(
@@ -117,6 +124,7 @@ def parse_url(url: str) -> RedisURL:
         application=_application(ours.get("application", "default")),
         timeout_s=number(ours.get("timeout", "30"), "timeout", least=0.1, most=86_400),
         pool=int(number(ours.get("pool", "8"), "pool", least=1, most=1000)),
+        tenant=check_tenant(ours["tenant"]) if "tenant" in ours else "",
     )
 
 
@@ -300,7 +308,7 @@ class RedisServer(Struct, frozen=True):
         if self.waits(durability) and not self.has_waitaof:
             raise UsageError(
                 f'durability "full" was asked of "{where}", {self._shortcoming()}',
-                hint=f'{self._remedy()}, or open with durability="process"',
+                hint=f'{self._remedy(server_url)}, or open with durability="process"',
             )
 
     def _shortcoming(self) -> str:
@@ -310,7 +318,9 @@ class RedisServer(Struct, frozen=True):
             return f"whose appendfsync is {self.appendfsync}"
         return "whose no-appendfsync-on-rewrite is yes"
 
-    def _remedy(self) -> str:
+    def _remedy(self, server_url: RedisURL) -> str:
+        if self.appendfsync is None and server_url.tenant:
+            return "use a server from 7.2 up, on which each write is waited for"
         if self.appendfsync is None:
             return "allow CONFIG GET to this user"
         if self.appendfsync != "always":

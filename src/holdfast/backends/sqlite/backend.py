@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import cast
 
 import apsw
-from msgspec.structs import replace
 
 from holdfast.backends.gates import shut_gate
 from holdfast.backends.liveness import Workers
@@ -70,7 +69,6 @@ from holdfast.backends.sqlite.opening import (
     use_wal,
 )
 from holdfast.backends.sqlite.rows import (
-    CRC,
     ORDINAL,
     ORDINAL_MAX,
     POSITION,
@@ -85,9 +83,9 @@ from holdfast.backends.sqlite.rows import (
     corrupt_event,
     crc_of,
     decode,
-    encode,
     object_crc,
     prefix_end,
+    record_crc,
 )
 from holdfast.backends.sqlite.witness import Witness, find_loss, remedy
 from holdfast.clock import Clock
@@ -184,6 +182,8 @@ _BY_CHECKPOINT_NEW = """SELECT revision, checkpoint, time FROM events
 
 _REWRITE = "UPDATE events SET payload = ?, crc = ? WHERE ordinal = ?"
 _REWRITTEN_AT_ONCE = 500
+_READ_SOME = """SELECT * FROM events WHERE ordinal IN (SELECT value FROM json_each(?))
+ ORDER BY ordinal"""
 _ORDINALS = "SELECT revision, ordinal FROM events WHERE stream = ? AND revision BETWEEN ? AND ?"
 
 _REST = 64
@@ -192,20 +192,20 @@ _POLL_FIRST_S, _POLL_LAST_S = 0.001, 0.025
 
 
 def _in_order(
-    writer: SqliteWriter, revisions: Mapping[str, Sequence[int]]
-) -> list[tuple[str, int]]:
-    """Returns stream and revision of records in the order of their rows.
+    writer: SqliteWriter, revisions: Mapping[str, Iterable[int]]
+) -> list[tuple[int, str]]:
+    """Returns the ordinals of records, in order, each with the name of its stream.
 
     Scopes lie mixed: in any other order every page would be written, and logged, again and again.
     """
-    found: list[tuple[int, str, int]] = []
+    found: list[tuple[int, str]] = []
     for name, some in revisions.items():
         named = set(some)
         stream = find_stream(writer.execute, name)
         assert stream is not None, f"BUG: there is no stream {name!r} to rewrite"
         rows = writer.execute(_ORDINALS, (stream.id, min(named, default=1), max(named, default=0)))
-        found += [(row[1], name, row[0]) for row in rows.fetchall() if row[0] in named]
-    return [(name, revision) for _, name, revision in sorted(found)]
+        found += [(row[1], name) for row in rows.fetchall() if row[0] in named]
+    return sorted(found)
 
 
 class SqliteBackend:
@@ -287,26 +287,33 @@ class SqliteBackend:
     # --- letting go ---
 
     def rewrite(self, revisions: Mapping[str, Sequence[int]]) -> None:
+        self.shorten({name: dict.fromkeys(some, GONE) for name, some in revisions.items()})
+
+    def shorten(self, payloads: Mapping[str, Mapping[int, bytes]]) -> None:
         writer = self._checkout.writer
         with self._checkout.errors:
             overwrite_deleted(writer)
-            wanted = writer.transact(partial(_in_order, writer, revisions))
+            wanted = writer.transact(partial(_in_order, writer, payloads))
             # Not in one transaction: others write too, and the WAL holds each page once for each.
             for start in range(0, len(wanted), _REWRITTEN_AT_ONCE):
                 some = wanted[start : start + _REWRITTEN_AT_ONCE]
-                writer.transact(partial(self._rewrite, writer, some))
+                writer.transact(partial(self._rewrite, writer, some, payloads))
 
-    def _rewrite(self, writer: SqliteWriter, wanted: list[tuple[str, int]]) -> None:
-        known: dict[str, Stream | None] = {}
-        for name, revision in wanted:
-            if name not in known:
-                known[name] = find_stream(writer.execute, name)
-            stream = known[name]
-            assert stream is not None, f"BUG: there is no stream {name!r} to rewrite"
-            [row] = writer.execute(READ, (stream.id, revision - 1, revision, 1)).fetchall()
-            record = replace(decode(row, name, self._checkout.path), payload=GONE)
-            crc = encode(record, stream.id, row[ORDINAL], record.position)[CRC]
-            writer.execute(_REWRITE, (GONE, crc, row[ORDINAL]))
+    def _rewrite(
+        self,
+        writer: SqliteWriter,
+        wanted: list[tuple[int, str]],
+        payloads: Mapping[str, Mapping[int, bytes]],
+    ) -> None:
+        ordinals = f"[{','.join(str(ordinal) for ordinal, _ in wanted)}]"
+        rows = writer.execute(_READ_SOME, (ordinals,)).fetchall()
+        for row, (ordinal, name) in zip(rows, wanted, strict=True):
+            record = decode(row, name, self._checkout.path)
+            if record.payload == GONE:
+                continue
+            payload = payloads[name][record.revision]
+            crc = record_crc(record, ordinal, record.position, payload)
+            writer.execute(_REWRITE, (payload, crc, ordinal))
 
     def purge(self, *, whole: bool = False) -> list[Leftover]:
         """Empties the WAL, which still has the old pages, and with `whole` writes every page anew.
@@ -445,6 +452,9 @@ class SqliteBackend:
         with checkout.errors, checkout.reader.lock:
             execute = checkout.reader.execute
             rows: list[Row] = execute(READ_ALL, (after, ORDINAL_MAX, limit)).fetchall()
+            if rows and rows[-1][ORDINAL] <= after:
+                # A damaged tree can lead back: who reads on from there would never end.
+                raise apsw.CorruptError(f"rows after {after} are out of order")
             if rows and after:
                 # It may lie within the first commit, whose position is greater all the same.
                 rows = self._begun_before(rows[0], execute) + rows

@@ -46,7 +46,7 @@ READ_ROWS = """SELECT * FROM events WHERE ordinal > ? AND ordinal <= ?
 READ_STORE = "SELECT ordinal, time, type, subject, crc FROM events WHERE ordinal = 0"
 
 ORDINAL, POSITION, STREAM, REVISION = 0, 1, 2, 3
-CRC, LINK = 10, 11
+LINK = 11
 
 ORDINAL_MAX = (1 << 63) - 1
 
@@ -83,35 +83,36 @@ def store_row(store: str, made_us: int) -> Row:
     return *row, crc_of(*row)
 
 
+def record_crc(record: Record, ordinal: int, position: int, payload: bytes) -> int:
+    """Returns the checksum of the row that a record has with a payload, its own or another."""
+    envelope = (
+        f"{ordinal} {position} {record.stream} {record.revision} {record.time} {record.type} "
+        f"{record.actor} {record.key} {record.checkpoint} {record.subject} "
+    )
+    if record.meta is not None:
+        envelope = f"{envelope}{record.meta} "
+    crc = crc32(payload, crc32(record.link, crc32(envelope.encode())))
+    return crc - ((crc & 0x80000000) << 1)
+
+
 def encode(record: Record, stream_id: int, ordinal: int, position: int) -> Row:
     """Returns the bindings of INSERT, or of INSERT_META if the record has meta."""
-    stream, revision, time = record.stream, record.revision, record.time
-    type, actor, link, payload = record.type, record.actor, record.link, record.payload
-    key, checkpoint, subject = record.key, record.checkpoint, record.subject
-    envelope = (
-        f"{ordinal} {position} {stream} {revision} {time} {type} {actor} {key} {checkpoint} "
-        f"{subject} "
-    )
-    meta = record.meta
-    if meta is not None:
-        envelope = f"{envelope}{meta} "
-    crc = crc32(payload, crc32(link, crc32(envelope.encode())))
     row = (
         ordinal,
         None if position == ordinal else position,
         stream_id,
-        revision,
-        time,
-        type,
-        actor,
-        key,
-        checkpoint,
-        subject,
-        crc - ((crc & 0x80000000) << 1),
-        link,
-        payload,
+        record.revision,
+        record.time,
+        record.type,
+        record.actor,
+        record.key,
+        record.checkpoint,
+        record.subject,
+        record_crc(record, ordinal, position, record.payload),
+        record.link,
+        record.payload,
     )
-    return row if meta is None else (*row, meta)
+    return row if record.meta is None else (*row, record.meta)
 
 
 def decode(row: Row, stream: str, where: str) -> Record:

@@ -2,10 +2,13 @@
 
 frozen      Map, List, Lazy: what a reader is handed
 ops         Op: one recorded step, its form in an event's payload, and how ops make the next state
+batch       OpBatch: many events folded at once
 difference  diff, diff_ops, set_difference, changed_places, touched
+ends        when values end: folded with the ops, whatever the time is
 vector, trie    the persistent sequence and the persistent wide map below Map and List
 """
 
+from holdfast.core.tree.batch import OpBatch
 from holdfast.core.tree.difference import (
     Difference,
     changed_places,
@@ -13,6 +16,17 @@ from holdfast.core.tree.difference import (
     diff_ops,
     set_difference,
     touched,
+)
+from holdfast.core.tree.ends import (
+    Ends,
+    decode_ends,
+    encode_ends,
+    ended,
+    ends_ops,
+    fold_ends,
+    held_over,
+    lasting,
+    without,
 )
 from holdfast.core.tree.frozen import (
     EMPTY,
@@ -27,18 +41,20 @@ from holdfast.core.tree.frozen import (
     thaw,
 )
 from holdfast.core.tree.ops import (
+    UNTIL,
     Kind,
     Op,
-    OpBatch,
     append_op,
     apply,
     apply_op,
     decode_ops,
     decode_values,
     delete_op,
+    describe,
     encode_ops,
     get,
     increment_op,
+    level_of,
     locate,
     merge_op,
     missing_ops,
@@ -47,13 +63,16 @@ from holdfast.core.tree.ops import (
     reach,
     set_op,
     truncate_op,
+    until_op,
 )
 
 __all__ = [
     "EMPTY",
     "MISSING",
+    "UNTIL",
     "Blobs",
     "Difference",
+    "Ends",
     "Kind",
     "Lazy",
     "List",
@@ -65,16 +84,25 @@ __all__ = [
     "apply",
     "apply_op",
     "changed_places",
+    "decode_ends",
     "decode_ops",
     "decode_values",
     "delete_op",
+    "describe",
     "diff",
     "diff_ops",
+    "encode_ends",
     "encode_ops",
+    "ended",
+    "ends_ops",
+    "fold_ends",
     "footprint",
     "freeze",
     "get",
+    "held_over",
     "increment_op",
+    "lasting",
+    "level_of",
     "locate",
     "merge_op",
     "missing_ops",
@@ -86,4 +114,6 @@ __all__ = [
     "thaw",
     "touched",
     "truncate_op",
+    "until_op",
+    "without",
 ]

@@ -128,6 +128,11 @@ class Map(Thawable, Mapping[str, Any]):
         """Takes over `entries`, whose values are frozen; use `freeze` for anything else."""
         self._entries = {} if entries is None else entries
 
+    @property
+    def is_narrow(self) -> bool:
+        """Whether it has few keys, all of them entered: a walk over it costs little."""
+        return isinstance(self._entries, dict)
+
     def __getitem__(self, key: str) -> Any:
         entries = self._entries
         value = (entries if isinstance(entries, dict) else entries.leaf(key))[key]

@@ -9,6 +9,7 @@ A payload is an array of ops, `[[kind,path,value],…]`:
     ["increment","budget",-10]            a missing number counts as 0
     ["merge","customer",{"name":"Ada"}]   each key is set, the others stay; a missing map is made
     ["truncate","messages",3]             the first three items stay
+    ["until","token",1893456000000000]    what is there ends then (microseconds), or, with 0, lasts
 
 A path of one key is that string, any other an array of keys and list indexes; a key with lone
 surrogates is an object `{"$text":…}` in such an array. `[]` is the whole state. Values are encoded
@@ -18,7 +19,7 @@ as `codec` has it and are never decoded on the way: an op carries the bytes that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NoReturn, cast
+from typing import Any, Final, Literal, NoReturn, cast
 
 import msgspec
 from msgspec import Raw, Struct
@@ -29,7 +30,6 @@ from holdfast.core.tree.frozen import (
     EMPTY,
     MALFORMED,
     MISSING,
-    SHORT,
     Blobs,
     Lazy,
     List,
@@ -41,7 +41,10 @@ from holdfast.core.tree.frozen import (
 )
 from holdfast.errors import CorruptError, UsageError, ValueDomainError, show_value
 
-Kind = Literal["set", "delete", "append", "increment", "merge", "truncate"]
+Kind = Literal["set", "delete", "append", "increment", "merge", "truncate", "until"]
+
+UNTIL: Final = "until"
+"""The kind of op that gives a value an end. It changes no value (`ends.py`)."""
 
 NO_VALUE = Raw(b"")
 """The value of a delete."""
@@ -152,6 +155,11 @@ def truncate_op(path: UserPath, count: int) -> Op:
     return _op("truncate", place, b"%d" % count)
 
 
+def until_op(path: Path, end_us: int) -> Op:
+    """Returns the op that gives the value at a path an end; 0: it lasts."""
+    return _op(UNTIL, path, b"%d" % end_us)
+
+
 def raw_op(kind: Kind, path: Path, kept: Any) -> Op:
     """Returns an op for a value that is in a tree already, copying its bytes."""
     return _op(kind, path, dump(kept))
@@ -226,17 +234,19 @@ def _encode_op(op: Op) -> bytes:
 
 def decode_ops(payload: Encoded) -> tuple[Op, ...]:
     """Returns the ops of a payload, their values still encoded, or raises CorruptError."""
-    return _checked(_decoded(payload), payload)
+    return checked_ops(unchecked_ops(payload), payload)
 
 
-def _decoded(payload: Encoded) -> tuple[Op, ...]:
+def unchecked_ops(payload: Encoded) -> tuple[Op, ...]:
+    """Returns the ops of a payload as they are, for one that will have them checked."""
     try:
         return _decoder.decode(payload)
     except MALFORMED as error:
         return _decode_tagged(payload, error)
 
 
-def _checked(ops: tuple[Op, ...], payload: Encoded) -> tuple[Op, ...]:
+def checked_ops(ops: tuple[Op, ...], payload: Encoded) -> tuple[Op, ...]:
+    """Returns the ops of a payload, or raises CorruptError if one has what no op has."""
     if len(ops) == 1:
         op = ops[0]
         if type(op.path) is not str or not op.value or op.kind == "delete":
@@ -374,6 +384,10 @@ def apply_op(root: Map, op: Op, source: tuple[int, int] | None, blobs: Blobs | N
         if kind == "append" and type(kept := root._peek(key)) is List:
             return root._with_key(key, kept._with_item(enter(op.value, source, blobs)))
     path = op.keys
+    if op.kind == UNTIL:
+        if locate(root, path) is MISSING:
+            _refuse(op, "it is not there")
+        return root
     if not path:
         return _apply_to_root(root, op, blobs)
     if len(path) > DEPTH_MAX:
@@ -412,7 +426,7 @@ def _apply_to_root(root: Map, op: Op, blobs: Blobs | None) -> Map:
     if op.kind == "merge":
         return _merged(op, root, None, blobs)
     if op.kind == "set":
-        return Map(_level(op, blobs))
+        return Map(level_of(op, blobs))
     _refuse(op, f"the state is {_name(root)}")
 
 
@@ -446,7 +460,7 @@ def _merged(op: Op, kept: Any, source: tuple[int, int] | None, blobs: Blobs | No
     target = EMPTY if kept is MISSING else _force(kept)
     if type(target) is not Map:
         _refuse(op, f"it is {_name(target)}, not a mapping")
-    return target._with_keys(_level(op, blobs))
+    return target._with_keys(level_of(op, blobs))
 
 
 def _truncated(op: Op, kept: Any, source: tuple[int, int] | None, blobs: Blobs | None) -> List:
@@ -471,7 +485,8 @@ _NUMBERS = (int, float)
 _NO_ITEMS = List()
 
 
-def _level(op: Op, blobs: Blobs | None) -> dict[str, Any]:
+def level_of(op: Op, blobs: Blobs | None) -> dict[str, Any]:
+    """Returns the keys and values that an op with a mapping puts somewhere."""
     raw: Encoded = op.value
     reference = codec.parse_blob_ref(raw)
     if reference is not None and blobs is not None:
@@ -517,69 +532,3 @@ def _name(value: Any) -> str:
 
 def _refuse(op: Op, problem: str, hint: str | None = None) -> NoReturn:
     raise UsageError(f"cannot {op.kind} {describe(op.keys)}: {problem}", hint=hint)
-
-
-# --- run ------------------------------------------------------------------------------------------
-#
-# Many events folded into one state: states in between are not made.
-#
-# Most of a long log appends to lists of the state. Such items are gathered and appended together,
-# when the state is asked for or another op looks at their list; every other op is applied at once.
-
-
-class OpBatch:
-    """A state on its way through the ops of many events."""
-
-    def __init__(self, root: Map) -> None:
-        self._root = root
-        self._items: dict[str, list[Any]] = {}
-
-    def apply(self, ops: Iterable[Op], *, revision: int, blobs: Blobs | None) -> None:
-        """Does what `tree.apply` does. After an exception the run is of no more use."""
-        for index, op in enumerate(ops):
-            source = revision, index
-            key = op.path
-            if op.kind == "append" and type(key) is str:
-                items = self._items.get(key)
-                if items is None and type(self._root._peek(key)) is List:
-                    items = self._items[key] = []
-                if items is not None:
-                    items.append(enter(op.value, source, blobs))
-                    continue
-            if self._items:
-                self._settle(key)
-            self._root = apply_op(self._root, op, source, blobs)
-
-    def apply_payload(self, payload: bytes, revision: int, blobs: Blobs | None) -> None:
-        """Applies the ops of a payload."""
-        ops = _decoded(payload)
-        if len(ops) == 1:
-            # Nearly every event of a long log: one more item, of some length.
-            op = ops[0]
-            if op.kind == "append" and len(op.value) > SHORT and type(op.path) is str:
-                items = self._items.get(op.path)
-                if items is not None:
-                    items.append(Lazy(op.value, (revision, 0), None, blobs))
-                    return
-        self.apply(_checked(ops, payload), revision=revision, blobs=blobs)
-
-    def root(self) -> Map:
-        """Returns the state as it is now."""
-        for key in self._items:
-            self._append(key)
-        self._items = {}
-        return self._root
-
-    def _settle(self, path: str | tuple[str | int, ...]) -> None:
-        """Appends what the op at this path may look at."""
-        key = path if isinstance(path, str) else path[0] if path else None
-        if key is None:
-            self.root()
-        elif key in self._items:
-            self._append(str(key))
-            del self._items[str(key)]
-
-    def _append(self, key: str) -> None:
-        kept = self._root._peek(key)
-        assert type(kept) is List, f"BUG: {key!r} was a list, and is {type(kept).__name__}"
-        self._root = self._root._with_key(key, kept._with_items(self._items[key]))

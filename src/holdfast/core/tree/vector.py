@@ -10,13 +10,13 @@ into: a list of 100,000 references that came from a snapshot costs nothing until
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
 
 WIDTH = 32
-_BITS = 5
+BITS = 5
 _MASK = WIDTH - 1
 
 
@@ -31,6 +31,10 @@ class Source(Protocol):
         """Returns plain copies of the items with these indexes, without making the items."""
         ...
 
+    def spans(self, start: int, stop: int) -> Iterable[Any]:
+        """Returns which of the items with these indexes are in blocks (`item_copies.py`)."""
+        ...
+
     def is_same(self, other: Source, start: int, stop: int) -> bool:
         """Says whether both are known to have the same items there, if of the same stream."""
         ...
@@ -39,8 +43,8 @@ class Source(Protocol):
 class Node(Struct, eq=False):
     """A leaf of items (shift 0) or a branch of nodes.
 
-    `content` of an unread node and `memo`, which is for the code that walks the tree, are filled in
-    later, with what any thread would compute: readers need no lock.
+    `content` of an unread node and `memo` and `block`, which are for the code that walks the tree,
+    are filled in later, with what any thread would compute: readers need no lock.
     """
 
     content: tuple[Any, ...] | None
@@ -48,6 +52,7 @@ class Node(Struct, eq=False):
     start: int = 0
     stop: int = 0
     memo: Any = None
+    block: Any = None
 
     def load(self, shift: int) -> tuple[Any, ...]:
         """Returns the content, made from the source if it was not there."""
@@ -83,7 +88,7 @@ class Vector(Struct, eq=False):
         shift, node = self.shift, self.root
         while shift:
             node = (node.content or node.load(shift))[index >> shift & _MASK]
-            shift -= _BITS
+            shift -= BITS
         return (node.content or node.load(0))[index & _MASK]
 
     def append(self, item: Any) -> Vector:
@@ -127,11 +132,11 @@ class Vector(Struct, eq=False):
         shift, root = self.shift, self.root
         tail = self._leaf(filled).load(0)[: count - filled]
         if not filled:
-            return Vector(count, _BITS, EMPTY.root, tail)
+            return Vector(count, BITS, EMPTY.root, tail)
         root = _prune(root, shift, filled)
-        while shift > _BITS and len(root.load(shift)) == 1:
+        while shift > BITS and len(root.load(shift)) == 1:
             root = root.load(shift)[0]
-            shift -= _BITS
+            shift -= BITS
         return Vector(count, shift, root, tail)
 
     def slice(self, start: int, stop: int) -> list[Any]:
@@ -179,24 +184,24 @@ class Vector(Struct, eq=False):
         shift, node = self.shift, self.root
         while shift:
             node = node.load(shift)[index >> shift & _MASK]
-            shift -= _BITS
+            shift -= BITS
         return node
 
 
-EMPTY = Vector(0, _BITS, Node(()), ())
+EMPTY = Vector(0, BITS, Node(()), ())
 
 
 def from_items(items: Sequence[Any]) -> Vector:
     """Returns a vector of the items, built at once."""
     count = len(items)
     if count <= WIDTH:
-        return Vector(count, _BITS, EMPTY.root, tuple(items)) if count else EMPTY
+        return Vector(count, BITS, EMPTY.root, tuple(items)) if count else EMPTY
     filled = (count - 1) & ~_MASK
     nodes = [Node(tuple(items[i : i + WIDTH])) for i in range(0, filled, WIDTH)]
-    shift = _BITS
+    shift = BITS
     while len(nodes) > WIDTH:
         nodes = [Node(tuple(nodes[i : i + WIDTH])) for i in range(0, len(nodes), WIDTH)]
-        shift += _BITS
+        shift += BITS
     return Vector(count, shift, Node(tuple(nodes)), tuple(items[filled:]))
 
 
@@ -205,9 +210,9 @@ def from_source(source: Source, count: int) -> Vector:
     if not count:
         return EMPTY
     filled = (count - 1) & ~_MASK
-    shift = _BITS
+    shift = BITS
     while filled > WIDTH << shift:
-        shift += _BITS
+        shift += BITS
     root = Node(None, source, 0, filled) if filled else EMPTY.root
     return Vector(count, shift, root, source.items(filled, count))
 
@@ -232,13 +237,13 @@ def _whole_nodes(node: Node, shift: int) -> Iterator[Node]:
         yield node
     else:
         for child in node.content:
-            yield from _whole_nodes(child, shift - _BITS)
+            yield from _whole_nodes(child, shift - BITS)
 
 
 def _descend(vector: Vector, shift: int) -> Node:
     # A taller tree has all that the lower one can have in its first child.
     node = vector.root
-    for level in range(vector.shift, shift, -_BITS):
+    for level in range(vector.shift, shift, -BITS):
         node = node.load(level)[0]
     return node
 
@@ -252,7 +257,7 @@ def _changed_nodes(
     if shift:
         for child, (x, y) in enumerate(pairs):
             first = base + (child << shift)
-            yield from _changed_nodes(x, y, shift - _BITS, first, stop, is_same_stream)
+            yield from _changed_nodes(x, y, shift - BITS, first, stop, is_same_stream)
     else:
         for index, (x, y) in enumerate(pairs, base):
             if x is not y:
@@ -271,30 +276,30 @@ def _is_same_unread(a: Node, b: Node, is_same_stream: bool) -> bool:
 def _grow(shift: int, root: Node, filled: int, leaf: Node) -> tuple[int, Node]:
     """Returns shift and root of the tree with one more leaf; `filled` items are in it already."""
     if filled == WIDTH << shift:
-        return shift + _BITS, Node((root, _spine(shift, leaf)))
+        return shift + BITS, Node((root, _spine(shift, leaf)))
     return shift, _push(root, shift, filled, leaf)
 
 
 def _spine(shift: int, node: Node) -> Node:
-    for _ in range(0, shift, _BITS):
+    for _ in range(0, shift, BITS):
         node = Node((node,))
     return node
 
 
 def _push(node: Node, shift: int, filled: int, leaf: Node) -> Node:
     content = node.load(shift)
-    if shift == _BITS:
+    if shift == BITS:
         return Node((*content, leaf))
     place = filled >> shift & _MASK
     if place == len(content):
-        return Node((*content, _spine(shift - _BITS, leaf)))
-    return Node((*content[:place], _push(content[place], shift - _BITS, filled, leaf)))
+        return Node((*content, _spine(shift - BITS, leaf)))
+    return Node((*content[:place], _push(content[place], shift - BITS, filled, leaf)))
 
 
 def _set(node: Node, shift: int, index: int, item: Any) -> Node:
     content = list(node.load(shift))
     place = index >> shift & _MASK
-    content[place] = _set(content[place], shift - _BITS, index, item) if shift else item
+    content[place] = _set(content[place], shift - BITS, index, item) if shift else item
     return Node(tuple(content))
 
 
@@ -304,4 +309,4 @@ def _prune(node: Node, shift: int, filled: int) -> Node:
     whole, rest = divmod(filled, 1 << shift)
     if not rest:
         return Node(content[:whole])
-    return Node((*content[:whole], _prune(content[whole], shift - _BITS, rest)))
+    return Node((*content[:whole], _prune(content[whole], shift - BITS, rest)))

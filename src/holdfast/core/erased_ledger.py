@@ -1,0 +1,117 @@
+"""The ledger of what was erased, kept with the keys: older copies of a store do not have it (0075).
+
+`retention/log` tells which events lost their data, in the store itself. A backup from before knows
+nothing of that, and neither does an export. So what is erased is noted in the key store too, which
+is apart from both: of each event its stream, its revision and its link, which no other event has,
+the digest of its payload, and where it was cut, if only parts of it went. Nothing of what it said.
+
+Whoever restores, copies or imports asks it of every event (`Ledger.applied`), and the new store
+tells of what is missing there, as one does that has erased it itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from base64 import b64encode
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.backends.protocol import GONE, Leftover, Record
+from holdfast.core import codec
+from holdfast.core.keystore import KeepsLedger
+from holdfast.core.log import Log
+from holdfast.core.matching import Cut, Shortening, digest, shortened
+from holdfast.errors import HoldfastError
+
+_logger = logging.getLogger("holdfast.erasure")
+_EVENTS = 500
+
+
+class _Event(Struct, array_like=True, omit_defaults=True):
+    revision: int
+    link: str
+    digest: str
+    """That of the payload before; of one that had lost parts already, that of what was left."""
+    cuts: list[Cut] | None = None
+    """What was cut out of it; None if all of it went."""
+
+
+class _Entry(Struct):
+    stream: str
+    events: list[_Event]
+    holdfast: str = "erased"
+    format: int = 1
+
+
+def note(
+    log: Log,
+    stream: str,
+    records: Iterable[Record],
+    steps: Mapping[int, Shortening] | None = None,
+) -> Leftover | None:
+    """Notes that events of a stream are erased, before the first byte of them goes.
+
+    Returns what that means if it cannot be noted: it keeps nobody from erasing here.
+    """
+    events = [
+        _Event(
+            one.revision,
+            b64encode(one.link).decode(),
+            digest(one.payload),
+            None if steps is None else steps[one.revision].cuts,
+        )
+        for one in records
+    ]
+    keys = log.sealing.keys
+    problem = f"{keys!r} has no ledger"
+    if isinstance(keys, KeepsLedger):
+        try:
+            for start in range(0, len(events), _EVENTS):
+                keys.note(codec.encode_plain(_Entry(stream, events[start : start + _EVENTS])))
+            return None
+        except HoldfastError as error:
+            problem = error.message
+            _logger.warning("what was erased could not be noted with the keys: %s", problem)
+    return Leftover(
+        "backups and exports from before",
+        f"a restore of one brings it back: delete them ({problem})",
+    )
+
+
+class Ledger:
+    """What the key stores of some logs know to be erased, and what of it was met."""
+
+    def __init__(self, *logs: Log) -> None:
+        self._known: dict[tuple[str, int], list[_Event]] = {}
+        for log in logs:
+            keys = log.sealing.keys
+            entries = keys.noted() if isinstance(keys, KeepsLedger) else []
+            for raw in entries:
+                entry = msgspec.json.decode(raw, type=_Entry)
+                for event in entry.events:
+                    self._known.setdefault((entry.stream, event.revision), []).append(event)
+
+    def applied(self, record: Record) -> tuple[Record, bytes, tuple[Shortening, ...]] | None:
+        """Returns an event without what was erased of it, the digest of what it had, and the steps.
+
+        None if nothing of it was erased, or all that was is gone already.
+        """
+        events = self._known.get((record.stream, record.revision))
+        if events is None or record.payload == GONE:
+            return None
+        link = b64encode(record.link).decode()
+        mine = [event for event in events if event.link == link]
+        payload, steps = record.payload, list[Shortening]()
+        if any(event.cuts is None for event in mine):
+            payload = GONE
+        cut = {event.digest: event.cuts for event in mine if event.cuts}
+        while payload != GONE and (cuts := cut.get(was := digest(payload))) is not None:
+            payload = shortened(payload, cuts)
+            steps.append(Shortening(record.revision, was, digest(payload), cuts))
+        if payload == record.payload:
+            return None
+        return replace(record, payload=payload), sha256(record.payload).digest(), tuple(steps)

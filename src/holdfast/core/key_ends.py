@@ -1,0 +1,71 @@
+"""Values of a state that have ended: by whose clock, and the state without them (0073).
+
+The ends are part of the state, folded from events (`tree/ends.py`). What has ended is left out by
+whoever shows a state as it is now. An old revision shows what was there.
+
+The clock that judges a stream judges its values too: the server's, or this host's where there is no
+server. A server is asked once in a while, and its time goes on by the clock that counts from this
+host's boot, which nobody sets: so a read of a state with ends costs no round trip.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from holdfast.backends.protocol import Backend
+from holdfast.clock import Clock
+from holdfast.core import tree
+from holdfast.core.event import UNKNOWN, StreamState
+from holdfast.core.layers import Layer, register_layer
+
+ENDING = "state.ends"
+"""The index that has a mark for each stream whose values end, due when the first of them does."""
+register_layer(Layer(name="key ends", indexes=(ENDING,)))
+
+ASKED_US = 10_000_000
+"""So long a server's time is carried on by this host's clock."""
+_SHOWN_MAX = 4096
+
+
+class KeyEnds:
+    """What has ended in the states of one store."""
+
+    def __init__(self, backend: Backend, clock: Clock) -> None:
+        self._backend = backend
+        self._clock = clock
+        # A backend on a server says how long a call may take; one on this host has no such thing.
+        self._is_far = getattr(backend, "timeout_s", None) is not None
+        self._asked: tuple[int, int] | None = None  # a server's time, and the boot time of then
+        self._shown: dict[str, tuple[StreamState, int, int, StreamState]] = {}
+
+    def now_us(self, stream: str) -> int:
+        """Returns the time on the clock that judges a stream, as well as it is known here."""
+        if not self._is_far:
+            return self._backend.now_us(stream)
+        boot_us = self._clock.boot_us()
+        asked = self._asked
+        if asked is None or not 0 <= boot_us - asked[1] < ASKED_US:
+            asked = self._asked = self._backend.now_us(stream), boot_us
+        return asked[0] + boot_us - asked[1]
+
+    def shown(self, state: StreamState, stream: str) -> StreamState:
+        """Returns a state without the values that have ended; it is kept until the next one ends.
+
+        Asked only of a state that has ends.
+        """
+        if not state.ends or state.root is UNKNOWN:
+            return state
+        now_us = self.now_us(stream)
+        kept = self._shown.get(stream)
+        if kept is not None and kept[0] is state and kept[1] <= now_us < kept[2]:
+            return kept[3]
+        gone = tree.ended(state.ends, now_us)
+        left = [end_us for path, end_us in state.ends.items() if path and end_us > now_us]
+        shown = state
+        if gone:
+            ends = {path: end_us for path, end_us in state.ends.items() if end_us > now_us}
+            shown = replace(state, root=tree.without(state.root, gone), ends=ends)
+        if len(self._shown) >= _SHOWN_MAX:
+            self._shown.clear()
+        self._shown[stream] = state, now_us, min(left, default=1 << 63), shown
+        return shown

@@ -1,0 +1,187 @@
+"""The contract of a key store as a test suite: a key store passes it, or is not one.
+
+    class TestMine(KeyStoreContract):
+        def make(self, place):
+            return MyKeys(place)
+
+Each call of `make` with the same place is another handle on the same keys, in this process or in
+another one: the suite starts some, which load the test class from its file.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.keystore import KEY_BYTES, KeepsLedger, KeyStore, SubjectKey, is_pseudonym
+from holdfast.testing.child import MAKE_KEYS, NAMES, Child
+from holdfast.testing.trial import HOSTILE_NAMES
+
+PROCESSES = 2
+"""How many make the same keys at the same time."""
+
+
+class KeyStoreContract(ABC):
+    """What `holdfast.KeyStore` promises, on whatever keeps the keys."""
+
+    @abstractmethod
+    def make(self, place: Path) -> KeyStore:
+        """Returns a handle on the key store of `place`, an empty directory that is the test's."""
+
+    def stored(self, place: Path) -> Sequence[bytes]:
+        """Returns every stored byte, to be searched for keys that were destroyed.
+
+        Without an override it is the files below `place`; a server has others.
+        """
+        return [one.read_bytes() for one in sorted(place.rglob("*")) if one.is_file()]
+
+    def opened(self, place: Path) -> KeyStore:
+        """Returns another handle, which is closed after the test if it has a `close`."""
+        keys = self.make(place)
+        self._handles.append(keys)
+        return keys
+
+    @pytest.fixture(autouse=True)
+    def _closed(self) -> Iterator[None]:
+        self._handles: list[KeyStore] = []
+        yield
+        for one in self._handles:
+            getattr(one, "close", lambda: None)()
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Path:
+        """An empty directory."""
+        return tmp_path
+
+    @pytest.fixture
+    def keys(self, place: Path) -> KeyStore:
+        """A new key store."""
+        return self.opened(place)
+
+    # --- made and found ----------------------------------------------------------------------
+
+    def test_an_empty_key_store_has_nothing(self, keys: KeyStore) -> None:
+        """Whoever asks first gets an answer, not an error."""
+        assert isinstance(keys, KeyStore)
+        assert (keys.find("ada"), keys.get("nobody"), keys.subjects()) == (None, None, [])
+        assert (keys.has("nobody"), keys.is_erased("nobody")) == (False, False)
+
+    def test_a_key_is_made_once_and_found_by_name_and_id(self, keys: KeyStore, place: Path) -> None:
+        """Every handle has the same key for a name, and another one for another name."""
+        ada = keys.make("ada")
+        assert (ada.name, len(ada.key)) == ("ada", KEY_BYTES)
+        other = self.opened(place)
+        for one in (keys, other):
+            assert one.make("ada") == ada == one.find("ada") == one.get(ada.id)
+            assert one.has(ada.id)
+            assert not one.is_erased(ada.id)
+        bob = other.make("bob")
+        assert len({ada.id, bob.id}) == len({ada.key, bob.key}) == 2
+        assert keys.subjects() == sorted([ada, bob], key=lambda one: one.id)
+
+    def test_a_name_is_data(self, keys: KeyStore) -> None:
+        """No name becomes a path, a pattern or a statement; those that differ have own keys."""
+        names = HOSTILE_NAMES[::3]
+        made = {name: keys.make(name) for name in names}
+        assert {one.name for one in keys.subjects()} == set(names)
+        assert len({one.key for one in made.values()}) == len(names)
+        for name, key in made.items():
+            assert keys.find(name) == key
+        for id in ("", ".", "../secret", "%", "'; DROP TABLE keys; --", "secret", "newest"):
+            assert keys.get(id) is None
+            assert not keys.has(id)
+            assert not keys.is_erased(id)
+
+    def test_a_key_is_not_shown(self, keys: KeyStore) -> None:
+        """Neither a key nor its store tells the key to whoever prints it."""
+        ada = keys.make("ada")
+        shown = repr((ada, keys))
+        assert ada.key.hex() not in shown
+        assert repr(ada.key) not in shown
+
+    def test_of_processes_that_make_a_key_at_once_all_get_the_same(self, place: Path) -> None:
+        """Also where none was ever made: whatever a key store needs is made once, too."""
+        keys = self.opened(place)
+        with ExitStack() as stack:
+            children = [
+                stack.enter_context(Child(self, place, MAKE_KEYS)) for _ in range(PROCESSES)
+            ]
+            assert [child.hear() for child in children] == ["ready"] * PROCESSES
+            for child in children:
+                child.tell("go")
+            said = [child.hear() for child in children]
+        found = {one.name: [one.id, one.key.hex()] for one in keys.subjects()}
+        assert said == [[found[name] for name in NAMES]] * PROCESSES
+        assert len(found) == len(NAMES)
+
+    # --- erased ------------------------------------------------------------------------------
+
+    def test_a_destroyed_key_is_gone_and_its_id_is_kept(self, keys: KeyStore, place: Path) -> None:
+        """For every handle at once. Other keys stay, and the name is free for somebody new."""
+        ada, bob = keys.make("ada"), keys.make("bob")
+        other = self.opened(place)
+        assert other.has(ada.id)
+        keys.destroy(ada.id)
+        keys.destroy(ada.id)
+        for one in (keys, other, self.opened(place)):
+            assert (one.find("ada"), one.get(ada.id), one.has(ada.id)) == (None, None, False)
+            assert one.is_erased(ada.id)
+            assert not one.is_erased(bob.id)
+            assert one.subjects() == [bob]
+        again = other.make("ada")
+        assert again.id != ada.id
+        assert again.key != ada.key
+        assert keys.is_erased(ada.id)
+        assert keys.find("ada") == again
+
+    def test_an_id_without_a_key_can_be_erased(self, keys: KeyStore, place: Path) -> None:
+        """A store that was restored may name somebody whose key is not here."""
+        keys.make("bob")
+        keys.destroy("01arz3ndektsv4rrffq69g5fav")
+        assert self.opened(place).is_erased("01arz3ndektsv4rrffq69g5fav")
+        assert [one.name for one in keys.subjects()] == ["bob"]
+
+    def test_nothing_of_a_destroyed_key_is_in_the_stored_bytes(
+        self, keys: KeyStore, place: Path
+    ) -> None:
+        """Nor of its name. The keys around it are where they were."""
+        made = [keys.make(f"subject-{number}-of-many") for number in range(5)]
+        assert any(form in data for form in forms(made[2]) for data in self.stored(place))
+        keys.destroy(made[2].id)
+        data = self.stored(place)
+        for form in (*forms(made[2]), made[2].name.encode()):
+            assert not any(form in one for one in data), "it is still there"
+        assert any(form in one for form in forms(made[3]) for one in data)
+
+    def test_the_ledger_of_what_was_erased_is_kept(self, keys: KeyStore, place: Path) -> None:
+        """In the order in which it was noted, each entry once. A key store need not have one."""
+        ledger, other = keys, self.opened(place)
+        if not isinstance(ledger, KeepsLedger) or not isinstance(other, KeepsLedger):
+            return  # the receipt of an erasure says that older backups are not covered
+        entries = [b'{"of":"%d \\u00e9","records":[1,2]}' % number for number in range(3)]
+        assert ledger.noted() == []
+        for entry in (*entries, entries[0]):
+            ledger.note(entry)
+        assert other.noted() == ledger.noted() == entries
+        keys.make("ada")
+        assert [one.name for one in other.subjects()] == ["ada"]
+
+    # --- pseudonyms --------------------------------------------------------------------------
+
+    def test_pseudonyms_are_of_this_key_store(self, keys: KeyStore, place: Path) -> None:
+        """The same text gives the same one, before and after there are keys."""
+        name = keys.pseudonym("ada@example.org")
+        assert is_pseudonym(name)
+        keys.make("ada")
+        assert self.opened(place).pseudonym("ada@example.org") == name
+        assert keys.pseudonym("bob@example.org") != name
+
+
+def forms(key: SubjectKey) -> tuple[bytes, ...]:
+    """Returns a key as bytes, in base64 and in hexadecimal digits: a part is enough to find it."""
+    return key.key[:12], b64encode(key.key)[:16], key.key.hex().encode()[:24]

@@ -1,0 +1,457 @@
+"""T24: retain, compact, archive, back up and restore, killed at disk calls, beside others.
+
+A point is one of the five operations on one store. A process does it and is killed with SIGKILL
+before, within or behind a call that changes the disk. In `t24-files` and `t24-sqlite` chance
+chooses the call, three processes die one after the other, four others write all the while and one
+follows; in `…-every` it is each call in turn, and nobody is beside. Then the operation is done once
+more, to its end. Nothing that was written is missing, followers saw every event once and in order,
+`check` finds nothing, and what was asked for is done: no byte is left of what was let go of, the
+base has every state that was named, each scope is in the archive, and a restored store has the
+digest that the source had.
+
+In `t24-backup` four processes make 2,000 commits while backups are made and killed at random
+moments. Ten of the points, chosen by chance, are restored. The digest of each is compared with what
+the source held at that moment, which is worked out from the events of the source alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import holdfast
+from holdfast import RetentionPolicy, Store
+from holdfast import archive as archives
+from holdfast import backup as backups
+from holdfast.backends.protocol import GONE, START, MarksAtMoment
+from holdfast.backup import backup, points, restore
+from holdfast.core import retention
+from holdfast.core.check import content_of
+from holdfast.errors import HoldfastError
+from tests.canaries import Canaries
+from tests.crash import scale
+from tests.crash.children import Child
+from tests.crash.killers import HOWS, Countdown, Kill, options_for
+from tests.servers.kinds import KEPT, url_of
+from tests.torture.programme import Broken, Point, Programme
+
+OPERATIONS = ("retain", "compact", "archive", "backup", "restore")
+WRITERS = ("w0", "w1", "w2", "w3")
+COMMITS = 40
+DEATHS = 3
+OLD = 5
+AGED = "team/aged"
+FEW = [RetentionPolicy("team/aged", types=["state"], count=2)]
+NOW_S = 1e-6
+PATIENCE_S = 120.0
+CALLS = {
+    "files": {"retain": 170, "compact": 150, "archive": 560, "backup": 210, "restore": 210},
+    "sqlite": {"retain": 160, "compact": 100, "archive": 480, "backup": 60, "restore": 60},
+}
+"""How many calls change the disk in each operation, and a few more. They differ a little from run
+to run, and a point must always be the same one: beyond the last call nobody is killed.
+"""
+STEP = 787  # prime, so that every place is met
+
+Opens = Callable[[str], Store]
+
+
+class World:
+    """A store, what is beside it, and what an operation does and must have done."""
+
+    def __init__(self, backend: str, operation: str, place: Path) -> None:
+        self.backend = backend
+        self.operation = operation
+        self.place = place
+        self.url = url_of(backend, place, "store")
+        self.other = url_of(backend, place, "other")
+        self.folder = place / "backup"
+        self.canaries = Canaries()
+        self.wanted: dict[str, Any] = {}
+
+    # --- before ---
+
+    def prepare(self) -> None:
+        """Writes a past: old scopes, one that is compacted, and a point to restore."""
+        with holdfast.open(self.url) as hf:
+            for number in range(OLD):
+                self._write_old(hf, number)
+            aged = hf.scope(AGED)
+            for number in range(12):
+                aged.set("note", [number, "x" * 200])
+                aged.append("list", {"number": number})
+                if number % 4 == 0:
+                    aged.checkpoint(f"c{number}")
+            self.wanted = _states(hf)
+            if self.operation == "restore":
+                backup(hf, self.folder)
+            if self.operation == "retain":
+                for number in range(OLD):
+                    hf.conversation(f"old-{number}").remove()
+
+    def _write_old(self, hf: Store, number: int) -> None:
+        old = hf.conversation(f"old-{number}")
+        old.set("note", self.canaries.new(f"note {number}"))
+        old.say(f"{self.canaries.new(f'message {number}')} {'and so on ' * 100}")
+        old.set("large", f"{self.canaries.new(f'large {number}')} {'x' * 70_000}")
+
+    # --- the operation ---
+
+    def work(self, opens: Opens) -> None:
+        with opens(self.url) as hf:
+            match self.operation:
+                case "retain":
+                    hf.retain(grace_s=0, whole=True, wait_s=PATIENCE_S)
+                case "compact":
+                    hf.retain(policies=FEW, grace_s=0, wait_s=PATIENCE_S)
+                case "backup":
+                    backup(hf, self.folder)
+                case "archive":
+                    if self._is_left(hf):
+                        with opens(self.other) as old:
+                            archives.archive(hf, old, "conversation/old-*", older_than=NOW_S)
+                case _:
+                    with opens(self.other) as target:
+                        restore(self.folder, target)
+
+    def _is_left(self, hf: Store) -> bool:
+        return any(name.startswith("conversation/old-") for name in hf._scope_names())
+
+    def die(self, kill: Kill) -> None:
+        """Does it in a child, which is killed at a call."""
+
+        def live(_pipe: int, _stop: int) -> None:
+            scale.make_small()
+            countdown = Countdown(kill)
+            options = options_for(self.backend, countdown)
+            sound_open = backups.open_store
+
+            def open_counted(url: Any, **given: Any) -> Store:
+                is_files = not str(url).startswith("sqlite:")
+                return sound_open(url, **given, **(options if is_files else {}))
+
+            backups.open_store = open_counted
+            self.work(lambda url: holdfast.open(url, **options))
+
+        child = Child(live)
+        child.end()
+        if child.trouble is not None:
+            raise Broken(f"{self}: to be killed {kill}: {child.trouble}")
+
+    # --- after ---
+
+    def judge(self) -> None:
+        """Does the operation to its end, and raises unless all is as it should be."""
+        self.work(holdfast.open)
+        with holdfast.open(self.url) as hf:
+            getattr(self, f"_judge_{self.operation}")(hf)
+            self._check(hf, "the store")
+
+    def _check(self, hf: Store, what: str) -> None:
+        findings = [one for one in hf.check().findings if not one.harmless]
+        self.expect(findings == [], f"{what} is damaged: {findings[:3]}")
+
+    def expect(self, holds: bool, otherwise: str) -> None:
+        if not holds:
+            raise Broken(f"{self}: {otherwise}")
+
+    def _judge_retain(self, hf: Store) -> None:
+        found = self.canaries.found_below(self.place)
+        self.expect(found == {}, f"stored bytes still have {found}")
+        self.expect(hf.retain(grace_s=0).scopes == [], "there is something left to let go of")
+
+    def _judge_compact(self, hf: Store) -> None:
+        self.expect(_states(hf) == self.wanted, f"{_states(hf)} is not {self.wanted}"[:900])
+        records = hf._log.read(AGED, after=0)
+        gone = [one.revision for one in records if one.payload == GONE]
+        self.expect(len(gone) >= 11, f"only {gone} of the old changes went")
+
+    def _judge_archive(self, hf: Store) -> None:
+        self.expect(not self._is_left(hf), "a scope was not archived")
+        with holdfast.open(self.other) as old:
+            there = _states(old)
+            wanted = {name: one for name, one in self.wanted.items() if name in there}
+            self.expect(len(there) == OLD and there == wanted, "an archived scope differs")
+            self._check(old, "the archive")
+
+    def _judge_backup(self, hf: Store) -> None:
+        found = points(self.folder)
+        content = content_of(hf._log)
+        self.expect(found[-1].digest == content.digest, "the last point is not what is there")
+        for point in found:
+            self.expect(point.digest == digest_at(hf, point), f"{point.name} is no moment of it")
+        with holdfast.open("memory:") as target:
+            restore(self.folder, target)
+            self.expect(_states(target) == _states(hf), "restored states differ")
+
+    def _judge_restore(self, hf: Store) -> None:
+        [point] = points(self.folder)
+        with holdfast.open(self.other) as target:
+            self.expect(content_of(target._log).digest == point.digest, "another digest")
+            self.expect(_states(target) == self.wanted, "restored states differ")
+            self._check(target, "the restored store")
+
+    def __str__(self) -> str:
+        return f"{self.operation} on {self.backend}"
+
+
+def _states(hf: Store) -> dict[str, Any]:
+    """Returns the state of each scope that is there, and of one at its checkpoints."""
+    found: dict[str, Any] = {}
+    for scope in hf.scopes(limit=None):
+        if scope.name.startswith(("conversation/old-", AGED)):
+            found[scope.name] = scope.to_dict()
+    if AGED in found:
+        named = [one.name for one in hf.scope(AGED).checkpoints()]
+        found["at"] = {name: hf.scope(AGED).at(name).to_dict() for name in named}
+    return found
+
+
+def digest_at(hf: Store, point: backups.Point) -> str:
+    """Returns the digest that the source had at a point, from its events alone."""
+    heads: dict[str, tuple[int, bytes]] = {}
+    after = START
+    while page := hf._log.read_all(after=after, limit=500):
+        for record in page:
+            if record.position <= point.sources[0]:
+                heads[record.stream] = record.revision, record.link
+        after = page[-1].position
+    digest = sha256()
+    for name, (revision, link) in sorted(heads.items()):
+        digest.update(f"{len(name)}:{name} {revision} {link.hex()}\n".encode())
+    return digest.hexdigest()
+
+
+# --- beside it ------------------------------------------------------------------------------------
+
+
+def write_in_step(url: str, name: str, count: int) -> None:
+    """Appends numbers, each with a mark that says how many there are: in one commit, always."""
+    with holdfast.open(url) as hf:
+        scope = hf.team(name)
+        for n in range(1, count + 1):
+            with hf.commit() as tx:
+                tx.scope(scope).append("log", n)
+                tx.mark("written", name, due=n)
+
+
+def follow(url: str) -> None:
+    """Follows the whole store to its end: every event of every stream, once and in order."""
+    seen: dict[str, int] = {}
+    with holdfast.open(url) as hf:
+        for event in hf.follow_events(timeout_s=PATIENCE_S):
+            known = seen.get(event.stream, 0)
+            assert event.revision == known + 1, f"{event.stream}@{event.revision} after {known}"
+            seen[event.stream] = event.revision
+            if event.stream == "team/end":
+                return
+    raise AssertionError("the last event did not come")
+
+
+def judge_writers(hf: Store, count: int, what: object) -> None:
+    due = {mark.key: mark.due for mark in hf.marks("written")}
+    logs = {name: list(hf.team(name).get("log", [])) for name in WRITERS}
+    if due != dict.fromkeys(WRITERS, count) or any(
+        log != list(range(1, count + 1)) for log in logs.values()
+    ):
+        raise Broken(f"{what}: what was written is not there: {due}, {logs!r:.300}")
+
+
+@contextmanager
+def company(url: str, count: int) -> Generator[list[Child]]:
+    """Has four processes write and one follow; at the end all of them have done their work."""
+    with ExitStack() as ended:
+        follower = Child(lambda _p, _s: follow(url))
+        writers = [Child(lambda _p, _s, n=n: write_in_step(url, n, count)) for n in WRITERS]
+        for child in (follower, *writers):
+            ended.callback(child.kill)
+        yield writers
+        for writer in writers:
+            if writer.end() or writer.trouble:
+                raise Broken(f"a writer failed: {writer.trouble}")
+        with holdfast.open(url) as hf:
+            hf.team("end").set("n", 1)
+        if follower.end() or follower.trouble:
+            raise Broken(f"the follower failed: {follower.trouble}")
+
+
+# --- trials ---------------------------------------------------------------------------------------
+
+
+def trial(backend: str, point: Point) -> int:
+    """Three deaths at calls that chance chooses, beside writers and a follower."""
+    with PLANTS[point.plant]():
+        chance = point.random
+        world = World(backend, OPERATIONS[point.number % len(OPERATIONS)], point.place)
+        calls = CALLS[backend][world.operation]
+        world.prepare()
+        with judged(world):
+            with company(world.url, COMMITS):
+                for _ in range(DEATHS):
+                    world.die(Kill(chance.randint(1, calls), chance.choice(HOWS)))
+            world.judge()
+            with holdfast.open(world.url) as hf:
+                judge_writers(hf, COMMITS, world)
+        return DEATHS
+
+
+def trial_of_each(backend: str, point: Point) -> int:
+    """The nth call of all operations, one after the other; 0 when there are no more."""
+    with PLANTS[point.plant]():
+        places = [(one, nth) for one, last in CALLS[backend].items() for nth in range(1, last + 1)]
+        if point.number >= len(places):
+            return 0
+        # Neighbours are far apart: a share of them is spread over everything.
+        operation, nth = places[point.number * STEP % len(places)]
+        world = World(backend, operation, point.place)
+        world.prepare()
+        with judged(world):
+            world.die(Kill(nth, HOWS[point.number % len(HOWS)]))
+            world.judge()
+        return 1
+
+
+@contextmanager
+def judged(world: World) -> Generator[None]:
+    try:
+        yield
+    except HoldfastError as error:
+        raise Broken(f"{world}: {error!r}") from error
+
+
+def back_up(url: str, folder: Path) -> None:
+    with holdfast.open(url) as hf:
+        while True:
+            backup(hf, folder)
+
+
+def trial_of_backups(point: Point) -> int:
+    """2,000 commits by four processes, while backups are made and killed at random moments."""
+    with PLANTS[point.plant]():
+        chance = point.random
+        backend = KEPT[point.number % len(KEPT)]
+        count = 500 if backend in ("files", "sqlite") else 125
+        url, folder = url_of(backend, point.place, "store"), point.place / "backup"
+        holdfast.open(url).close()
+        with company(url, count) as writers:
+            while not all(writer.is_at_end for writer in writers):
+                maker = Child(lambda _p, _s: back_up(url, folder))
+                maker.hear_for(0.05 + chance.random() * 0.6)
+                maker.kill()
+                if maker.trouble:
+                    raise Broken(f"a backup on {backend} failed: {maker.trouble}")
+                for writer in writers:
+                    writer.hear(0)
+        with holdfast.open(url) as hf:
+            backup(hf, folder)
+            judge_writers(hf, count, backend)
+            found = points(folder)
+            for one in chance.sample(found[:-1], min(9, len(found) - 1)) + found[-1:]:
+                _judge_point(hf, folder, one, backend, chance)
+            return len(found)
+
+
+def _judge_point(
+    hf: Store, folder: Path, point: backups.Point, backend: str, chance: Random
+) -> None:
+    with holdfast.open("memory:") as target:
+        digest = restore(folder, target, at=point.name).digest
+        if backend != "postgresql" and digest != digest_at(hf, point):
+            raise Broken(f"{point.name} on {backend} is not what the source held then")
+        due = {mark.key: mark.due for mark in target.marks("written")}
+        logs = {name: list(target.team(name).get("log", [])) for name in WRITERS}
+        lengths = {name: len(log) for name, log in logs.items() if log}
+        if lengths != due or any(log != list(range(1, len(log) + 1)) for log in logs.values()):
+            raise Broken(f"{point.name} on {backend} is of no one moment: {lengths}, {due}")
+
+
+# --- faults ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _replaced(where: Any, name: str, fault: Any) -> Generator[None]:
+    sound = getattr(where, name)
+    setattr(where, name, fault)
+    try:
+        yield
+    finally:
+        setattr(where, name, sound)
+
+
+def rewritten_untold() -> Any:
+    """What goes is rewritten before it is told."""
+    commit = retention.Retainer._commit
+
+    def late(self: Any, new_events: Any, marks: Any = (), lease: Any = None) -> None:
+        for one in new_events:
+            if one.type == retention.LET_GO:
+                said = retention.codec.decode_as(one.payload, retention._LetGo)
+                records = self._log.read(said.scope, after=0)
+                named = [record.revision for record in records if record.type == "changed"]
+                self._log._backend.rewrite({said.scope: named[:1]})
+        commit(self, new_events, marks, lease)
+
+    return _replaced(retention.Retainer, "_commit", late)
+
+
+def marks_of_another_moment() -> Any:
+    """Marks are read after the moment that they are said to be of."""
+
+    def later(part: Any) -> MarksAtMoment:
+        moment = part.moment()
+        found = holdfast.backends.protocol.marks_at_moment(part)
+        return MarksAtMoment(moment, moment.position, found.marks, exact=True)
+
+    return _replaced(backups, "marks_at_moment", later)
+
+
+@contextmanager
+def _nothing() -> Generator[None]:
+    yield
+
+
+PLANTS: dict[str, Callable[[], Any]] = {
+    "": _nothing,
+    "rewritten-untold": rewritten_untold,
+    "marks-of-another-moment": marks_of_another_moment,
+}
+
+PROGRAMMES: tuple[Programme, ...] = (
+    *(
+        Programme(
+            f"t24-{backend}",
+            "letting go and backing up, killed beside writers, harms nothing and is finished",
+            lambda point, backend=backend: trial(backend, point),
+            share=40,
+            points=1_000,
+            parts=2,
+            turns=40,
+        )
+        for backend in ("files", "sqlite")
+    ),
+    *(
+        Programme(
+            f"t24-{backend}-every",
+            "the same, killed at every call that changes the disk",
+            lambda point, backend=backend: trial_of_each(backend, point),
+            share=300,
+            parts=3,
+            turns=75,
+            plants={"rewritten-untold": 60},
+        )
+        for backend in ("files", "sqlite")
+    ),
+    Programme(
+        "t24-backup",
+        "backups during 2,000 commits, killed and gone on with, are moments of the source",
+        trial_of_backups,
+        share=12,
+        points=200,
+        turns=12,
+        plants={"marks-of-another-moment": 4},
+    ),
+)
