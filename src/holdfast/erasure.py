@@ -25,7 +25,7 @@ from typing import Any
 from msgspec import Struct
 
 from holdfast.backends.protocol import Leftover
-from holdfast.core import cutting, tree
+from holdfast.core import cutting, erased_ledger, tree
 from holdfast.core.commit import Cleared, Mark, ProposedCommit, StreamWrite, changed
 from holdfast.core.event import from_datetime, to_datetime
 from holdfast.core.keystore import SubjectKey
@@ -38,7 +38,7 @@ from holdfast.core.layers import (
 )
 from holdfast.core.log import NO_LIMIT
 from holdfast.core.matching import Match
-from holdfast.core.retention import SHORTENING, Retainer, told_shortened
+from holdfast.core.retention import SHORTENING, Purge, Retainer, told_shortened
 from holdfast.core.sealing import ERASING, PREFIX
 from holdfast.errors import ConflictError, ErasedError, HeldError, NotFoundError, UsageError
 from holdfast.names import Levels
@@ -261,7 +261,7 @@ class Erasure:
         ]
         now = to_datetime(self._log.clock.now_us())
         receipt = ErasureReceipt("", now, scopes, done.blobs, done.left, BEYOND_UNSEALED)
-        self._retainer.tell_erased(_said(receipt))
+        self._retainer.tell_erased(_said(receipt, done.purged))
         return receipt
 
     def is_pending(self) -> bool:
@@ -290,7 +290,7 @@ class Erasure:
         match = Match(text, ignore_case=ignore_case, names=log.streams())
         looked = cutting.look(log, match, scope=scope)
         self._check_may_be_cut(looked)
-        rows, blobs, left = list[ErasedScope](), 0, dict[str, Leftover]()
+        rows, blobs, left, purged = list[ErasedScope](), 0, dict[str, Leftover](), 0
         position, kept, is_sealed = looked.position, cutting.kept(looked), looked.is_sealed
         for _ in range(cutting.LOOKS_MAX):
             if not looked.found:
@@ -300,7 +300,7 @@ class Erasure:
                 break
             cutting.change_states(log, match, looked, self._is_open)
             done = cutting.cut(self._retainer, looked, wait_s=wait_s)
-            blobs += done.blobs
+            blobs, purged = blobs + done.blobs, done.purged
             left |= {one.where: one for one in done.left}
             rows += _cut_rows(looked, "pending" if done.left else "anonymised")
             # What was written meanwhile, by who had read it before.
@@ -314,7 +314,7 @@ class Erasure:
             "", now, rows, blobs, [*left.values()], beyond, int(position), dry_run
         )
         if not dry_run:
-            self._retainer.tell_erased(_said(receipt))
+            self._retainer.tell_erased(_said(receipt, purged, "anonymised"))
         return receipt
 
     def _check_may_be_cut(self, looked: cutting.Looked) -> None:
@@ -349,7 +349,7 @@ class Erasure:
         now = to_datetime(self._log.clock.now_us())
         beyond = (*BEYOND_UNSEALED, BEYOND_UNFINISHED)
         receipt = ErasureReceipt("", now, rows, done.blobs, done.left, beyond)
-        self._retainer.tell_erased(_said(receipt))
+        self._retainer.tell_erased(_said(receipt, done.purged, "anonymised"))
         return receipt
 
     def _marks(self) -> list[Mark]:
@@ -444,26 +444,56 @@ class Erasure:
             scopes.append(ErasedScope(stream, outcome, events, size, revisions))
         now_us = self._log.clock.now_us()
         receipt = ErasureReceipt(id, to_datetime(now_us), scopes, done.blobs, done.left)
-        said = _said(receipt)
+        said = _said(receipt, done.purged)
         for about in self._by_place(self._about(id)):
             payload = changed([tree.set_op("erased", said)])
             writes = tuple(StreamWrite(stream, (payload,)) for stream in about)
             self._log.commit(ProposedCommit(writes, marks=(Cleared(ERASING, id),)))
         return receipt
 
-    def receipts(self) -> list[dict[str, object]]:
-        """Returns what every erasure has said, by the id of its subject."""
-        found: dict[str, dict[str, object]] = {}
+    def receipts(self) -> list[dict[str, Any]]:
+        """Returns what every erasure has said, by the id of its subject, and is still so."""
+        found: dict[str, dict[str, Any]] = {}
         for stream in self._log.streams(prefix=PREFIX):
             said = self._log.newest(stream).root.get("erased")
             if said is not None:
                 id = stream.rpartition("/")[2]
                 found[id] = {"subject": id, **tree.thaw(said)}
-        return [*found.values(), *self._retainer.erased()]
+        receipts = [*found.values(), *self._retainer.erased()]
+        purges = self._retainer.purges() if any(one["left"] for one in receipts) else []
+        return [_as_it_is_now(one, purges) for one in receipts]
 
 
-def _said(receipt: ErasureReceipt) -> dict[str, Any]:
-    """Returns a receipt as it is stored."""
+def _as_it_is_now(receipt: dict[str, Any], purges: Sequence[Purge]) -> dict[str, Any]:
+    """Returns a stored receipt with what is left of what it says is left.
+
+    The first purge that leaves nothing ends it, whatever comes later. Until then, one that did all
+    that it can says what is left, or else the newest one. What is outside of the store stays.
+    """
+    purged: int | None = receipt.pop("purged", None)
+    ends_as = receipt.pop("ends_as", "anonymised" if receipt.get("position") else "deleted")
+    if purged is None:  # by an older holdfast: only the time tells which came later
+        later = [one for one in purges if one.time > receipt["at"]]
+    else:
+        later = [one for one in purges if one.revision > purged]
+    if not receipt["left"] or not later:
+        return receipt
+    at_end = next((one for one in later if not one.left), None)
+    whole = [one for one in later if one.whole]
+    now = at_end or (whole or later)[-1]
+    left = [[one.where, one.remedy] for one in now.left]
+    left += [one for one in receipt["left"] if one[0] == erased_ledger.BEFORE]
+    if left:
+        return {**receipt, "left": left}
+    scopes = [
+        [name, ends_as if outcome == "pending" else outcome, *more]
+        for name, outcome, *more in receipt["scopes"]
+    ]
+    return {**receipt, "scopes": scopes, "left": []}
+
+
+def _said(receipt: ErasureReceipt, purged: int, ends_as: str = "deleted") -> dict[str, Any]:
+    """Returns a receipt as it is stored: with `Retention.purged`, and what comes after pending."""
     said: dict[str, Any] = {
         "at": from_datetime(receipt.erased_at),
         "scopes": [
@@ -472,6 +502,8 @@ def _said(receipt: ErasureReceipt) -> dict[str, Any]:
         ],
         "blobs": receipt.blobs,
         "left": [[one.where, one.remedy] for one in receipt.left],
+        "purged": purged,
+        "ends_as": ends_as,
     }
     if receipt.subject:
         return said
