@@ -24,10 +24,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.backends.protocol import Leftover
-from holdfast.core import cutting, erased_ledger, tree
+from holdfast.backends.protocol import GONE, Leftover
+from holdfast.core import codec, cutting, erased_ledger, tree
 from holdfast.core.commit import Cleared, Mark, ProposedCommit, StreamWrite, changed
-from holdfast.core.event import from_datetime, to_datetime
+from holdfast.core.event import Event, from_datetime, to_datetime
 from holdfast.core.keystore import SubjectKey
 from holdfast.core.layers import (
     copies_of,
@@ -40,13 +40,21 @@ from holdfast.core.log import NO_LIMIT
 from holdfast.core.matching import Match
 from holdfast.core.retention import SHORTENING, Purge, Retainer, told_shortened
 from holdfast.core.sealing import ERASING, PREFIX
-from holdfast.errors import ConflictError, ErasedError, HeldError, NotFoundError, UsageError
+from holdfast.errors import (
+    ConflictError,
+    ErasedError,
+    HeldError,
+    KeyMissingError,
+    NotFoundError,
+    UsageError,
+)
 from holdfast.names import Levels
 from holdfast.record import removal
 from holdfast.record.context import RecordContext
 
 RETRIES = 100
 STREAMS_PER_COMMIT = 200
+EVENTS_PER_READ = 500
 BEYOND = (
     "backups, copies and exports that were made before hold sealed bytes: nothing opens them, "
     "because the key is destroyed; delete them if they must go too",
@@ -125,12 +133,28 @@ class ErasureReceipt(Struct, frozen=True):
 
 
 class Subject(Struct, frozen=True):
-    """Somebody whose data is sealed: the name it was given, its id, its scopes, who holds it."""
+    """Somebody whose data is sealed: the name it was given, its id, its scopes, who holds it.
+
+    If the key is missing (and was not destroyed on purpose), nobody knows the name: it is empty.
+    """
 
     name: str
     id: str
     scopes: list[str]
     hold: str | None = None
+    is_key_missing: bool = False
+
+
+class HeldEvent(Struct, frozen=True):
+    """What one event has of a subject, opened.
+
+    Of a scope that is the subject's own, `event` has all of it, with large values in their places;
+    of any other only the `values` that were sealed for the subject: the rest is other people's.
+    """
+
+    event: Event
+    values: list[Any]
+    is_own: bool
 
 
 class Erasure:
@@ -145,18 +169,60 @@ class Erasure:
     # --- who there is ------------------------------------------------------------------------
 
     def subjects(self) -> list[Subject]:
-        """Returns the subjects whose keys are there and that have data in this store, by name."""
+        """Returns the subjects that have data in this store and were not erased, by name."""
+        keys = {key.id: key for key in self._log.sealing.keys.subjects()}
         found: list[Subject] = []
-        for key in self._log.sealing.keys.subjects():
-            scopes = self._streams(key.id)
-            if scopes:
-                found.append(Subject(key.name, key.id, scopes, self._held(key.id)))
-        return sorted(found, key=lambda one: one.name)
+        for id, scopes in self._known().items():
+            key = keys.get(id)
+            if key is not None:
+                found.append(Subject(key.name, id, scopes, self._held(id)))
+            elif not self._log.sealing.keys.is_erased(id):
+                found.append(Subject("", id, scopes, self._held(id), is_key_missing=True))
+        return sorted(found, key=lambda one: (one.name, one.id))
 
     def subject(self, name: str) -> Subject:
         """Returns one of them by its name; raises NotFoundError."""
         key = self._key(name)
         return Subject(key.name, key.id, self._streams(key.id), self._held(key.id))
+
+    def held_of(self, name: str) -> tuple[Subject, list[HeldEvent]]:
+        """Returns a subject by its name, and all that the store has of it, opened."""
+        subject = self.subject(name)
+        return subject, [one for stream in subject.scopes for one in self._held_in(stream, subject)]
+
+    def _held_in(self, stream: str, subject: Subject) -> Iterator[HeldEvent]:
+        """Yields what a stream has of a subject; a fork's past is told by its origin."""
+        is_own = self._log.subject_of(stream) == subject.id
+        after = 0
+        while records := self._log.read(stream, after=after, limit=EVENTS_PER_READ):
+            after = records[-1].revision
+            for record in records:
+                is_gone = record.payload == GONE
+                if is_own:
+                    data = None if is_gone else self._opened(record.payload, subject.id, [], True)
+                    yield HeldEvent(Event(record), [data], True)
+                elif not is_gone and subject.id in codec.subjects_in(record.payload):
+                    values: list[Any] = []
+                    self._opened(record.payload, subject.id, values, False)
+                    yield HeldEvent(Event(record), values, False)
+
+    def _opened(self, raw: bytes, id: str, values: list[Any], is_own: bool) -> Any:
+        """Returns encoded data with the sealed values of a subject opened, and adds them to a list.
+
+        Large values are read where all of the data is theirs. Nothing else is even looked at.
+        """
+
+        def open(name: str, size: int) -> Any:
+            sealed = codec.parse_sealed_name(name)
+            if sealed is None and is_own:
+                return self._opened(self._log.blobs.read(name, size), id, values, True)
+            if sealed is None or sealed.subject != id:
+                return "[sealed]" if sealed else None
+            value = self._opened(self._log.blobs.read(name, size), id, [], True)
+            values.append(value)
+            return value
+
+        return codec.decode(raw, blob=open)
 
     def hold(self, name: str, reason: str) -> None:
         """Keeps a subject from being erased; raises ErasedError if that has begun."""
@@ -172,11 +238,27 @@ class Erasure:
     def _key(self, name: str) -> SubjectKey:
         key = self._log.sealing.keys.find(name)
         if key is None:
+            missing = [id for id in self._known() if self._is_missing(id)]
+            if missing:
+                raise KeyMissingError(missing[0], repr(self._log.sealing.keys), name, len(missing))
             raise NotFoundError(
                 f'there is no subject "{name}"',
                 hint="`holdfast subject list` shows those there are",
             )
         return key
+
+    def _known(self) -> dict[str, list[str]]:
+        """Returns the ids of all subjects that have or had data here, with the streams of each."""
+        found: dict[str, list[str]] = {}
+        for mark in self._log.find_marks():
+            if mark.index.startswith(PREFIX):
+                found.setdefault(mark.index.removeprefix(PREFIX), []).append(mark.key)
+        return {id: sorted(streams) for id, streams in sorted(found.items())}
+
+    def _is_missing(self, id: str) -> bool:
+        """Says whether the key of a subject is not there, and was not destroyed on purpose."""
+        keys = self._log.sealing.keys
+        return not keys.has(id) and not keys.is_erased(id)
 
     def _streams(self, id: str) -> list[str]:
         """Returns the streams that have data of a subject."""
@@ -224,6 +306,8 @@ class Erasure:
         """Erases a subject by its name; raises HeldError, or NotFoundError."""
         self._retainer.check_rewrites()
         keys = self._log.sealing.keys
+        if not self._marks():
+            self._key(name)  # before the pseudonym: where no keys are, that would begin some
         told = keys.pseudonym(f"erased {name}")
         id = self._pending(told) or self._key(name).id
         return self._erase(id, told, wait_s)
