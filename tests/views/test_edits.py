@@ -265,7 +265,7 @@ def test_a_file_shows_what_json_has_no_word_for_and_an_edit_beside_it_keeps_it(
         file = tmp_path / "v" / f"red.{suffix}"
         text = file.read_text()
         assert "2026-01-02 03:04:05+00:00" in text
-        file.write_text(re.sub(r'("?n"?: )1', r"\g<1>2", text))
+        file.write_text(re.sub(r"""(["']?n["']?: )1""", r"\g<1>2", text))
         assert [(one.kind, one.item) for one in views.sync()] == [("changed", "odd")]
         assert team.to_dict() == {"odd": {**odd, "n": 2}, "when": moment}
         file.write_text(file.read_text().replace("2026-01-02 03:04:05+00:00", "never"))

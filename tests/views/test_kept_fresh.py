@@ -54,8 +54,8 @@ def test_a_store_of_yaml_files(tmp_path: Path) -> None:
     path.write_text("# by hand\nstage:\n  name: done\n")
     with holdfast.open(url) as hf:
         assert hf.team("red").to_dict() == {"stage": {"name": "done"}}
-        hf.team("red").set("n", 1)
-    assert path.read_text() == "# by hand\nstage:\n  name: done\nn: 1\n"
+        hf.team("red").set("count", 1)
+    assert path.read_text() == "# by hand\nstage:\n  name: done\ncount: 1\n"
 
 
 def test_a_configuration_names_views(tmp_path: Path) -> None:

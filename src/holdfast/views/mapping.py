@@ -104,7 +104,7 @@ class JsonMapping(Struct, frozen=True):
         """Returns the document with these values, and with every other byte as it was."""
         text, hidden = document.text, hidden or {}
         if not document.places:
-            if not items:
+            if not items and text.strip():
                 return document
             whole = {key: fields["value"] for key, fields in items.items()}
             return self.parse((json.dumps(whole, indent=2, ensure_ascii=False) + "\n").encode())

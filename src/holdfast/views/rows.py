@@ -30,6 +30,7 @@ from holdfast.views.yaml_text import (
     plain_mapping,
     refuse_markers,
     split_lines,
+    without_list,
 )
 
 _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
@@ -125,14 +126,16 @@ class YamlRows(Struct, frozen=True):
         text, indent = document.text, 2
         ending = "\r\n" if "\r\n" in text else "\n"
         rest = ""
-        if not document.items:
-            text = re.sub(rf"^{self.root}:.*\n?", "", text, flags=re.MULTILINE)
-            if text and not text.endswith("\n"):
-                text += ending
-            text = f"{text}{self.root}:{ending}"
-        else:
+        if document.items:
             text, rest, indent = self._cut(text)
-            text += "" if text.endswith("\n") else ending
+        else:
+            text, rest = self._begun(text)
+        if text and not text.endswith("\n"):
+            text += ending
+        if not rows:
+            return self.parse(f"{text}{self.root}: []{ending}{rest}".encode())
+        if not document.items:
+            text = f"{text}{self.root}:{ending}"
         shown = [{k: row[k] for k in self.columns if k in row} for row in rows]
         made = text + "".join(dump_block(shown, ending, indent)) + rest
         found = self.parse(made.encode())
@@ -140,6 +143,14 @@ class YamlRows(Struct, frozen=True):
         if [one.fields for one in found.items] != [one.fields for one in wanted]:
             raise BrokenFile(f'the list "{self.root}" cannot be added to as it is written')
         return found
+
+    def _begun(self, text: str) -> tuple[str, str]:
+        """Returns the text before and after a list that is empty, or not there yet."""
+        loaded = load_yaml(text)
+        if not isinstance(loaded, Mapping) or self.root not in loaded:
+            return text, ""
+        before, after = without_list(split_lines(text), cast("Any", loaded), self.root)
+        return "".join(before), "".join(after)
 
     def _cut(self, text: str) -> tuple[str, str, int]:
         """Returns the text up to the end of the list, what follows, and how far in rows stand."""
@@ -185,7 +196,10 @@ class EventRows(Struct, frozen=True):
 
 
 def _event_row(event: OwnEvent) -> dict[str, Any]:
-    """Returns an event as a row; what its data says of itself counts."""
+    """Returns an event as a row; what its data says of itself counts, but not of its type.
+
+    One that somebody wrote into the file is shown as they wrote it.
+    """
     data: Any = event.raw
     said = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
     row: dict[str, Any] = {
@@ -194,7 +208,7 @@ def _event_row(event: OwnEvent) -> dict[str, Any]:
         "type": event.type,
         "agent": event.actor,
     }
-    if said.keys() & {"date", "type"}:  # somebody wrote it into the file, as it is here
+    if event.source == "file" and not event.version and _is_row(said):
         return plain_fields({name: said[name] for name in EventRows.columns if name in said})
     refs = list(event.refs)
     commits = [one.partition(":")[2] for one in refs if one.startswith("commit:")]
@@ -204,9 +218,17 @@ def _event_row(event: OwnEvent) -> dict[str, Any]:
     if others:
         row["backrefs"] = others
     known = {name: said[name] for name in EventRows.columns if name in said}
+    own = known.pop("type", None)
     if "summary" not in known:
         known["summary"] = ", ".join(f"{name}: {value}" for name, value in said.items())
+    elif own is not None:
+        known["summary"] = f"{known['summary']} (type: {own})"
     return plain_fields({**row, **known})
+
+
+def _is_row(said: Mapping[str, Any]) -> bool:
+    """Says whether data is a row that somebody may have written, with words of their own or not."""
+    return said.keys() <= set(EventRows.columns) or {"date", "type"} <= said.keys()
 
 
 class CatchRows(Struct, frozen=True):

@@ -21,7 +21,14 @@ from msgspec import Struct
 from holdfast.record.keyed_item import PRIORITIES
 from holdfast.record.task_events import STATUSES
 from holdfast.views.item import BrokenFile, Fields, Item, decode_text, plain_fields
-from holdfast.views.yaml_text import block_end, dump_block, load_yaml, plain_mapping, split_lines
+from holdfast.views.yaml_text import (
+    block_end,
+    dump_block,
+    load_yaml,
+    plain_mapping,
+    split_lines,
+    without_list,
+)
 
 _WORDS = {number: word for word, number in PRIORITIES.items()}
 _NAMES = {
@@ -127,7 +134,8 @@ class YamlList(Struct, frozen=True):
                     made[-1] += ending
                 made.append(f"{self.root}:{ending}")
             elif not document.items:
-                made, rest = _without_empty(made + rest, self.root, ending)
+                made, rest = without_list(lines, load_yaml("".join(lines)), self.root)
+                made = [*made, f"{self.root}:{ending}"]
             dash = document.places[-1][2] if document.places else 2
             if made and not made[-1].endswith("\n"):
                 made[-1] += ending
@@ -225,11 +233,3 @@ def _end_of_item(lines: list[str], start: int, end: int, dash: int) -> int:
             break
         end -= 1
     return end
-
-
-def _without_empty(lines: list[str], root: str, ending: str) -> tuple[list[str], list[str]]:
-    """Returns the lines up to the key of an empty list, and those after it."""
-    for at, line in enumerate(lines):
-        if line.startswith(f"{root}:"):
-            return [*lines[:at], f"{root}:{ending}"], lines[at + 1 :]
-    raise BrokenFile(f'the key "{root}" is not at the beginning of a line')

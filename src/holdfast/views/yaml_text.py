@@ -1,6 +1,10 @@
 """YAML as text with places in it: loaded as plain data, and dumped block by block.
 
 No tag makes an object, and no alias makes more of a file than stands in it.
+
+It is read as YAML 1.2, and written so that a reader of 1.1 finds the same: there `14:15` is a
+number, `yes` is true, and `=` and `<<` are no text. Text that any reader takes for something else
+stands in quotes.
 """
 
 from __future__ import annotations
@@ -22,6 +26,15 @@ _LINE = re.compile(r"[^\n]*(?:\n|$)")
 _MARKERS = re.compile(r"^<<<<<<<.*^=======.*^>>>>>>>", re.MULTILINE | re.DOTALL)
 _VALUES_MAX = 1_000_000
 _BYTES_MAX = 32 << 20
+_NOT_AS_TEXT = re.compile(
+    # Numbers and times in all their spellings: 0o17, 017, 1_000, 1,000, 1e5, 14:15, 2026-01-01.
+    r"[-+]?\.?[0-9][0-9a-fox_.,:+\-tz \t]*|[-+]?\.[0-9._]*|[-+]?\.(?:inf|nan)|"
+    r"y|n|yes|no|on|off|true|false|null|~|=|<<|",
+    re.IGNORECASE,
+)
+"""What is no text to some reader of YAML, if it stands there without quotes."""
+_BREAKS = re.compile("[\t\r\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+"""What ends a line, a word or the text for some reader, if it is not escaped."""
 _LITERAL = re.compile(r"[|>][-+]?\d?[-+]?[ \t]*(?:#.*)?[\r\n]*$")
 
 
@@ -104,6 +117,23 @@ def block_end(lines: list[str], start: int, end: int) -> int:
     return end
 
 
+def without_list(lines: list[str], loaded: Any, root: str) -> tuple[list[str], list[str]]:
+    """Returns the lines around an empty list: up to its key, and comments below it and the rest.
+
+    The list itself, `[]` or nothing, is left out with its key, in whichever lines it stands.
+    """
+    start: int = loaded.lc.key(root)[0]
+    if not re.match(rf"""['"]?{re.escape(root)}['"]?[ \t]*:""", lines[start]):
+        raise BrokenFile(f'the key "{root}" is not at the beginning of a line')
+    later = [line for key in loaded if (line := loaded.lc.key(key)[0]) > start]
+    end: int = min(later, default=len(lines))
+    said = lines[start:end]
+    comment = said[0].rstrip("\r\n").partition(" #")[2]
+    kept = [line for line in said[1:] if not line.strip() or line.lstrip().startswith("#")]
+    ending = "\r\n" if said[0].endswith("\r\n") else "\n"
+    return lines[:start], [*([f"#{comment}{ending}"] if comment else []), *kept, *lines[end:]]
+
+
 def merge_into(old: Any, key: Any, value: Any) -> None:
     """Puts a value into a loaded mapping so that what it has in common with the old one stays."""
     before = old.get(key)
@@ -158,10 +188,19 @@ def _yaml() -> Any:
     yaml.allow_unicode = True
     yaml.default_flow_style = False
     # What is sealed or erased is text of a class of its own.
-    for kind in (Erased, SealedLeaf):
+    for kind in (str, Erased, SealedLeaf):
         yaml.representer.add_representer(kind, _as_text)
+    yaml.representer.add_representer(float, _as_number)
     return yaml
 
 
 def _as_text(representer: Any, text: str) -> Any:
-    return representer.represent_str(str(text))
+    style = '"' if _BREAKS.search(text) else "'" if _NOT_AS_TEXT.fullmatch(text) else None
+    return representer.represent_scalar("tag:yaml.org,2002:str", str(text), style=style)
+
+
+def _as_number(representer: Any, value: float) -> Any:
+    said = repr(value)
+    if "." not in said:  # 1e+16: without a point it is text in YAML 1.1
+        said = said.replace("e", ".0e")
+    return representer.represent_scalar("tag:yaml.org,2002:float", said)
