@@ -1632,7 +1632,7 @@ class Store:
             self._log,
             self._retainer,
             rules,
-            names=self._scope_names,
+            levels=self._level_names,
             scope_of=self.scope,
             grace_s=grace_s,
         )
@@ -1643,10 +1643,12 @@ class Store:
             grace_s=grace_s, whole=whole, wait_s=wait_s, policies=applied if rules else None
         )
 
-    def _scope_names(self) -> list[str]:
+    def _level_names(self) -> Sequence[str]:
         adopt_levels(self._log, self._levels)
-        names = self._levels.names()
-        return scope_names(self._log, names, prefix="", after="", limit=None)
+        return self._levels.names()
+
+    def _scope_names(self) -> list[str]:
+        return scope_names(self._log, self._level_names(), prefix="", after="", limit=None)
 
     def binned(self) -> list[Binned]:
         """Returns the scopes that policies have removed and `unretain` can bring back, by name."""
