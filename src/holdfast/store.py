@@ -61,7 +61,6 @@ from holdfast.core.dispatcher import (
     OnError,
     Subscriber,
     Subscription,
-    shared_dispatcher,
 )
 from holdfast.core.encryption import Encryption, KeyStatus, check_plain
 from holdfast.core.event import Change, Event, to_datetime
@@ -1930,7 +1929,7 @@ def open_store(
     opened, shown = _open_or_take(backend, url, known, clock, encryption, entry, options)
     said = said._replace(actor=said.actor or worker)
     log = _make_log(opened, clock, said, typed, entry.with_quotas(care), entry.keys(keys), shown)
-    log.dispatcher = shared_dispatcher(backend or _place_of(shown) or opened)
+    log.use_place(backend or _place_of(shown) or opened)
     return _with_files(Store(
         log, url=shown, worker=worker, levels=known, heartbeat_s=heartbeat_s, read_only=read_only,
         clear_ids=check_flag(clear_ids, "clear_ids"), retention=care.retention, indexes=declared,
