@@ -15,13 +15,12 @@ from tests.selection import (
     ENUMERATIONS,
     RUNS_A_TURN,
     has_its_turn,
+    seed,
     starts_something,
     turn,
 )
 
-# One seed for all processes of a run, and the same at each run: what fails is what changed.
-# New ground is for `make torture`, which draws a seed; or HOLDFAST_SEED=… make test.
-os.environ.setdefault("HOLDFAST_SEED", "429566")
+os.environ["HOLDFAST_SEED"] = seed()  # one for all processes of a run
 
 # Hypothesis prints what it needs to replay a failure.
 # No deadline: how long one example takes says more about the machine's disk than about the code.

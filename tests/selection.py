@@ -105,6 +105,14 @@ def turn() -> int:
     return int(told)
 
 
+def seed() -> str:
+    """Returns what random tests begin with: the same at each run, so what fails is what changed.
+
+    New ground is for `make torture`, which draws a seed; or HOLDFAST_SEED=… make test.
+    """
+    return os.environ.get("HOLDFAST_SEED") or "429566"
+
+
 def this_turn(choices: Sequence[T], turns: int) -> list[T]:
     """Returns the choices whose turn it is; each has its turn in any `turns` commits in a row."""
     if RUNS_ALL:

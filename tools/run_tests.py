@@ -13,6 +13,11 @@ pytest's that is shown.
 The oldest dependencies and the newest interpreter take turns from commit to commit, and so do the
 tests that start servers and processes (tests/selection.py).
 
+A test that failed is run again, alone and twice, when its group is over. If it passes both times it
+is flaky: the run stays green, names it in its last lines and in build/flaky.txt, and somebody finds
+its cause. More than two of those in a run are red. A green run on a clean tree writes the commit's
+id to build/green.
+
 `--all` tries whole shares and every planted fault (tests/selection.py), runs all portable tests on
 every interpreter of the machine, and repeats what starts processes or threads COUNT times.
 """
@@ -29,10 +34,14 @@ import tomllib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
+BUILD = ROOT / "build"
 PROJECT = ROOT / "pyproject.toml"
 OLDEST = (3, 11)
 COUNT = int(os.environ.get("COUNT") or 50)
@@ -72,6 +81,10 @@ exclude_also =
 """
 """`pragma: no cover` and a reason after it excuse a line; tests/test_tidy.py counts those."""
 
+FLAKY_MAX = 2
+"""With more than so many a run is red: then it is the code that is unreliable, not a test."""
+RERUNS = 2
+
 SMOKE = """
 import holdfast
 with holdfast.open("store") as hf:
@@ -85,14 +98,25 @@ class GroupFailed(Exception):
     """A command of a group ended with an error; its output has been shown."""
 
 
-def run(*command: str | Path, cwd: Path = ROOT, quiet: bool = False, **extra: str) -> None:
+class Flaky(NamedTuple):
+    """A test that failed, and then passed twice when it ran alone."""
+
+    name: str
+    seed: str
+
+
+flaky: list[Flaky] = []
+"""Those of this run."""
+
+
+def run(*command: str | Path, cwd: Path | None = None, quiet: bool = False, **extra: str) -> None:
     """Runs a command; raises GroupFailed if it fails. A quiet one is shown only then."""
     words = [str(word) for word in command]
     if not quiet:
         print(f"$ {' '.join(words)}", flush=True)
     done = subprocess.run(
         words,
-        cwd=cwd,
+        cwd=cwd or ROOT,
         env=os.environ | extra,
         text=True,
         stdout=subprocess.PIPE if quiet else None,
@@ -104,10 +128,26 @@ def run(*command: str | Path, cwd: Path = ROOT, quiet: bool = False, **extra: st
         raise GroupFailed
 
 
-def pytest(python: Path, *arguments: str, workers: int = 2, quiet: bool = False) -> None:
-    """Runs pytest on both of the two processors that we can count on."""
-    words = ("-m", "pytest", "-q", "-n", str(workers), *arguments)
-    run(python, *words, quiet=quiet, HYPOTHESIS_PROFILE="ci")
+def pytest(
+    python: Path, *suites: str, options: Sequence[str] = (), workers: int = 2, quiet: bool = False
+) -> None:
+    """Runs pytest on both of the two processors that we can count on, and again what failed."""
+    words = ("-m", "pytest", "-q", "-p", "tests.failures", *options)
+    with tempfile.TemporaryDirectory(prefix="holdfast-failures-") as scratch:
+        told = Path(scratch) / "failures"
+        extra = {"HYPOTHESIS_PROFILE": "ci", "HOLDFAST_FAILURES": str(told)}
+        try:
+            run(python, *words, "-n", str(workers), *suites, quiet=quiet, **extra)
+        except GroupFailed:
+            failed = told.read_text("utf-8").splitlines() if told.exists() else []
+            if not failed or len(failed) + len(flaky) > FLAKY_MAX:
+                raise
+            print(f"\n{RERUNS} times again, alone: {', '.join(failed)}", flush=True)
+            # What they had not taken before they failed counts now.
+            again = [*words, *(["--cov-append"] if "--cov" in options else [])]
+            for _ in range(RERUNS):
+                run(python, *again, "-n", "0", *failed, quiet=quiet, **extra)
+            flaky.extend(Flaky(name, selection().seed()) for name in failed)
 
 
 def style() -> None:
@@ -129,7 +169,7 @@ def core() -> None:
     with tempfile.TemporaryDirectory(prefix="holdfast-coverage-") as scratch:
         settings = Path(scratch) / "core.ini"
         settings.write_text(COVERAGE.format(files="\n    ".join(measured())), "utf-8")
-        pytest(BIN / "python", "--cov", f"--cov-config={settings}", *CORE)
+        pytest(BIN / "python", *CORE, options=("--cov", f"--cov-config={settings}"))
 
 
 def measured() -> list[str]:
@@ -146,9 +186,9 @@ def measured() -> list[str]:
 
 
 def tests() -> None:
-    others = (f"--ignore={suite}" for suite in CORE)
+    others = [f"--ignore={suite}" for suite in CORE]
     # One more than there are processors: most of these wait for disks, servers and children.
-    pytest(BIN / "python", "--dist", "worksteal", "tests", *others, workers=3)
+    pytest(BIN / "python", "tests", options=("--dist", "worksteal", *others), workers=3)
 
 
 def repeat() -> None:
@@ -159,7 +199,7 @@ def repeat() -> None:
     for number in range(1, COUNT + 1):
         began = time.monotonic()
         try:
-            pytest(BIN / "python", *selected, "tests", workers=3, quiet=True)
+            pytest(BIN / "python", "tests", options=selected, workers=3, quiet=True)
             result = "ok"
         except GroupFailed:
             failed += 1
@@ -243,7 +283,8 @@ def portable(
         ready.touch()
     suites = PORTABLE_ALL if whole else PORTABLE
     left_out = [f"--ignore={one}" for one in without]
-    pytest(environment / "bin/python", "-p", "no:cacheprovider", *suites, *left_out, quiet=True)
+    options = ("-p", "no:cacheprovider", *left_out)
+    pytest(environment / "bin/python", *suites, options=options, quiet=True)
     print(f"{', '.join(suites)} pass")
 
 
@@ -288,10 +329,13 @@ def left_out(newest: str) -> str:
 
     15 minutes do not hold both: the oldest dependencies, and the newest interpreter.
     """
-    sys.path.insert(0, str(ROOT))
-    from tests.selection import turn
+    return "oldest" if selection().turn() % 2 else newest
 
-    return "oldest" if turn() % 2 else newest
+
+def selection() -> ModuleType:
+    """Returns tests/selection.py, which this program finds wherever it was started from."""
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    return import_module("tests.selection")
 
 
 def run_group(name: str, group: Callable[[], None]) -> tuple[str, str, float]:
@@ -333,17 +377,43 @@ def main(words: list[str]) -> int:
     mine = f"{sys.version_info[0]}.{sys.version_info[1]}"
     also = [name.removeprefix("python ") for name, *_ in rows if name.startswith("python ")]
     print(f"interpreters: {', '.join([mine, *also])}")
+    tell_flaky()
     if not chosen:
         print(closing_line(whole=whole, failed=failed))
+        if not failed:
+            note_green()
     return int(bool(failed))
+
+
+def tell_flaky() -> None:
+    """Names the flaky tests of this run, here and in build/flaky.txt."""
+    lines = [f"flaky: {one.name}, seed {one.seed}" for one in flaky]
+    BUILD.mkdir(exist_ok=True)
+    (BUILD / "flaky.txt").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    for line in lines:
+        print(line)
+
+
+def note_green() -> None:
+    """Writes to build/green which commit is green, if what ran is that commit and nothing else."""
+    commit, changed = (git("rev-parse", "HEAD"), git("status", "--porcelain"))
+    if commit and changed == "":
+        (BUILD / "green").write_text(f"{commit}\n", "utf-8")
+
+
+def git(*words: str) -> str | None:
+    """Returns what git answers; None where there is no repository, or no git."""
+    try:
+        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def closing_line(*, whole: bool, failed: Sequence[str]) -> str:
     command = "make test-all" if whole else "make test"
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
-    )
-    commit = f" at {done.stdout.strip()}" if done.returncode == 0 else ""
+    described = git("describe", "--always", "--dirty")
+    commit = f" at {described}" if described else ""
     return f"{command}{commit}: {'FAILED: ' + ', '.join(failed) if failed else 'all green'}"
 
 
