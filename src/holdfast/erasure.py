@@ -24,10 +24,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.backends.protocol import Leftover
-from holdfast.core import cutting, tree
+from holdfast.backends.protocol import GONE, Leftover
+from holdfast.core import codec, cutting, erased_ledger, tree
 from holdfast.core.commit import Cleared, Mark, ProposedCommit, StreamWrite, changed
-from holdfast.core.event import from_datetime, to_datetime
+from holdfast.core.event import Event, from_datetime, to_datetime
 from holdfast.core.keystore import SubjectKey
 from holdfast.core.layers import (
     copies_of,
@@ -38,15 +38,23 @@ from holdfast.core.layers import (
 )
 from holdfast.core.log import NO_LIMIT
 from holdfast.core.matching import Match
-from holdfast.core.retention import SHORTENING, Retainer, told_shortened
+from holdfast.core.retention import SHORTENING, Purge, Retainer, told_shortened
 from holdfast.core.sealing import ERASING, PREFIX
-from holdfast.errors import ConflictError, ErasedError, HeldError, NotFoundError, UsageError
+from holdfast.errors import (
+    ConflictError,
+    ErasedError,
+    HeldError,
+    KeyMissingError,
+    NotFoundError,
+    UsageError,
+)
 from holdfast.names import Levels
 from holdfast.record import removal
 from holdfast.record.context import RecordContext
 
 RETRIES = 100
 STREAMS_PER_COMMIT = 200
+EVENTS_PER_READ = 500
 BEYOND = (
     "backups, copies and exports that were made before hold sealed bytes: nothing opens them, "
     "because the key is destroyed; delete them if they must go too",
@@ -125,12 +133,28 @@ class ErasureReceipt(Struct, frozen=True):
 
 
 class Subject(Struct, frozen=True):
-    """Somebody whose data is sealed: the name it was given, its id, its scopes, who holds it."""
+    """Somebody whose data is sealed: the name it was given, its id, its scopes, who holds it.
+
+    If the key is missing (and was not destroyed on purpose), nobody knows the name: it is empty.
+    """
 
     name: str
     id: str
     scopes: list[str]
     hold: str | None = None
+    is_key_missing: bool = False
+
+
+class HeldEvent(Struct, frozen=True):
+    """What one event has of a subject, opened.
+
+    Of a scope that is the subject's own, `event` has all of it, with large values in their places;
+    of any other only the `values` that were sealed for the subject: the rest is other people's.
+    """
+
+    event: Event
+    values: list[Any]
+    is_own: bool
 
 
 class Erasure:
@@ -145,18 +169,60 @@ class Erasure:
     # --- who there is ------------------------------------------------------------------------
 
     def subjects(self) -> list[Subject]:
-        """Returns the subjects whose keys are there and that have data in this store, by name."""
+        """Returns the subjects that have data in this store and were not erased, by name."""
+        keys = {key.id: key for key in self._log.sealing.keys.subjects()}
         found: list[Subject] = []
-        for key in self._log.sealing.keys.subjects():
-            scopes = self._streams(key.id)
-            if scopes:
-                found.append(Subject(key.name, key.id, scopes, self._held(key.id)))
-        return sorted(found, key=lambda one: one.name)
+        for id, scopes in self._known().items():
+            key = keys.get(id)
+            if key is not None:
+                found.append(Subject(key.name, id, scopes, self._held(id)))
+            elif not self._log.sealing.keys.is_erased(id):
+                found.append(Subject("", id, scopes, self._held(id), is_key_missing=True))
+        return sorted(found, key=lambda one: (one.name, one.id))
 
     def subject(self, name: str) -> Subject:
         """Returns one of them by its name; raises NotFoundError."""
         key = self._key(name)
         return Subject(key.name, key.id, self._streams(key.id), self._held(key.id))
+
+    def held_of(self, name: str) -> tuple[Subject, list[HeldEvent]]:
+        """Returns a subject by its name, and all that the store has of it, opened."""
+        subject = self.subject(name)
+        return subject, [one for stream in subject.scopes for one in self._held_in(stream, subject)]
+
+    def _held_in(self, stream: str, subject: Subject) -> Iterator[HeldEvent]:
+        """Yields what a stream has of a subject; a fork's past is told by its origin."""
+        is_own = self._log.subject_of(stream) == subject.id
+        after = 0
+        while records := self._log.read(stream, after=after, limit=EVENTS_PER_READ):
+            after = records[-1].revision
+            for record in records:
+                is_gone = record.payload == GONE
+                if is_own:
+                    data = None if is_gone else self._opened(record.payload, subject.id, [], True)
+                    yield HeldEvent(Event(record), [data], True)
+                elif not is_gone and subject.id in codec.subjects_in(record.payload):
+                    values: list[Any] = []
+                    self._opened(record.payload, subject.id, values, False)
+                    yield HeldEvent(Event(record), values, False)
+
+    def _opened(self, raw: bytes, id: str, values: list[Any], is_own: bool) -> Any:
+        """Returns encoded data with the sealed values of a subject opened, and adds them to a list.
+
+        Large values are read where all of the data is theirs. Nothing else is even looked at.
+        """
+
+        def open(name: str, size: int) -> Any:
+            sealed = codec.parse_sealed_name(name)
+            if sealed is None and is_own:
+                return self._opened(self._log.blobs.read(name, size), id, values, True)
+            if sealed is None or sealed.subject != id:
+                return "[sealed]" if sealed else None
+            value = self._opened(self._log.blobs.read(name, size), id, [], True)
+            values.append(value)
+            return value
+
+        return codec.decode(raw, blob=open)
 
     def hold(self, name: str, reason: str) -> None:
         """Keeps a subject from being erased; raises ErasedError if that has begun."""
@@ -172,11 +238,27 @@ class Erasure:
     def _key(self, name: str) -> SubjectKey:
         key = self._log.sealing.keys.find(name)
         if key is None:
+            missing = [id for id in self._known() if self._is_missing(id)]
+            if missing:
+                raise KeyMissingError(missing[0], repr(self._log.sealing.keys), name, len(missing))
             raise NotFoundError(
                 f'there is no subject "{name}"',
                 hint="`holdfast subject list` shows those there are",
             )
         return key
+
+    def _known(self) -> dict[str, list[str]]:
+        """Returns the ids of all subjects that have or had data here, with the streams of each."""
+        found: dict[str, list[str]] = {}
+        for mark in self._log.find_marks():
+            if mark.index.startswith(PREFIX):
+                found.setdefault(mark.index.removeprefix(PREFIX), []).append(mark.key)
+        return {id: sorted(streams) for id, streams in sorted(found.items())}
+
+    def _is_missing(self, id: str) -> bool:
+        """Says whether the key of a subject is not there, and was not destroyed on purpose."""
+        keys = self._log.sealing.keys
+        return not keys.has(id) and not keys.is_erased(id)
 
     def _streams(self, id: str) -> list[str]:
         """Returns the streams that have data of a subject."""
@@ -224,6 +306,8 @@ class Erasure:
         """Erases a subject by its name; raises HeldError, or NotFoundError."""
         self._retainer.check_rewrites()
         keys = self._log.sealing.keys
+        if not self._marks():
+            self._key(name)  # before the pseudonym: where no keys are, that would begin some
         told = keys.pseudonym(f"erased {name}")
         id = self._pending(told) or self._key(name).id
         return self._erase(id, told, wait_s)
@@ -261,7 +345,7 @@ class Erasure:
         ]
         now = to_datetime(self._log.clock.now_us())
         receipt = ErasureReceipt("", now, scopes, done.blobs, done.left, BEYOND_UNSEALED)
-        self._retainer.tell_erased(_said(receipt))
+        self._retainer.tell_erased(_said(receipt, done.purged))
         return receipt
 
     def is_pending(self) -> bool:
@@ -290,7 +374,7 @@ class Erasure:
         match = Match(text, ignore_case=ignore_case, names=log.streams())
         looked = cutting.look(log, match, scope=scope)
         self._check_may_be_cut(looked)
-        rows, blobs, left = list[ErasedScope](), 0, dict[str, Leftover]()
+        rows, blobs, left, purged = list[ErasedScope](), 0, dict[str, Leftover](), 0
         position, kept, is_sealed = looked.position, cutting.kept(looked), looked.is_sealed
         for _ in range(cutting.LOOKS_MAX):
             if not looked.found:
@@ -300,7 +384,7 @@ class Erasure:
                 break
             cutting.change_states(log, match, looked, self._is_open)
             done = cutting.cut(self._retainer, looked, wait_s=wait_s)
-            blobs += done.blobs
+            blobs, purged = blobs + done.blobs, done.purged
             left |= {one.where: one for one in done.left}
             rows += _cut_rows(looked, "pending" if done.left else "anonymised")
             # What was written meanwhile, by who had read it before.
@@ -314,7 +398,7 @@ class Erasure:
             "", now, rows, blobs, [*left.values()], beyond, int(position), dry_run
         )
         if not dry_run:
-            self._retainer.tell_erased(_said(receipt))
+            self._retainer.tell_erased(_said(receipt, purged, "anonymised"))
         return receipt
 
     def _check_may_be_cut(self, looked: cutting.Looked) -> None:
@@ -349,7 +433,7 @@ class Erasure:
         now = to_datetime(self._log.clock.now_us())
         beyond = (*BEYOND_UNSEALED, BEYOND_UNFINISHED)
         receipt = ErasureReceipt("", now, rows, done.blobs, done.left, beyond)
-        self._retainer.tell_erased(_said(receipt))
+        self._retainer.tell_erased(_said(receipt, done.purged, "anonymised"))
         return receipt
 
     def _marks(self) -> list[Mark]:
@@ -444,26 +528,56 @@ class Erasure:
             scopes.append(ErasedScope(stream, outcome, events, size, revisions))
         now_us = self._log.clock.now_us()
         receipt = ErasureReceipt(id, to_datetime(now_us), scopes, done.blobs, done.left)
-        said = _said(receipt)
+        said = _said(receipt, done.purged)
         for about in self._by_place(self._about(id)):
             payload = changed([tree.set_op("erased", said)])
             writes = tuple(StreamWrite(stream, (payload,)) for stream in about)
             self._log.commit(ProposedCommit(writes, marks=(Cleared(ERASING, id),)))
         return receipt
 
-    def receipts(self) -> list[dict[str, object]]:
-        """Returns what every erasure has said, by the id of its subject."""
-        found: dict[str, dict[str, object]] = {}
+    def receipts(self) -> list[dict[str, Any]]:
+        """Returns what every erasure has said, by the id of its subject, and is still so."""
+        found: dict[str, dict[str, Any]] = {}
         for stream in self._log.streams(prefix=PREFIX):
             said = self._log.newest(stream).root.get("erased")
             if said is not None:
                 id = stream.rpartition("/")[2]
                 found[id] = {"subject": id, **tree.thaw(said)}
-        return [*found.values(), *self._retainer.erased()]
+        receipts = [*found.values(), *self._retainer.erased()]
+        purges = self._retainer.purges() if any(one["left"] for one in receipts) else []
+        return [_as_it_is_now(one, purges) for one in receipts]
 
 
-def _said(receipt: ErasureReceipt) -> dict[str, Any]:
-    """Returns a receipt as it is stored."""
+def _as_it_is_now(receipt: dict[str, Any], purges: Sequence[Purge]) -> dict[str, Any]:
+    """Returns a stored receipt with what is left of what it says is left.
+
+    The first purge that leaves nothing ends it, whatever comes later. Until then, one that did all
+    that it can says what is left, or else the newest one. What is outside of the store stays.
+    """
+    purged: int | None = receipt.pop("purged", None)
+    ends_as = receipt.pop("ends_as", "anonymised" if receipt.get("position") else "deleted")
+    if purged is None:  # by an older holdfast: only the time tells which came later
+        later = [one for one in purges if one.time > receipt["at"]]
+    else:
+        later = [one for one in purges if one.revision > purged]
+    if not receipt["left"] or not later:
+        return receipt
+    at_end = next((one for one in later if not one.left), None)
+    whole = [one for one in later if one.whole]
+    now = at_end or (whole or later)[-1]
+    left = [[one.where, one.remedy] for one in now.left]
+    left += [one for one in receipt["left"] if one[0] == erased_ledger.BEFORE]
+    if left:
+        return {**receipt, "left": left}
+    scopes = [
+        [name, ends_as if outcome == "pending" else outcome, *more]
+        for name, outcome, *more in receipt["scopes"]
+    ]
+    return {**receipt, "scopes": scopes, "left": []}
+
+
+def _said(receipt: ErasureReceipt, purged: int, ends_as: str = "deleted") -> dict[str, Any]:
+    """Returns a receipt as it is stored: with `Retention.purged`, and what comes after pending."""
     said: dict[str, Any] = {
         "at": from_datetime(receipt.erased_at),
         "scopes": [
@@ -472,6 +586,8 @@ def _said(receipt: ErasureReceipt) -> dict[str, Any]:
         ],
         "blobs": receipt.blobs,
         "left": [[one.where, one.remedy] for one in receipt.left],
+        "purged": purged,
+        "ends_as": ends_as,
     }
     if receipt.subject:
         return said

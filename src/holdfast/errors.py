@@ -200,9 +200,16 @@ class KeyMissingError(HoldfastError):
 
     exit_code = 21
 
-    def __init__(self, subject: str, keys: str) -> None:
+    def __init__(self, subject: str, keys: str, name: str | None = None, count: int = 1) -> None:
+        """`name` is who was asked for, if nobody can know whether the `count` missing keys are."""
+        problem = f'the key of subject "{subject}" is not in {keys}, and the subject was not erased'
+        if name is not None:
+            problem = (
+                f'there is no key of "{name}" in {keys}, and keys are missing there '
+                f'({count}), such as that of "{subject}", whose data is in this store'
+            )
         super().__init__(
-            f'the key of subject "{subject}" is not in {keys}, and the subject was not erased',
+            problem,
             hint="keys=… or HOLDFAST_KEYS say where keys are; restore them from a backup of their "
             "own if they are lost",
         )

@@ -61,7 +61,6 @@ from holdfast.core.dispatcher import (
     OnError,
     Subscriber,
     Subscription,
-    shared_dispatcher,
 )
 from holdfast.core.encryption import Encryption, KeyStatus, check_plain
 from holdfast.core.event import Change, Event, to_datetime
@@ -1632,7 +1631,7 @@ class Store:
             self._log,
             self._retainer,
             rules,
-            names=self._scope_names,
+            levels=self._level_names,
             scope_of=self.scope,
             grace_s=grace_s,
         )
@@ -1643,10 +1642,12 @@ class Store:
             grace_s=grace_s, whole=whole, wait_s=wait_s, policies=applied if rules else None
         )
 
-    def _scope_names(self) -> list[str]:
+    def _level_names(self) -> Sequence[str]:
         adopt_levels(self._log, self._levels)
-        names = self._levels.names()
-        return scope_names(self._log, names, prefix="", after="", limit=None)
+        return self._levels.names()
+
+    def _scope_names(self) -> list[str]:
+        return scope_names(self._log, self._level_names(), prefix="", after="", limit=None)
 
     def binned(self) -> list[Binned]:
         """Returns the scopes that policies have removed and `unretain` can bring back, by name."""
@@ -1928,7 +1929,7 @@ def open_store(
     opened, shown = _open_or_take(backend, url, known, clock, encryption, entry, options)
     said = said._replace(actor=said.actor or worker)
     log = _make_log(opened, clock, said, typed, entry.with_quotas(care), entry.keys(keys), shown)
-    log.dispatcher = shared_dispatcher(backend or _place_of(shown) or opened)
+    log.use_place(backend or _place_of(shown) or opened)
     return _with_files(Store(
         log, url=shown, worker=worker, levels=known, heartbeat_s=heartbeat_s, read_only=read_only,
         clear_ids=check_flag(clear_ids, "clear_ids"), retention=care.retention, indexes=declared,

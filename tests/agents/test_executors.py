@@ -187,7 +187,8 @@ def chat(server: tuple[str, type[Model]]) -> Iterator[Chat]:
 
 def completion(text: str) -> dict[str, Any]:
     usage = {"prompt_tokens": 3, "completion_tokens": 5}
-    return {"choices": [{"message": {"content": text}}], "model": "large-1", "usage": usage}
+    choice = {"message": {"content": text}, "finish_reason": "stop"}
+    return {"choices": [choice], "model": "large-1", "usage": usage}
 
 
 def test_a_chat_server_is_asked_and_answers(

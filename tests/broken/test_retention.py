@@ -20,7 +20,7 @@ from holdfast.core.retention import Retainer
 from holdfast.core.snapshot import Snapshots
 from holdfast.testing import FakeClock
 from tests.care import test_archive, test_backup_let_go
-from tests.record import test_compaction, test_retain
+from tests.record import test_compaction, test_retain, test_what_is_left
 from tests.unit import test_bases, test_holds, test_rewriting
 
 Put = Callable[[Any, str, Any], None]
@@ -44,6 +44,17 @@ def _blob_collected_too_early(put: Put) -> None:
 
 def _blob_known_for_ever(put: Put) -> None:
     put(Blobs, "_are_collected", lambda _: False)
+
+
+def _nobody_says_that_bytes_are_left(put: Put) -> None:
+    """No mark tells the next run that the backend was not asked."""
+    commit = Retainer._commit
+
+    def forget(self: Any, new_events: Any, marks: Any = (), lease: Any = None) -> Any:
+        kept = [one for one in marks if one.index != retention.UNPURGED]
+        return commit(self, new_events, kept, lease)
+
+    put(Retainer, "_commit", forget)
 
 
 def _forks_forgotten(put: Put) -> None:
@@ -148,6 +159,11 @@ def _cut_off_before_it_was_told(hf: Store) -> None:
         )
 
 
+def _died_before_it_purged(hf: Store) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        test_what_is_left.test_a_dry_run_says_what_a_killed_run_left(hf, patched)
+
+
 def _on_sqlite(hf: Store, tmp_path: Path) -> None:
     del hf
     test_compaction.test_what_another_handle_has_in_memory_is_still_read("sqlite", tmp_path)
@@ -168,6 +184,10 @@ PLANTS: dict[str, tuple[Callable[[Put], None], Callable[..., None]]] = {
         test_retain.test_a_blob_that_others_name_stays,
     ),
     "blob known for ever": (_blob_known_for_ever, test_retain.test_a_blob_that_others_name_stays),
+    "nobody says that bytes are left": (
+        _nobody_says_that_bytes_are_left,
+        _died_before_it_purged,
+    ),
     "forks forgotten": (
         _forks_forgotten,
         test_retain.test_the_past_of_a_fork_stays_while_the_fork_is_there,

@@ -117,3 +117,51 @@ def test_a_run_of_a_subject_is_started(place: Path, cli: Any) -> None:
     program.write_text('output x = "CANARY-3d"\n')
     shown = ("--views", str(place / "v"))
     assert "in clear" in cli("prose", "run", str(program), "--subject", "eve", *shown, code=2).err
+
+
+def test_an_export_has_all_that_is_a_subject_s_and_nothing_of_others(place: Path, cli: Any) -> None:
+    @holdfast.run(name="greet")
+    def greet(ctx: Any, name: str) -> str:
+        return f"Dear {name}"
+
+    large = "CANARY-of-ada" * 6000
+    with holdfast.open(place / "store") as hf:
+        hf.start(greet, "CANARY-run", subject="ada").result()
+        hf.conversation(hf.pseudonym("ada"), subject="ada").set("letters", [large, b"raw"])
+        team = hf.team("red", schema=None)
+        team.update({"plan": "CANARY-of-all"})
+        with hf.commit() as tx:
+            red = tx.scope(team)
+            red.set("a", {"n": 1, "when": [2]}, subject="ada")
+            red.set("b", "CANARY-of-bob", subject="bob")
+            red.set("c", "CANARY-beside")
+            red.set("large", large, subject="ada")
+            red.set("others", "CANARY-large" * 9000)
+        team.messages.add("user", "said by ada", subject="ada")
+        team.messages.add("user", "CANARY-of-bob", subject="bob")
+    shown = cli("subject", "export", "ada")
+    of_all = [one for one in shown.document["events"] if one["scope"] == "team/red"]
+    assert [one["values"][0] for one in of_all[:1]] == [{"n": 1, "when": [2]}]
+    assert of_all[0]["values"][1:] == [large]
+    assert of_all[1]["values"][0]["content"] == "said by ada"
+    assert {*of_all[0]} == {"scope", "revision", "time", "type", "values"}
+    for other in ("of-all", "of-bob", "beside", "CANARY-large", "$sealed", "$blob"):
+        assert other not in shown.out
+    own = [one for one in shown.document["events"] if one["scope"][:5] == "conve"]
+    assert own[-1]["data"] == [["set", "letters", [large, {"$bytes": "cmF3"}]]]
+    assert "Dear CANARY-run" in shown.out
+
+
+def test_a_missing_key_is_no_missing_subject(place: Path, cli: Any) -> None:
+    (place / "keys").rename(place / "elsewhere")
+    listed = cli("subject", "list")
+    assert [row[0] for row in listed.rows] == ["", ""]
+    assert "keys of subjects with data here are not in" in listed.err
+    subjects = cli("subject", "list", "--json").document["subjects"]
+    assert [one["key_missing"] for one in subjects] == [True, True]
+    for verb in (("export", "ada"), ("erase", "ada", "--yes"), ("show", "ada"), ("hold", "ada")):
+        assert "keys are missing there (2)" in cli("subject", *verb, code=21).err
+    assert not (place / "keys").exists()  # nothing was begun there: the folder can come back
+    (place / "elsewhere").rename(place / "keys")
+    assert "is erased" in cli("subject", "erase", "ada", "--yes").out
+    assert "no subject" in cli("subject", "erase", "ada", "--yes", code=3).err

@@ -1,13 +1,14 @@
 """T24: retain, compact, archive, back up and restore, killed at disk calls, beside others.
 
-A point is one of the five operations on one store. A process does it and is killed with SIGKILL
-before, within or behind a call that changes the disk. In `t24-files` and `t24-sqlite` chance
-chooses the call, three processes die one after the other, four others write all the while and one
-follows; in `…-every` it is each call in turn, and nobody is beside. Then the operation is done once
-more, to its end. Nothing that was written is missing, followers saw every event once and in order,
-`check` finds nothing, and what was asked for is done: no byte is left of what was let go of, the
-base has every state that was named, each scope is in the archive, and a restored store has the
-digest that the source had.
+A point is one of the operations on one store; `retain-whole` is the one that writes it anew. A
+process does it and is killed with SIGKILL before, within or behind a call that changes the disk. In
+`t24-files` and `t24-sqlite` chance chooses the call, three processes die one after the other, four
+others write all the while and one follows; in `…-every` it is each call in turn, and nobody is
+beside. Then the operation is done once more, to its end. Nothing that was written is missing,
+followers saw every event once and in order, `check` finds nothing, and what was asked for is done:
+no byte is left of what was let go of, but where a plain `retain` says so each time that it is
+asked, until a whole one has removed them; the base has every state that was named, each scope is in
+the archive, and a restored store has the digest that the source had.
 
 In `t24-backup` four processes make 2,000 commits while backups are made and killed at random
 moments. Ten of the points, chosen by chance, are restored. The digest of each is compared with what
@@ -39,7 +40,7 @@ from tests.crash.killers import HOWS, Countdown, Kill, options_for
 from tests.servers.kinds import KEPT, url_of
 from tests.torture.programme import Broken, Point, Programme
 
-OPERATIONS = ("retain", "compact", "archive", "backup", "restore")
+OPERATIONS = ("retain", "compact", "archive", "backup", "restore", "retain-whole")
 WRITERS = ("w0", "w1", "w2", "w3")
 COMMITS = 40
 DEATHS = 3
@@ -49,8 +50,22 @@ FEW = [RetentionPolicy("team/aged", types=["state"], count=2)]
 NOW_S = 1e-6
 PATIENCE_S = 120.0
 CALLS = {
-    "files": {"retain": 170, "compact": 150, "archive": 560, "backup": 210, "restore": 210},
-    "sqlite": {"retain": 160, "compact": 100, "archive": 480, "backup": 60, "restore": 60},
+    "files": {
+        "retain": 170,
+        "compact": 150,
+        "archive": 560,
+        "backup": 210,
+        "restore": 210,
+        "retain-whole": 170,
+    },
+    "sqlite": {
+        "retain": 150,
+        "compact": 100,
+        "archive": 480,
+        "backup": 60,
+        "restore": 60,
+        "retain-whole": 160,
+    },
 }
 """How many calls change the disk in each operation, and a few more. They differ a little from run
 to run, and a point must always be the same one: beyond the last call nobody is killed.
@@ -89,7 +104,7 @@ class World:
             self.wanted = _states(hf)
             if self.operation == "restore":
                 backup(hf, self.folder)
-            if self.operation == "retain":
+            if self.operation in ("retain", "retain-whole"):
                 for number in range(OLD):
                     hf.conversation(f"old-{number}").remove()
 
@@ -104,8 +119,9 @@ class World:
     def work(self, opens: Opens) -> None:
         with opens(self.url) as hf:
             match self.operation:
-                case "retain":
-                    hf.retain(grace_s=0, whole=True, wait_s=PATIENCE_S)
+                case "retain" | "retain-whole":
+                    is_whole = self.operation == "retain-whole"
+                    hf.retain(grace_s=0, whole=is_whole, wait_s=PATIENCE_S)
                 case "compact":
                     hf.retain(policies=FEW, grace_s=0, wait_s=PATIENCE_S)
                 case "backup":
@@ -148,7 +164,7 @@ class World:
         """Does the operation to its end, and raises unless all is as it should be."""
         self.work(holdfast.open)
         with holdfast.open(self.url) as hf:
-            getattr(self, f"_judge_{self.operation}")(hf)
+            getattr(self, f"_judge_{self.operation.replace('-', '_')}")(hf)
             self._check(hf, "the store")
 
     def _check(self, hf: Store, what: str) -> None:
@@ -160,6 +176,16 @@ class World:
             raise Broken(f"{self}: {otherwise}")
 
     def _judge_retain(self, hf: Store) -> None:
+        """Raw bytes are only where the second call says so again, and a whole one removes them."""
+        left = hf.retain(grace_s=0).left
+        named = [Path(one.where) for one in left]
+        found = self.canaries.found_below(self.place, besides=named)
+        self.expect(found == {}, f"stored bytes still have {found}, and {left} is said to be left")
+        again = hf.retain(grace_s=0, whole=True).left
+        self.expect(again == [], f"a whole retain leaves {again}")
+        self._judge_retain_whole(hf)
+
+    def _judge_retain_whole(self, hf: Store) -> None:
         found = self.canaries.found_below(self.place)
         self.expect(found == {}, f"stored bytes still have {found}")
         self.expect(hf.retain(grace_s=0).scopes == [], "there is something left to let go of")
@@ -386,14 +412,14 @@ def rewritten_untold() -> Any:
     """What goes is rewritten before it is told."""
     commit = retention.Retainer._commit
 
-    def late(self: Any, new_events: Any, marks: Any = (), lease: Any = None) -> None:
+    def late(self: Any, new_events: Any, marks: Any = (), lease: Any = None) -> Any:
         for one in new_events:
             if one.type == retention.LET_GO:
                 said = retention.codec.decode_as(one.payload, retention._LetGo)
                 records = self._log.read(said.scope, after=0)
                 named = [record.revision for record in records if record.type == "changed"]
                 self._log._backend.rewrite({said.scope: named[:1]})
-        commit(self, new_events, marks, lease)
+        return commit(self, new_events, marks, lease)
 
     return _replaced(retention.Retainer, "_commit", late)
 

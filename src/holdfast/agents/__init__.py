@@ -4,6 +4,7 @@ protocol   what is asked, what is answered, and what can go wrong
 scripted   answers from a file, for tests and rehearsals
 command    a program that reads a prompt and prints an answer
 chat       a server that speaks the OpenAI-compatible protocol
+credentials    what it is told as who we are; looked for in what it says
 config     the executor that `[agents]` of holdfast.toml names
 
 Nothing here journals. `ctx.session`, `ctx.decide` and `ctx.summarise` of a run make each question
@@ -19,8 +20,10 @@ from holdfast.agents.protocol import (
     Answer,
     Call,
     Executor,
+    IncompleteAnswerError,
     NotSentError,
     Question,
+    RefusedAnswerError,
     Usage,
 )
 from holdfast.agents.scripted import Scripted
@@ -32,8 +35,10 @@ __all__ = [
     "Chat",
     "Command",
     "Executor",
+    "IncompleteAnswerError",
     "NotSentError",
     "Question",
+    "RefusedAnswerError",
     "Scripted",
     "Usage",
     "load_executor",

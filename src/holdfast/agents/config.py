@@ -29,6 +29,7 @@ from msgspec import Struct
 
 from holdfast.agents.chat import KEY_VARIABLE, TIMEOUT_S, Chat
 from holdfast.agents.command import Command
+from holdfast.agents.credentials import shown_url
 from holdfast.agents.protocol import Executor
 from holdfast.core.arguments import check_flag
 from holdfast.errors import NotFoundError, UsageError
@@ -57,7 +58,7 @@ class AgentSettings(Struct, frozen=True, forbid_unknown_fields=True):
         if self.decide:
             found["agents.decide"] = self.decide
         if self.url:
-            found["agents.url"] = [self.url]
+            found["agents.url"] = [shown_url(self.url)]
         return found
 
 

@@ -23,6 +23,14 @@ class NotSentError(AgentError):
     """The agent was never reached: nothing was sent, so that asking again repeats nothing."""
 
 
+class IncompleteAnswerError(AgentError):
+    """An answer was begun and not finished: it was cut at a length, or the agent broke off."""
+
+
+class RefusedAnswerError(AgentError):
+    """The agent refused to answer, or a filter withheld what it answered."""
+
+
 class Usage(Struct, frozen=True, omit_defaults=True):
     """What an answer cost, in tokens, as far as the executor was told."""
 

@@ -54,7 +54,7 @@ from holdfast.errors import (
 )
 from holdfast.names import new_id
 from holdfast.prose import Problem, check
-from holdfast.prose.fetching import fetch as fetch_program
+from holdfast.prose.fetching import Fetcher
 from holdfast.prose.narration import Narrator, Transcript, read_transcript
 from holdfast.prose.problems import show_problems
 from holdfast.prose.program import (
@@ -148,7 +148,7 @@ class ProgramOptions:
 
     def gather(self, file: Path, imports: list[Path]) -> Stored:
         """Returns a program with all that it uses."""
-        return gather(file, imports, fetch_program if self.fetch else None)
+        return gather(file, imports, Fetcher() if self.fetch else None)
 
     def executor(self) -> Executor | Command:
         """Returns who answers for agents."""

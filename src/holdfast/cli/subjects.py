@@ -17,7 +17,7 @@ from holdfast.cli.options import (
     open_reading,
     open_writing,
 )
-from holdfast.cli.printing import print_json, print_line, print_note, print_table
+from holdfast.cli.printing import print_json, print_line, print_note, print_table, warn
 from holdfast.erasure import ErasureReceipt
 from holdfast.errors import UsageError
 from holdfast.render.subjects import (
@@ -43,6 +43,12 @@ def list_subjects(*, options: Options = DEFAULTS) -> None:
         return
     rows = [(one.name, one.id, str(len(one.scopes)), one.hold or "") for one in subjects]
     print_table(("subject", "id", "scopes", "held"), rows)
+    missing = sum(one.is_key_missing for one in subjects)
+    if missing:
+        warn(
+            f"keys of subjects with data here are not in {keys} ({missing}): their names are not "
+            "known, and nothing of them can be read; HOLDFAST_KEYS says where keys are"
+        )
     print_note(f"keys: {keys}")
 
 
@@ -69,17 +75,16 @@ def show_subject(name: str, /, *, options: Options = DEFAULTS) -> None:
 def export_subject(name: str, /, *, options: Options = DEFAULTS) -> None:
     """Print everything that the store holds of a subject, opened, as one JSON document.
 
+    Of a scope that is not the subject's own it prints the values that are sealed for the subject,
+    and nothing else: the rest is other people's.
+
     Parameters
     ----------
     name
         The name that the program gave the subject.
     """
     with open_reading(options) as store:
-        subject = store.subject(name)
-        events = [
-            event for scope in subject.scopes for event in store.scope(scope).history(removed=True)
-        ]
-        print_json(export_document(subject, events))
+        print_json(export_document(*store._erasure.held_of(name)))
 
 
 def erase_subject(

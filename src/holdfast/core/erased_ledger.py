@@ -28,6 +28,7 @@ from holdfast.core.matching import Cut, Shortening, digest, shortened
 from holdfast.errors import HoldfastError
 
 _logger = logging.getLogger("holdfast.erasure")
+BEFORE = "backups and exports from before"
 _EVENTS = 500
 
 
@@ -77,7 +78,7 @@ def note(
             problem = error.message
             _logger.warning("what was erased could not be noted with the keys: %s", problem)
     return Leftover(
-        "backups and exports from before",
+        BEFORE,
         f"a restore of one brings it back: delete them ({problem})",
     )
 

@@ -14,10 +14,12 @@ ever and nothing half done:
     (2) the backend rewrites the records (clause 28)
     (3) snapshots and all else that was derived from them is deleted, the index of questions too
     (4) blobs that only they named are deleted, when every event of the store was looked at
-    (5) the marks are cleared
-    (6) the backend purges its bytes (clause 29), and an event says what is left
+    (5) the marks are cleared, but for one
+    (6) the backend purges its bytes (clause 29), and an event says what is left; with it goes the
+        mark that said since (1) that bytes may be there
 
-The next run does again what a mark still says. One run at a time has the lease `retention`.
+The next run does again what a mark still says, and asks the backend again for as long as the newest
+such event names something. One run at a time has the lease `retention`.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ from holdfast.backends.protocol import (
     Shortens,
 )
 from holdfast.core import codec, ended_values, erased_ledger, holds
-from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
+from holdfast.core.commit import CommitResult, NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.ended_values import Ended
 from holdfast.core.event import (
     BASED,
@@ -100,11 +102,14 @@ BLOBS = "retention.blob"
 """The index that has a mark for each blob that may have nobody who names it, due when it may go."""
 SHORTENING = "retention.shortening"
 """The index that has a mark for each stream whose payloads are to be cut, and are told of."""
+UNPURGED = "retention.unpurged"
+"""The index that has a mark while the backend was not asked since data was told to go."""
+_TO_PURGE = Mark(UNPURGED, "bytes")
 register_layer(
     Layer(
         name="retention",
         prefixes=("retention",),
-        indexes=(HOLDS, PENDING, BLOBS, COLLECTED, SHORTENING),
+        indexes=(HOLDS, PENDING, BLOBS, COLLECTED, SHORTENING, UNPURGED),
     )
 )
 
@@ -159,6 +164,8 @@ class Retention(Struct, frozen=True):
     dry_run: bool
     binned: list[Binned] = []
     refused: dict[str, str] = {}  # scopes that a policy would remove, and what is under way there
+    purged: int = 0  # the revision of `retention/log` that says what is left
+    warnings: list[str] = []  # of policies for which there was no scope yet
 
     @property
     def events(self) -> int:
@@ -177,6 +184,7 @@ class Shorter(Struct, frozen=True):
     streams: dict[str, int]
     blobs: int
     left: list[Leftover]
+    purged: int = 0  # as of Retention
 
 
 class LetGo(Struct, frozen=True):
@@ -221,6 +229,23 @@ class _Binned(Struct):
 class _Held(Struct):
     scope: str
     reason: str = ""
+
+
+class _Purged(Struct):
+    left: list[tuple[str, str]]
+    whole: bool = False
+
+
+class Purge(Struct, frozen=True):
+    """What a backend said that is left in its bytes of all that was told before.
+
+    With `whole` it had done all that it can: what it names otherwise, and not here, is done.
+    """
+
+    revision: int = 0
+    time: int = 0
+    left: tuple[Leftover, ...] = ()
+    whole: bool = False
 
 
 class Condemned(Struct, frozen=True):
@@ -420,8 +445,15 @@ class Retainer:
         self._commit([NewEvent(ERASED, codec.encode_plain(receipt))])
 
     def erased(self) -> list[dict[str, Any]]:
-        """Returns those receipts, oldest first."""
-        return [codec.decode(record.payload) for record in _told(self._log, ERASED)]
+        """Returns those receipts, oldest first, with what `Retention.purged` was or is below."""
+        return [
+            {"purged": record.revision, **codec.decode(record.payload)}
+            for record in _told(self._log, ERASED)
+        ]
+
+    def purges(self) -> list[Purge]:
+        """Returns what was left after each step that removed bytes, oldest first."""
+        return [_purge_of(record) for record in _told(self._log, PURGED)]
 
     def tell_binned(self, scope: str, revision: int, policy: str) -> None:
         """Records, before a policy removes a scope, which one does and at which revision."""
@@ -483,7 +515,10 @@ class Retainer:
             if sizes:
                 scopes.append(_retained(one, len(sizes), sum(sizes)))
         kept = sorted({*kept, *planned.held})
-        return replace(planned, scopes=scopes, held=kept, dry_run=True)
+        left = list(newest_purge(self._log).left)
+        if self._log.marks.list(UNPURGED, limit=1):
+            left = [Leftover("the stored bytes", "a run was ended before it purged them: retain")]
+        return replace(planned, scopes=scopes, held=kept, left=left, dry_run=True)
 
     def check_rewrites(self) -> None:
         """Raises UsageError if a backend of the store cannot let go of what it stores."""
@@ -574,10 +609,10 @@ class Retainer:
         new_events: list[NewEvent],
         marks: Iterable[Mark | Cleared] = (),
         lease: Lease | None = None,
-    ) -> None:
+    ) -> CommitResult:
         writes = (StreamWrite(STREAM, tuple(new_events)),) if new_events else ()
         fence = None if lease is None else Fence(lease.name, lease.owner, lease.epoch)
-        self._log.commit(ProposedCommit(writes, marks=tuple(marks), fence=fence))
+        return self._log.commit(ProposedCommit(writes, marks=tuple(marks), fence=fence))
 
 
 class _Run:
@@ -626,14 +661,15 @@ class _Run:
         for stream in self._settled:
             ended_values.settle(log, stream)
         blobs = self._collect_blobs(whole=whole)
-        left: list[Leftover] = []
-        if self._scopes or blobs or pending or whole:
-            left = self._purge(whole=whole)
+        purge = newest_purge(log)
+        is_due = bool(pending or whole or purge.left or log.marks.list(UNPURGED, limit=1))
+        if self._scopes or blobs or is_due:
+            purge = self._purge(whole=whole)
         kept = sorted(set(self._kept))
         refused = done.refused | self._refused
         return replace(
-            done, scopes=self._scopes, blobs=blobs, held=kept, left=left, refused=refused,
-            dry_run=False,
+            done, scopes=self._scopes, blobs=blobs, held=kept, left=list(purge.left),
+            refused=refused, purged=purge.revision, dry_run=False,
         )  # fmt: skip
 
     def _of_values(self) -> Iterator[Condemned]:
@@ -676,8 +712,7 @@ class _Run:
             log.blobs.delete(name)
         for some in _chunks([Cleared(BLOBS, name) for name in sorted(blobs)], MARKS_PER_COMMIT):
             self._retainer._commit([], some, self._lease)
-        left = [*self._purge(whole=False), *self._unnoted.values()]
-        return Retention(self._scopes, len(blobs), [], left, False)
+        return self._erased(len(blobs))
 
     def erase_scopes(self, streams: Sequence[str]) -> Retention:
         for stream, head in zip(streams, self._log.heads(streams), strict=True):
@@ -687,9 +722,13 @@ class _Run:
                 self._let_go(one)
                 self._snapshots[stream] = head.revision
         self._flush()
-        blobs = self._collect_blobs(whole=False)
-        left = [*self._purge(whole=False), *self._unnoted.values()]
-        return Retention(self._scopes, blobs, [], left, False)
+        return self._erased(self._collect_blobs(whole=False))
+
+    def _erased(self, blobs: int) -> Retention:
+        """Step 6 of an erasure, and what came of it."""
+        purge = self._purge(whole=False)
+        left = [*purge.left, *self._unnoted.values()]
+        return Retention(self._scopes, blobs, [], left, False, purged=purge.revision)
 
     def shorten(self, steps: Mapping[str, Sequence[Shortening]], blobs: Sequence[str]) -> Shorter:
         log = self._log
@@ -708,11 +747,12 @@ class _Run:
             log.snapshots.forget_derived(stream)
         self._retainer.forget_copies()
         deleted = self._collect_blobs(whole=False)
+        purge = self._purge(whole=False) if pending else Purge()
         cleared = [Cleared(SHORTENING, stream) for stream in sorted(pending)]
         for some in _chunks(cleared, MARKS_PER_COMMIT):
             self._retainer._commit([], some, self._lease)
-        left = [*self._purge(whole=False), *self._unnoted.values()] if pending else []
-        return Shorter(sizes, deleted, left)
+        left = [*purge.left, *self._unnoted.values()]
+        return Shorter(sizes, deleted, left, purge.revision)
 
     def _tell_shorter(self, stream: str, steps: Sequence[Shortening], blobs: Sequence[str]) -> None:
         """Tells where payloads of a stream are cut, before one is."""
@@ -721,7 +761,8 @@ class _Run:
             raise HeldError(f'scope "{stream}" is held: nothing more was erased')
         now_us = self._log.clock.now_us()
         marks = [Mark(SHORTENING, stream), *(Mark(BLOBS, name, now_us) for name in blobs)]
-        self._retainer._commit(shortened_events(stream, steps), marks, self._lease)
+        new_events = shortened_events(stream, steps)
+        self._retainer._commit(new_events, [*marks, _TO_PURGE], self._lease)
 
     def _note(
         self,
@@ -804,7 +845,7 @@ class _Run:
             self._waiting += len(chunk)
             self._snapshots[one.stream] = _snapshots_until(one)
         if new_events:
-            self._retainer._commit(new_events, marks.values(), self._lease)
+            self._retainer._commit(new_events, [*marks.values(), _TO_PURGE], self._lease)
 
     def _flush(self, *, is_sealed: bool = False) -> None:
         """Steps 2, 3 and 5 of what was told so far. Nothing is derived from what is sealed."""
@@ -845,7 +886,8 @@ class _Run:
         due = {name for name, due_us in marked.items() if due_us <= now_us}
         if not due and not whole:
             return 0
-        self._retainer._commit([], [Mark(COLLECTED, "blobs", now_us)], self._lease)
+        to_purge = [_TO_PURGE] if due else []
+        self._retainer._commit([], [Mark(COLLECTED, "blobs", now_us), *to_purge], self._lease)
         named, position = _named_blobs(log, START)
         gone: dict[str, bytes] = {}
         for name in sorted(due - named):
@@ -867,14 +909,26 @@ class _Run:
 
     # --- bytes ---
 
-    def _purge(self, *, whole: bool) -> list[Leftover]:
-        """Step 6."""
-        backend = self._log._backend
+    def _purge(self, *, whole: bool) -> Purge:
+        """Step 6. What is done is done: a place that a whole purge has emptied is not named again
+        until something more goes.
+        """
+        log, backend = self._log, self._log._backend
         assert isinstance(backend, Rewrites), "BUG: asked before"
+        before, has_told = newest_purge(log), bool(log.marks.list(UNPURGED, limit=1))
         left = backend.purge(whole=whole)
-        said = {"left": [[one.where, one.remedy] for one in left]}
-        self._retainer._commit([NewEvent(PURGED, codec.encode_plain(said))], (), self._lease)
-        return left
+        stays_whole = before.whole and not has_told
+        if stays_whole and not whole:
+            named = {one.where for one in before.left}
+            left = [one for one in left if one.where in named]
+        purge = Purge(before.revision, 0, tuple(left), whole or stays_whole)
+        if has_told or before.revision == 0 or replace(purge, time=before.time) != before:
+            said = _Purged([(one.where, one.remedy) for one in left], purge.whole)
+            payload = codec.encode_plain(said)
+            marks = [Cleared(UNPURGED, _TO_PURGE.key)] if has_told else []
+            done = self._retainer._commit([NewEvent(PURGED, payload)], marks, self._lease)
+            purge = replace(purge, revision=done.revision)
+        return purge
 
 
 NO_POLICIES = Retention([], 0, [], [], True)
@@ -1008,6 +1062,25 @@ def _told(log: Log, *types: str) -> Iterator[Record]:
     while page := log.read(STREAM, after=after, limit=READ_CHUNK):
         yield from (record for record in page if record.type in types)
         after = page[-1].revision
+
+
+def newest_purge(log: Log) -> Purge:
+    """Returns what a backend has said last of its bytes; one without a revision if it never did."""
+    [head] = log.heads([STREAM])
+    until = 0 if head is None else head.revision
+    while until:
+        after = max(until - READ_CHUNK, 0)
+        for record in reversed(log.read(STREAM, after=after, until=until)):
+            if record.type == PURGED:
+                return _purge_of(record)
+        until = after
+    return Purge()
+
+
+def _purge_of(record: Record) -> Purge:
+    said = codec.decode_as(record.payload, _Purged)
+    left = tuple(Leftover(where, remedy) for where, remedy in said.left)
+    return Purge(record.revision, record.time, left, said.whole)
 
 
 def drop(log: Log) -> tuple[int, int, int, list[Leftover]]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.core.event import Event
-from holdfast.erasure import ErasureReceipt, Subject
-from holdfast.render.text import time_text
+from holdfast.erasure import ErasureReceipt, HeldEvent, Subject
+from holdfast.render.text import encode_value, time_text
 
 
 def subject_document(subject: Subject) -> dict[str, Any]:
@@ -17,6 +16,7 @@ def subject_document(subject: Subject) -> dict[str, Any]:
         "id": subject.id,
         "scopes": subject.scopes,
         "hold": subject.hold,
+        "key_missing": subject.is_key_missing,
     }
 
 
@@ -25,23 +25,28 @@ def subjects_document(subjects: Sequence[Subject], keys: str) -> dict[str, Any]:
     return {"subjects": [subject_document(one) for one in subjects], "keys": keys}
 
 
-def export_document(subject: Subject, events: Sequence[Event]) -> dict[str, Any]:
-    """Returns everything that a store has of a subject, in clear."""
+def export_document(subject: Subject, held: Sequence[HeldEvent]) -> dict[str, Any]:
+    """Returns everything that a store has of a subject, in clear, and nothing of anybody else."""
+    return {**subject_document(subject), "events": [_held_document(one) for one in held]}
+
+
+def _held_document(held: HeldEvent) -> dict[str, Any]:
+    event = held.event
+    place = {
+        "scope": event.stream,
+        "revision": event.revision,
+        "time": time_text(event.time),
+        "type": event.type,
+    }
+    if not held.is_own:
+        return {**place, "values": [encode_value(value) for value in held.values]}
+    [data] = held.values
     return {
-        **subject_document(subject),
-        "events": [
-            {
-                "scope": event.stream,
-                "revision": event.revision,
-                "time": time_text(event.time),
-                "type": event.type,
-                "actor": event.actor,
-                "key": event.key,
-                "checkpoint": event.checkpoint,
-                "data": None if event.is_let_go else event.data,
-            }
-            for event in events
-        ],
+        **place,
+        "actor": event.actor,
+        "key": event.key,
+        "checkpoint": event.checkpoint,
+        "data": None if event.is_let_go else encode_value(data),
     }
 
 
