@@ -61,8 +61,9 @@ def archive(
 ) -> Archived:
     """Moves the scopes that fit a pattern, and were not written to for so long, into an archive.
 
-    Raises UsageError if no scope fits the pattern, or if both are one store; ConflictError if the
-    archive has other events of a scope; CorruptError if it does not hold what was written to it.
+    Raises UsageError if no scope fits the pattern, and none did that was removed, or if both are
+    one store; ConflictError if the archive has other events of a scope; CorruptError if it does not
+    hold what was written to it.
     Whatever is raised, the scopes that were not removed yet are in the store as before.
     """
     log = store._log
@@ -80,11 +81,12 @@ def archive(
         log,
         store._retainer,
         [policy],
-        names=store._scope_names,
+        levels=store._level_names,
         scope_of=store.scope,
         grace_s=0,
         before=move,
         said=f"archived to {shown}: ",
+        is_lasting=False,
     )
     held = store._retainer.held()
     done = applied.plan(held) if dry_run else applied.apply(held)

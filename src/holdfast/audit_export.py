@@ -234,6 +234,7 @@ def verify_export(
         raise CorruptError(
             f'"{path}" was signed by another key than that of "{signed_by}": {found.key}',
             where=str(path),
+            hint="get the export, or the public key of its signer, again from where it was kept",
         )
     _check_store(found.read(), _store_ids(store._log), f'"{path}"')
     chain = [found]

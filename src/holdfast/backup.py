@@ -1,10 +1,10 @@
 """Backups: a folder that holds a copy of a store, and a list of points to restore it at.
 
-    DEST/backup.json      which store this is a backup of
+    DEST/backup.json      which store this is a backup of, which store is its own, how many points
     DEST/store/           its events and blobs, as a files store: every verb of the command line
                           reads it
     DEST/marks/p3.jsonl   the marks as they were at the point p3
-    DEST/points.jsonl     a line for each point, with the digest of the line before it
+    DEST/points.jsonl     a line for each point, with its own digest and that of the line before it
 
 A backup is made while others write. It fixes a moment of the source (clause 20), copies the events
 that the moment holds and the backup lacks, and the marks of that very moment (clause 35), reads
@@ -23,6 +23,12 @@ nowhere. `prune` takes all of it out of the folder.
 The backup of an encrypted store is encrypted too, by the same store key and a data key of its own
 (0046); names, times and marks are in clear in both. Restoring it needs the key.
 
+Every byte of the folder is covered, or of no effect: `backup.json` and each line by a digest of
+itself, marks by the line of their point, events by their links and by the digest of the point. The
+number of points is in `backup.json`, so that lines cut off are missed. Lines of format 1 have no
+digest of their own: such a point is not proved (`Point.is_proved`), and nothing is built on where
+it says that its source was read to.
+
 A damaged store is backed up too. What verifies is copied; the point names every stream of which
 something is missing. A stream of which the backup has more than is left stays as it is.
 """
@@ -30,6 +36,7 @@ something is missing. A stream of which the backup has more than is left stays a
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Generator, Iterator
@@ -47,6 +54,7 @@ from holdfast.backends.protocol import (
     GONE,
     START,
     Backend,
+    Head,
     Leftover,
     Mark,
     MarksAtMoment,
@@ -56,7 +64,7 @@ from holdfast.backends.protocol import (
 )
 from holdfast.clock import Clock
 from holdfast.core import codec
-from holdfast.core.check import content_of
+from holdfast.core.check import Content, add_up, all_heads, content_of
 from holdfast.core.copy import (
     Copied,
     Copier,
@@ -87,7 +95,7 @@ from holdfast.errors import (
     UsageError,
     show_value,
 )
-from holdfast.interchange import Needed, commits_of
+from holdfast.interchange import UNREADABLE, Needed, commits_of
 from holdfast.names import check_name
 from holdfast.store import Store, open_store
 
@@ -103,9 +111,11 @@ __all__ = [
     "restore",
 ]
 
-FORMAT = 1
+FORMAT = 2
+"""Format 1 had no digests of lines, and did not know its own store."""
 _READ = 500
 _DRILL = "drill-"
+_ENDS_WITH_DIGEST = re.compile(rb'(.*),"sha256":"([0-9a-f]{64})"\}', re.DOTALL)
 
 
 class Point(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -133,11 +143,18 @@ class Point(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How many events of older points the store has let go of since the last one."""
     previous: str = ""
     """The digest of the line before."""
+    sha256: str = ""
+    """The digest of the line without this field. Lines of format 1 have none."""
 
     @property
     def at(self) -> datetime:
         """The time at which it was made."""
         return to_datetime(self.at_us)
+
+    @property
+    def is_proved(self) -> bool:
+        """False if its line is of format 1: a changed time, label or number shows nowhere."""
+        return bool(self.sha256)
 
 
 class Restored(Struct, frozen=True):
@@ -157,11 +174,42 @@ class Pruned(Struct, frozen=True):
     left: list[Leftover]
 
 
-class _About(Struct, frozen=True):
-    """The first file of a backup: which stores it was made of."""
+class _About(Struct, frozen=True, omit_defaults=True):
+    """The first file of a backup: which stores it was made of, and what it must have."""
 
     format: int
     stores: list[str]
+    copy: str = ""
+    """The id of the backup's own store; "" before the first point, and in format 1."""
+    points: int = 0
+    """How many points there are at least: a backup that was killed may have added one more."""
+    unproved: int = 0
+    """How many of the first lines are of format 1, and have no digest."""
+    sha256: str = ""
+    """The digest of this file without this field."""
+
+
+class _Points(Struct, frozen=True):
+    """The list of points as it was read, and its bytes, to which a line can be added."""
+
+    found: list[Point]
+    raw: bytes
+    """Ends with a line break, unless it is empty."""
+
+    @property
+    def last(self) -> Point | None:
+        return self.found[-1] if self.found else None
+
+    @property
+    def last_digest(self) -> str:
+        lines = self.raw.splitlines()
+        return sha256(lines[-1]).hexdigest() if lines else ""
+
+
+class _Identity(Struct):
+    """What tells one store of files from another, in `holdfast.json`."""
+
+    store: str
 
 
 # --- making --------------------------------------------------------------------------------------
@@ -191,14 +239,123 @@ def backup(
             f"{' and '.join(about.stores)}",
             hint="make the backup in another folder",
         )
-    with (
-        _alone(place),
-        open_store(place / "store", clock=source._log.clock, store_key=_key_of(source)) as target,
-    ):
-        found = _read_points(place)
-        if label and any(label in (one.label, one.name) for one in found):
+    with _alone(place):
+        about = _read_about(place)  # another backup may have added a point meanwhile
+        known = _read_points(place, about)
+        if label and any(label in (one.label, one.name) for one in known.found):
             raise ExistsError(f'"{place}" has a point "{label}" already')
-        return _Increment(source._log, target._log, place, found, progress).run(label)
+        if known.found:
+            _check_copy_id(place, about)
+        if about.format < FORMAT:
+            about = _renewed(place, about, known)
+        key, clock, has_copy = _key_of(source), source._log.clock, bool(known.found)
+        with open_store(place / "store", create=not has_copy, clock=clock, store_key=key) as target:
+            _check_copy(source._log, target._log, place, known.last)
+            return _Increment(source._log, target._log, place, about, known, progress).run(label)
+
+
+def _renewed(place: Path, about: _About, known: _Points) -> _About:
+    """Gives a backup of format 1 the format of today. Its lines stay as they are, not proved.
+
+    First the list of points loses half a line that a killed writer left, which was legitimate in
+    format 1: in format 2, where the file is replaced as a whole, it would be damage.
+    """
+    _write(place / "points.jsonl", known.raw)
+    count = len(known.found)
+    return _write_about(place, _About(FORMAT, about.stores, about.copy, count, count))
+
+
+def _check_copy_id(place: Path, about: _About) -> str:
+    """Returns the id of a backup's own store; raises unless it is there, and is the one it had.
+
+    It is looked at before anything is opened or copied: a new store in its place would take what is
+    new, and nothing of what the points before stand on.
+    """
+    path = place / "store" / "holdfast.json"
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_Identity).store
+    except (FileNotFoundError, NotADirectoryError):
+        raise CorruptError(
+            f'"{place}" has points, but its store is gone',
+            where=str(place / "store"),
+            hint="put it back, or make the backup in another folder",
+        ) from None
+    except OSError as error:
+        raise UnavailableError(f'"{path}" cannot be read: {error.strerror}') from error
+    except UNREADABLE as error:
+        raise CorruptError(f'"{path}" cannot be read: {error}', where=str(path)) from None
+    if about.copy and found != about.copy:
+        raise CorruptError(
+            f'the store in "{place}" is not the one that its points were made in: expected '
+            f"{about.copy}, found {found}",
+            where=str(place / "store"),
+            hint="put the right one back, or make the backup in another folder",
+        )
+    return found
+
+
+def _check_copy(source: Log, target: Log, place: Path, last: Point | None) -> None:
+    """Raises unless a backup's store is what it was at its last point, before anything is copied.
+
+    What a killed backup left behind it does not count. Whose past it is, is compared where no
+    point that is proved says so.
+    """
+    if last is not None:
+        found = _content_at(target, last)
+        # A stream whose lifetime is over is not there any more, and no digest tells which it was.
+        is_less = found is not None and found.streams < last.streams
+        if found is None or not (is_less or found.digest == last.digest):
+            raise CorruptError(
+                f'the store in "{place}" is not what it was at {last.name}: its digest is '
+                f"{found.digest if found else 'of fewer commits'}, expected {last.digest}",
+                where=str(place / "store"),
+                hint="put back the store that belongs to these points, or make the backup in "
+                "another folder",
+            )
+    if last is None or not last.is_proved:
+        _check_past(source, target, place)
+
+
+def _content_at(log: Log, point: Point) -> Content | None:
+    """Returns what a backup's store held at its last point; None if it does not reach there."""
+    newest = log.position()
+    if newest < point.position:
+        return None
+    later: dict[str, int] = {}
+    for commit in commits_until(parts_of(log)[0], Position(point.position), newest):
+        for record in commit:
+            later.setdefault(record.stream, record.revision)
+
+    def heads() -> Iterator[tuple[str, Head | None]]:
+        for name, head in all_heads(log):
+            since = later.get(name)
+            if head is None or since is None:
+                yield name, head
+            elif since > head.first:
+                link = log.link_at(name, since - 1) or ORIGIN
+                yield name, replace(head, revision=since - 1, link=link)
+
+    return add_up(heads())
+
+
+def _check_past(source: Log, target: Log, place: Path) -> None:
+    """Raises OtherStoreError if a backup's store has another past than the source."""
+    for name, ours in all_heads(target):
+        try:
+            [theirs] = source.heads([name])
+            is_other = (
+                ours is not None
+                and theirs is not None
+                and theirs.revision >= ours.revision
+                and source.link_at(name, ours.revision) not in (None, ours.link)
+            )
+        except CorruptError:
+            continue  # a damaged source is backed up as far as it verifies
+        if is_other:
+            raise OtherStoreError(
+                f'the store in "{place}" has other events in "{name}" than the one to be backed up',
+                hint="make the backup in another folder",
+            )
 
 
 def _key_of(store: Store) -> StoreKey | None:
@@ -240,7 +397,26 @@ def _begin(place: Path, stores: list[str]) -> None:
         os.chmod(place, 0o700)
     except OSError as error:
         raise UnavailableError(f'"{place}" cannot be made: {error.strerror}') from error
-    _write(place / "backup.json", msgspec.json.encode(_About(FORMAT, stores)) + b"\n")
+    _write_about(place, _About(FORMAT, stores))
+
+
+def _write_about(place: Path, about: _About) -> _About:
+    _write(place / "backup.json", _with_digest(about) + b"\n")
+    return about
+
+
+def _with_digest(document: Point | _About) -> bytes:
+    """Returns one of a backup's documents as a line that ends with the digest of itself."""
+    raw = msgspec.json.encode(document)
+    return b'%b,"sha256":"%b"}' % (raw[:-1], sha256(raw).hexdigest().encode())
+
+
+def _has_digest(line: bytes) -> bool | None:
+    """Says whether a line is as it was written; None if it has no digest of itself."""
+    found = _ENDS_WITH_DIGEST.fullmatch(line)
+    if found is None:
+        return None
+    return sha256(found[1] + b"}").hexdigest().encode() == found[2]
 
 
 @contextmanager
@@ -278,14 +454,16 @@ class _Increment:
         source: Log,
         target: Log,
         place: Path,
-        found: list[Point],
+        about: _About,
+        known: _Points,
         progress: Progress | None,
     ) -> None:
         self._source = source
         self._target = target
         self._place = place
-        self._last = found[-1] if found else None
-        self._number = len(found) + 1
+        self._about = about
+        self._known = known
+        self._last = known.last
         self._progress = progress
         self._copier = Copier(source, target, None)
         self._passed = self._total = 0
@@ -302,13 +480,16 @@ class _Increment:
         for part, after, seen in zip(parts, afters, moments, strict=True):
             if seen.moment.position < after:
                 raise _is_older(seen.moment.position, after)
+            if self._last is not None and not self._last.is_proved:
+                after = START  # a changed number would leave out commits, for ever
             self._total += int(seen.newest) - after
             self._copy(part, Position(after), seen)
         marks = [mark for seen in moments for mark in seen.marks]
         self._verify()
         content = content_of(self._target)
+        name = f"p{len(self._known.found) + 1}"
         point = Point(
-            name=f"p{self._number}",
+            name=name,
             at_us=at_us,
             label=label,
             position=int(self._target.position()),
@@ -318,14 +499,27 @@ class _Increment:
             new_events=self._copier.copied(0, is_behind=False).events,
             digest=content.digest,
             marks=len(marks),
-            marks_digest=_write_marks(self._place, f"p{self._number}", marks),
+            marks_digest=_write_marks(self._place, name, marks),
             marks_exact=all(seen.exact for seen in moments),
             damaged=self._damaged,
             let_go=sum(self._is_older(*one) for one in self._gone),
-            previous=_line_digest(self._last),
+            previous=self._known.last_digest,
         )
-        _append_line(self._place / "points.jsonl", msgspec.json.encode(point))
-        return point
+        return self._add(point)
+
+    def _add(self, point: Point) -> Point:
+        """Adds the line of a point to the list, and then counts it; returns it as it is read.
+
+        The list is replaced as a whole: so half a line is damage, and never what a killed backup
+        left. The count comes after it, because one line more than it says does no harm, and one
+        line less is a loss that has to be told.
+        """
+        line = _with_digest(point)
+        copy = _check_copy_id(self._place, self._about)
+        _write(self._place / "points.jsonl", self._known.raw + line + b"\n")
+        count = len(self._known.found) + 1
+        _write_about(self._place, replace(self._about, copy=copy, points=count, sha256=""))
+        return msgspec.json.decode(line, type=Point)
 
     def _moment(self, part: Backend) -> MarksAtMoment:
         """Returns a moment of one backend with its marks, without them if they are damaged."""
@@ -355,12 +549,14 @@ class _Increment:
         for stream, head in zip(streams, self._target.heads(streams), strict=True):
             known = (head.revision, head.link) if head else (0, ORIGIN)
             self._before.setdefault(stream, known)
-        self._copier.copy(batch, 0)
+        # What the backup has, it keeps: of older points also what the source has let go of since.
+        before = self._before
+        new = [[one for one in commit if one.revision > before[one.stream][0]] for commit in batch]
+        self._copier.copy([commit for commit in new if commit], 0)
         for commit in batch:
             self._ends.update((record.stream, record.link) for record in commit)
-            for record in commit:
-                if record.stream == LEDGER:
-                    self._gone.update(name for name, _ in told_by(record))
+        for record in (one for commit in new for one in commit if one.stream == LEDGER):
+            self._gone.update(name for name, _ in told_by(record))
         self._passed += sum(map(len, batch))
         if self._progress is not None:
             self._progress(self._passed, max(self._total, self._passed))
@@ -447,59 +643,120 @@ def _is_older(position: int, after: int) -> ConflictError:
 def points(folder: str | os.PathLike[str]) -> list[Point]:
     """Returns the points of a backup, oldest first."""
     place = Path(folder)
-    _read_about(place)
-    return _read_points(place)
+    return _read_points(place, _read_about(place)).found
 
 
 def _read_about(place: Path) -> _About:
     path = place / "backup.json"
     try:
-        about = msgspec.json.decode(path.read_bytes(), type=_About)
+        raw = path.read_bytes().strip()
+        about = msgspec.json.decode(raw, type=_About)
     except FileNotFoundError:
         raise NotFoundError(f'"{place}" is no backup: it has no backup.json') from None
     except OSError as error:
         raise UnavailableError(f'"{path}" cannot be read: {error.strerror}') from error
-    except msgspec.MsgspecError as error:
-        raise CorruptError(f'"{path}" cannot be read: {error}', where=str(path)) from None
+    except UNREADABLE as error:
+        raise _damaged_about(path, f"cannot be read: {error}") from None
     if about.format > FORMAT:
         raise FormatError(
             f'"{place}" is a backup of format {about.format}: this holdfast reads up to {FORMAT}',
             hint="upgrade holdfast",
         )
+    if about.format < FORMAT:
+        is_as_written = msgspec.json.encode(about) == raw
+    else:
+        is_as_written = bool(_has_digest(raw))
+    if not is_as_written:
+        raise _damaged_about(path, "is damaged: it was changed since it was written")
     return about
 
 
-def _read_points(place: Path) -> list[Point]:
-    """Returns the points, each verified against the line after it; half a last line is none."""
+def _damaged_about(path: Path, problem: str) -> CorruptError:
+    return CorruptError(
+        f'"{path}" {problem}',
+        where=str(path),
+        hint=f"the events are in its store: holdfast copy {path.parent / 'store'} NEW",
+    )
+
+
+def _read_points(place: Path, about: _About) -> _Points:
+    """Returns the points, each verified against its own digest and by the line after it.
+
+    In format 1, where lines were appended, half a last line is what a killed writer left.
+    """
     path = place / "points.jsonl"
-    found: list[Point] = []
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
-        return found
+        raw = b""
     except OSError as error:
         raise UnavailableError(f'"{path}" cannot be read: {error.strerror}') from error
+    lines = raw.split(b"\n")
+    if about.format < FORMAT and _is_half(lines[-1]):
+        lines[-1] = b""
+    if not lines[-1]:
+        lines.pop()
+    found: list[Point] = []
     previous = ""
-    for number, line in enumerate(raw.split(b"\n")[:-1], 1):
+    for number, line in enumerate(lines, 1):
+        problem = "it does not follow the line before it"
+        is_old = about.format < FORMAT or number <= about.unproved
         try:
-            point = msgspec.json.decode(line, type=Point)
-        except msgspec.MsgspecError as error:
-            problem = str(error)
+            point = _read_point(line, is_old=is_old)
+        except CorruptError as error:
+            problem = error.message
         else:
-            problem = "" if point.previous == previous else "it does not follow the line before it"
+            if point.previous == previous:
+                problem = ""
             found.append(point)
         if problem:
-            raise CorruptError(
-                f'line {number} of "{path}" is damaged: {problem}',
-                where=str(path),
-                hint=f"the events are in its store: holdfast copy {place / 'store'} NEW",
-            )
+            raise _damaged_points(place, f"line {number} of", problem)
         previous = sha256(line).hexdigest()
-    return found
+    if len(found) < about.points:
+        raise _damaged_points(
+            place, "the end of", f"it has {len(found)} lines, backup.json tells of {about.points}"
+        )
+    return _Points(found, b"".join(line + b"\n" for line in lines))
 
 
-def _line_digest(point: Point | None) -> str:
-    return "" if point is None else sha256(msgspec.json.encode(point)).hexdigest()
+def _damaged_points(place: Path, which: str, problem: str) -> CorruptError:
+    path = place / "points.jsonl"
+    return CorruptError(
+        f'{which} "{path}" is damaged: {problem}',
+        where=str(path),
+        hint=f"the events are in its store: holdfast copy {place / 'store'} NEW",
+    )
+
+
+def _read_point(line: bytes, *, is_old: bool) -> Point:
+    """Returns the point of a line; raises CorruptError unless the line is as it was written.
+
+    Of an old one it can be said only that no other code than ours wrote such a line.
+    """
+    try:
+        point = msgspec.json.decode(line, type=Point)
+    except UNREADABLE as error:
+        raise CorruptError(str(error)) from None
+    if is_old and not point.sha256:
+        if msgspec.json.encode(point) != line:
+            raise CorruptError("it was changed since it was written")
+    elif not _has_digest(line):
+        raise CorruptError("it was changed since it was written, or has no digest of itself")
+    return point
+
+
+def _is_half(tail: bytes) -> bool:
+    """Returns whether a last line is half of one: no line is whole without its last byte.
+
+    A whole one stays, with or without its line break. One whose line break was changed is damage.
+    """
+    for line in (tail, tail[:-1]):
+        try:
+            _read_point(line, is_old=True)
+        except CorruptError:
+            continue
+        return False
+    return True
 
 
 def find_point(folder: str | os.PathLike[str], at: str | datetime | None) -> Point:
@@ -560,6 +817,13 @@ def restore(
         return Restored(point, Copied(0, 0, 0, 0, point.events, 0, False), point.digest)
     with _open_copy(place, target._log.clock, store_key or _key_of(target)) as kept:
         log = kept._log
+        if log.position() < point.position:
+            raise CorruptError(
+                f'the store in "{place}" ends before {point.name}: expected commits up to '
+                f"{point.position}, found {log.position()}",
+                where=str(place / "store"),
+                hint=f"holdfast check --store {place / 'store'}",
+            )
         check_related(log, target._log)
         needed = None if scope is None else Needed(log, [scope])
         copier = Copier(log, target._log, None, ledger=Ledger(log, target._log))
@@ -642,6 +906,7 @@ def prune(
     """
     place = Path(folder)
     points(place)
+    _check_copy_id(place, _read_about(place))
     with _alone(place), open_store(place / "store", create=False, store_key=store_key) as kept:
         kept._retainer.forget_copies()
         events, size, blobs, left = drop(kept._log)
@@ -722,17 +987,13 @@ def _open_copy(
 ) -> Generator[Store]:
     """Opens the store of a backup. The target of a restore may be encrypted and the backup not."""
     name = place / "store"
+    _check_copy_id(place, _read_about(place))
     try:
-        try:
-            store = open_store(name, create=False, read_only=True, clock=clock, store_key=key)
-        except StoreKeyError:
-            if key is None or not _is_plain(name):
-                raise
-            store = open_store(name, create=False, read_only=True, clock=clock)
-    except NotFoundError:
-        raise CorruptError(
-            f'"{place}" has points, but its store is gone', where=str(place / "store")
-        ) from None
+        store = open_store(name, create=False, read_only=True, clock=clock, store_key=key)
+    except StoreKeyError:
+        if key is None or not _is_plain(name):
+            raise
+        store = open_store(name, create=False, read_only=True, clock=clock)
     with store:
         yield store
 
@@ -777,21 +1038,6 @@ def _write(path: Path, raw: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        raise UnavailableError(f'"{path}" cannot be written: {error.strerror}') from error
-
-
-def _append_line(path: Path, line: bytes) -> None:
-    """Adds a line, durable when this returns. What a killed writer left of one is taken away."""
-    try:
-        with open(path, "a+b") as file:
-            file.seek(0)
-            raw = file.read()
-            file.truncate(raw.rfind(b"\n") + 1)
-            file.write(line + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
         _sync_folder(path.parent)
     except OSError as error:
         raise UnavailableError(f'"{path}" cannot be written: {error.strerror}') from error

@@ -74,6 +74,8 @@ HELD_BACK_S = 30.0
 """How long to wait for a stranger's open transaction that holds back what is to be read."""
 _KIND = "export"
 _PAGE = 200
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError)
+"""What a decoder says of bytes that were changed: also of half a character."""
 
 
 class Exported(Struct, frozen=True):
@@ -383,7 +385,7 @@ class _Reader:
             raise UnavailableError(f'"{self._path}" cannot be read: {error.strerror}') from error
         try:
             end = msgspec.json.decode(last, type=_Line) if last else _Line()
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             end = _Line()
         if not end.end:
             raise self._damaged("it does not end as an export does: a part of it is missing")
@@ -422,13 +424,13 @@ class _Reader:
             for at, raw in enumerate(file, 2):
                 try:
                     yield at, msgspec.json.decode(raw, type=_Line)
-                except msgspec.MsgspecError as error:
+                except UNREADABLE as error:
                     raise self._damaged(f"line {at}: {error}") from None
 
     def _check_head(self, raw: bytes) -> None:
         try:
             head = msgspec.json.decode(raw, type=_Head)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             head = _Head("", 0, "", [])
         if head.holdfast != _KIND:
             raise FormatError(f'"{self._path}" is no export: its first line does not say so')

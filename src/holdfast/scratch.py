@@ -15,7 +15,7 @@ from holdfast.core.commit import CommitResult, ProposedCommit
 from holdfast.core.commit_queue import Request, Waker
 from holdfast.core.layers import kept_with
 from holdfast.core.leases import LeaseKeeper
-from holdfast.core.log import FENCE, WRITER, Log
+from holdfast.core.log import WRITER, Log
 from holdfast.names import CONVERSATION, GLOBAL, Levels, short_id
 from holdfast.record.context import RecordContext
 from holdfast.scope import Scope
@@ -25,31 +25,29 @@ SCRATCH = "scratch"
 
 
 class ScratchLog(Log):
-    """A log in memory that takes nothing from the run or lease block which its caller is in.
+    """A log in memory that takes nothing from the run which its caller is in.
 
-    Its fences and keys are those of a store, where a replay finds what was written. Here nothing
-    outlives the process: a body that is replayed elsewhere writes its scratch again.
+    Its keys are for a store, where a replay finds what was written. Here nothing outlives the
+    process: a body that is replayed elsewhere writes its scratch again.
     """
 
     def commit(self, proposed: ProposedCommit) -> CommitResult:
         """Commits in memory."""
-        fence, writer = FENCE.set(None), WRITER.set(None)
+        writer = WRITER.set(None)
         try:
             return super().commit(proposed)
         finally:
             WRITER.reset(writer)
-            FENCE.reset(fence)
 
     def submit(
         self, proposed: ProposedCommit, *, waker: Waker | None = None, context: object = None
     ) -> Request:
         """Queues a commit in memory."""
-        fence, writer = FENCE.set(None), WRITER.set(None)
+        writer = WRITER.set(None)
         try:
             return super().submit(proposed, waker=waker, context=context)
         finally:
             WRITER.reset(writer)
-            FENCE.reset(fence)
 
 
 class ScratchScope(Scope):

@@ -61,7 +61,6 @@ from holdfast.core.dispatcher import (
     OnError,
     Subscriber,
     Subscription,
-    shared_dispatcher,
 )
 from holdfast.core.encryption import Encryption, KeyStatus, check_plain
 from holdfast.core.event import Change, Event, to_datetime
@@ -151,7 +150,18 @@ from holdfast.nodes.run import process_as_run
 from holdfast.nodes.walk import Nodes
 from holdfast.projections import Projected, Projection, Projections
 from holdfast.projects.project import Project
-from holdfast.query.form import TIMEOUT_S, Hit, Hits, Kind, Rows, Where, check_where
+from holdfast.query.form import (
+    SQL_BYTES_MAX,
+    SQL_ROWS_MAX,
+    SQL_TIMEOUT_S,
+    TIMEOUT_S,
+    Hit,
+    Hits,
+    Kind,
+    Rows,
+    Where,
+    check_where,
+)
 from holdfast.query.links import DanglingLink
 from holdfast.query.paths import StateIndex, check_indexes
 from holdfast.query.questions import IndexStatus, Questions
@@ -1542,13 +1552,21 @@ class Store:
         """Returns every link that should lead to something in the store and does not."""
         return self._questions.dangling()
 
-    def sql(self, statement: str) -> Rows:
+    def sql(
+        self,
+        statement: str,
+        *,
+        timeout: float = SQL_TIMEOUT_S,
+        max_rows: int = SQL_ROWS_MAX,
+        max_bytes: int = SQL_BYTES_MAX,
+    ) -> Rows:
         """Runs a SELECT on read-only tables of everything recorded, and returns columns and rows.
 
         The tables are scopes, events, state, messages, decisions, tasks, facts and runs. They are
-        brought up to date first, and lie apart from the store: any client may read them too.
+        brought up to date first, and lie apart from the store: any client may read them too. A
+        statement that takes more seconds, rows or bytes than it may is ended with a LimitError.
         """
-        return self._questions.select(statement)
+        return self._questions.select(statement, timeout, max_rows, max_bytes)
 
     def refresh_tables(self) -> str:
         """Brings the tables for outside tools up to date; returns where they are."""
@@ -1632,7 +1650,7 @@ class Store:
             self._log,
             self._retainer,
             rules,
-            names=self._scope_names,
+            levels=self._level_names,
             scope_of=self.scope,
             grace_s=grace_s,
         )
@@ -1643,10 +1661,12 @@ class Store:
             grace_s=grace_s, whole=whole, wait_s=wait_s, policies=applied if rules else None
         )
 
-    def _scope_names(self) -> list[str]:
+    def _level_names(self) -> Sequence[str]:
         adopt_levels(self._log, self._levels)
-        names = self._levels.names()
-        return scope_names(self._log, names, prefix="", after="", limit=None)
+        return self._levels.names()
+
+    def _scope_names(self) -> list[str]:
+        return scope_names(self._log, self._level_names(), prefix="", after="", limit=None)
 
     def binned(self) -> list[Binned]:
         """Returns the scopes that policies have removed and `unretain` can bring back, by name."""
@@ -1928,7 +1948,7 @@ def open_store(
     opened, shown = _open_or_take(backend, url, known, clock, encryption, entry, options)
     said = said._replace(actor=said.actor or worker)
     log = _make_log(opened, clock, said, typed, entry.with_quotas(care), entry.keys(keys), shown)
-    log.dispatcher = shared_dispatcher(backend or _place_of(shown) or opened)
+    log.use_place(backend or _place_of(shown) or opened)
     return _with_files(Store(
         log, url=shown, worker=worker, levels=known, heartbeat_s=heartbeat_s, read_only=read_only,
         clear_ids=check_flag(clear_ids, "clear_ids"), retention=care.retention, indexes=declared,

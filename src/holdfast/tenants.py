@@ -96,7 +96,9 @@ class Tenants:
         self._host = open_tenants(url, self._clock)
 
     def create(self, name: str, *, quotas: Sequence[Quota] = ()) -> NewTenant:
-        """Makes a tenant with a store and a login of its own; raises ExistsError.
+        """Makes a tenant with a login of its own; raises ExistsError.
+
+        Its store begins when it is first opened with `create`, as every store does.
 
         `quotas` count for every handle of the tenant's store, whatever it is opened with.
         """

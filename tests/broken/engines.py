@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from holdfast.core import intent, leases
 from holdfast.core.commit import CommitResult, ProposedCommit
-from holdfast.core.log import WRITER
+from holdfast.core.log import LEASE_BLOCK, WRITER, Log
 from holdfast.runs import context, events, execution, journal, steps
 from holdfast.runs import execution as writers
 from holdfast.runs.operation import CommitNow
@@ -49,6 +49,17 @@ def _no_fence(put: Put) -> None:
         return None
 
     put(execution, "Fence", unfenced)
+
+
+def _fence_shared(put: Put) -> None:
+    """As it was once: whoever is in a block has its fence, whichever store he writes to."""
+
+    def fence_here(self: Any) -> Any:
+        block = LEASE_BLOCK.get()
+        return None if block is None else block.fence
+
+    put(Log, "fence_here", fence_here)
+    put(execution.Execution, "is_in", lambda *_: True)
 
 
 def _owner_not_asked(put: Put) -> None:
@@ -183,6 +194,12 @@ ENGINES = {
         ("effect_chain",),
         needs_two_owners=True,
         within=20,
+    ),
+    "fence-shared": BrokenEngine(
+        "the fence of a lease or run of one store is put on what is written to another",
+        _fence_shared,
+        ("two_stores",),
+        within=1,
     ),
     "no-intent": BrokenEngine(
         "an effect is done without a word before it", _no_intent, ("effect_chain", "loop_each")

@@ -73,6 +73,8 @@ def test_a_changed_file_another_key_and_another_store_are_refused(keys: Path) ->
         hf.team("x").set("a", 2)
         export_audit(hf, keys / "2", sign=keys / "mine.pem", after=keys / "1")
         export_audit(hf, keys / "3", sign=keys / "mine.pem", after=keys / "2")
+        with pytest.raises(UsageError, match="64 hexadecimal digits"):
+            hf.check(expect=str(keys / "1"))
         with pytest.raises(CorruptError, match="another key"):
             verify_export(hf, keys / "1", signed_by=keys / "other.pub")
         with pytest.raises(CorruptError, match="does not follow"):

@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -170,3 +172,119 @@ def test_the_same_for_asyncio(url: str) -> None:
                     await other.team("t").set("n", 5)
 
     asyncio.run(main())
+
+
+@pytest.fixture(params=[0, 1], ids=["same kind", "next kind"])
+def other_url(request: pytest.FixtureRequest, url: str, tmp_path: Path) -> str:
+    kind = next((one for one in ALL if url.startswith(one)), "files")
+    return new_url((ALL * 2)[ALL.index(kind) + request.param], tmp_path)
+
+
+def test_a_fence_belongs_to_its_store(url: str, other_url: str) -> None:
+    """Blocks of two stores, in each other and in any order: each fences what is its own."""
+    with holdfast.open(url) as a, holdfast.open(other_url) as b:
+        with a.lease("L") as first:
+            b.team("t").set("n", 1)
+            b.team("t").messages.add("user", "hello")
+            with b.lease("L") as second, b.commit() as tx:
+                tx.scope(b.team("t")).set("n", 2)
+            with b.lease("L") as second:
+                a.team("t").set("n", 1)
+                b.release(second)
+                with pytest.raises(LeaseLostError):
+                    b.team("t").set("n", 3)
+                a.team("t").set("n", 2)
+                a.release(first)
+                for _ in range(2):  # the second time in the inner block of the same lease
+                    with pytest.raises(LeaseLostError):
+                        a.team("t").set("n", 3)
+            b.team("t").set("n", 4)
+            b.team("t").remove()
+            with pytest.raises(LeaseLostError):
+                a.team("t").set("n", 4)
+        a.team("t").set("n", 5)
+        assert (a.team("t").state, b.team("t").state) == ({"n": 5}, {})
+
+
+def test_blocks_may_end_in_any_order(tmp_path: Path) -> None:
+    with holdfast.open(new_url("files", tmp_path)) as a, holdfast.open("memory:") as b:
+        outer, inner = a.lease("L"), b.lease("L")
+        outer.__enter__()
+        inner.__enter__()
+        outer.__exit__()
+        a.team("t").set("n", 1)  # no block of its own any more
+        b.release(inner)
+        with pytest.raises(LeaseLostError):
+            b.team("t").set("n", 1)
+        inner.__exit__()
+        b.team("t").set("n", 2)
+        inner.fence()
+        with pytest.raises(LeaseLostError):
+            b.team("t").set("n", 1)
+        threading.Thread(target=inner.unfence).start()  # where nothing is fenced: it ends nothing
+
+
+def test_another_handle_of_the_same_store_is_fenced(tmp_path: Path) -> None:
+    url = new_url("sqlite", tmp_path)
+    with holdfast.open(url) as one, holdfast.open(url) as two, one.lease("L") as lease:
+        two.team("t").set("n", 1)
+        one.release(lease)
+        with pytest.raises(LeaseLostError):
+            two.team("t").set("n", 2)
+
+
+def test_every_part_of_a_store_is_fenced(tmp_path: Path) -> None:
+    """A lease is kept with the level that it is named after; elsewhere it is refused by name."""
+    with (
+        holdfast.open({"team": "memory:", "*": new_url("files", tmp_path)}) as mixed,
+        holdfast.open("memory:") as other,
+        mixed.lease("team/t") as lease,
+    ):
+        other.conversation("c").set("n", 1)
+        mixed.team("t").set("n", 1)
+        with pytest.raises(UsageError, match="cannot fence"):
+            mixed.conversation("c").set("n", 1)
+        mixed.release(lease)
+        with pytest.raises(LeaseLostError):
+            mixed.team("t").set("n", 2)
+
+
+def test_several_commits_sent_at_once_carry_the_fence_too(url: str) -> None:
+    with holdfast.open(url) as hf, hf.lease("job") as lease:
+        new, said = hf.conversation("c").messages, datetime(2026, 1, 1, tzinfo=UTC)
+        new.import_many([{"role": "user", "foreign_id": "1", "said_at": said}])
+        hf.release(lease)
+        with pytest.raises(LeaseLostError):
+            new.import_many([{"role": "user", "foreign_id": "2", "said_at": said}])
+
+
+def test_tasks_of_asyncio_are_in_the_blocks_that_they_began_in(url: str, other_url: str) -> None:
+    async def main() -> None:
+        async with await aio.open(url) as a, await aio.open(other_url) as b:
+
+            async def fenced(store: aio.AsyncStore) -> bool:
+                try:
+                    await store.team("t").set("n", 1)
+                    await store.team("t").messages.add("user", "hello")
+                except LeaseLostError:
+                    return True
+                return False
+
+            outside = asyncio.Event()
+            before = asyncio.create_task(_after(outside, fenced, a))
+            async with a.lease("L") as lease:
+                assert await asyncio.gather(fenced(a), fenced(b)) == [False, False]
+                async with b.lease("L"):
+                    await a.release(lease)
+                    assert await asyncio.gather(fenced(a), fenced(b)) == [True, False]
+                assert await asyncio.gather(fenced(a), fenced(b)) == [True, False]
+                outside.set()
+                assert not await before
+            assert not await fenced(a)
+
+    asyncio.run(main())
+
+
+async def _after(event: asyncio.Event, then: Any, store: aio.AsyncStore) -> bool:
+    await event.wait()
+    return await then(store)

@@ -178,6 +178,10 @@ def test_the_newest_session_may_go_too_and_is_not_looked_for_then(root: Path):
         project.prune()
         assert project.sessions() == []
         assert project.scope.get("session") is None
+        assert len(hf.binned()) == 2
+        clock.advance(86_400 * 10)
+        assert project.prune().events > 0  # the bin is emptied, with no session left
+        assert hf.binned() == []
 
 
 def test_a_policy_never_reaches_another_project(root: Path, tmp_path: Path):

@@ -338,6 +338,9 @@ def test_the_command_line_says_filters_and_takes_back(
     assert "1 paths in 1 scopes were taken back" in run("undo", "--source", "tool", "--yes")
     assert json.loads(run("get", "team/red", "a", "--json"))["value"] == 1
     assert "0 paths" in run("undo", "--by", "nobody", "--since", "2020-01-01", "--yes")
+    for verb in (("undo", "--dry-run"), ("log",), ("query",)):  # misspelt, it would match nothing
+        assert main([*verb, "--source", "tol", "--store", url]) == 2
+        assert "source is one of human, model, tool" in capsys.readouterr().err
     run("undo", code=2)
     run("undo", "team/red", "--since", "1d", code=2)
     run("undo", "team/red")

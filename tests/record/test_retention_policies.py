@@ -56,6 +56,50 @@ def test_ralph_49_old_scopes_go_into_the_bin_and_then_for_good(aged: Any) -> Non
     assert hf.check().findings == []
 
 
+def test_a_policy_that_has_done_all_its_work_keeps_nobody_from_theirs(aged: Any) -> None:
+    """The scopes that it was for are in the bin, removed by hand or ended: then the bytes go."""
+    hf, clock = aged
+    hf.conversation("old").set("secret", "CANARY-old")
+    hf.conversation("by-hand").set("n", 1)
+    if hf.status()["kind"] != "redis":  # which lets go of it by itself, and knows nothing of it
+        hf.conversation("ends", ttl_s=60).set("n", 1)
+    hf.conversation("by-hand").remove()
+    hf.team("t").set("n", 1)
+    clock.advance(90 * DAY_S)
+    policies = [RetentionPolicy("conversation/*", older_than="60d")]
+    first = hf.retain(policies=policies)
+    assert "conversation/old" in [one.scope for one in first.binned]
+    clock.advance(8 * DAY_S)
+    more = [*policies, RetentionPolicy("team/*", older_than="60d")]
+    assert [one.scope for one in hf.retain(policies=more, dry_run=True).binned] == ["team/t"]
+    gone = hf.retain(policies=more)
+    assert "conversation/old" in [one.scope for one in gone.scopes]
+    assert ([one.scope for one in gone.binned], gone.warnings) == (["team/t"], [])
+    assert [one.scope for one in hf.binned()] == ["team/t"]
+    payloads = [record.payload for record in hf._log.read_all(after=START, limit=1000)]
+    assert not any(b"CANARY-old" in payload for payload in payloads)
+    assert hf.retain(policies=policies).binned == []
+
+
+def test_a_policy_for_a_level_that_is_empty_today_is_a_warning_beside_others(aged: Any) -> None:
+    hf, clock = aged
+    hf.conversation("c").set("n", 1)
+    clock.advance(90 * DAY_S)
+    policies = [
+        RetentionPolicy("team/*", older_than="1d"),
+        RetentionPolicy("conversation/typo-*", older_than="1d"),
+        RetentionPolicy("conversation/*", older_than="1d"),
+    ]
+    for dry_run in (True, False):
+        done = hf.retain(policies=policies, dry_run=dry_run)
+        assert [one.scope for one in done.binned] == ["conversation/c"]
+        assert [("team/*" in one, "typo" in one) for one in done.warnings] == [
+            (True, False),
+            (False, True),
+        ]
+        assert all("is for no scope of the store" in one for one in done.warnings)
+
+
 def test_unretain_brings_a_scope_back_whole(aged: Any) -> None:
     hf, clock = aged
     chat = hf.conversation("c")

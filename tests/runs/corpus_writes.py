@@ -127,6 +127,21 @@ def step_writes(ctx: Any) -> int:
     return write_in_step(write_in_step(2) + 1)
 
 
+@holdfast.step(effect="idempotent")
+def write_elsewhere(ctx: Any, n: int) -> Any:
+    with holdfast.open("memory:") as other, here().lease("team/w"):
+        with other.lease("team/w"):
+            team("w").set("n", n)
+        other.team("w").set("n", n + 1)
+        return other.team("w").get("n")
+
+
+@holdfast.run
+def two_stores(ctx: Any) -> int:
+    """Steps that write to this store and to another, each under a lease of its own."""
+    return write_elsewhere(write_elsewhere(2))
+
+
 WRITES = [
     Program(
         run=transactions,
@@ -167,4 +182,5 @@ WRITES = [
         states={"team/s": {"n": 3}},
     ),
     Program(run=step_writes, gives=3, states={"team/w": {"n": 3}}),
+    Program(run=two_stores, gives=4, states={"team/w": {"n": 3}}),
 ]

@@ -28,7 +28,12 @@ def test_an_export_is_made_and_verified(
     assert "ok" in cli(*told).out
     assert cli(*told, "--json").document["ok"]
     wrong = ("check", "--expect", "b.json", "--signed-by", "other.pub")
-    assert "another key" in cli(*wrong, code=CorruptError.exit_code).err
+    refused = cli(*wrong, code=CorruptError.exit_code).err
+    assert "another key" in refused
+    assert "salvage" not in refused  # nothing is wrong with the store
+    misspelt = cli("check", "--expect", "b.jsn", code=3).err
+    assert 'no file "b.jsn"' in misspelt
+    assert cli("check", "--expect", cli("check", "--json").document["digest"].upper()).out
     assert "no file" in cli("audit", "export", "c", "--sign", "nowhere", code=3).err
     assert "about a file" in cli("check", "--signed-by", "mine.pub", code=2).err
     assert cli("audit", "team/red").out  # the verb that was there before

@@ -18,7 +18,7 @@ COMMIT = ProposedCommit((StreamWrite("team/t", (NewEvent("noted", b"null"),)),))
 class Elsewhere:
     """Sends everything to another stream."""
 
-    def prepare(self, proposed: ProposedCommit) -> ProposedCommit:
+    def prepare(self, proposed: ProposedCommit, log: Log) -> ProposedCommit:
         return ProposedCommit((StreamWrite("team/other", proposed.writes[0].new_events),))
 
 

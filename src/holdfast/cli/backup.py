@@ -94,11 +94,16 @@ def list_points(dest: Folder, /, *, options: Options = DEFAULTS) -> None:
             str(point.events),
             f"+{point.new_events}",
             point.label,
-            f"{len(point.damaged)} damaged" if point.damaged else "",
+            _remarks(point),
         )
         for point in found
     ]
     print_table(("point", "time", "events", "new", "label", ""), rows)
+
+
+def _remarks(point: backups.Point) -> str:
+    damaged = f"{len(point.damaged)} damaged" if point.damaged else ""
+    return ", ".join(filter(None, [damaged, "" if point.is_proved else "not proved"]))
 
 
 def restore(

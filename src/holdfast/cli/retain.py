@@ -92,6 +92,8 @@ def print_retention(done: Retention, options: Options) -> None:
         print_line(f"in use\t{clean(scope)}\t{clean(reason)}")
     for scope in done.held:
         print_line(f"held\t{clean(scope)}")
+    for warning in done.warnings:
+        print_line(f"warning\t{clean(warning)}")
     for left in done.left:
         print_line(f"still there\t{clean(left.where)}\t{clean(left.remedy)}")
     if done.binned and not done.dry_run:

@@ -261,7 +261,12 @@ def expected_check(
     if expect is None or _DIGEST.match(expect) or not os.path.exists(expect):
         if any(asked):
             raise UsageError("--signed-by, --earlier and --anchor are about a file after --expect")
-        return store.check(read_all=read_all, expect=expect)
+        if expect is not None and not _DIGEST.match(expect):
+            raise NotFoundError(
+                f"--expect is a digest of 64 hexadecimal digits, or the file of an audit export, "
+                f'and there is no file "{expect}"'
+            )
+        return store.check(read_all=read_all, expect=expect and expect.lower())
     signed_by, earlier, anchor = asked
     _, lacking = verify_export(store, expect, signed_by=signed_by, earlier=earlier, anchor=anchor)
     report = store.check(read_all=read_all)

@@ -27,7 +27,7 @@ from holdfast.tenants import NewTenant, Tenant, Tenants
 
 
 def create(name: str, /, *, quota: Words = None, options: Options = DEFAULTS) -> None:
-    """Make a tenant with a store and a login of its own; print the URL for its application.
+    """Make a tenant with a login of its own; print the URL, which makes its store when opened.
 
     Parameters
     ----------

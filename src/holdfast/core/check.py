@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 
@@ -51,10 +52,18 @@ class Report(Struct):
         return all(finding.harmless for finding in self.findings)
 
 
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
 def check_store(log: Log, *, read_all: bool, expect: str | None) -> Report:
     """Verifies the backend's own structure, then every stream's chain against its head."""
     if not isinstance(expect, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"expect is a digest, found {show_value(expect)}")
+    if expect is not None and not _DIGEST.fullmatch(expect):
+        raise UsageError(
+            f"expect is a digest of 64 hexadecimal digits, found {show_value(expect)}",
+            hint="check() and `holdfast check` tell the digest of a store",
+        )
     findings: list[Finding] = []
     try:
         findings.extend(log.verify(read_all=read_all))

@@ -19,7 +19,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextvars import Token
 from datetime import datetime
 from weakref import ReferenceType, ref
 
@@ -35,7 +34,7 @@ from holdfast.core.arguments import check_seconds
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite, check_lease
 from holdfast.core.event import to_datetime
 from holdfast.core.layers import Layer, register_layer
-from holdfast.core.log import FENCE, Log
+from holdfast.core.log import LEASE_BLOCK, LeaseBlock, Log
 from holdfast.errors import HoldfastError, LeaseLostError, UnavailableError, UsageError
 from holdfast.names import check_name
 
@@ -141,13 +140,13 @@ class HeldLease(Lease, frozen=True, gc=True):
     """A lease that this worker has. As a block it is kept, fences every commit, and is given back.
 
     `with store.lease("nightly", wait_s=30):` renews it in the background until the block ends. What
-    this thread or task commits in the block carries its fence: once the lease has passed on,
-    nothing of it is written (guarantee 4).
+    this thread or task commits to this store in the block carries its fence: once the lease has
+    passed on, nothing of it is written (guarantee 4). What it commits to other stores does not.
     """
 
     keeper: LeaseKeeper
     ttl_s: float
-    entered: list[Token[Fence | None]] = field(default_factory=list[Token[Fence | None]])
+    entered: list[Fence] = field(default_factory=list[Fence])
 
     def __enter__(self) -> HeldLease:
         self.keep()
@@ -165,11 +164,14 @@ class HeldLease(Lease, frozen=True, gc=True):
 
     def fence(self) -> None:
         """Fences what this thread or task commits from here on."""
-        self.entered.append(FENCE.set(Fence(self.name, self.owner, self.epoch)))
+        fence = Fence(self.name, self.owner, self.epoch)
+        self.entered.append(fence)
+        LEASE_BLOCK.set(LeaseBlock(self.keeper.stored_at, fence, LEASE_BLOCK.get()))
 
     def unfence(self) -> None:
         """Ends what `fence` began."""
-        FENCE.reset(self.entered.pop())
+        fence, block = self.entered.pop(), LEASE_BLOCK.get()
+        LEASE_BLOCK.set(block and block.without(self.keeper.stored_at, fence))
 
     def give_back(self) -> None:
         """Renews the lease no more, and releases it; one that was lost is left alone."""
@@ -244,6 +246,7 @@ class LeaseKeeper(Handle):
     def __init__(self, log: Log, worker: str, *, heartbeat_s: float = HEARTBEAT_S) -> None:
         super().__init__()
         self.worker = worker
+        self.stored_at = log.stored_at
         self._log = log
         self._clock = log.clock
         self._lease_s = check_seconds(heartbeat_s, "heartbeat_s") * _BEATS_PER_LEASE

@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from itertools import groupby, starmap
 from operator import attrgetter
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -83,7 +83,7 @@ from holdfast.core.commit import (
     unnamed,
 )
 from holdfast.core.commit_queue import CommitQueue, Request, Waker
-from holdfast.core.dispatcher import Dispatcher, Subscription
+from holdfast.core.dispatcher import Dispatcher, Subscription, shared_dispatcher
 from holdfast.core.event import (
     EMPTY,
     MIGRATED,
@@ -179,7 +179,11 @@ class Writer(Protocol):
         """Returns a writer of the same place that fences commits and leaves them as they are."""
         ...
 
-    def prepare(self, proposed: ProposedCommit) -> ProposedCommit:
+    def fences(self, log: Log) -> bool:
+        """Whether it fences commits to a log: a run's lease is one of its own store."""
+        ...
+
+    def prepare(self, proposed: ProposedCommit, log: Log) -> ProposedCommit:
         """Returns the commit as it is to be made here, or raises why it must not be."""
         ...
 
@@ -188,8 +192,27 @@ WRITER: ContextVar[Writer | None] = ContextVar("holdfast_writer", default=None)
 """The innermost writer of this context."""
 
 
-FENCE: ContextVar[Fence | None] = ContextVar("holdfast_fence", default=None)
-"""The lease whose block this code is in: every commit in it that names no other is fenced by it."""
+class LeaseBlock(NamedTuple):
+    """The block of a lease that this code is in, and the one around it.
+
+    A lease belongs to its log: another store has never heard of it, and would refuse whatever is
+    fenced by it. So the block says whose it is, and each log looks for the innermost of its own.
+    """
+
+    place: object
+    fence: Fence
+    around: LeaseBlock | None
+
+    def without(self, place: object, fence: Fence) -> LeaseBlock | None:
+        """Returns the blocks without the innermost one of a lease, in whatever order they end."""
+        if self.fence == fence and self.place == place:
+            return self.around
+        around = self.around and self.around.without(place, fence)
+        return self if around is self.around else self._replace(around=around)
+
+
+LEASE_BLOCK: ContextVar[LeaseBlock | None] = ContextVar("holdfast_lease_block", default=None)
+"""The innermost of them: every commit to its log that names no other fence is fenced by it."""
 
 
 def is_replayed() -> bool:
@@ -359,6 +382,8 @@ class Log:
         self._origins: OrderedDict[str, tuple[str, int] | None] = OrderedDict()
         self._lasting_words = lasting_prefixes()  # of streams that are never removed
         self.dispatcher = Dispatcher()
+        self.stored_at: object = backend
+        """What is equal for the handles that this process has open on one place."""
         """Tells subscribers; handles of this process on the same store share one."""
         self._subscribed: list[Callable[[], None]] = []
         self.clock = clock
@@ -495,6 +520,11 @@ class Log:
         """Whether readers see something else than what is stored, schemas apart."""
         return bool(self._transforms)
 
+    def use_place(self, place: object) -> None:
+        """Says where it is stored: the handles of this process on one place belong together."""
+        self.stored_at = place
+        self.dispatcher = shared_dispatcher(place)
+
     # --- who is told -----------------------------------------------------------------------------
 
     def subscribe(self, stream: str, subscription: Subscription) -> Callable[[], None]:
@@ -517,20 +547,7 @@ class Log:
             self.turns.wait([write.stream for write in proposed.writes])
         if self.dispatcher.is_full:
             self.dispatcher.wait_for_room()
-        fence = FENCE.get()
-        if fence is not None and proposed.fence is None:
-            proposed = msgspec.structs.replace(proposed, fence=fence)
-        writer = WRITER.get()
-        if writer is not None:
-            proposed = writer.prepare(proposed)
-        if SAID.get(self.said) is not None:
-            proposed = self._attributed(proposed)
-        if self.redactor is not None:
-            proposed = self.redactor.cleaned(proposed)
-        if self.observers is not None:
-            proposed = self.observers.traced(proposed)
-        if self._is_split:
-            self.routes.check(proposed)
+        proposed = self._made_here(proposed)
         return self._queue.commit(Request(proposed, failed=proposed.failed))
 
     def submit(
@@ -540,12 +557,27 @@ class Log:
 
         A waker is told once per batch which of its requests are answered; `context` is its own.
         """
-        fence = FENCE.get()
-        if fence is not None and proposed.fence is None:
-            proposed = msgspec.structs.replace(proposed, fence=fence)
+        proposed = self._made_here(proposed)
+        request = Request(proposed, waker, context, proposed.failed)
+        self._queue.submit(request)
+        return request
+
+    def submit_all(self, proposed: list[ProposedCommit]) -> list[Request]:
+        """Queues several commits next to each other, so that one sync serves them all."""
+        requests = [Request(self._made_here(one)) for one in proposed]
+        self._queue.submit(*requests)
+        return requests
+
+    def _made_here(self, proposed: ProposedCommit) -> ProposedCommit:
+        """Returns a commit with what the context of its caller adds to it, or raises UsageError.
+
+        Asked of the caller: the leader that prepares the commit may be another thread.
+        """
+        if LEASE_BLOCK.get() is not None and proposed.fence is None:
+            proposed = msgspec.structs.replace(proposed, fence=self.fence_here())
         writer = WRITER.get()
         if writer is not None:
-            proposed = writer.prepare(proposed)
+            proposed = writer.prepare(proposed, self)
         if SAID.get(self.said) is not None:
             proposed = self._attributed(proposed)
         if self.redactor is not None:
@@ -554,32 +586,25 @@ class Log:
             proposed = self.observers.traced(proposed)
         if self._is_split:
             self.routes.check(proposed)
-        request = Request(proposed, waker, context, proposed.failed)
-        self._queue.submit(request)
-        return request
+        return proposed
 
-    def submit_all(self, proposed: list[ProposedCommit]) -> list[Request]:
-        """Queues several commits next to each other, so that one sync serves them all."""
+    def fence_here(self) -> Fence | None:
+        """Returns the fence of the innermost block of a lease of this log that this code is in."""
+        block = LEASE_BLOCK.get()
+        while block is not None and block.place != self.stored_at:
+            block = block.around
+        return None if block is None else block.fence
+
+    @property
+    def is_fenced_here(self) -> bool:
+        """Whether commits to this log are fenced here, by a lease's block or by a run."""
         writer = WRITER.get()
-        if writer is not None:
-            proposed = [writer.prepare(one) for one in proposed]
-        if SAID.get(self.said) is not None:
-            proposed = [self._attributed(one) for one in proposed]
-        if self.redactor is not None:
-            proposed = [self.redactor.cleaned(one) for one in proposed]
-        if self.observers is not None:
-            proposed = [self.observers.traced(one) for one in proposed]
-        for one in proposed:
-            self.routes.check(one)
-        requests = [Request(one) for one in proposed]
-        self._queue.submit(*requests)
-        return requests
+        return self.fence_here() is not None or (writer is not None and writer.fences(self))
 
     def _attributed(self, proposed: ProposedCommit) -> ProposedCommit:
         """Returns a commit that says who makes it and where it came from (0047).
 
-        Asked of the caller, in whose context that is known: the leader that prepares the commit may
-        be another thread. What the commit says itself counts before it.
+        What the commit says itself counts before it.
         """
         here, store = SAID.get(), self.said
         meta = None if store is None else store.meta

@@ -18,6 +18,7 @@ from holdfast.core.log import Log
 from holdfast.core.meta import source_and_trust
 from holdfast.core.own_event import is_of_type, stored_type
 from holdfast.core.page import Page, check_limit, read_cursor, write_cursor
+from holdfast.core.provenance import check_source
 from holdfast.errors import UsageError, show_value
 
 _KIND = "events"
@@ -92,7 +93,7 @@ def event_filter(
         check_word(actor, "actor"),
         since,
         until,
-        check_word(source, "source"),
+        check_source(source),
         check_word(trust, "trust"),
     )
 

@@ -58,16 +58,22 @@ class provenance:
 
 def check_provenance(source: object, actor: object, trust: object) -> Said:
     """Returns what is said of a writer, or raises UsageError."""
-    if source is not None and source not in SOURCES:
-        raise UsageError(
-            f"source is one of {', '.join(SOURCES)}, found {show_value(source)}",
-            hint="which tool, model or person it was is said by actor",
-        )
+    check_source(source)
     if trust is not None:
         check_name(trust, "trust")
     given: Any = {"source": source, "trust": trust}
     name = None if actor is None else check_name(actor, "actor")
     return Said(name, encode_meta(Meta(**given)))
+
+
+def check_source(source: object) -> str | None:
+    """Returns a source, or none; raises UsageError: a misspelt one would match nothing."""
+    if source is None or (isinstance(source, str) and source in SOURCES):
+        return source
+    raise UsageError(
+        f"source is one of {', '.join(SOURCES)}, found {show_value(source)}",
+        hint="which tool, model or person it was is said by actor",
+    )
 
 
 def both(below: str | None, above: str | None) -> str | None:

@@ -165,6 +165,7 @@ class Retention(Struct, frozen=True):
     binned: list[Binned] = []
     refused: dict[str, str] = {}  # scopes that a policy would remove, and what is under way there
     purged: int = 0  # the revision of `retention/log` that says what is left
+    warnings: list[str] = []  # of policies for which there was no scope yet
 
     @property
     def events(self) -> int:

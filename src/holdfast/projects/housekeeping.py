@@ -156,9 +156,9 @@ def prune(project: Project, *, dry_run: bool = False, grace_s: float = GRACE_S) 
             f'project "{project.id}" keeps all its sessions: [project.retention] says nothing',
             hint='set older_than = "90d", count or bytes in [project.retention] of holdfast.toml',
         )
-    if not project.sessions(limit=1):
-        return Retention([], 0, [], [], dry_run)
-    done = project.store.retain(policies=[policy], dry_run=dry_run, grace_s=grace_s)
+    # Without any the bin may still have those that went before.
+    policies = [policy] if project.sessions(limit=1) else []
+    done = project.store.retain(policies=policies, dry_run=dry_run, grace_s=grace_s)
     newest: Any = project.scope.get("session")
     gone = {one.scope for one in done.binned}
     if newest is not None and not dry_run and conversation(project, newest).name in gone:

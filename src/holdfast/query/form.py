@@ -22,6 +22,7 @@ from holdfast.core.arguments import (
 from holdfast.core.event import from_datetime
 from holdfast.core.own_event import OWN, stored_type
 from holdfast.core.page import PAGE_SIZE, Page, check_limit, read_cursor
+from holdfast.core.provenance import check_source
 from holdfast.core.tree import MISSING, List, Map, get
 from holdfast.errors import UsageError, show_value
 from holdfast.names import check_level, is_pattern
@@ -34,6 +35,10 @@ KINDS_OF_SCOPES = KINDS[:-1]
 Operator = Literal["=", "!=", "<", "<=", ">", ">=", "in", "exists"]
 OPERATORS: tuple[str, ...] = get_args(Operator)
 TIMEOUT_S = 30.0
+SQL_TIMEOUT_S = 30.0
+SQL_ROWS_MAX = 100_000
+SQL_BYTES_MAX = 64 << 20
+"""What a statement of SQL may take, unless it is told otherwise."""
 FIELDS = ("kind", "type", "actor", "source", "trust", "scope", "since", "until", "text", "tag",
           "status", "links", "where", "limit", "after", "timeout", "stale_ok")  # fmt: skip
 
@@ -198,7 +203,7 @@ def check_query(
         kinds=tuple(dict.fromkeys(kinds)),
         types=types,
         actor=check_word(actor, "actor"),
-        source=check_word(source, "source"),
+        source=check_source(source),
         trust=check_word(trust, "trust"),
         scope=None if scope is None else _pattern(scope),
         since=None if since is None else check_since(since, "since", now_us),

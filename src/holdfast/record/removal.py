@@ -16,7 +16,7 @@ from holdfast.core import layers
 from holdfast.core.commit import Cleared, Fence, Mark, NewEvent, StreamWrite
 from holdfast.core.event import LIFE, REMOVED, removed_payload
 from holdfast.core.expiry import EXPIRING
-from holdfast.core.log import ABSENT, FENCE, WRITER
+from holdfast.core.log import ABSENT
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.record.context import RecordContext
 
@@ -63,8 +63,7 @@ def leased(context: RecordContext, *streams: str) -> Generator[Fence | None]:
     """
     leases, owner = context.log.leases, _remover(context)
     taken = [leases.acquire(stream, owner, ttl_s=LEASE_S) for stream in streams]
-    is_fenced = FENCE.get() is not None or WRITER.get() is not None
-    first = taken[0] if taken and not is_fenced else None
+    first = taken[0] if taken and not context.log.is_fenced_here else None
     try:
         yield None if first is None else Fence(first.name, owner, first.epoch)
     finally:

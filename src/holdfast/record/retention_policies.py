@@ -13,6 +13,7 @@ beats every policy.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
@@ -25,6 +26,7 @@ from holdfast.core.arguments import Duration, check_duration, check_flag, check_
 from holdfast.core.event import CORE_TYPES, to_datetime
 from holdfast.core.layers import held_by
 from holdfast.core.limits import DiskWatch, Quota, check_pattern, check_size, fits
+from holdfast.core.listing import scope_names
 from holdfast.core.log import READ_CHUNK, Log
 from holdfast.core.own_event import OWN
 from holdfast.core.retention import (
@@ -40,6 +42,8 @@ from holdfast.record import message_events
 
 if TYPE_CHECKING:
     from holdfast.scope import Scope
+
+_logger = logging.getLogger("holdfast.retention")
 
 M = TypeVar("M")
 MESSAGES = "messages"
@@ -143,38 +147,41 @@ class AppliedPolicies:
         retainer: Retainer,
         policies: Sequence[RetentionPolicy],
         *,
-        names: Callable[[], list[str]],
+        levels: Callable[[], Sequence[str]],
         scope_of: Callable[[str], Scope],
         grace_s: float,
         before: Callable[[str, Head], None] | None = None,
         said: str = "",
+        is_lasting: bool = True,
     ) -> None:
-        """`names` lists the scopes of the store, and `scope_of` returns one.
+        """`levels` lists those of the store, and `scope_of` returns a scope.
 
         `before` is called before a scope is removed; what it raises keeps the scope. `said` stands
-        before the policy where it is told.
+        before the policy where it is told. Without `is_lasting` the policies are for this once.
         """
+        self._is_lasting = is_lasting
         self._before = before
         self._said = said
         self._log = log
         self._retainer = retainer
         self._policies = policies
-        self._names = names
+        self._levels = levels
         self._scope_of = scope_of
         self._now_us = log.clock.now_us()
         self._grace_us = round(grace_s * 1_000_000)
         self._found: list[tuple[RetentionPolicy, dict[str, Head]]] | None = None
         self._removed: set[str] = set()
         self.refused: dict[str, str] = {}
+        self.warnings: list[str] = []
 
     # --- whole scopes ----------------------------------------------------------------------------
 
     def plan(self, held: set[str]) -> Retention:
-        """Returns which scopes would be removed; raises UsageError if a policy is for none."""
+        """Returns which scopes would be removed; raises UsageError if none can fit a policy."""
         due = self._due()
         binned = [_binned(one) for one in due if one.scope not in held]
         kept = [one.scope for one in due if one.scope in held]
-        return Retention([], 0, kept, [], True, binned, self.refused)
+        return Retention([], 0, kept, [], True, binned, self.refused, warnings=self.warnings)
 
     def apply(self, held: set[str]) -> Retention:
         """Removes those scopes, each told of first; one that is in use stays, and is named."""
@@ -195,7 +202,7 @@ class AppliedPolicies:
                 refused[one.scope] = f"it was written to meanwhile: {error.message}"
             except UsageError as error:
                 refused[one.scope] = error.message
-        return Retention([], 0, kept, [], False, binned, refused)
+        return Retention([], 0, kept, [], False, binned, refused, warnings=self.warnings)
 
     def _due(self) -> list[_Due]:
         """Returns the scopes that some policy removes, each once."""
@@ -209,14 +216,15 @@ class AppliedPolicies:
     def _matched(self) -> list[tuple[RetentionPolicy, dict[str, Head]]]:
         """Returns each policy with the scopes that it is for, as they were when it was first asked.
 
-        Raises UsageError if there is none for one.
+        Raises UsageError if there can be none for one.
         """
         if self._found is None:
             self._found = list(self._match())
         return self._found
 
     def _match(self) -> Iterator[tuple[RetentionPolicy, dict[str, Head]]]:
-        names = self._names()
+        levels = self._levels()
+        names = scope_names(self._log, levels, prefix="", after="", limit=None)
         heads = {
             name: head
             for name, head in zip(names, self._log.heads(names), strict=True)
@@ -225,13 +233,29 @@ class AppliedPolicies:
         for policy in self._policies:
             is_fit = fits(policy.scopes)
             matched = {name: head for name, head in heads.items() if is_fit(name)}
-            if not matched:
-                raise UsageError(
-                    f'the retention policy "{policy}" is for no scope of the store: nothing was '
-                    "let go of",
-                    hint="scopes() lists the names that there are",
-                )
+            if not matched and not self._has_fitted(policy, levels):
+                self._tell_useless(policy, levels)
             yield policy, matched
+
+    def _has_fitted(self, policy: RetentionPolicy, levels: Sequence[str]) -> bool:
+        """Says whether a scope is known that fits: one that has ended or was removed, too.
+
+        So a policy that has done all its work stays a good one, and does not keep others from
+        theirs.
+        """
+        is_fit = fits(policy.scopes)
+        names = self._log.streams(prefix=policy.scopes.partition("*")[0])
+        return any(is_fit(name) and name.partition("/")[0] in levels for name in names)
+
+    def _tell_useless(self, policy: RetentionPolicy, levels: Sequence[str]) -> None:
+        """Warns of a policy for which there was no scope yet; raises UsageError if none can be."""
+        says = f'the retention policy "{policy}" is for no scope of the store'
+        if not self._is_lasting or policy.scopes.partition("/")[0] not in levels:
+            raise UsageError(
+                f"{says}: nothing was let go of", hint="scopes() lists the names that there are"
+            )
+        self.warnings.append(f"{says}, and for none that ever was: is it spelt as it should be?")
+        _logger.warning("%s", self.warnings[-1])
 
     def _over(self, policy: RetentionPolicy, heads: Mapping[str, Head]) -> Iterator[str]:
         """Yields the scopes that a policy does not keep, newest first."""

@@ -25,6 +25,7 @@ def point_document(point: Point) -> dict[str, Any]:
         "digest": point.digest,
         "damaged": point.damaged,
         "let_go": point.let_go,
+        "proved": point.is_proved,
     }
 
 

@@ -31,6 +31,7 @@ def retention_document(done: Retention) -> dict[str, Any]:
         "binned": [_binned(one) for one in done.binned],
         "refused": done.refused,
         "held": done.held,
+        "warnings": done.warnings,
         "left": [{"where": left.where, "remedy": left.remedy} for left in done.left],
     }
 

@@ -233,6 +233,10 @@ class Execution:
         self._branches = 0
         self.is_closed = False  # nothing more is recorded in this process
 
+    def is_in(self, log: Log) -> bool:
+        """Whether a log is that of the run, or another handle of this process on its place."""
+        return log.stored_at == self.log.stored_at
+
     @property
     def is_buffered(self) -> bool:
         """Whether something was recorded that no commit has taken along yet."""
@@ -676,7 +680,9 @@ def as_error(error: BaseException) -> HoldfastError | BaseException:
 
 # --- writers --------------------------------------------------------------------------------------
 #
-# Commits that a run's body, or one of its steps, makes to the same store (rule 3).
+# Commits that a run's body, or one of its steps, makes to the same store (rule 3). Another store
+# knows nothing of the run's lease: a write there is not fenced. In a body it has its key all the
+# same, so that a replay does not make it twice, and the journal comes first.
 
 
 _OURS = ("run/", "lease/", "store/")
@@ -705,13 +711,17 @@ class BodyWriter:
         run.push()
         return StepWriter(run, self._context._block.path, is_after=True)
 
+    def fences(self, log: Log) -> bool:
+        """Whether a log is that of the run."""
+        return self._context._execution.is_in(log)
+
     @property
     def path(self) -> str:
         """The run and the block, and how many operations it has performed."""
         context = self._context
         return f"run/{context._execution.life_name}/{context._block.path}#{context._block.calls}"
 
-    def prepare(self, proposed: ProposedCommit) -> ProposedCommit:
+    def prepare(self, proposed: ProposedCommit, log: Log) -> ProposedCommit:
         run: Execution = self._context._execution
         if not proposed.writes or proposed.writes[0].stream.startswith(_OURS):
             return proposed
@@ -735,7 +745,8 @@ class BodyWriter:
             f"{name_in_life(origin or run.id, run.journal.began)}/{answer.path}"
         )
         writes = tuple([_keyed(write, key) for write in proposed.writes])
-        return replace(proposed, writes=writes, fence=_fence(run, proposed), abort_if=run.abort_if)
+        proposed = replace(proposed, writes=writes, abort_if=run.abort_if)
+        return _fenced(run, proposed, log, is_after=True)
 
 
 class StepWriter(Struct, frozen=True, eq=False, weakref=True):
@@ -762,12 +773,16 @@ class StepWriter(Struct, frozen=True, eq=False, weakref=True):
         """Returns itself: it fences, and does nothing else."""
         return self
 
-    def prepare(self, proposed: ProposedCommit) -> ProposedCommit:
+    def fences(self, log: Log) -> bool:
+        """Whether a log is that of the run."""
+        return self.execution.is_in(log)
+
+    def prepare(self, proposed: ProposedCommit, log: Log) -> ProposedCommit:
         if not proposed.writes or proposed.writes[0].stream.startswith(_OURS):
             return proposed
         run = self.execution
-        abort_if = run.abort_if if self.is_after else None
-        return replace(proposed, fence=_fence(run, proposed), abort_if=abort_if)
+        proposed = replace(proposed, abort_if=run.abort_if if self.is_after else None)
+        return _fenced(run, proposed, log, is_after=self.is_after)
 
 
 def _name(run: Execution, write: StreamWrite) -> str:
@@ -781,17 +796,26 @@ def _name(run: Execution, write: StreamWrite) -> str:
     return write.stream
 
 
-def _fence(run: Execution, proposed: ProposedCommit) -> Fence | None:
-    """Returns what a write is fenced by: the run's lease, where the backend of the write has it.
+def _fenced(
+    run: Execution, proposed: ProposedCommit, log: Log, *, is_after: bool
+) -> ProposedCommit:
+    """Returns a write with its fence: the run's lease, where the backend of the write has it.
 
-    In a mixed store a scope may be kept elsewhere than runs are. There its key still makes the
-    write happen once, but a late owner is not refused.
+    In a mixed store a scope may be kept elsewhere than runs are, and so it is with another store.
+    There its key still makes the write happen once, but a late owner is not refused.
+
+    What was put in line for the journal before is written first only if it stands in the same
+    line. Before a write by way of another log it is therefore waited for.
     """
-    if proposed.fence is not None:
-        return proposed.fence
+    if is_after and log is not run.log:
+        run.in_flight.wait()
+        if (lost := run.abort_if()) is not None:
+            raise lost
+    if proposed.fence is not None or not run.is_in(log):
+        return proposed
     place_of = run.log.routes.place_of
     near = place_of(proposed.writes[0].stream) == place_of(run.fence.name)
-    return run.fence if near else None
+    return replace(proposed, fence=run.fence) if near else proposed
 
 
 def _keyed(write: StreamWrite, key: str) -> StreamWrite:
