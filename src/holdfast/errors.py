@@ -267,7 +267,8 @@ class ClosedError(HoldfastError):
 class LimitError(HoldfastError):
     """A quota, or a disk that is nearly full, refuses a write: let go of something, then retry.
 
-    Nothing was written. `stream` is the scope, None for a large value alone.
+    Nothing was written. `stream` is the scope, None for a large value alone. Or a statement of SQL
+    takes more time, rows or bytes than it may: ask for less, or raise its limit.
     """
 
     exit_code = 21

@@ -150,7 +150,18 @@ from holdfast.nodes.run import process_as_run
 from holdfast.nodes.walk import Nodes
 from holdfast.projections import Projected, Projection, Projections
 from holdfast.projects.project import Project
-from holdfast.query.form import TIMEOUT_S, Hit, Hits, Kind, Rows, Where, check_where
+from holdfast.query.form import (
+    SQL_BYTES_MAX,
+    SQL_ROWS_MAX,
+    SQL_TIMEOUT_S,
+    TIMEOUT_S,
+    Hit,
+    Hits,
+    Kind,
+    Rows,
+    Where,
+    check_where,
+)
 from holdfast.query.links import DanglingLink
 from holdfast.query.paths import StateIndex, check_indexes
 from holdfast.query.questions import IndexStatus, Questions
@@ -1541,13 +1552,21 @@ class Store:
         """Returns every link that should lead to something in the store and does not."""
         return self._questions.dangling()
 
-    def sql(self, statement: str) -> Rows:
+    def sql(
+        self,
+        statement: str,
+        *,
+        timeout: float = SQL_TIMEOUT_S,
+        max_rows: int = SQL_ROWS_MAX,
+        max_bytes: int = SQL_BYTES_MAX,
+    ) -> Rows:
         """Runs a SELECT on read-only tables of everything recorded, and returns columns and rows.
 
         The tables are scopes, events, state, messages, decisions, tasks, facts and runs. They are
-        brought up to date first, and lie apart from the store: any client may read them too.
+        brought up to date first, and lie apart from the store: any client may read them too. A
+        statement that takes more seconds, rows or bytes than it may is ended with a LimitError.
         """
-        return self._questions.select(statement)
+        return self._questions.select(statement, timeout, max_rows, max_bytes)
 
     def refresh_tables(self) -> str:
         """Brings the tables for outside tools up to date; returns where they are."""

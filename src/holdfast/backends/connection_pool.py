@@ -15,7 +15,8 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from threading import RLock, get_ident
 from time import monotonic
 from typing import Any, Generic, Protocol, TypeVar
@@ -184,6 +185,24 @@ class ConnectionPool(Handle, ABC, Generic[C]):
             if not moved:
                 self._wait_for_free(AGAIN_AFTER_S)
             self.check_open()
+
+    @contextmanager
+    def apart(self) -> Generator[C]:
+        """A connection that nothing else has used or will use: it is thrown away after the block.
+
+        It counts among no others, so that whoever waits for an answer on it holds up nobody.
+        """
+        self.check_open()
+        connection: C | None = None
+        try:
+            connection = self.connect(monotonic() + self._timeout_s)
+            yield connection
+        except Exception as exc:
+            self._raise(exc, unknown=False)
+            raise
+        finally:
+            if connection is not None:
+                connection.close()
 
     def _raise(self, exc: Exception, unknown: bool) -> None:
         """Raises the error for the caller, if it is another one than this."""

@@ -10,6 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
+from msgspec import Struct
+
+from holdfast.errors import LimitError
+
 T = TypeVar("T")
 Values = Sequence[Any]
 Condition = tuple[str, list[Any]]
@@ -26,6 +30,35 @@ class SideSession(Protocol):
     def many(self, statement: str, rows: Iterable[Values]) -> None:
         """Runs a statement for each row of values."""
         ...
+
+
+class SelectLimits(Struct, frozen=True):
+    """What a statement of a user's may take: time, and the rows and bytes of its answer."""
+
+    timeout_s: float
+    rows: int
+    bytes: int
+
+    def over_time(self) -> LimitError:
+        """Returns the error for a statement that ran for too long."""
+        return LimitError(
+            f"the statement has run for {self.timeout_s:g} s and was ended",
+            hint="ask for less, or give it a longer timeout",
+        )
+
+    def over_rows(self) -> LimitError:
+        """Returns the error for an answer of too many rows."""
+        return LimitError(
+            f"the statement returns more than {self.rows} rows",
+            hint="ask for fewer with LIMIT, or give it more max_rows",
+        )
+
+    def over_bytes(self) -> LimitError:
+        """Returns the error for an answer, or for what leads to it, of too many bytes."""
+        return LimitError(
+            f"the statement needs more than {self.bytes} bytes",
+            hint="ask for less, or give it more max_bytes",
+        )
 
 
 class DamagedTablesError(Exception):
@@ -115,10 +148,13 @@ class SideTables(Protocol):
         """
         ...
 
-    def select(self, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Runs a statement of a user's that only reads; returns the names of columns, and rows.
+    def select(
+        self, statement: str, limits: SelectLimits
+    ) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Runs one SELECT of a user's; returns the names of columns, and rows.
 
-        Raises UsageError if it is wrong, or writes.
+        Raises UsageError if it is wrong, or does more than to read these tables, and LimitError if
+        it takes too much. Nothing that it does lasts, and nobody else has its connection after it.
         """
         ...
 

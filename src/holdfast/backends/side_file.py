@@ -17,12 +17,13 @@ import os
 import re
 from collections.abc import Callable, Generator, Iterable, Sequence
 from threading import RLock
+from time import monotonic
 from typing import Any, TypeVar
 
 import apsw
 
-from holdfast.backends.side import Condition, DamagedTablesError, SideSession, Values
-from holdfast.errors import UnavailableError, UsageError, show_error
+from holdfast.backends.side import Condition, DamagedTablesError, SelectLimits, SideSession, Values
+from holdfast.errors import LimitError, UnavailableError, UsageError, show_error
 
 T = TypeVar("T")
 _logger = logging.getLogger("holdfast.query")
@@ -34,6 +35,7 @@ COUNTED_MAX = 20_000
 """Up to so many documents, their numbers bound where words are looked for."""
 _BITS = 20
 _NUMBER_MAX = 1 << 42
+_LENGTH_MAX = 1_000_000_000
 _LONG = "SELECT 1 FROM docs WHERE chunks > 1 AND n BETWEEN ? AND ? LIMIT 1"
 _DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
 
@@ -284,25 +286,32 @@ class SideFile:
 
     # --- for outside tools -----------------------------------------------------------------------
 
-    def select(self, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Nothing but reading is allowed to it: no pragma, no other file, no statement after it."""
-        names: list[str] = []
-
-        def begin(cursor: Any, *_: object) -> bool:
-            names[:] = [str(one[0]) for one in cursor.get_description()]
-            return True
-
-        with self._mutex:
-            connection = self._open()
-            cursor = connection.cursor()
-            cursor.exec_trace = begin
-            try:
-                connection.authorizer = _may_read
-                return names, cursor.execute(statement).fetchall()
-            except apsw.Error as error:
-                raise UsageError(f"the statement cannot be run: {error}") from error
-            finally:
-                connection.authorizer = None
+    def select(
+        self, statement: str, limits: SelectLimits
+    ) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Runs it on a connection of its own; tables in memory have only one, which is reset."""
+        try:
+            if self._folder is not None:
+                with contextlib.closing(
+                    apsw.Connection(self.place, flags=apsw.SQLITE_OPEN_READWRITE)
+                ) as own:
+                    own.set_busy_timeout(BUSY_MS)
+                    return _select(own, statement, limits)
+            with self._mutex:
+                shared = self._open()
+                longest = shared.limit(apsw.SQLITE_LIMIT_LENGTH)
+                try:
+                    return _select(shared, statement, limits)
+                finally:
+                    shared.authorizer = None
+                    shared.set_progress_handler(None)
+                    shared.limit(apsw.SQLITE_LIMIT_LENGTH, longest)
+        except apsw.InterruptError:
+            raise limits.over_time() from None
+        except (apsw.TooBigError, apsw.NoMemError):
+            raise limits.over_bytes() from None
+        except apsw.Error as error:
+            raise UsageError(f"the statement cannot be run: {error}") from error
 
     def note(self) -> None:
         """Closes the file, so that any client may have it alone, and notes its size and time."""
@@ -336,11 +345,64 @@ class SideFile:
 _READING = frozenset((
     apsw.SQLITE_SELECT, apsw.SQLITE_READ, apsw.SQLITE_FUNCTION, apsw.SQLITE_RECURSIVE,
 ))  # fmt: skip
+_STEPS = 20_000
+"""So many instructions of SQLite, about a millisecond, lie between two looks at the clock."""
 
 
 def _may_read(action: int, *_: object) -> int:
     """Allows a statement to read tables and to call functions, and nothing else."""
     return apsw.SQLITE_OK if action in _READING else apsw.SQLITE_DENY
+
+
+def _select(
+    connection: Any, statement: str, limits: SelectLimits
+) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Runs one SELECT. No pragma, no other file, no statement after it is allowed."""
+    until = monotonic() + limits.timeout_s
+    begun: list[list[str]] = []
+    failed: list[LimitError] = []
+
+    def begin(cursor: Any, *_: object) -> bool:
+        if begun or cursor.is_explain or not cursor.is_readonly:
+            raise UsageError("sql takes one SELECT", hint="ask one question at a time")
+        begun.append([str(one[0]) for one in cursor.get_description()])
+        return True
+
+    def look() -> bool:
+        """Ends it when the time is up, or when it writes too much into temporary files.
+
+        Being Python, it is also where a Ctrl-C is noticed.
+        """
+        spilled = connection.status(apsw.SQLITE_DBSTATUS_TEMPBUF_SPILL)[0]
+        if spilled - spilled_before > limits.bytes:
+            failed.append(limits.over_bytes())
+        return bool(failed) or monotonic() > until
+
+    spilled_before = connection.status(apsw.SQLITE_DBSTATUS_TEMPBUF_SPILL)[0]
+    cursor = connection.cursor()
+    cursor.exec_trace = begin
+    connection.authorizer = _may_read
+    connection.set_progress_handler(look, _STEPS)
+    connection.limit(apsw.SQLITE_LIMIT_LENGTH, min(limits.bytes, _LENGTH_MAX))
+    rows: list[tuple[Any, ...]] = []
+    size = 0
+    try:
+        for row in cursor.execute(statement):
+            rows.append(row)
+            size += sum(len(one) if isinstance(one, str | bytes) else 8 for one in row)
+            if len(rows) > limits.rows:
+                raise limits.over_rows()
+            if size > limits.bytes:
+                raise limits.over_bytes()
+    except apsw.InterruptError:
+        if failed:
+            raise failed[0] from None
+        raise
+    finally:
+        cursor.close(True)
+    if not begun:
+        raise UsageError("sql takes one SELECT, found only a comment")
+    return begun[0], rows
 
 
 def _match(words: Sequence[str], is_prefix: bool) -> str:

@@ -20,7 +20,7 @@ from holdfast.cli.options import (
 from holdfast.cli.parsing import parse_limit, parse_where, read_time
 from holdfast.cli.printing import is_terminal, print_aside, print_json, print_note, print_table
 from holdfast.cli.user_code import load_embedder
-from holdfast.query.form import TIMEOUT_S, Hit, Hits
+from holdfast.query.form import SQL_BYTES_MAX, SQL_ROWS_MAX, SQL_TIMEOUT_S, TIMEOUT_S, Hit, Hits
 from holdfast.render.query import hits_document, rows_document, similar_document
 from holdfast.render.text import encode_json, show_time
 
@@ -175,16 +175,30 @@ def _parse_moment(word: str | None) -> datetime | str | None:
     return None if word is None else read_time(word) or word
 
 
-def sql(statement: str, /, *, options: Options = DEFAULTS) -> None:
+def sql(
+    statement: str,
+    /,
+    *,
+    timeout: Annotated[float, Parameter(converter=read_seconds)] = SQL_TIMEOUT_S,
+    max_rows: int = SQL_ROWS_MAX,
+    max_bytes: int = SQL_BYTES_MAX,
+    options: Options = DEFAULTS,
+) -> None:
     """Run a SELECT on tables of everything recorded, and print what it returns.
 
     Parameters
     ----------
     statement
         A SELECT on scopes, events, state, messages, decisions, tasks, facts or runs.
+    timeout
+        End it after this time, in seconds or such as 5m.
+    max_rows
+        Refuse an answer of more rows.
+    max_bytes
+        Refuse an answer of more bytes.
     """
     with open_reading(options) as store:
-        found = store.sql(statement)
+        found = store.sql(statement, timeout=timeout, max_rows=max_rows, max_bytes=max_bytes)
     if options.json:
         print_json(rows_document(found))
     elif found.rows:

@@ -35,6 +35,10 @@ KINDS_OF_SCOPES = KINDS[:-1]
 Operator = Literal["=", "!=", "<", "<=", ">", ">=", "in", "exists"]
 OPERATORS: tuple[str, ...] = get_args(Operator)
 TIMEOUT_S = 30.0
+SQL_TIMEOUT_S = 30.0
+SQL_ROWS_MAX = 100_000
+SQL_BYTES_MAX = 64 << 20
+"""What a statement of SQL may take, unless it is told otherwise."""
 FIELDS = ("kind", "type", "actor", "source", "trust", "scope", "since", "until", "text", "tag",
           "status", "links", "where", "limit", "after", "timeout", "stale_ok")  # fmt: skip
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from holdfast.core.arguments import check_whole
+from holdfast.core.arguments import check_seconds, check_whole
 from holdfast.core.paging import EventFilter
 from holdfast.errors import UsageError, show_value
 from holdfast.query.form import TIMEOUT_S, Condition, Hit, Hits, Rows, check_query
@@ -66,11 +66,20 @@ class Questions:
         """Returns the links that lead nowhere."""
         return self._index().dangling(TIMEOUT_S)
 
-    def select(self, statement: object) -> Rows:
+    def select(
+        self, statement: object, timeout: object, max_rows: object, max_bytes: object
+    ) -> Rows:
         """Runs a statement that only reads on the tables for outside tools."""
         if not isinstance(statement, str) or not statement.strip():
             raise UsageError(f"a statement is text of SQL, found {show_value(statement)}")
-        return self._outside().select(statement)
+        from holdfast.backends.side import SelectLimits
+
+        limits = SelectLimits(
+            check_seconds(timeout, "timeout", above=0.0),
+            check_whole(max_rows, "max_rows", least=1),
+            check_whole(max_bytes, "max_bytes", least=1),
+        )
+        return self._outside().select(statement, limits)
 
     def refresh_tables(self) -> str:
         """Brings the tables for outside tools up to date; returns where they are."""

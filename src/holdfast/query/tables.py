@@ -15,7 +15,7 @@ from hashlib import sha256
 from typing import Any
 
 from holdfast.backends.protocol import GONE, START, Position, Record
-from holdfast.backends.side import DamagedTablesError, SideSession, SideTables
+from holdfast.backends.side import DamagedTablesError, SelectLimits, SideSession, SideTables
 from holdfast.core import codec, event, tree
 from holdfast.core.event import Event, from_datetime, to_datetime
 from holdfast.core.own_event import OWN, OwnEvent
@@ -88,10 +88,10 @@ class OutsideTables:
         """Where they are, for people."""
         return self._tables.place
 
-    def select(self, statement: str) -> Rows:
+    def select(self, statement: str, limits: SelectLimits) -> Rows:
         """Runs a statement that only reads, on tables that are up to date."""
         self.refresh()
-        columns, rows = self._tables.select(statement)
+        columns, rows = self._tables.select(statement, limits)
         return Rows(tuple(columns), rows)
 
     def refresh(self) -> None:

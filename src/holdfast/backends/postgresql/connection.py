@@ -41,9 +41,9 @@ from holdfast.names import check_login, check_name, number, without, without_sec
 #     postgresql://user@host:5432/database?application=shop&schema=holdfast&timeout=30&pool=8
 #     postgresql://user@/database?host=/var/run/postgresql
 #
-# `application`, `tenant`, `schema`, `timeout` and `pool` are ours. Everything else is libpq's and
-# goes there as it is, with its environment variables and password files. A password is never part
-# of what is shown.
+# `application`, `tenant`, `schema`, `timeout`, `pool` and `sql_role` are ours. Everything else is
+# libpq's and goes there as it is, with its environment variables and password files. A password is
+# never part of what is shown.
 
 
 SCHEMES = ("postgresql://", "postgres://")
@@ -59,6 +59,7 @@ _WHOLE_NUMBERS = {
     "keepalives_interval",
     "tcp_user_timeout",
 }
+_OURS = ("application", "tenant", "schema", "timeout", "pool", "sql_role")
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}\Z")
 
 
@@ -73,6 +74,7 @@ class PostgresqlURL(Struct, frozen=True):
     timeout_s: float = 30.0
     pool: int = 8
     tenant: str = ""
+    sql_role: str = ""  # the role that statements of SQL are asked as; "": the user's own
     locks: str = ""  # what the numbers of locks are made from; "": the application
 
     def hide(self, text: str) -> str:
@@ -88,7 +90,7 @@ def parse_url(url: str, *, for_tenants: bool = False) -> PostgresqlURL:
         parts = urlsplit(url)
         check_login(url, parts)
         for name, value in parse_qsl(parts.query, keep_blank_values=True):
-            if name in ("application", "tenant", "schema", "timeout", "pool"):
+            if name in _OURS:
                 ours[name] = value
             else:
                 theirs.append((name, value))
@@ -123,6 +125,7 @@ def parse_url(url: str, *, for_tenants: bool = False) -> PostgresqlURL:
         timeout_s=number(ours.get("timeout", "30"), "timeout", least=0.1, most=86_400),
         pool=int(number(ours.get("pool", "8"), "pool", least=1, most=1000)),
         tenant=check_tenant(ours["tenant"]) if "tenant" in ours else "",
+        sql_role=check_name(ours["sql_role"], "sql_role") if "sql_role" in ours else "",
     )
 
 
@@ -178,6 +181,10 @@ def _reason(exc: Exception) -> str:
 _AGAIN = frozenset(("40001", "40P01"))
 # The server is going down or coming up, was switched, or has no room for one more connection.
 _ELSEWHERE = frozenset(("57P01", "57P02", "57P03", "25006", "53300", "HF004"))
+# The session has another isolation or durability than a commit needs. Of a connection that was used
+# before, somebody may have changed it: a new one is as the role is set up.
+_UNSETTLED = frozenset(("HF001", "HF002"))
+_KEPT = "the connection was used before"
 _REMEDIES = {
     "53100": "free some space on the server's disk, then try again",
     "58030": "the server's disk fails: repair it, then try again",
@@ -209,6 +216,8 @@ def may_retry(exc: BaseException) -> bool:
     if isinstance(exc, DeadlineError):
         return False
     state = exc.sqlstate if isinstance(exc, psycopg.Error) else None
+    if state in _UNSETTLED:
+        return _KEPT in getattr(exc, "__notes__", ())
     return is_lost(exc) or state in _AGAIN or state in _ELSEWHERE
 
 
@@ -245,6 +254,7 @@ def translate(
 
 
 _CONNECT_S = 10
+_CANCEL_S = 2.0
 T = TypeVar("T")
 Row = tuple[Any, ...]
 Values = Sequence[Any] | Mapping[str, Any]
@@ -256,6 +266,10 @@ class PostgresqlConnection(psycopg.Connection[Row]):
     deadline = float("inf")
     returned = 0.0
     process: Row | None = None
+    reported: tuple[bytes | None, ...] = ()
+    """What the server told of its settings when the connection was made."""
+    cancels = False
+    """Whether the server is told to stop when nobody waits for its answer any more."""
 
     @classmethod
     def _connect_gen(cls, conninfo: str = "") -> PQGenConn[Self]:
@@ -295,6 +309,9 @@ class PostgresqlConnection(psycopg.Connection[Row]):
             return end.value
         except BaseException:
             if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
+                if self.cancels:
+                    with contextlib.suppress(psycopg.Error):
+                        self.cancel_safe(timeout=_CANCEL_S)
                 self.close()
             raise
 
@@ -316,7 +333,10 @@ class PostgresqlConnection(psycopg.Connection[Row]):
         # The row comes before the commit: an error that the commit ends in is a second result.
         for result in reversed(results):
             if result.status != ExecStatus.TUPLES_OK:
-                raise error_from_result(result)
+                error = error_from_result(result)
+                if self.returned:
+                    error.add_note(_KEPT)
+                raise error
         return results[0].get_value(0, 0)
 
 
@@ -355,7 +375,7 @@ class PostgresqlPool(ConnectionPool[PostgresqlConnection]):
         return may_retry(exc)
 
     def is_answer(self, exc: BaseException) -> bool:
-        return isinstance(exc, psycopg.Error)
+        return isinstance(exc, psycopg.Error) and exc.sqlstate not in _UNSETTLED
 
     def translate(self, exc: Exception, *, outcome_known: bool) -> HoldfastError | None:
         return translate(exc, self.server_url, outcome_known=outcome_known)
@@ -364,6 +384,7 @@ class PostgresqlPool(ConnectionPool[PostgresqlConnection]):
         return (
             super().is_fit(connection)
             and connection.pgconn.transaction_status == TransactionStatus.IDLE
+            and _reported(connection) == connection.reported
         )
 
     def connect(self, deadline: float) -> PostgresqlConnection:
@@ -380,6 +401,7 @@ class PostgresqlPool(ConnectionPool[PostgresqlConnection]):
         finally:
             _connecting.deadline = float("inf")
         connection.deadline = deadline
+        self._examine(connection, _settle)
         self._examine(connection, self.on_connect)
         self.note_process(connection)
         return connection
@@ -420,6 +442,27 @@ class PostgresqlPool(ConnectionPool[PostgresqlConnection]):
 
 
 _NOT_SENT = "nothing was sent"
+
+# A connection is not trusted because it is there. Its encoding is set when it is made, and so is
+# its search path where that would let other functions stand for the server's own. Isolation and
+# durability are judged by every commit on the server. What the server reports by itself is compared
+# when the connection comes back, which costs no question: a session that anybody has changed since,
+# such as another program behind a pooler, is not used again. Settings that are right are left
+# alone, because behind a pooler the session is not ours.
+
+_REPORTED = (b"client_encoding", b"search_path", b"session_authorization", b"is_superuser",
+             b"standard_conforming_strings")  # fmt: skip
+_SETTLE = """SELECT pg_catalog.set_config('search_path', 'pg_catalog', false)
+ WHERE (pg_catalog.current_schemas(true))[1] OPERATOR(pg_catalog.<>) 'pg_catalog'"""
+
+
+def _settle(connection: PostgresqlConnection) -> None:
+    connection.ask(_SETTLE)
+    connection.reported = _reported(connection)
+
+
+def _reported(connection: PostgresqlConnection) -> tuple[bytes | None, ...]:
+    return tuple(map(connection.pgconn.parameter_status, _REPORTED))
 
 
 def _parameters(server_url: PostgresqlURL, *, writes: bool) -> dict[str, Any]:

@@ -17,11 +17,16 @@ import psycopg
 from holdfast.backends.postgresql.connection import (
     PostgresqlCheckout,
     PostgresqlConnection,
-    is_lost,
 )
 from holdfast.backends.postgresql.rows import lock_of
-from holdfast.backends.side import Condition, DamagedTablesError, SideSession, Values
-from holdfast.errors import UsageError
+from holdfast.backends.postgresql.statements import ask_apart
+from holdfast.backends.side import (
+    Condition,
+    DamagedTablesError,
+    SelectLimits,
+    SideSession,
+    Values,
+)
 
 T = TypeVar("T")
 _DAMAGE = frozenset(("42P01", "42703", "3F000", "XX001", "XX002", "42P07", "42804"))
@@ -108,26 +113,13 @@ class PostgresqlSide:
 
     # --- for outside tools -----------------------------------------------------------------------
 
-    def select(self, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-        def run(connection: PostgresqlConnection) -> tuple[list[str], list[tuple[Any, ...]]]:
-            try:
-                with connection.transaction():
-                    connection.ask("SET TRANSACTION READ ONLY")
-                    connection.ask(f'SET LOCAL search_path TO "{self.schema}"')
-                    # Binary, and so one statement: a second could end the transaction, and write.
-                    with connection.cursor(binary=True) as cursor:
-                        cursor.execute(statement.encode())
-                        if cursor.description is None:
-                            return [], []
-                        return [one.name for one in cursor.description], cursor.fetchall()
-            except psycopg.Error as error:
-                if is_lost(error):
-                    raise
-                # The server's answer to the statement: it would be the same on any connection.
-                said = error.diag.message_primary or type(error).__name__
-                raise UsageError(f"the statement cannot be run: {said}") from None
-
-        return self._checkout.pool.call(run)
+    def select(
+        self, statement: str, limits: SelectLimits
+    ) -> tuple[list[str], list[tuple[Any, ...]]]:
+        with self._checkout.pool.apart() as connection:
+            return ask_apart(
+                connection, statement, limits, self.schema, self._checkout.server_url.sql_role
+            )
 
     def note(self) -> None:
         """Who may only SELECT cannot change them."""
