@@ -318,24 +318,22 @@ def _check_copy(source: Log, target: Log, place: Path, last: Point | None) -> No
 
 def _content_at(log: Log, point: Point) -> Content | None:
     """Returns what a backup's store held at its last point; None if it does not reach there."""
-    newest = log.position()
-    if newest < point.position:
-        return None
+    return None if log.position() < point.position else add_up(_heads_at(log, point))
+
+
+def _heads_at(log: Log, point: Point) -> Iterator[tuple[str, Head | None]]:
+    """Yields the streams of a backup's store with their heads as they were at a point."""
     later: dict[str, int] = {}
-    for commit in commits_until(parts_of(log)[0], Position(point.position), newest):
+    for commit in commits_until(parts_of(log)[0], Position(point.position), log.position()):
         for record in commit:
             later.setdefault(record.stream, record.revision)
-
-    def heads() -> Iterator[tuple[str, Head | None]]:
-        for name, head in all_heads(log):
-            since = later.get(name)
-            if head is None or since is None:
-                yield name, head
-            elif since > head.first:
-                link = log.link_at(name, since - 1) or ORIGIN
-                yield name, replace(head, revision=since - 1, link=link)
-
-    return add_up(heads())
+    for name, head in all_heads(log):
+        since = later.get(name)
+        if head is None or since is None:
+            yield name, head
+        elif since > head.first:
+            link = log.link_at(name, since - 1) or ORIGIN
+            yield name, replace(head, revision=since - 1, link=link)
 
 
 def _check_past(source: Log, target: Log, place: Path) -> None:
@@ -805,9 +803,12 @@ def restore(
     """Copies a store as it was at a point into a new one, whole or one scope of it.
 
     `at` is the name or the label of a point, or a time; without it, the newest. The target must be
-    empty, or hold what a restore that was killed wrote. A scope is restored with what it needs: the
-    scopes that it was forked from, and what layers keep with it. `store_key` opens the backup of an
-    encrypted store; without it, the target's own key is tried.
+    empty, or hold what an earlier restore of this backup wrote, up to this point or to one before.
+    The store that the backup was made of is refused, whatever it holds.
+
+    A scope is restored with what it needs: the scopes that it was forked from, and what layers keep
+    with it. `store_key` opens the backup of an encrypted store; without it, the target's own key is
+    tried.
     """
     point = find_point(folder, at)
     place = Path(folder)
@@ -824,7 +825,7 @@ def restore(
                 where=str(place / "store"),
                 hint=f"holdfast check --store {place / 'store'}",
             )
-        check_related(log, target._log)
+        _check_target(log, target, place, point)
         needed = None if scope is None else Needed(log, [scope])
         copier = Copier(log, target._log, None, ledger=Ledger(log, target._log))
         known, gone, passed = ledger(log), dict[tuple[str, int], Told](), 0
@@ -836,13 +837,46 @@ def restore(
             passed += sum(map(len, batch))
             if progress is not None:
                 progress(passed, max(point.events, passed))
+        among = None
         if needed is not None:
-            marks = needed.marks(marks)
+            marks, among = needed.marks(marks), needed.has_mark
             gone = {name: told for name, told in gone.items() if needed.has(name[0])}
-        copied = copier.copied(copier.copy_marks(marks), is_behind=False)
-    digest = _check_digest(target, point, place, scope, copied)
+        # Marks last: they have no past, and what is cleared of a wrong target is gone.
+        digest = _check_digest(target, point, place, scope, copier.copied(0, is_behind=False))
+        copied = copier.copied(copier.copy_marks(marks, among), is_behind=False)
     copier.tell_erased(gone, key)
     return Restored(point, copied, digest)
+
+
+def _check_target(log: Log, target: Store, place: Path, point: Point) -> None:
+    """Raises unless a store may become what the backup held at a point; nothing is written before.
+
+    The store that goes on may hold nothing but what the backup has too. It has marks, though, that
+    no point has: a restore makes the marks of the target those of the point, and a hold that was
+    set since would be gone. So would it be in a store that is ahead of the point.
+    """
+    about = _read_about(place)
+    own = {*about.stores, _check_copy_id(place, about)}
+    if own.intersection(_store_ids(target)):
+        raise UsageError(
+            "a backup cannot be restored into the store that it was made of, nor into its own: "
+            "what was set there since would be lost",
+            hint="restore it into a new store, and use that; holdfast export and import bring "
+            "single scopes over",
+        )
+    check_related(log, target._log)
+    there = dict(_heads_at(log, point))
+    for name, theirs in all_heads(target._log):
+        ours = there.get(name)
+        if theirs is not None and (ours is None or theirs.revision > ours.revision):
+            raise ConflictError(
+                f'the target has "{name}" up to revision {theirs.revision}, and {point.name} has '
+                f"it up to {ours.revision if ours else 0}: it is ahead of the point",
+                stream=name,
+                expected=ours.revision if ours else 0,
+                actual=theirs.revision,
+                hint="restore into an empty store, or restore a later point",
+            )
 
 
 def check_readable(

@@ -159,7 +159,11 @@ class Needed:
 
     def marks(self, marks: Iterable[Mark]) -> list[Mark]:
         """Returns those of some marks that are about them."""
-        return [mark for mark in marks if self.has(mark.group) or self.has(mark.key)]
+        return [mark for mark in marks if self.has_mark(mark)]
+
+    def has_mark(self, mark: Mark) -> bool:
+        """Returns whether a mark is about them."""
+        return self.has(mark.group) or self.has(mark.key)
 
     def streams(self, log: Log) -> list[str]:
         """Returns the names of all of them that are there."""

@@ -296,16 +296,22 @@ class Copier:
 
     # --- marks -----------------------------------------------------------------------------------
 
-    def copy_marks(self, marks: list[Mark]) -> int:
+    def copy_marks(self, marks: list[Mark], among: Callable[[Mark], bool] | None = None) -> int:
         """Makes the target's marks those of the source; returns how many were set or cleared.
 
         Nobody but a copy has written to the target, so a mark that only it has was cleared in the
-        source since the last run.
+        source since the last run. Where only some scopes are copied, `among` says which marks are
+        about them: the others are left as they are.
         """
         wanted = {(mark.index, mark.key): mark for mark in marks}
         changed = 0
+        held = [mark.key for mark in marks if mark.index == HOLDS]
         for place, part in enumerate(self._parts):
-            there = {(mark.index, mark.key): mark for mark in part.marks.list(limit=MARKS_MAX)}
+            every = part.marks.list(limit=MARKS_MAX)
+            mine = [mark for mark in every if among is None or among(mark)]
+            there = {(mark.index, mark.key): mark for mark in mine}
+            if among is not None:
+                held += [mark.key for mark in every if mark.index == HOLDS and not among(mark)]
             changes: list[Mark | Cleared] = [
                 mark
                 for name, mark in wanted.items()
@@ -316,7 +322,6 @@ class Copier:
                 chunk = tuple(changes[start : start + MARKS_PER_COMMIT])
                 part.commit([Commit(self._target.clock.now_us(), self._target.actor, marks=chunk)])
             changed += len(changes)
-        held = [mark.key for mark in marks if mark.index == HOLDS]
         if held or any(isinstance(part, KeepsEnded) for part in self._parts):
             keep_held(self._target, held)
         return changed
