@@ -14,7 +14,7 @@ from typing import Any
 
 import holdfast
 from bench.harness import Loop, Report, Size, closing, interleave, latency_row, made, ratio
-from holdfast.context.said import FOUND_MAX, words_of
+from holdfast.context.message_selection import FOUND_MAX, words_of
 from holdfast.testing import FakeClock
 
 TASK = "find out why the invoice form rejects addresses"

@@ -46,7 +46,7 @@ NEIGHBOURS = {
     "src/holdfast/backends": ["tests/conformance"],
     "src/holdfast/record": ["tests/record"],
     "src/holdfast/git": ["tests/git"],
-    "src/holdfast/taken_back.py": ["tests/git"],
+    "src/holdfast/git_recovery.py": ["tests/git"],
     "src/holdfast/nodes": ["tests/nodes"],
     "src/holdfast/query": ["tests/query"],
     "src/holdfast/context": ["tests/context"],

@@ -75,7 +75,7 @@ from holdfast.errors import (
     UsageError,
     ValueDomainError,
 )
-from holdfast.joint import JointCommit, JointScope
+from holdfast.joint_commit import JointCommit, JointScope
 from holdfast.nodes import (
     Applied,
     Artifact,

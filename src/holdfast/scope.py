@@ -68,7 +68,6 @@ from holdfast.core.commit import (
     conflict,
     untouchable,
 )
-from holdfast.core.contest import RETRIES, persist
 from holdfast.core.dispatcher import OnError, Subscriber, Subscription
 from holdfast.core.draft import Draft
 from holdfast.core.event import (
@@ -90,6 +89,7 @@ from holdfast.core.own_event import OwnEvent
 from holdfast.core.page import PAGE_SIZE, Page, cut
 from holdfast.core.paging import event_filter
 from holdfast.core.past import StateAt
+from holdfast.core.retry import RETRIES, persist
 from holdfast.core.sealing import Seal, key_for
 from holdfast.core.tree import MISSING, List, Map, Op
 from holdfast.errors import (

@@ -55,7 +55,6 @@ from holdfast.core.consumers import (
     Start,
     StoreFollower,
 )
-from holdfast.core.contest import RETRIES, persist
 from holdfast.core.dispatcher import (
     EVERY,
     OnError,
@@ -106,6 +105,7 @@ from holdfast.core.paging import event_page
 from holdfast.core.provenance import Said, Source, check_provenance
 from holdfast.core.redaction import Mode, Redactor, check_rules, stricter
 from holdfast.core.retention import GRACE_S, Binned, Hold, LetGo, Retainer, Retention
+from holdfast.core.retry import RETRIES, persist
 from holdfast.core.sealing import Sealing
 from holdfast.core.store_key import StoreKey, to_store_key
 from holdfast.core.transaction import View
@@ -120,10 +120,10 @@ from holdfast.errors import (
     UsageError,
     show_value,
 )
-from holdfast.git.keeping import Configured
+from holdfast.git.auto_commit import Configured
 from holdfast.git.rewinds import Rewinds
 from holdfast.git.witness import loss_reports, remember
-from holdfast.joint import JointCommit
+from holdfast.joint_commit import JointCommit
 from holdfast.names import (
     CONVERSATION,
     ESCAPE,

@@ -1,7 +1,7 @@
 """Taking back what a source wrote, over all scopes: what goes, what stays and why, what depends.
 
 The index of questions names their events. Each scope's state is then looked at from the first of
-them on (`core/taking_back.py`), and changed by one event that is guarded by the revision it was
+them on (`core/revert.py`), and changed by one event that is guarded by the revision it was
 made from. Scopes are changed one after the other: what was done before a kill stays done, and a
 second call finds the rest. What was said, decided, stated or done cannot be unwritten: it is
 listed.
@@ -24,7 +24,7 @@ from holdfast.core.commit import ProposedCommit
 from holdfast.core.event import OF_STATE, Change, origin_of
 from holdfast.core.log import Log
 from holdfast.core.paging import event_filter
-from holdfast.core.taking_back import Overwritten, WayBack, way_back
+from holdfast.core.revert import Overwritten, WayBack, way_back
 from holdfast.errors import (
     ConflictError,
     ExpiredError,

@@ -20,7 +20,7 @@ from holdfast.aio.record import (
 from holdfast.aio.store import AsyncAudit, AsyncPendingCommit, AsyncView
 from holdfast.aio.views import AsyncViews
 from holdfast.core.transaction import View
-from holdfast.joint import JointCommit, JointScope
+from holdfast.joint_commit import JointCommit, JointScope
 from holdfast.record.audit import Audit
 from holdfast.record.decisions import OpenDecision
 from holdfast.record.facts import Facts

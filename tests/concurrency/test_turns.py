@@ -15,7 +15,7 @@ import pytest
 
 import holdfast
 from holdfast import ConflictError, Draft, PendingCommit, Store, aio
-from holdfast.core.turns import Turns
+from holdfast.core.write_priority import Turns
 from tests.record.stores import ALL, DURABLE, new_url
 
 EDITS = 40
@@ -196,7 +196,7 @@ def test_a_turn_that_is_not_used_lapses(monkeypatch: pytest.MonkeyPatch) -> None
 
     The writers that came while it had its turn are let go, and it is tried again.
     """
-    monkeypatch.setattr("holdfast.core.turns.TURN_S", 0.2)
+    monkeypatch.setattr("holdfast.core.write_priority.TURN_S", 0.2)
     with holdfast.open("memory:") as hf:
         team = hf.team("t")
         team.set("n", 0)

@@ -240,7 +240,7 @@ def test_a_message_is_shown_as_it_reads_now(hf: Store, clock: FakeClock):
 def test_more_edits_than_are_listed_are_found_by_a_scan(
     hf: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("holdfast.context.said.EDITS_MAX", 2)
+    monkeypatch.setattr("holdfast.context.message_selection.EDITS_MAX", 2)
     chat = fill(hf, clock)
     for message in list(chat.messages)[:8]:
         chat.messages.edit(message, content=message.text.replace("Ann", "Anne"))

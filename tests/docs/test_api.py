@@ -25,7 +25,7 @@ MODULES = (
     "holdfast.git",
     "holdfast.interchange",
     "holdfast.projects",
-    "holdfast.taken_back",
+    "holdfast.git_recovery",
     "holdfast.copy",
     "holdfast.advise",
     "holdfast.prose",

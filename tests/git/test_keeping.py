@@ -15,9 +15,9 @@ import pytest
 import holdfast
 from holdfast.cli import main
 from holdfast.errors import GitError, NotFoundError, UsageError
-from holdfast.git import Repository, events_named, rebuild_from_git, told
-from holdfast.git.keeping import BEHIND, CommitKeeper, Configured
-from holdfast.git.told import told_until
+from holdfast.git import Repository, commit_trailers, events_named, rebuild_from_git
+from holdfast.git.auto_commit import BEHIND, CommitKeeper, Configured
+from holdfast.git.commit_trailers import told_until
 from tests.git.conftest import Project
 from tests.selection import RUNS_ALL, turn
 
@@ -183,7 +183,7 @@ def test_what_was_told_is_found_however_old(here: Project, monkeypatch: Any) -> 
     """Commits of others since do not make it tell everything again."""
     with holdfast.open(".holdfast", config="holdfast.toml") as hf:
         hf.team("red").set("a", 1)
-    for number in range(told._NEWEST + 10):
+    for number in range(commit_trailers._NEWEST + 10):
         here.git("commit", "-q", "--allow-empty", "-m", f"of somebody {number}")
     assert told_until(Repository.find("."), "team/red") == 1
     with holdfast.open(".holdfast", config="holdfast.toml") as hf:
@@ -273,12 +273,12 @@ def test_killed_at_any_step_of_git_the_next_process_commits_it(here: Project) ->
 def plant_no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asks what was told once, and believes it for ever."""
     seen: dict[str, int] = {}
-    real = told.told_until
+    real = commit_trailers.told_until
 
     def told_once(repository: Repository, stream: str) -> int:
         return seen.setdefault(stream, real(repository, stream))
 
-    monkeypatch.setattr(told, "told_until", told_once)
+    monkeypatch.setattr(commit_trailers, "told_until", told_once)
 
 
 def plant_stale_files(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +290,7 @@ def plant_stale_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(CommitKeeper, "__init__", without)
     monkeypatch.setattr(Configured, "start", lambda self, **_: self.commits.start())
-    monkeypatch.setattr("holdfast.git.keeping.Configured._sync", lambda self: None)
+    monkeypatch.setattr("holdfast.git.auto_commit.Configured._sync", lambda self: None)
 
 
 def plant_blind_to_merges(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from holdfast.cli import main
 from holdfast.core.commit import CommitResult, ProposedCommit
 from holdfast.core.log import Log
 from holdfast.errors import FilesTakenError, NotFoundError, UsageError
-from holdfast.taken_back import (
+from holdfast.git_recovery import (
     LostRevisions,
     accept_loss,
     bring_back,

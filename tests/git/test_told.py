@@ -13,8 +13,13 @@ from holdfast import Store
 from holdfast.cli import main
 from holdfast.errors import ExistsError, UsageError
 from holdfast.git import Repository
+from holdfast.git.commit_trailers import (
+    commit_as_told,
+    commit_events,
+    read_settings,
+    rebuild_from_git,
+)
 from holdfast.git.installed import install_hook, remove_hook
-from holdfast.git.told import commit_as_told, commit_events, read_settings, rebuild_from_git
 from tests.git.conftest import Project
 
 

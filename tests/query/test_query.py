@@ -298,9 +298,9 @@ def test_long_texts_are_found_by_words_far_apart(hf: Store) -> None:
 def test_words_among_many_documents(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from holdfast.backends import side_file
+    from holdfast.backends import derived_file
 
-    monkeypatch.setattr(side_file, "COUNTED_MAX", 3)
+    monkeypatch.setattr(derived_file, "COUNTED_MAX", 3)
     with holdfast.open("memory:") as hf:
         chat = hf.conversation("c")
         for number in range(9):

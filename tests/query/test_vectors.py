@@ -126,7 +126,7 @@ def test_what_was_seen_is_kept_for_other_processes(durable_url: str) -> None:
 
 
 def without_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.backends.side_file._load_vectors", lambda _: False)
+    monkeypatch.setattr("holdfast.backends.derived_file._load_vectors", lambda _: False)
 
 
 @pytest.mark.parametrize("kind", ["plain", "library"])

@@ -223,14 +223,14 @@ WRITERS: dict[str, Driver | str] = {
     "record/sessions": _session,
     "record/session_export": "an export that a user asks for is in clear, and says so",
     "record/trust": "keys of commands",
-    "taken_back": "events as they are stored",
+    "git_recovery": "events as they are stored",
     "context/block": "boot --write keeps closed: tests/context/test_boot.py",
     "prose/view_files": "programs, which are no data of a store",
     "git/repository": "objects of git, from files that exist",
-    "git/keeping": "settings of git",
+    "git/auto_commit": "settings of git",
     "git/linked_trees": "settings of git",
     "git/versions": "versions of a store, as git has them",
-    "git/told": "names and revisions of events, never what they say",
+    "git/commit_trailers": "names and revisions of events, never what they say",
     "git/witness": "heads",
     "git/work_tree": "files of a work tree, from git",
     "git/installed": "a hook and a driver",
@@ -247,7 +247,7 @@ WRITERS: dict[str, Driver | str] = {
 
 WRITES = re.compile(
     r"objects\.put\(|objects_of\(\w*\)\.put\(|write_text\(|write_bytes\(|O_CREAT|"
-    r"open\([^)]*\"[wax]b?\"|exchange\.|backends\.side|side_file|from holdfast\.exchange"
+    r"open\([^)]*\"[wax]b?\"|exchange\.|derived_tables|derived_file|from holdfast\.exchange"
 )
 
 

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from holdfast.core import codec, sealed_marks
-from holdfast.core.gathering import GatheringLog
 from holdfast.core.keystore import FolderKeys
 from holdfast.core.sealing import Seal
 from holdfast.core.snapshot import Snapshots
+from holdfast.core.staging import GatheringLog
 from holdfast.erasure import Erasure
 
 

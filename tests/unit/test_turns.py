@@ -8,9 +8,9 @@ import pytest
 
 import holdfast
 from holdfast import ConflictError, Draft, Store
-from holdfast.core import contest, turns
-from holdfast.core.contest import Contest
-from holdfast.core.turns import MINE, Turn, Turns
+from holdfast.core import retry, write_priority
+from holdfast.core.retry import Contest
+from holdfast.core.write_priority import MINE, Turn, Turns
 from holdfast.errors import UnavailableError
 
 
@@ -57,7 +57,7 @@ def test_who_waits_is_told_once_the_turn_is_over() -> None:
 
 
 def test_a_turn_lapses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "TURN_S", 0.01)
+    monkeypatch.setattr(write_priority, "TURN_S", 0.01)
     all_turns = Turns()
     turn = all_turns.begin(("a",))
     all_turns.wait(["a"])
@@ -97,7 +97,7 @@ def test_a_commit_waits_for_somebody_elses_turn(hf: Store) -> None:
 
 def test_a_contest_takes_a_turn_and_then_leases(hf: Store) -> None:
     one, two = Contest(hf._log, "w1", retries=9), Contest(hf._log, "w2", retries=9)
-    for _ in range(contest.TURN_AFTER):
+    for _ in range(retry.TURN_AFTER):
         assert one.take_turn()
         assert not hf._log.turns.held
         one.lost(lost("team/b"))
@@ -114,7 +114,7 @@ def test_a_contest_takes_a_turn_and_then_leases(hf: Store) -> None:
     assert hf._log.leases.holder("team/a").owner == "w1.edit"  # type: ignore[union-attr]
     assert not one.wants_leases
 
-    for _ in range(contest.LEASE_AFTER):
+    for _ in range(retry.LEASE_AFTER):
         two.lost(lost("team/a"))
     one.end_turn()
     assert two.take_turn()
@@ -129,7 +129,7 @@ def test_a_contest_takes_a_turn_and_then_leases(hf: Store) -> None:
 def test_a_lease_that_the_callers_own_code_has_is_left_alone(hf: Store) -> None:
     lease = hf.lease("team/a")
     one = Contest(hf._log, hf.worker, retries=9)
-    for _ in range(contest.LEASE_AFTER):
+    for _ in range(retry.LEASE_AFTER):
         one.lost(lost("team/a"))
     assert one.take_leases()
     assert not one.holds_leases
@@ -141,7 +141,7 @@ def test_leases_that_cannot_be_had_are_done_without(
     hf: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = Contest(hf._log, "w1", retries=9)
-    for _ in range(contest.LEASE_AFTER):
+    for _ in range(retry.LEASE_AFTER):
         one.lost(lost("team/a"))
 
     def away(*_: object, **__: object) -> None:
@@ -155,10 +155,10 @@ def test_leases_that_cannot_be_had_are_done_without(
         patched.setattr(hf._log.leases, "release", away)
         one.end()
     other = Contest(hf._log, "w2", retries=9)
-    for _ in range(contest.LEASE_AFTER):
+    for _ in range(retry.LEASE_AFTER):
         other.lost(lost("team/a"))
     assert not other.take_leases()
-    monkeypatch.setattr(contest, "LEASE_WAIT_S", 0.0)
+    monkeypatch.setattr(retry, "LEASE_WAIT_S", 0.0)
     other.lost(lost("team/a"))
     assert other.take_leases()  # its time to wait is over
 

@@ -24,7 +24,7 @@ from holdfast.backends.deadline import monotonic
 from holdfast.backends.protocol import Position
 from holdfast.core.commit import CommitResult, ProposedCommit
 from holdfast.core.commit_queue import Request
-from holdfast.core.contest import PAUSE_S, Contest
+from holdfast.core.retry import PAUSE_S, Contest
 from holdfast.core.watch import PositionWaiter
 from holdfast.errors import ConflictError, UsageError
 from holdfast.runs.execution import Execution
@@ -146,7 +146,7 @@ class Loop:
                 turn.forget(tell)
 
     async def persist(self, retries: int, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Makes an attempt, in the caller's task, until it succeeds; see `core.contest`."""
+        """Makes an attempt, in the caller's task, until it succeeds; see `core.retry`."""
         contest = Contest(self.store._log, self.store.worker, retries)
         try:
             while True:

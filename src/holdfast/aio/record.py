@@ -23,7 +23,7 @@ from holdfast.core.arguments import Duration, check_timeout
 from holdfast.core.consumers import GLANCE_S, STANDBY_S, Delivery, Group, Start
 from holdfast.core.event import Moment
 from holdfast.core.own_event import OwnEvent
-from holdfast.joint import JointCommit, RecordingScope
+from holdfast.joint_commit import JointCommit, RecordingScope
 from holdfast.record.decisions import Decision, OpenDecision
 from holdfast.record.facts import Facts
 from holdfast.record.memory import Memory, MemorySection

@@ -39,12 +39,12 @@ from holdfast.core.arguments import (
     update_ops,
 )
 from holdfast.core.commit import CommitResult, ProposedCommit, StreamWrite
-from holdfast.core.contest import RETRIES
 from holdfast.core.dispatcher import OnError, Subscriber
 from holdfast.core.draft import Draft
 from holdfast.core.event import Checkpoint, Event, Moment, StreamState, to_datetime
 from holdfast.core.page import PAGE_SIZE, Page
 from holdfast.core.past import StateAt
+from holdfast.core.retry import RETRIES
 from holdfast.core.tree import Map, Op
 from holdfast.errors import HoldfastError
 from holdfast.names import check_name

@@ -48,7 +48,6 @@ from holdfast.core.arguments import (
 from holdfast.core.check import Report
 from holdfast.core.commit import CommitResult, ProposedCommit
 from holdfast.core.consumers import LOOK_S, Follower, GroupStatus, Start, StoreFollower
-from holdfast.core.contest import RETRIES
 from holdfast.core.dispatcher import OnError, Subscriber
 from holdfast.core.encryption import KeyStatus
 from holdfast.core.event import Change, Event
@@ -61,12 +60,13 @@ from holdfast.core.observe import Observer, Tracer
 from holdfast.core.page import PAGE_SIZE, Page
 from holdfast.core.redaction import Mode
 from holdfast.core.retention import GRACE_S, Binned, Hold, LetGo, Retention
+from holdfast.core.retry import RETRIES
 from holdfast.core.store_key import StoreKey
 from holdfast.core.transaction import View
 from holdfast.core.tree import Map
 from holdfast.erasure import ErasureReceipt, Subject
 from holdfast.errors import LeaseLostError, UsageError
-from holdfast.joint import JointCommit
+from holdfast.joint_commit import JointCommit
 from holdfast.nodes.define import Graph
 from holdfast.nodes.walk import call_plainly
 from holdfast.projections import Projection

@@ -32,12 +32,18 @@ from holdfast.cli.printing import (
 )
 from holdfast.cli.rewinds import preview_and_apply
 from holdfast.errors import CorruptError, NotFoundError, UsageError
+from holdfast.git.commit_trailers import (
+    commit_as_told,
+    commit_events,
+    read_settings,
+    rebuild_from_git,
+)
 from holdfast.git.commits import commit_link, record_commit
 from holdfast.git.files import ProjectFile
 from holdfast.git.installed import install_hook, install_merge_driver, remove_hook
 from holdfast.git.repository import Commit, Repository
-from holdfast.git.told import commit_as_told, commit_events, read_settings, rebuild_from_git
 from holdfast.git.work_tree import WorkTree
+from holdfast.git_recovery import accept_loss, bring_back, find_lost, merge_file
 from holdfast.names import check_scope_name
 from holdfast.query.form import Hit
 from holdfast.render.git import (
@@ -57,7 +63,6 @@ from holdfast.render.git import (
 from holdfast.render.record import own_event_document
 from holdfast.render.text import clean, show_time
 from holdfast.store import Store
-from holdfast.taken_back import accept_loss, bring_back, find_lost, merge_file
 
 COMMITS_SHOWN = 10
 

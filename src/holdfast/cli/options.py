@@ -24,7 +24,7 @@ from holdfast.errors import (
     UnavailableError,
     UsageError,
 )
-from holdfast.git.keeping import Configured
+from holdfast.git.auto_commit import Configured
 from holdfast.names import without_secrets
 from holdfast.store import DEFAULT_PLACE, Store
 from holdfast.views.config import FILE

@@ -42,7 +42,7 @@ from holdfast.core.event import end_of, to_datetime
 from holdfast.core.listing import names_beginning, scope_names, stored_prefix
 from holdfast.core.page import PAGE_SIZE, Page
 from holdfast.errors import CorruptError, NotFoundError, UsageError
-from holdfast.git.keeping import Configured
+from holdfast.git.auto_commit import Configured
 from holdfast.names import split_name, unescape, without_secrets
 from holdfast.render.query import linked_check_document
 from holdfast.render.store import (

@@ -17,6 +17,14 @@ from msgspec import Struct
 
 from holdfast.context.compact import encode_items
 from holdfast.context.gather import Gathered, fact_parts, warnings_of, with_needs
+from holdfast.context.message_selection import (
+    WEIGHTS,
+    WINDOW,
+    Ask,
+    Conversation,
+    changed_files,
+    check_strategies,
+)
 from holdfast.context.parts import (
     Budget,
     LeftOut,
@@ -26,14 +34,6 @@ from holdfast.context.parts import (
     in_order,
     key_of,
     to_text,
-)
-from holdfast.context.said import (
-    WEIGHTS,
-    WINDOW,
-    Ask,
-    Conversation,
-    changed_files,
-    check_strategies,
 )
 from holdfast.context.tokens import TokenCounter, find_counter
 from holdfast.core.arguments import check_text, check_whole

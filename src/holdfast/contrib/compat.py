@@ -20,7 +20,7 @@ from typing import Any, Literal, cast
 from holdfast.core.arguments import Path
 from holdfast.core.tree import Map
 from holdfast.errors import NotFoundError, UsageError, show_value
-from holdfast.joint import JointCommit
+from holdfast.joint_commit import JointCommit
 from holdfast.names import CONVERSATION, check_name
 from holdfast.scope import Scope
 from holdfast.store import Store, open_store

@@ -133,9 +133,9 @@ from holdfast.core.tree import (
     until_op,
     without,
 )
-from holdfast.core.turns import Turns
 from holdfast.core.typed import NOTHING, Typed
 from holdfast.core.watch import PositionWatch
+from holdfast.core.write_priority import Turns
 from holdfast.errors import (
     ClosedError,
     CorruptError,
@@ -154,7 +154,7 @@ from holdfast.errors import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.backends.side import SideTables
+    from holdfast.backends.derived_tables import SideTables
 
 
 class Writer(Protocol):
@@ -356,7 +356,7 @@ class Log:
     """Streams of events, folded. The backend stays private: other modules ask the log."""
 
     is_gathering = False
-    """Whether what is committed to it is one part of a commit to come (`gathering.py`)."""
+    """Whether what is committed to it is one part of a commit to come (`staging.py`)."""
     said: Said | None = None
     """What is said of all that is written here, unless a block says otherwise (0047)."""
     redactor: Redactor | None = None

@@ -14,11 +14,11 @@ keeping      what a holdfast.toml asks for, done while a store is open
 rewinds      points to go back to, of scopes and files, and the way back and forth
 """
 
+from holdfast.git.commit_trailers import GitSettings, Rebuilt, commit_events, rebuild_from_git
 from holdfast.git.commits import EventPlace, events_named, record_commit
 from holdfast.git.files import FileDifference, ProjectFile
 from holdfast.git.repository import Commit, Entry, Repository
 from holdfast.git.rewinds import FileStep, Preview, RewindPoint, Rewinds, Rewound, What
-from holdfast.git.told import GitSettings, Rebuilt, commit_events, rebuild_from_git
 from holdfast.git.work_tree import FileStatus, Look, WorkTree
 
 __all__ = [

@@ -54,7 +54,7 @@ from holdfast.errors import (
     show_us,
 )
 from holdfast.git.rewinds import RewindPoint, Rewound, What
-from holdfast.joint import JointCommit
+from holdfast.joint_commit import JointCommit
 from holdfast.names import new_id
 from holdfast.projects import trees, work
 from holdfast.projects.handoff import LASTS_S, Handoff

@@ -18,7 +18,7 @@ from holdfast.core.arguments import Duration, check_seconds, check_text
 from holdfast.core.codec import kept_closed
 from holdfast.core.event import to_datetime
 from holdfast.errors import ExpiredError, NotFoundError, UsageError
-from holdfast.joint import JointCommit
+from holdfast.joint_commit import JointCommit
 from holdfast.projects import sessions
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from msgspec import Struct
 from holdfast.core.arguments import check_text
 from holdfast.core.page import NO_LIMIT
 from holdfast.errors import NotFoundError, UsageError, show_value
-from holdfast.joint import JointCommit
+from holdfast.joint_commit import JointCommit
 from holdfast.names import CONVERSATION, new_id
 from holdfast.record.messages import BYTES_PER_TOKEN
 from holdfast.scope import Scope

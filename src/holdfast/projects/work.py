@@ -25,7 +25,7 @@ from holdfast.context.parts import Strategy
 from holdfast.core.inbox import stream_of
 from holdfast.core.limits import disk_space
 from holdfast.errors import LeaseLostError, UnavailableError, UsageError
-from holdfast.joint import JointCommit
+from holdfast.joint_commit import JointCommit
 from holdfast.projects import trees
 from holdfast.projects.tree import changes_since, mark
 from holdfast.record.messages import BYTES_PER_TOKEN, shown_lines

@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from holdfast.backends.derived_tables import Condition, DamagedTablesError, SideSession, SideTables
 from holdfast.backends.protocol import START, Position, Record
-from holdfast.backends.side import Condition, DamagedTablesError, SideSession, SideTables
 from holdfast.core import codec
 from holdfast.core.event import to_datetime
 from holdfast.core.log import Log

@@ -16,7 +16,7 @@ from msgspec import Struct
 from holdfast.names import GLOBAL
 
 if TYPE_CHECKING:
-    from holdfast.backends.side import Condition, SideSession
+    from holdfast.backends.derived_tables import Condition, SideSession
 
 _OF_A_SCOPE = ("task", "message", "fact")
 

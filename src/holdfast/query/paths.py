@@ -27,8 +27,8 @@ from holdfast.query.documents import plain
 from holdfast.query.form import Condition, check_place, sort_of
 
 if TYPE_CHECKING:
-    from holdfast.backends.side import Condition as SqlCondition
-    from holdfast.backends.side import SideSession
+    from holdfast.backends.derived_tables import Condition as SqlCondition
+    from holdfast.backends.derived_tables import SideSession
     from holdfast.core.typed import Typed
 
 TABLES = """

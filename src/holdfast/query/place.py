@@ -14,8 +14,8 @@ import os
 import shutil
 from hashlib import sha256
 
-from holdfast.backends.side import SideTables
-from holdfast.backends.side_file import SideFile
+from holdfast.backends.derived_file import SideFile
+from holdfast.backends.derived_tables import SideTables
 from holdfast.core.log import Log
 
 

@@ -72,7 +72,7 @@ class Questions:
         """Runs a statement that only reads on the tables for outside tools."""
         if not isinstance(statement, str) or not statement.strip():
             raise UsageError(f"a statement is text of SQL, found {show_value(statement)}")
-        from holdfast.backends.side import SelectLimits
+        from holdfast.backends.derived_tables import SelectLimits
 
         limits = SelectLimits(
             check_seconds(timeout, "timeout", above=0.0),

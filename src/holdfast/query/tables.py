@@ -14,8 +14,13 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any
 
+from holdfast.backends.derived_tables import (
+    DamagedTablesError,
+    SelectLimits,
+    SideSession,
+    SideTables,
+)
 from holdfast.backends.protocol import GONE, START, Position, Record
-from holdfast.backends.side import DamagedTablesError, SelectLimits, SideSession, SideTables
 from holdfast.core import codec, event, tree
 from holdfast.core.event import Event, from_datetime, to_datetime
 from holdfast.core.own_event import OWN, OwnEvent

@@ -29,7 +29,7 @@ from holdfast.query.form import Hit
 from holdfast.record.context import RecordContext
 
 if TYPE_CHECKING:
-    from holdfast.backends.side import Condition, SideSession, SideTables
+    from holdfast.backends.derived_tables import Condition, SideSession, SideTables
 
 KINDS = ("message", "decision", "task", "fact", "event")
 """What has vectors: what somebody said. A state is looked for by its words and its paths."""

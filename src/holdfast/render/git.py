@@ -7,17 +7,17 @@ from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from holdfast.git.commit_trailers import Rebuilt
 from holdfast.git.commits import events_named
 from holdfast.git.files import FileDifference
 from holdfast.git.repository import Commit
 from holdfast.git.rewinds import FileStep, Preview, RewindPoint, Rewound
-from holdfast.git.told import Rebuilt
 from holdfast.git.work_tree import FileStatus
+from holdfast.git_recovery import BroughtBack, LostRevisions
 from holdfast.query.form import Hit
 from holdfast.render.history import diff_document
 from holdfast.render.query import hit_document
 from holdfast.render.text import time_text
-from holdfast.taken_back import BroughtBack, LostRevisions
 
 
 def path_text(path: str) -> str:

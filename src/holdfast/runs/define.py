@@ -35,7 +35,7 @@ from holdfast.runs.values import KEPT_TYPES, check_name_text, encode
 from holdfast.thumbprint import definition_thumb
 
 if TYPE_CHECKING:
-    from holdfast.joint import JointCommit
+    from holdfast.joint_commit import JointCommit
     from holdfast.runs.steps import StepContext
 
 _REBUILT_TYPES = (Struct, enum.Enum, set, frozenset, tuple)

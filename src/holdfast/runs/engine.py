@@ -33,7 +33,7 @@ from holdfast.errors import (
     UsageError,
     show_value,
 )
-from holdfast.joint import JointCommit
+from holdfast.joint_commit import JointCommit
 from holdfast.names import WORKFLOW, check_name, new_id
 from holdfast.record.decisions import check_effect
 from holdfast.runs import blocks, events, values

@@ -34,7 +34,7 @@ from holdfast.core.log import Log
 from holdfast.core.observe import Observers
 from holdfast.core.tree import Op
 from holdfast.errors import ConflictError, HoldfastError, UnavailableError, UsageError
-from holdfast.joint import JointCommit
+from holdfast.joint_commit import JointCommit
 from holdfast.names import WORKFLOW
 from holdfast.record.context import RecordContext
 from holdfast.runs import events, values

@@ -13,7 +13,7 @@ from holdfast.core import codec, intent
 from holdfast.core.commit import CommitResult, ProposedCommit
 from holdfast.core.transaction import PendingCommit
 from holdfast.errors import ConflictError, UsageError, ValueDomainError, show_value
-from holdfast.joint import JointCommit
+from holdfast.joint_commit import JointCommit
 from holdfast.runs import events, values
 from holdfast.runs.define import ONCE, Step
 from holdfast.runs.execution import Execution

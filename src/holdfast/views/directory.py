@@ -41,7 +41,7 @@ from holdfast.core.log import Log
 from holdfast.core.provenance import provenance
 from holdfast.errors import NotFoundError, UnavailableError, UsageError, show_value
 from holdfast.exchange import exchange, open_unnoticed, put, read_file, write_new
-from holdfast.joint import JointCommit
+from holdfast.joint_commit import JointCommit
 from holdfast.scope import Scope
 from holdfast.views.freshness import Freshness
 from holdfast.views.item import BrokenFile, Finding

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.errors import HoldfastError
-from holdfast.joint import JointCommit
+from holdfast.joint_commit import JointCommit
 from holdfast.scope import Scope
 from holdfast.views.item import Fields, Finding, Item, ItemEdit, same
 from holdfast.views.last_text import LastText

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from holdfast.core.own_event import OwnEvent
 from holdfast.errors import HoldfastError
-from holdfast.joint import JointCommit
+from holdfast.joint_commit import JointCommit
 from holdfast.record.catches import log_catch
 from holdfast.scope import Scope
 from holdfast.views.item import BrokenFile, Finding, Item, ItemEdit, decode_text, plain_fields

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from holdfast.core.codec import SEALED_VALUE, Thawable, encode, kept_closed
 from holdfast.errors import ConflictError, ExistsError, HoldfastError, NotFoundError, UsageError
-from holdfast.joint import JointCommit
+from holdfast.joint_commit import JointCommit
 from holdfast.record.decisions import Decision
 from holdfast.record.task_events import Task
 from holdfast.scope import Scope

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec.structs import replace
 
 from holdfast.backends.connection_pool import AckedEvent, AckTracker, PositionPoller, write_parts
+from holdfast.backends.derived_tables import SideTables
 from holdfast.backends.postgresql.batch import (
     COMMIT_ALL,
     COMMIT_EACH,
@@ -31,6 +32,7 @@ from holdfast.backends.postgresql.connection import (
     in_schema,
     parse_url,
 )
+from holdfast.backends.postgresql.derived_tables import PostgresqlSide
 from holdfast.backends.postgresql.inspection import PostgresqlInspection
 from holdfast.backends.postgresql.opening import SchemaFormat, open_pool
 from holdfast.backends.postgresql.rows import (
@@ -53,7 +55,6 @@ from holdfast.backends.postgresql.rows import (
     prefix_end,
     record_crc,
 )
-from holdfast.backends.postgresql.side import PostgresqlSide
 from holdfast.backends.protocol import (
     GONE,
     START,
@@ -79,7 +80,6 @@ from holdfast.backends.protocol import (
     Refusal,
     has_meta,
 )
-from holdfast.backends.side import SideTables
 from holdfast.clock import Clock
 from holdfast.errors import CorruptError, UnavailableError
 

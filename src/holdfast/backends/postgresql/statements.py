@@ -14,8 +14,8 @@ from typing import Any
 
 import psycopg
 
+from holdfast.backends.derived_tables import SelectLimits
 from holdfast.backends.postgresql.connection import PostgresqlConnection, is_lost
-from holdfast.backends.side import SelectLimits
 from holdfast.errors import UsageError
 
 Answer = tuple[list[str], list[tuple[Any, ...]]]

@@ -20,8 +20,7 @@ from threading import Event, Lock, Thread, Timer
 
 from holdfast.core.log import Log
 from holdfast.errors import ClosedError, HoldfastError, UsageError
-from holdfast.git.repository import Commit, Repository
-from holdfast.git.told import (
+from holdfast.git.commit_trailers import (
     EVENTS_MAX,
     GitSettings,
     commit_events,
@@ -29,6 +28,7 @@ from holdfast.git.told import (
     read_settings,
     told_until,
 )
+from holdfast.git.repository import Commit, Repository
 from holdfast.record.sessions import TURN_ENDED
 from holdfast.scope import Scope
 from holdfast.views.config import FILE, StoreOfScopes, configured_views

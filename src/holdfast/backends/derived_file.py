@@ -22,7 +22,13 @@ from typing import Any, TypeVar
 
 import apsw
 
-from holdfast.backends.side import Condition, DamagedTablesError, SelectLimits, SideSession, Values
+from holdfast.backends.derived_tables import (
+    Condition,
+    DamagedTablesError,
+    SelectLimits,
+    SideSession,
+    Values,
+)
 from holdfast.errors import LimitError, UnavailableError, UsageError, show_error
 
 T = TypeVar("T")

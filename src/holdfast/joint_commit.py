@@ -6,7 +6,7 @@
         tx.scope(team).increment("sent")
 
 Inside the block each recorder is the one that the scope has outside, over a log that gathers
-(`core/gathering.py`): it sees what the block has recorded so far, and refuses what it would refuse.
+(`core/staging.py`): it sees what the block has recorded so far, and refuses what it would refuse.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 from holdfast.backends.protocol import Lease, Record
 from holdfast.core.commit import CommitResult, ProposedCommit, ReadGuard, StreamWrite, conflict
 from holdfast.core.event import StreamState
-from holdfast.core.gathering import GatheringLog
 from holdfast.core.meta import Meta
 from holdfast.core.provenance import both
+from holdfast.core.staging import GatheringLog
 from holdfast.core.transaction import PendingCommit, PendingScope, WritableScope, of_memory
 from holdfast.errors import UsageError, show_value
 from holdfast.record.context import RecordContext

@@ -14,19 +14,19 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from holdfast.backends.postgresql.connection import (
-    PostgresqlCheckout,
-    PostgresqlConnection,
-)
-from holdfast.backends.postgresql.rows import lock_of
-from holdfast.backends.postgresql.statements import ask_apart
-from holdfast.backends.side import (
+from holdfast.backends.derived_tables import (
     Condition,
     DamagedTablesError,
     SelectLimits,
     SideSession,
     Values,
 )
+from holdfast.backends.postgresql.connection import (
+    PostgresqlCheckout,
+    PostgresqlConnection,
+)
+from holdfast.backends.postgresql.rows import lock_of
+from holdfast.backends.postgresql.statements import ask_apart
 
 T = TypeVar("T")
 _DAMAGE = frozenset(("42P01", "42703", "3F000", "XX001", "XX002", "42P07", "42804"))

@@ -2,10 +2,10 @@
 
 The function always runs in its caller's thread or task. The first losses cost nothing but another
 try. After `TURN_AFTER` of them the caller takes a turn on the streams that it lost: others in this
-process wait (`turns.py`). After `LEASE_AFTER` somebody in another process must be faster: then it
-also takes a lease on the name of each stream. Those who keep losing there want the same lease, and
-so they write one after the other. A lease here is a courtesy as a turn is: no commit is fenced by
-it, and whoever does not get it in time goes on without.
+process wait (`write_priority.py`). After `LEASE_AFTER` somebody in another process must be faster:
+then it also takes a lease on the name of each stream. Those who keep losing there want the same
+lease, and so they write one after the other. A lease here is a courtesy as a turn is: no commit is
+fenced by it, and whoever does not get it in time goes on without.
 
 Plain writes of other processes know nothing of this and can be faster for ever: so the tries are
 counted, and the last ConflictError is raised.
@@ -20,7 +20,7 @@ from typing import TypeVar
 from holdfast.backends.deadline import monotonic
 from holdfast.backends.protocol import Lease
 from holdfast.core.log import Log
-from holdfast.core.turns import MINE, Turn
+from holdfast.core.write_priority import MINE, Turn
 from holdfast.errors import ConflictError, HoldfastError
 
 T = TypeVar("T")
