@@ -65,6 +65,7 @@ from holdfast.core.encryption import Encryption, KeyStatus, check_plain
 from holdfast.core.event import Change, Event, to_datetime
 from holdfast.core.expiry import ExpiryPolicy
 from holdfast.core.intent import Recovery, Verdict
+from holdfast.core.kernel import Kernel
 from holdfast.core.key_place import to_keys
 from holdfast.core.key_tables import TableKeys
 from holdfast.core.keystore import FolderKeys, KeyStore, default_folder, is_pseudonym
@@ -72,7 +73,6 @@ from holdfast.core.layers import kept_with, reserved_prefixes
 from holdfast.core.leases import (
     HEARTBEAT_S,
     HeldLease,
-    LeaseKeeper,
     Worker,
     acquire,
     acquire_within,
@@ -284,15 +284,24 @@ class Store:
         secrets: Mapping[str, Mode] | None = None,
         encryption: Encryption | None = None,
     ) -> None:
+        self._kernel = Kernel(
+            log,
+            url=url,
+            worker=worker,
+            levels=levels or Levels(reserved=reserved_prefixes()),
+            heartbeat_s=heartbeat_s,
+            read_only=read_only,
+            encryption=encryption,
+        )
         self._log = log
         self._encryption = encryption
         self._clear_ids = clear_ids
         self._retention = retention
-        self.lease_keeper = LeaseKeeper(log, worker, heartbeat_s=heartbeat_s)
+        self.lease_keeper = self._kernel.leases
         self._groups = Groups(log, self.lease_keeper)
         self.url = url
         self.worker = worker
-        self._levels = levels or Levels(reserved=reserved_prefixes())
+        self._levels = self._kernel.levels
         for level in self._levels.registered():
             note_level(log, level)
         self._are_levels_looked_at = False

@@ -217,6 +217,8 @@ WRITERS: dict[str, Driver | str] = {
     "query/tables": _index,
     "query/place": _index,
     "query/links": _index,
+    "query/questions": "limits of a statement; it asks, and writes nothing",
+    "http_request": "what it calls an exchange is a request",
     "query/vectors": "an embedder is code of the user's; tests/query/test_vectors.py seals for it",
     "views/directory": _views,
     "views/last_text": _views,
@@ -247,7 +249,7 @@ WRITERS: dict[str, Driver | str] = {
 
 WRITES = re.compile(
     r"objects\.put\(|objects_of\(\w*\)\.put\(|write_text\(|write_bytes\(|O_CREAT|"
-    r"open\([^)]*\"[wax]b?\"|exchange\.|derived_tables|derived_file|from holdfast\.exchange"
+    r"open\([^)]*\"[wax]b?\"|exchange\.|backends\.derived_tables|derived_file|from holdfast\.exchange"
 )
 
 
