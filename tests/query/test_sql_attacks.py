@@ -213,7 +213,9 @@ def test_a_large_answer_does_not_fill_the_memory(backend: str, tmp_path: Path) -
 
 
 _INTERRUPTED = """
-import sys, holdfast
+import signal, sys, holdfast
+# A background job of a shell ignores SIGINT, and so would a Python that inherits that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with holdfast.open(sys.argv[1]) as hf:
     hf.sql("SELECT 1")
     try:

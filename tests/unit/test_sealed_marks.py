@@ -189,7 +189,7 @@ def test_every_index_says_whether_its_marks_have_names() -> None:
     assert indexes - named_indexes() == {
         *("subject.erasing", "scope.expires", "scope.removed", "scope.level"),
         *("retention.hold", "retention.pending", "retention.blob", "retention.collected"),
-        *("retention.shortening", "mark.ends"),
+        *("retention.shortening", "retention.unpurged", "mark.ends"),
         *("run", "run.due", "session", "state.ends", "turn"),
     }
     for layer in layers():

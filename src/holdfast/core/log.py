@@ -253,12 +253,12 @@ class Routes:
 
         Asked before the commit is queued, so that it is refused alone.
         """
-        if self._routing is not None:
-            streams = [write.stream for write in proposed.writes]
-            streams += [write.origin[0] for write in proposed.writes if write.origin is not None]
-            streams += [stream for stream, _ in proposed.reads]
-            streams += [guard.stream for guard in proposed.guards]
-            self._routing.place_of_all(streams, proposed.fence and proposed.fence.name)
+        assert self._routing is not None, "BUG: one backend keeps all there is"
+        streams = [write.stream for write in proposed.writes]
+        streams += [write.origin[0] for write in proposed.writes if write.origin is not None]
+        streams += [stream for stream, _ in proposed.reads]
+        streams += [guard.stream for guard in proposed.guards]
+        self._routing.place_of_all(streams, proposed.fence and proposed.fence.name)
 
     def split(self, prepared: list[PreparedCommit]) -> list[list[PreparedCommit]]:
         """Returns a batch cut where the backend changes: one that fails must not fail the rest."""
