@@ -249,7 +249,8 @@ WRITERS: dict[str, Driver | str] = {
 
 WRITES = re.compile(
     r"objects\.put\(|objects_of\(\w*\)\.put\(|write_text\(|write_bytes\(|O_CREAT|"
-    r"open\([^)]*\"[wax]b?\"|exchange\.|backends\.derived_tables|derived_file|from holdfast\.exchange"
+    r"open\([^)]*\"[wax]b?\"|exchange\.|backends\.derived_tables|derived_file|"
+    r"from holdfast\.exchange"
 )
 
 
