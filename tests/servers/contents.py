@@ -43,9 +43,9 @@ def fill(store: Store) -> None:
         tx.mark("timer", "gone")
     with store.commit() as tx:
         tx.clear("timer", "gone")
-    store.claim("todo")
-    store.release(store.lease("conversation/red"))
-    store.lease("nightly")
+    store.workers.claim("todo")
+    store.workers.release(store.workers.lease("conversation/red"))
+    store.workers.lease("nightly")
     closed = store.workflow("closed")
     closed.set("a", 1)
     closed.close()

@@ -9,19 +9,20 @@ from __future__ import annotations
 import sys
 
 import holdfast
-from holdfast.core import copy as copying
+from holdfast.transfer import sink, source
+from holdfast.transfer.copy import copy_log
 
 
-def main(source: str, target: str) -> None:
-    copying.COMMITS_PER_BATCH = 3
-    copying.RECORDS_PER_READ = 7
+def main(one_url: str, other_url: str) -> None:
+    sink.COMMITS_PER_BATCH = 3
+    source.RECORDS_PER_READ = 7
 
     def say(passed: int, total: int) -> None:
         print(passed, total, flush=True)
         sys.stdin.readline()
 
-    with holdfast.open(source, create=False) as one, holdfast.open(target) as other:
-        copying.copy_log(one._log, other._log, progress=say)
+    with holdfast.open(one_url, create=False) as one, holdfast.open(other_url) as other:
+        copy_log(one._log, other._log, progress=say)
     print("done", flush=True)
 
 

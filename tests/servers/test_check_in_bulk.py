@@ -34,11 +34,11 @@ def store(kind: str, request: pytest.FixtureRequest) -> Iterator[Store]:
         pending = []
         for n in range(SCOPES):
             for number in range(3):
-                with opened.submit(key=f"{n}-{number}") as tx:
+                with opened.commit(waits=False, key=f"{n}-{number}") as tx:
                     tx.scope(opened.team(f"t{n:03}")).set("n", number)
                 pending.append(tx)
         for number in range(130):
-            with opened.submit() as tx:
+            with opened.commit(waits=False) as tx:
                 tx.scope(opened.team("long")).set("n", number)
             pending.append(tx)
         for tx in pending:

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.backends.protocol import AHEAD_US
+from holdfast import Settings
+from holdfast.backends.protocol import AHEAD_US, START
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.clock import SystemClock
-from holdfast.core.copy import copy_log
 from holdfast.errors import UsageError
 from holdfast.store import Store
 from holdfast.testing import FakeClock
+from holdfast.transfer.copy import copy_log
 from tests.servers.kinds import KINDS, SERVERS, url_of
 
 EMBEDDED = tuple(kind for kind in KINDS if kind not in SERVERS)
@@ -36,7 +37,9 @@ def _now() -> datetime:
 def _poisoned(place: Path) -> Store:
     """Returns a store whose scope `team/a` is ten years ahead from its second change on."""
     clock = FakeClock(SystemClock().now_us())
-    store = holdfast.open(str(place / "poisoned"), clock=clock, durability="process")
+    store = holdfast.open(
+        str(place / "poisoned"), durability="process", settings=Settings(clock=clock)
+    )
     store.scope("team/a").set("n", 1)
     clock.set(clock.now_us() + YEARS // timedelta(microseconds=1))
     store.scope("team/a").set("n", 2)
@@ -47,7 +50,7 @@ def _poisoned(place: Path) -> Store:
 def test_a_server_s_clock_bounds_the_times_of_its_clients(kind: str, tmp_path: Path) -> None:
     url = url_of(kind, tmp_path, "s")
     began = _now()
-    with holdfast.open(url, clock=Skewed()) as store:
+    with holdfast.open(url, settings=Settings(clock=Skewed())) as store:
         one, two = store.scope("team/a"), store.scope("team/b")
         one.set("n", 1)
         with store.commit() as tx:
@@ -55,7 +58,7 @@ def test_a_server_s_clock_bounds_the_times_of_its_clients(kind: str, tmp_path: P
             tx.scope(two).set("n", 2)
         fork = one.fork("c", at=1)
         store.conversation("c", ttl_s=3600).set("n", 3)
-        for event in store.follow_events():
+        for event in store.follow(as_events=True, after=START, timeout_s=0):
             assert abs(event.time - began) < timedelta(hours=1), event
         reports = store.status()["reports"]
         assert any("days ahead of the server's" in report for report in reports)
@@ -104,7 +107,7 @@ def test_an_embedded_store_warns(kind: str, tmp_path: Path) -> None:
     """Its clock may be the wrong one, as before a host has asked for the time: so it goes on."""
     clock = FakeClock()
     right = clock.now_us()
-    with holdfast.open(url_of(kind, tmp_path, "s"), clock=clock) as store:
+    with holdfast.open(url_of(kind, tmp_path, "s"), settings=Settings(clock=clock)) as store:
         one, two = store.scope("team/a"), store.scope("team/b")
         clock.set(right + YEARS // timedelta(microseconds=1))
         one.set("n", 1)
@@ -127,7 +130,7 @@ def test_both_servers_have_the_same_bound() -> None:
 def test_a_client_that_is_ahead_pays_once(kind: str, tmp_path: Path, monkeypatch: Any) -> None:
     """The refusal costs one more round trip; what the server said is kept in mind."""
     sent: list[int] = []
-    with holdfast.open(url_of(kind, tmp_path, "s"), clock=Skewed()) as store:
+    with holdfast.open(url_of(kind, tmp_path, "s"), settings=Settings(clock=Skewed())) as store:
         backend: Any = store._log._backend
         commit = backend.commit
 

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import Store
-from holdfast.core import copy as copying
-from holdfast.core.copy import copy_log as copy
+from holdfast import Settings, Store
 from holdfast.errors import ConflictError, CorruptError
 from holdfast.testing import RecordBuilder
 from holdfast.testing.trial import accepted
+from holdfast.transfer import sink, source
+from holdfast.transfer.copy import copy_log as copy
 from tests.servers.contents import LARGE, fill, fill_by_chance, logical
 from tests.servers.kinds import KEPT, KINDS, url_of
 
@@ -51,13 +51,13 @@ def test_every_pair(source: str, target: str, tmp_path: Path) -> None:
         # What it is good for: to be read and written as the source is.
         red = other.conversation("red")
         assert red.at("before")["large"] == LARGE + "more"
-        assert other.conversation("fork of fork").to_dict()["of"] == "fork"
-        assert other.workflow("closed").is_closed
+        assert other.conversation("fork of fork").state.to_dict()["of"] == "fork"
+        assert other.workflow("closed").life.is_closed
         assert red.append(("nested", "list"), {"x": None}, key="key red") == 4
         assert red.set("stage", "moved") == red.revision
         # Leases and claims are not copied: they were the source's.
         assert other._log._backend.leases.holder("nightly") is None
-        assert [mark.key for mark in other.claim("todo")] == ["conversation/red"]
+        assert [mark.key for mark in other.workers.claim("todo")] == ["conversation/red"]
 
 
 @pytest.mark.parametrize("seed", [SEED, SEED + 1])
@@ -210,9 +210,9 @@ def test_a_damaged_blob_is_not_copied() -> None:
 def test_a_source_may_be_written_to_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copying, "COMMITS_PER_BATCH", 5)
-    monkeypatch.setattr(copying, "RECORDS_PER_READ", 12)
-    monkeypatch.setattr(copying, "_BLOBS_KNOWN_MAX", 1)
+    monkeypatch.setattr(sink, "COMMITS_PER_BATCH", 5)
+    monkeypatch.setattr(source, "RECORDS_PER_READ", 12)
+    monkeypatch.setattr(sink, "_BLOBS_KNOWN_MAX", 1)
     with (
         holdfast.open("memory:") as one,
         holdfast.open(f"sqlite:{tmp_path}/b.db") as other,
@@ -281,7 +281,7 @@ def test_catching_up_clears_marks_that_were_cleared() -> None:
             tx.mark("todo", "conversation/red", priority=7)
         assert copy(one._log, other._log).marks == 2
         assert_equal(one, other)
-        assert other.marks() == one.marks()
+        assert other.workers.marks() == one.workers.marks()
 
 
 def test_scopes_whose_lifetime_is_over_are_left_out(tmp_path: Path) -> None:
@@ -289,8 +289,8 @@ def test_scopes_whose_lifetime_is_over_are_left_out(tmp_path: Path) -> None:
 
     clock = FakeClock()
     with (
-        holdfast.open("memory:", clock=clock) as one,
-        holdfast.open(tmp_path / "b", clock=clock) as other,
+        holdfast.open("memory:", settings=Settings(clock=clock)) as one,
+        holdfast.open(tmp_path / "b", settings=Settings(clock=clock)) as other,
     ):
         one.conversation("short", ttl_s=10).set("large", LARGE)
         one.conversation("long", ttl_s=1000).set("large", LARGE)
@@ -357,7 +357,7 @@ def test_a_mixed_store_is_copied_out_of_and_into(tmp_path: Path) -> None:
         with mixed.commit() as tx:  # where its scope lies, so that both change together
             tx.scope(mixed.conversation("red")).set("a", 1)
             tx.clear("todo", "conversation/red")
-        assert [mark.key for mark in mixed.marks("todo")] == ["second"]
+        assert [mark.key for mark in mixed.workers.marks("todo")] == ["second"]
         copied = copy(mixed._log, back._log)
         assert not copied.is_behind
         assert_equal(mixed, back)

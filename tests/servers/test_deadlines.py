@@ -111,7 +111,7 @@ def test_asyncio_tasks_on_a_hung_server_end_by_their_own_deadlines(
             scopes = [store.team(f"t{n}") for n in range(THREADS)]
             for scope in scopes:
                 await scope.set("n", 0)
-            watched = Watched(store._engine.store, monkeypatch)  # type: ignore[arg-type]
+            watched = Watched(store.sync, monkeypatch)
             proxy.arm("black")
             tasks = [asyncio.ensure_future(scopes[0].set("n", 1))]
             while not proxy.struck.is_set():

@@ -17,6 +17,7 @@ import apsw
 import pytest
 
 import holdfast
+from holdfast import Settings
 from holdfast.backends.files import FilesBackend
 from holdfast.backends.postgresql import PostgresqlBackend
 from holdfast.backends.protocol import Backend, Fence, Lease, Refusal
@@ -52,13 +53,13 @@ def come_and_go(store: holdfast.Store, times: int) -> None:
     """Takes so many leases, each of a name of its own, and gives them back."""
     leases = store._log._backend.leases
     for n in range(times):
-        lease = leases.acquire(f"n{n}", store.worker, ttl_s=60)
+        lease = leases.acquire(f"n{n}", store.workers.own, ttl_s=60)
         assert lease is not None
         leases.release(lease)
 
 
 def epoch_of(store: holdfast.Store, name: str) -> int:
-    lease = store._log._backend.leases.acquire(name, store.worker, ttl_s=60)
+    lease = store._log._backend.leases.acquire(name, store.workers.own, ttl_s=60)
     assert lease is not None
     store._log._backend.leases.release(lease)
     return lease.epoch
@@ -150,12 +151,14 @@ def test_released_leases_leave_no_rows(tmp_path: Path) -> None:
             assert epoch_of(store, "n0") == greatest + 1
     finally:
         running.remove()
-    with holdfast.open(f"sqlite:{tmp_path / 'state.db'}", clock=FakeClock()) as store:
+    with holdfast.open(
+        f"sqlite:{tmp_path / 'state.db'}", settings=Settings(clock=FakeClock())
+    ) as store:
         come_and_go(store, 200)
         assert epoch_of(store, "n0") == epoch_of(store, "n1") - 1
     with sqlite(tmp_path / "state.db") as rows:
         assert [name for (name,) in rows.execute("SELECT name FROM leases")] == [""]
-    with holdfast.open(str(tmp_path / "files"), clock=FakeClock()) as store:
+    with holdfast.open(str(tmp_path / "files"), settings=Settings(clock=FakeClock())) as store:
         come_and_go(store, 200)
         context = json.loads((tmp_path / "files" / "leases.json").read_text())
         assert context["leases"] == {}

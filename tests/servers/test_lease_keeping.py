@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 import holdfast
-from holdfast import Store
+from holdfast import Settings, Store
 from holdfast.backends.postgresql.rows import lock_of
 from holdfast.testing import FakeClock
 from tests.servers import postgresql, redis
@@ -45,7 +45,9 @@ def store(
 ) -> Iterator[Store]:
     """A store whose keeper is tended by the test; the server judges the leases by its own clock."""
     monkeypatch.setattr("holdfast.core.leases._live", lambda *_: None)
-    with holdfast.open(proxy_and_url[1], clock=clock, heartbeat_s=LEASE_S / 3) as opened:
+    with holdfast.open(
+        proxy_and_url[1], settings=Settings(clock=clock, heartbeat_s=LEASE_S / 3)
+    ) as opened:
         yield opened
 
 
@@ -53,7 +55,7 @@ def test_1500_leases_are_renewed_in_few_round_trips(
     proxy_and_url: tuple[Proxy, str], store: Store, clock: FakeClock
 ) -> None:
     proxy, _ = proxy_and_url
-    keeper = store.lease_keeper
+    keeper = store._kernel.leases
     kept = [keeper.hold(f"run/{n}", ttl_s=LEASE_S) for n in range(LEASES)]
     ends = {held.name: held.left_us for held in store._log.leases.list(limit=2 * LEASES)}
     assert len(ends) == LEASES + 1  # and the worker's own

@@ -39,7 +39,9 @@ def test_the_library_works_on_it(url: str) -> None:
         chat.set("stage", "triage")
         position = store.position
         subprocess.run([sys.executable, "-c", OTHER, url], check=True, env=ENVIRONMENT)
-        [change] = [event.type for event in store.follow_events(after=position)]
+        [change] = [
+            event.type for event in store.follow(as_events=True, after=position, timeout_s=0)
+        ]
         assert change == "changed"
         assert chat.get("stage") == "done"
         assert store.check().ok

@@ -52,7 +52,7 @@ def test_a_story_over_both(store: Store, urls: dict[str, str]) -> None:
     assert '"team/support"' in message
     for password in (redis.PASSWORD, postgresql.PASSWORD):
         assert password not in message + repr(store) + json.dumps(store.status())
-    lease = store.lease("conversation/ticket-7")
+    lease = store.workers.lease("conversation/ticket-7")
     with store.commit(lease=lease) as tx:
         tx.scope(chat).set("stage", "done")
     facts = store.status()["levels"]
@@ -60,7 +60,7 @@ def test_a_story_over_both(store: Store, urls: dict[str, str]) -> None:
     assert (facts["conversation"]["durability"], facts["*"]["durability"]) == ("full", "full")
     with holdfast.open(urls) as other:
         with pytest.raises(LeaseLostError, match="is held by"):
-            other.lease("conversation/ticket-7")
+            other.workers.lease("conversation/ticket-7")
         assert other.conversation("ticket-7").at("before refund")["text"] == "long " * 50_000
         assert other.team("support").get("closed") is None
     assert store.check().ok
@@ -83,7 +83,7 @@ def test_followers_hear_of_both_from_another_process(store: Store, urls: dict[st
     ready = threading.Event()
 
     def follow() -> None:
-        events = store.follow_events(after=start, timeout_s=None)
+        events = store.follow(as_events=True, after=start, timeout_s=None)
         ready.set()
         for event in events:
             heard.append(event.stream)
@@ -101,7 +101,9 @@ def test_followers_hear_of_both_from_another_process(store: Store, urls: dict[st
     assert sorted(heard) == ["conversation/c1"] * 3 + ["team/red"] * 3
     later = Position(int(store.position))
     store.team("red").increment("n")
-    assert [event.stream for event in store.follow_events(after=later)] == ["team/red"]
+    assert [event.stream for event in store.follow(as_events=True, after=later, timeout_s=0)] == [
+        "team/red"
+    ]
 
 
 WRITER = """
@@ -139,7 +141,7 @@ def test_a_killed_writer_loses_nothing_it_was_told(urls: dict[str, str]) -> None
                 start = len(said) - len(mine)
                 assert said[start:] == mine or said[start - 1 : -1] == mine
                 assert list(store.scope(f"{name}-twin").state["said"]) == said
-                [mark] = [mark for mark in store.marks("said") if mark.key == name]
+                [mark] = [mark for mark in store.workers.marks("said") if mark.key == name]
                 assert mark.due == said[-1]
             assert store.check().ok
 

@@ -42,7 +42,9 @@ def test_a_view_and_a_check_see_what_was_acknowledged_beside_an_open_transaction
             assert hf.check().findings == []
             stranger.rollback()
         assert (view.get(red, "n"), view.get(blue, "n")) == (2, 2)
-        assert [event.stream for event in hf.follow_events(after=view.position)] == [
+        assert [
+            event.stream for event in hf.follow(as_events=True, after=view.position, timeout_s=0)
+        ] == [
             red.name,
             blue.name,
             red.name,

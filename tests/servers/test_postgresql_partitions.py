@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 import holdfast
+from holdfast.backends.protocol import START
 from tests.servers import postgresql
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "one-server-and-beyond.md"
@@ -62,7 +63,7 @@ def test_a_store_in_use_is_partitioned_by_application(url: str, line: psycopg.Co
         assert store.conversation("c1").set("n", 1, key="k") == 1
         assert store.conversation("c1").at("before") == {"n": 1}
         assert store.check().findings == []
-        assert len(list(store.follow_events())) == 2
+        assert len(list(store.follow(as_events=True, after=START, timeout_s=0))) == 2
     with holdfast.open(f"{url}&application=shop") as shop:
         for n in range(5):
             shop.conversation(f"c{n}").append("said", n)

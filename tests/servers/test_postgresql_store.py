@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast.backends.postgresql import PostgresqlBackend, opening
-from holdfast.backends.protocol import START, Mark, Position, Receipt
+from holdfast.backends.protocol import START, Cleared, Mark, Position, Receipt, Refusal
 from holdfast.cli import main
 from holdfast.clock import SystemClock
 from holdfast.errors import CorruptError, FormatError, NotFoundError, UnavailableError, UsageError
@@ -42,6 +42,76 @@ def database(request: pytest.FixtureRequest) -> str:
 
 def _open(url: str, **options: Any) -> PostgresqlBackend:
     return PostgresqlBackend(url, clock=SystemClock(), **options)
+
+
+# --- batches ----------------------------------------------------------------------------------
+
+
+def test_a_batch_is_judged_commit_by_commit_where_something_does_not_fit(database: str) -> None:
+    """What a refused commit says of streams, marks and keys counts for none of those behind it."""
+    backend = _open(server(NEWEST).url(database))
+    build = RecordBuilder()
+    write(backend, build, "taken")
+    for number, misfit in enumerate(("none", "stored", "known", "key")):
+        stream = f"s{number}"
+        first = build.append(stream, b"1", key="k")
+        batch = [build.commit(first, marks=[Mark("i", stream, due=1)], watch=[stream, "w"])]
+        if misfit == "stored":
+            batch.append(build.commit(build.append("taken"), marks=[Mark("i", stream, due=2)]))
+        elif misfit == "known":
+            marks = [Mark("i", stream, due=2)]
+            batch.append(build.commit(build.append(stream, b"2"), marks=marks, watch=["w"]))
+        elif misfit == "key":
+            again = build.append(stream, b"2", behind=first, key="k")
+            batch.append(build.commit(again, marks=[Mark("i", stream, due=2)]))
+        behind = build.append(stream, b"3", b"4", behind=first)
+        batch.append(build.commit(behind, watch=["w", stream]))
+        batch.append(build.commit(marks=[Mark("j", stream)], watch=[stream]))
+        outcomes = backend.commit(batch)
+        accepted = [outcome for outcome in outcomes if isinstance(outcome, Receipt)]
+        assert [one.news for one in accepted] == [
+            {stream: 1, "w": 0},
+            {"w": 0, stream: 3},
+            {stream: 3},
+        ]
+        refused = [outcome for outcome in outcomes if isinstance(outcome, Refusal)]
+        reasons = {"none": [], "stored": ["conflict"], "known": ["conflict"], "key": ["duplicate"]}
+        assert [one.reason for one in refused] == reasons[misfit]
+        if misfit == "known":
+            head = refused[0].head
+            assert head is not None
+            assert (head.revision, head.position) == (1, accepted[0].position)
+        assert [one.position for one in accepted] == sorted({one.position for one in accepted})
+        assert [one.payload for one in backend.read(stream)] == [b"1", b"3", b"4"]
+        assert Mark("i", stream, due=1) in backend.marks.list()
+    assert list(backend.inspect.verify(read_all=True)) == []
+    backend.close()
+
+
+def test_of_a_mark_that_a_batch_sets_twice_the_last_stays(database: str) -> None:
+    backend = _open(server(NEWEST).url(database))
+    build = RecordBuilder()
+    sets = [build.commit(marks=[Mark("i", "m", due=due), Mark("i", "n")]) for due in (1, 2)]
+    cleared = build.commit(marks=[Cleared("i", "n")])
+    backend.commit([*sets, cleared])
+    assert backend.marks.list() == [Mark("i", "m", due=2)]
+    refused = build.commit(build.append("a"), reads=[("b", 7)], marks=[Mark("i", "m", due=9)])
+    backend.commit([*sets, refused])
+    assert backend.marks.list() == [Mark("i", "n"), Mark("i", "m", due=2)]
+    backend.close()
+
+
+def test_a_conflict_is_that_of_the_revision_that_does_not_fit(database: str) -> None:
+    """A commit can ask for two revisions of one stream, of which one is not there."""
+    backend = _open(server(NEWEST).url(database))
+    build = RecordBuilder()
+    write(backend, build, "a")
+    for reads, expected in (([("a", 0)], 0), ([("a", 1), ("a", 7)], 7)):
+        append = build.append("a", behind=head_of(backend, "a"))
+        [refusal] = backend.commit([build.commit(append, reads=reads)])
+        assert isinstance(refusal, Refusal)
+        assert (refusal.stream, refusal.expected) == ("a", expected)
+    backend.close()
 
 
 # --- positions --------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.backends.protocol import START
 from holdfast.backends.redis import RedisBackend, connection
 from holdfast.backends.redis import server as redis_server
 from holdfast.backends.redis.server import server_of
@@ -96,7 +97,7 @@ def test_what_was_evicted_is_lost_and_never_expired(own_server: Server) -> None:
                 with pytest.raises(LostCommitsError, match="volatile-lru"):
                     chat.get("n")
             with pytest.raises(LostCommitsError):
-                list(store.follow_events())
+                list(store.follow(as_events=True, after=START, timeout_s=0))
             assert store.conversation("lasts").state == {"n": 1}
             assert any("evicted" in report for report in store.status()["reports"])
             assert not store.check().ok

@@ -10,8 +10,9 @@ import pytest
 import redis as driver
 
 import holdfast
-from holdfast.backends.protocol import Mark
+from holdfast.backends.protocol import START, Mark
 from holdfast.copy import copy
+from holdfast.core.retention import Retainer
 from holdfast.errors import ExpiredError
 from tests.servers import redis
 from tests.servers.redis_clock import CLOCK
@@ -48,8 +49,10 @@ def test_redis_lets_go_by_itself(name: str) -> None:
             with pytest.raises(ExpiredError):
                 store._log._backend.read("conversation/c1")
             assert store._log._backend.find("conversation/c1", key="k") == []
-            assert [event.stream for event in store.follow_events()] == ["conversation/lasts"]
-            assert list(store.follow_events(after=position)) == []
+            assert [
+                event.stream for event in store.follow(as_events=True, after=START, timeout_s=0)
+            ] == ["conversation/lasts"]
+            assert list(store.follow(as_events=True, after=position, timeout_s=0)) == []
             assert store.check().findings == []
             assert lasting.state == {"n": 1}
             [head] = store._log._backend.heads(["conversation/c1"])
@@ -90,20 +93,22 @@ def test_what_was_dropped_hides_nothing_after_it() -> None:
             store.conversation("before").set("n", 1)
             chat = store.conversation("c1", ttl_s=3600)
             for number in range(1100):
-                with store.submit() as tx:
+                with store.commit(waits=False) as tx:
                     tx.scope(chat).set("n", number)
             store.conversation("behind").set("n", 2)
             client: Any = driver.Redis.from_url(running.url())  # type: ignore
             store._log._backend._checkout.clock = CLOCK  # type: ignore[attr-defined]
             client.set("test:clock", 3_601_000_000)
             client.delete(f"holdfast:{{{application}}}:events:conversation/c1")  # as at its end
-            seen = [event.stream for event in store.follow_events()]
+            seen = [
+                event.stream for event in store.follow(as_events=True, after=START, timeout_s=0)
+            ]
             assert seen == ["conversation/before", "conversation/behind"]
             assert store._log._backend.read_all(after=store.position, limit=1) == []
             first = store._log._backend.read_all(limit=1)
             behind = store._log._backend.read_all(after=first[-1].position, limit=1)
             assert [record.stream for record in behind] == ["conversation/behind"]
-            taken = store.group("g").take(10)
+            taken = store.workers.group("g").take(10)
             assert [delivery.event.stream for delivery in taken] == seen
     finally:
         running.remove()
@@ -132,7 +137,7 @@ def test_a_hold_keeps_the_keys_of_a_scope_until_it_is_released() -> None:
             other = store.conversation("c2", ttl_s=1.5)
             chat.set("text", LARGE)
             other.set("n", 1)
-            store.hold(chat, "a court asked for it")
+            store.retention.hold(chat, "a court asked for it")
             chat.set("more", LARGE + "y", key="k", checkpoint="p")  # after the hold: no new end
             _until(lambda: not client.exists("holdfast:{held}:events:conversation/c2"))
             lives = [client.pttl(key) for key in client.scan_iter(count=1000) if b"/c1" in key]
@@ -141,10 +146,10 @@ def test_a_hold_keeps_the_keys_of_a_scope_until_it_is_released() -> None:
             assert [client.pttl(key) for key in blobs] == [-1, -1]
             assert (chat["text"], chat.at("p")["more"]) == (LARGE, LARGE + "y")
             with pytest.raises(ExpiredError):
-                store.hold(other)
-            assert [one.scope for one in store.holds()] == ["conversation/c1"]
+                store.retention.hold(other)
+            assert [one.scope for one in store.retention.holds()] == ["conversation/c1"]
             assert store.check().findings == []
-            store.unhold(chat)
+            store.retention.unhold(chat)
             _until(lambda: not client.exists("holdfast:{held}:events:conversation/c1"))
             with pytest.raises(ExpiredError):
                 chat.get("text")
@@ -162,8 +167,8 @@ def test_a_hold_that_was_half_made_is_put_right_by_retain() -> None:
         store.conversation("c1", ttl_s=3600).set("n", 1)
         store.conversation("c2", ttl_s=3600).set("text", LARGE)
         backend.keep("conversation/c1", True)  # and killed: there is no mark
-        store._retainer._commit([], marks=[Mark("retention.hold", "conversation/c2")])
-        store.retain()
+        store._kernel.part(Retainer)._commit([], marks=[Mark("retention.hold", "conversation/c2")])
+        store.retention.run()
         assert backend.kept() == ["conversation/c2"]
         client: Any = driver.Redis.from_url(running.url())  # type: ignore
         root = "holdfast:{half-held}"
@@ -181,14 +186,14 @@ def test_a_copy_is_held_where_its_source_is() -> None:
         holdfast.open(running.url(application="held-target")) as target,
     ):
         source.conversation("c1", ttl_s=3600).set("text", LARGE)
-        source.hold("conversation/c1")
+        source.retention.hold("conversation/c1")
         copy(source, target)
         backend: Any = target._log._backend
         assert backend.kept() == ["conversation/c1"]
-        source.unhold("conversation/c1")
+        source.retention.unhold("conversation/c1")
         copy(source, target)
         assert backend.kept() == []
-        assert target.holds() == []
+        assert target.retention.holds() == []
 
 
 def _until(is_true: Callable[[], bool]) -> None:

@@ -67,13 +67,13 @@ def write(hf: Store, canaries: Canaries) -> None:
     fill(hf, chat, canaries)
     hf.conversation("stays").set("n", 1)
     words = [canaries.new(f"run {one}") for one in ("argument", "question", "answer", "state")]
-    assert hf.start(asks, *words, id="r1").result(timeout=60) == words[2]
+    assert hf.runs.start(asks, *words, id="r1").result(timeout=60) == words[2]
     assert list(hf.query(text="hello"))
     fill_ending(hf, hf.conversation("ends"), canaries, ttl_s=TTL_S)
     visit = hf.conversation("closed")
     fill_state(hf, visit, canaries)
     fill_messages(visit, canaries)
-    hf.refresh_tables()
+    hf.search.tables()
     for name in ("conversation/gone", "conversation/ends", "conversation/closed"):
         hf._log.snapshots._write(name, hf._log.folded(name), hf._log.snapshots._begin(name))
     blocks = [name for name in hf._log._backend.objects.names("snapshot") if "/items-" in name]
@@ -90,12 +90,12 @@ def end(hf: Store) -> dict[str, Any]:
     The clock that judges values is moved on: each backend says what it is.
     """
     hf.conversation("gone").remove()
-    hf.remove_run("r1")
+    hf.runs.remove("r1")
     backend: Any = hf._log._backend
     judges = backend.now_us
     backend.now_us = lambda stream: judges(stream) + round(TTL_S * 1_000_000)
     hf._log.key_ends._asked = None
-    shown = hf.conversation("ends").to_dict()
+    shown = hf.conversation("ends").state.to_dict()
     assert shown.keys() == {"lasting", "beside", "device"}
     assert shown["device"] == {}
     return shown
@@ -130,14 +130,14 @@ def test_no_byte_of_what_was_let_go_is_left(kind: str, tmp_path: Path) -> None:
             shown = end(hf)
             before = hf._log.heads(SCOPES)
             stays = hf._log.at("conversation/stays", 1)
-            left = hf.retain(grace_s=0).left
+            left = hf.retention.run(grace_s=0).left
             assert bool(left) == (kind in ("sqlite", "postgresql"))
-            whole = hf.retain(grace_s=0, whole=True).left
+            whole = hf.retention.run(grace_s=0, whole=True).left
             named = ["the server's write-ahead log"] if kind == "postgresql" else []
             assert [one.where for one in whole] == named
             assert hf._log.heads(SCOPES) == before
             assert hf._log.at("conversation/stays", 1) == stays
-            assert hf.conversation("ends").to_dict() == shown
+            assert hf.conversation("ends").state.to_dict() == shown
             assert hf.check().findings == []
             if kind != "postgresql":
                 assert canaries.found_below(*places(server, tmp_path)) == {}
@@ -153,7 +153,7 @@ def test_no_record_or_object_in_memory_has_it() -> None:
         write(hf, canaries)
         assert set(canaries.fields.values()) == canaries.found_in(in_memory(hf))
         end(hf)
-        assert hf.retain(grace_s=0).left == []
+        assert hf.retention.run(grace_s=0).left == []
         assert canaries.found_in(in_memory(hf)) == set()
         assert hf.check().findings == []
 
@@ -167,7 +167,7 @@ def in_memory(hf: Store) -> bytes:
         for kind in ("blob", "snapshot")
         for name in objects.names(kind)
     ]
-    return b"\n".join([*parts, repr(list(hf.marks(limit=None))).encode()])
+    return b"\n".join([*parts, repr(list(hf.workers.marks(limit=None))).encode()])
 
 
 def test_names_that_a_caller_gave_stay(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_names_that_a_caller_gave_stay(tmp_path: Path) -> None:
         fill_names(chat, names)
         fill(hf, chat, data)
         chat.remove()
-        hf.retain(grace_s=0)
+        hf.retention.run(grace_s=0)
         assert set(names.found_below(tmp_path)) == set(names.fields.values())
         assert data.found_below(tmp_path) == {}
 

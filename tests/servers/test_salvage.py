@@ -120,7 +120,7 @@ def test_a_key_that_is_set_behind_damage_is_kept_and_the_damage_is_told(
         result = salvage(source, new, rest=rest.append)
         [cut] = result.cut
         assert (cut.stream, cut.revision) == ("team/a", 1)
-        assert new.team("a").to_dict() == {"n": "first"}
+        assert new.team("a").state.to_dict() == {"n": "first"}
         assert [one.revision for one in rest] == [3, 4, 5]
         assert "behind" in str(rest[1].data)
         assert "behind too" in str(rest[2].data)

@@ -9,6 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import UsageError
+from holdfast.store import PendingCommit
 from tests.faults.test_interrupts import handled, places
 from tests.interrupting import Interrupter
 from tests.servers.kinds import SERVERS, url_of
@@ -21,10 +22,10 @@ def test_a_handler_is_told_why_it_cannot_write_and_can_submit_and_read(
     with holdfast.open(url_of(kind, tmp_path, "store")) as store:
         red, green = store.team("red"), store.team("green")
         said: list[str] = []
-        submitted: list[holdfast.PendingCommit] = []
+        submitted: list[PendingCommit] = []
 
         def handler() -> None:
-            with store.submit() as tx:
+            with store.commit(waits=False) as tx:
                 tx.scope(green).set(f"handler-{len(submitted)}", 1)
             submitted.append(tx)
             try:

@@ -12,17 +12,13 @@ import psycopg
 import pytest
 
 import holdfast
-from holdfast import (
-    ExistsError,
-    HeldError,
-    LimitError,
-    NotFoundError,
-    Quota,
-    Tenants,
-    UnavailableError,
-    UsageError,
-)
+from holdfast import ExistsError, LimitError, NotFoundError, Settings, UnavailableError, UsageError
+from holdfast.backends.protocol import START
+from holdfast.errors import HeldError
+from holdfast.retention import Quota
+from holdfast.tenants import NewTenant, Tenants
 from tests.care.tenant_kills import check_kills, check_late_hold
+from tests.opening import settled
 from tests.servers import postgresql
 from tests.servers.hostile import CANARY, SCHEMA, sql_leaks
 
@@ -42,14 +38,14 @@ class Place:
             hf.team("theirs").set("secret", CANARY)
             hf.team("theirs").set("large", CANARY * 4000)  # a blob
             hf.team("theirs").tasks.add(CANARY)
-            hf.lease("theirs", ttl_s=3600)
+            hf.workers.lease("theirs", ttl_s=3600)
         self.psql("ANALYZE")
 
     def psql(self, *statements: str) -> str:
         return self.server.psql(self.database, *statements)
 
-    def open(self, made: holdfast.NewTenant, **options: Any) -> holdfast.Store:
-        return holdfast.open(made.url, **options)
+    def open(self, made: NewTenant, **options: Any) -> holdfast.Store:
+        return holdfast.open(made.url, **settled(options))
 
     def left_of(self, id: str) -> list[str]:
         """Returns where something of a tenant is: tables with rows of it, and its role."""
@@ -70,7 +66,7 @@ class Place:
         ).split()
         return any(text.encode() in (self.server.data / one).read_bytes() for one in relations)
 
-    def line(self, made: holdfast.NewTenant | None = None) -> Any:
+    def line(self, made: NewTenant | None = None) -> Any:
         """Returns a connection of a tenant's role, behind the library's back."""
         role = (made or self.mine).tenant.id
         return psycopg.connect(self.admin.replace("tester@", f"{role}@"), autocommit=True)
@@ -100,7 +96,7 @@ def test_what_a_role_may_not_write_anew_is_listed_as_left(place: Place) -> None:
     with holdfast.open(made.url) as hf:
         hf.team("x").set("said", canary)
         hf.team("x").remove()
-        left = hf.retain(grace_s=0, whole=True).left
+        left = hf.retention.run(grace_s=0, whole=True).left
     assert [one.where for one in left] == [
         "old versions of rows in events",
         "old versions of rows in objects",
@@ -108,7 +104,7 @@ def test_what_a_role_may_not_write_anew_is_listed_as_left(place: Place) -> None:
     ]
     assert place.has_bytes(canary)
     with holdfast.open(place.admin, tenant="letting") as hf:  # as who owns the tables
-        left = hf.retain(grace_s=0, whole=True).left
+        left = hf.retention.run(grace_s=0, whole=True).left
         assert [one.where for one in left] == ["the server's write-ahead log"]
     assert not place.has_bytes(canary)
     with Tenants(place.admin) as tenants:
@@ -182,14 +178,14 @@ def test_the_library_shows_a_tenant_its_own_store_alone(place: Place) -> None:
         hf.team("x").set("a", 1)
         assert [scope.name for scope in hf.scopes()] == ["team/x"]
         assert hf.team("theirs").state == {}
-        with hf.lease("theirs", ttl_s=60):  # another lease than theirs
-            assert [one.name for one in hf.leases(prefix="theirs")] == ["theirs"]
-        assert hf.leases(prefix="theirs") == []
+        with hf.workers.lease("theirs", ttl_s=60):  # another lease than theirs
+            assert [one.name for one in hf.workers.leases(prefix="theirs")] == ["theirs"]
+        assert hf.workers.leases(prefix="theirs") == []
         assert CANARY not in str(hf.status())
         assert [hit.scope for hit in hf.query(kind="state")] == ["team/x"]
         assert hf.query(text=CANARY) == []
-        assert hf.tasks() == []
-        follower = hf.follow_events(timeout_s=0)
+        assert hf.tasks.list() == []
+        follower = hf.follow(as_events=True, timeout_s=0, after=START)
         assert {event.stream for event in follower} <= {"team/x", "level/team"} | {
             event.stream for event in hf.events()
         }
@@ -254,7 +250,7 @@ def test_no_secret_of_a_tenant_that_is_made_and_removed_is_in_the_log(
         with Tenants(place.admin) as tenants, caplog.at_level(logging.DEBUG):
             made = tenants.create("logged")
             options: Any = {"store_key": store_key, "clear_ids": True}
-            with holdfast.open(place.admin, tenant="logged", **options) as hf:
+            with holdfast.open(place.admin, tenant="logged", **settled(options)) as hf:
                 hf.team("ada", subject="ada").set("name", "secret-of-ada")
                 [subject] = hf._log.sealing.keys.subjects()
             receipt = tenants.remove("logged", store_key=store_key)
@@ -320,15 +316,15 @@ def test_a_tenant_is_removed_with_its_keys_and_a_receipt(place: Place) -> None:
     with Tenants(place.admin) as tenants:
         made = tenants.create("going")
         id = made.tenant.id
-        with holdfast.open(made.url, clear_ids=True) as hf:
+        with holdfast.open(made.url, settings=Settings(clear_ids=True)) as hf:
             hf.team("ada", subject="ada").set("name", "gone-with-the-tenant")
             hf.team("plain").set("name", "gone-with-the-tenant")
-            hf.hold("team/plain", "a court asked")
+            hf.retention.hold("team/plain", "a court asked")
             keys = hf._log.sealing.keys
-            subject = hf.subject("ada").id
+            subject = hf.subjects.get("ada").id
             with pytest.raises(HeldError, match="team/plain"):
                 tenants.remove("going")
-            hf.unhold("team/plain")
+            hf.retention.unhold("team/plain")
         with holdfast.open(made.url) as late, place.line(made) as line:
             receipt = tenants.remove("going", whole=True)
             with pytest.raises(holdfast.HoldfastError):
@@ -354,7 +350,7 @@ def test_a_removal_that_was_stopped_goes_on(
 ) -> None:
     with Tenants(place.admin) as tenants:
         made = tenants.create("stopped")
-        with holdfast.open(made.url, clear_ids=True) as hf:
+        with holdfast.open(made.url, settings=Settings(clear_ids=True)) as hf:
             hf.team("ada", subject="ada").set("name", "x")
         owner: Any = tenants if stopped.startswith("_") else tenants._host
         whole = getattr(owner, stopped)
@@ -419,3 +415,43 @@ def test_a_tenant_is_copied_and_backed_up_by_itself(place: Place, tmp_path: Any)
     with Tenants(place.admin) as tenants:
         for name in ("copied", "restored"):
             tenants.remove(name)
+
+
+def test_the_administrator_upgrades_the_schema_of_tenants(place: Place) -> None:
+    """A tenant's role may make no function. So it is told who has to, and can read meanwhile."""
+    with Tenants(place.admin) as tenants:
+        made = tenants.create("early")
+    with place.open(made) as hf:
+        hf.team("x").set("a", 1)
+    by_name = "SELECT oid::regprocedure FROM pg_proc WHERE proname = 'commit' AND pronamespace = "
+    name = place.psql(f"{by_name}'{SCHEMA}'::regnamespace").strip()
+    place.psql(f"DROP FUNCTION {name}")
+    with pytest.raises(UnavailableError, match="has to be upgraded, which role") as told:
+        place.open(made)
+    assert "ask the administrator to run holdfast tenant list" in str(told.value)
+    with Tenants(made.url) as own:
+        assert [one.name for one in own.list()] == ["early"]
+    with place.open(made, read_only=True) as hf:
+        assert hf.team("x").state == {"a": 1}
+    with Tenants(place.admin) as tenants:
+        assert "early" in [one.name for one in tenants.list()]
+    with place.open(made) as hf:
+        hf.team("x").set("a", 2)
+        assert hf.check(read_all=True).ok
+    with place.line() as line:
+        assert sql_leaks(line, place.theirs.tenant.id) == []
+    with Tenants(place.admin) as tenants:
+        tenants.remove("early")
+
+
+def test_who_may_make_no_schema_is_told_so(place: Place) -> None:
+    place.psql("CREATE ROLE nobody_special LOGIN")
+    url = place.admin.replace("tester@", "nobody_special@")
+    try:
+        with (
+            Tenants(f"{url}&schema=of_nobody") as tenants,
+            pytest.raises(UnavailableError, match="permission denied"),
+        ):
+            tenants.create("other")
+    finally:
+        place.psql("DROP ROLE nobody_special")

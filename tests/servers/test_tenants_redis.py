@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import NotFoundError, Quota, Tenants, UnavailableError, UsageError
+from holdfast import NotFoundError, UnavailableError, UsageError
+from holdfast.retention import Quota
+from holdfast.tenants import NewTenant, Tenants
 from tests.care.tenant_kills import check_kills, check_late_hold
+from tests.opening import settled
 from tests.servers import redis
 from tests.servers.hostile import CANARY, redis_leaks
 
@@ -32,10 +35,10 @@ class Place:
             hf.team("theirs").set("secret", CANARY)
             hf.team("theirs").set("large", CANARY * 4000)
             hf.team("theirs").tasks.add(CANARY)
-            hf.lease("theirs", ttl_s=3600)
+            hf.workers.lease("theirs", ttl_s=3600)
 
-    def open(self, made: holdfast.NewTenant, **options: Any) -> holdfast.Store:
-        return holdfast.open(made.url, durability=self.durability, **options)
+    def open(self, made: NewTenant, **options: Any) -> holdfast.Store:
+        return holdfast.open(made.url, durability=self.durability, **settled(options))
 
     def left_of(self, id: str) -> list[str]:
         """Returns the keys of a tenant that there are, and its user."""
@@ -45,7 +48,7 @@ class Place:
                 str(user) for user in users if id in str(user)
             ]
 
-    def client(self, made: holdfast.NewTenant | None = None) -> Any:
+    def client(self, made: NewTenant | None = None) -> Any:
         import redis as driver
 
         tenant = made or self.mine
@@ -104,16 +107,16 @@ def test_the_library_shows_a_tenant_its_own_store_alone(place: Place) -> None:
         hf.team("x").tasks.add("mine")
         assert [scope.name for scope in hf.scopes()] == ["team/x"]
         assert hf.team("theirs").state == {}
-        with hf.lease("theirs", ttl_s=60):
-            assert [one.name for one in hf.leases(prefix="theirs")] == ["theirs"]
+        with hf.workers.lease("theirs", ttl_s=60):
+            assert [one.name for one in hf.workers.leases(prefix="theirs")] == ["theirs"]
         assert hf.query(text=CANARY) == []
-        assert len(hf.tasks()) == 1
+        assert len(hf.tasks.list()) == 1
         hf.conversation("c", ttl_s=3600).set("a", 1)
         hf.team("x").checkpoint("here")
         assert hf.check(read_all=True).ok
         assert CANARY not in str(hf.status())
         hf.team("x").remove()
-        hf.retain(grace_s=0)
+        hf.retention.run(grace_s=0)
     with place.open(place.mine, read_only=True) as reader:
         assert reader.conversation("c").state == {"a": 1}
         with pytest.raises(UsageError):
@@ -183,7 +186,7 @@ def test_quotas_and_removal_with_a_receipt(place: Place) -> None:
             hf.team("x").set("a", 2)
             with pytest.raises(holdfast.LimitError):
                 hf.team("x").set("a", 3)
-            subject = hf.subject("ada").id
+            subject = hf.subjects.get("ada").id
             keys = hf._log.sealing.keys
             receipt = tenants.remove("going", whole=True)
             with pytest.raises(holdfast.HoldfastError):

@@ -18,8 +18,8 @@ from time import monotonic
 import pytest
 
 import holdfast
-from holdfast import Event, LeaseLostError, Store, UnavailableError
-from holdfast.backends.protocol import Lease
+from holdfast import Event, LeaseLostError, Settings, Store, UnavailableError
+from holdfast.backends.protocol import START, Lease
 from holdfast.core.consumers import Delivery
 from holdfast.core.leases import Worker
 from tests.concurrency.player import PATIENCE_S, SHARED, Player
@@ -57,7 +57,7 @@ def take_when_free(store: Store) -> Lease:
 
     def took() -> bool:
         try:
-            found.append(store.lease("boss", ttl_s=600))
+            found.append(store.workers.lease("boss", ttl_s=600))
         except (LeaseLostError, UnavailableError):  # a server that was cut off may be slow at first
             return False
         return True
@@ -71,8 +71,8 @@ def take_kept(store: Store) -> Lease:
     found: list[Lease] = []
 
     def took() -> bool:
-        found.append(store.lease("boss", ttl_s=1.5, keep=True))
-        return not store.lease_keeper.lost(found[-1])
+        found.append(store.workers.lease("boss", ttl_s=1.5, keep=True))
+        return not store.workers.lost(found[-1])
 
     until(took)
     return found[-1]
@@ -83,14 +83,14 @@ def test_guarantee_4_a_hung_worker_is_a_suspect_and_fenced_when_it_wakes(url: st
         worker, epoch = hung.hear()
         hung.tell("first")
         assert hung.hear() == ["written", False]
-        until(lambda: [(w.id, w.alive) for w in store.workers()] == [(worker, True)])
-        [known] = store.workers()
+        until(lambda: [(w.id, w.alive) for w in store.workers.list()] == [(worker, True)])
+        [known] = store.workers.list()
         assert (known.leases, known.started is not None) == (("boss",), True)
-        assert store.suspects() == []
+        assert store.workers.suspects() == []
         hung.signal(signal.SIGSTOP)
-        until(lambda: [suspect.id for suspect in store.suspects()] == [worker])
-        assert not store.lease_keeper.is_alive(worker)
-        [suspect] = store.suspects()
+        until(lambda: [suspect.id for suspect in store.workers.suspects()] == [worker])
+        assert not store._kernel.leases.is_alive(worker)
+        [suspect] = store.workers.suspects()
         assert suspect.leases == ("boss",)
         assert suspect.silent_s > 2.1
         lease = take_when_free(store)
@@ -103,11 +103,15 @@ def test_guarantee_4_a_hung_worker_is_a_suspect_and_fenced_when_it_wakes(url: st
         assert hung.hear() == ["refused", True]
         assert scope.get("boss") == "b"
         # It lives, and says so again: in a new epoch of its own lease, the other one stays lost.
-        until(lambda: store.lease_keeper.is_alive(worker))
-        assert store.suspects() == []
+        until(lambda: store._kernel.leases.is_alive(worker))
+        assert store.workers.suspects() == []
         hung.tell("late again")
         assert hung.hear() == ["refused", True]
-        types = [event.type for event in store.follow_events() if event.stream == "store/workers"]
+        types = [
+            event.type
+            for event in store.follow(as_events=True, after=START, timeout_s=0)
+            if event.stream == "store/workers"
+        ]
         assert types == ["worker.registered", "worker.returned"]
 
 
@@ -117,23 +121,23 @@ def test_boot_70_a_killed_worker_is_a_suspect_with_what_it_left(kind: str, url: 
         doomed.kill()
         if kind in EMBEDDED:
             # The kernel tells, though neither lease has expired.
-            assert [suspect.id for suspect in store.suspects()] == [worker]
-            assert store.lease("boss").epoch > epoch
+            assert [suspect.id for suspect in store.workers.suspects()] == [worker]
+            assert store.workers.lease("boss").epoch > epoch
         else:
-            until(lambda: [suspect.id for suspect in store.suspects()] == [worker])
-            [suspect] = store.suspects()
+            until(lambda: [suspect.id for suspect in store.workers.suspects()] == [worker])
+            [suspect] = store.workers.suspects()
             assert suspect.leases == ("boss",)
             with pytest.raises(LeaseLostError):
-                store.lease("boss")
-        assert not store.lease_keeper.is_alive(worker)
+                store.workers.lease("boss")
+        assert not store._kernel.leases.is_alive(worker)
 
 
 def test_a_worker_that_ends_cleanly_is_no_suspect(url: str) -> None:
     with Player(url, "a", "live", 600_000) as worker, holdfast.open(url) as store:
         _, epoch = worker.hear()
         worker.tell("end")
-        until(lambda: store.workers() == [])
-        assert store.lease("boss").epoch > epoch
+        until(lambda: store.workers.list() == [])
+        assert store.workers.lease("boss").epoch > epoch
 
 
 def test_killed_consumers_skip_nothing_and_redelivery_is_bounded_and_marked(url: str) -> None:
@@ -159,9 +163,13 @@ def test_killed_consumers_skip_nothing_and_redelivery_is_bounded_and_marked(url:
             seen = max(seen, start + len(keys))
         finish(store, batch)
         assert store.workflow("ledger").get("n") == total
-        [status] = store.groups()
+        [status] = store.workers.groups()
         assert (status.member, status.lag_events) == (None, 0)
-        moves = [event for event in store.follow_events() if event.stream == "group/billing"]
+        moves = [
+            event
+            for event in store.follow(as_events=True, after=START, timeout_s=0)
+            if event.stream == "group/billing"
+        ]
         assert moves[0].data["done"] == "0"
 
 
@@ -188,7 +196,7 @@ def play(
 
 def finish(store: Store, batch: int) -> None:
     """Takes over from a consumer that was killed, and does what is left."""
-    with store.group("billing", prefix="team/", batch=batch, ttl_s=1.0) as group:
+    with store.workers.group("billing", prefix="team/", batch=batch, ttl_s=1.0) as group:
         left: list[Delivery] = []
 
         def joined() -> bool:
@@ -208,7 +216,7 @@ def test_guarantee_4_a_hung_consumer_is_taken_over_and_cannot_finish(url: str) -
             store.team("t").set("n", n)
         assert hung.hear() == "ready"
         assert hung.hear() == ["billing/team/t@1", False]
-        group = store.group("billing", prefix="team/", batch=5, ttl_s=60)
+        group = store.workers.group("billing", prefix="team/", batch=5, ttl_s=60)
         assert group.take() == []
         hung.signal(signal.SIGSTOP)
         taken: list[Delivery] = []
@@ -238,16 +246,16 @@ def test_a_heart_cut_off_from_its_server_loses_its_leases_and_comes_back(name: s
         running = postgresql.new_server(postgresql.NEWEST)
     try:
         holdfast.open(running.url()).close()  # made with patience
-        with holdfast.open(running.url(timeout=0.5), heartbeat_s=0.5) as store:
+        with holdfast.open(running.url(timeout=0.5), settings=Settings(heartbeat_s=0.5)) as store:
             lease = take_kept(store)
             running.freeze()
-            until(lambda: store.lease_keeper.lost(lease))
+            until(lambda: store.workers.lost(lease))
             select.select([], [], [], 1.0)  # until its time is over for the server too
             running.thaw()
             until(lambda: [worker.alive for worker in _workers(store)] == [True])
             # By the server's clock its time was over too, so it stays lost.
             until(lambda: [event.type for event in _events(store)][-1:] == ["worker.returned"])
-            assert store.lease_keeper.lost(lease)
+            assert store.workers.lost(lease)
             assert take_when_free(store).epoch > lease.epoch
     finally:
         running.thaw()
@@ -256,13 +264,17 @@ def test_a_heart_cut_off_from_its_server_loses_its_leases_and_comes_back(name: s
 
 def _workers(store: Store) -> list[Worker]:
     try:
-        return store.workers()
+        return store.workers.list()
     except UnavailableError:
         return []
 
 
 def _events(store: Store) -> list[Event]:
     try:
-        return [event for event in store.follow_events() if event.stream == "store/workers"]
+        return [
+            event
+            for event in store.follow(as_events=True, after=START, timeout_s=0)
+            if event.stream == "store/workers"
+        ]
     except UnavailableError:
         return []

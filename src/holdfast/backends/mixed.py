@@ -853,7 +853,10 @@ def read_mix(path: str) -> tuple[dict[str, str], dict[str, str], dict[str, Any]]
     return {level: _beside(folder, url) for level, url in urls.items()}, levels, care
 
 
-_CARE = ("retention", "quota", "disk", "encryption", "tenant")
+_CARE = (
+    *("retention", "quotas", "disk_watch", "encryption", "tenant"),
+    *("secrets", "indexes", "unchecked", "clear_ids", "heartbeat_s"),
+)
 """What is about the store as a whole, which is not for backends to know."""
 _EXAMPLE = (
     """write [store], then lines such as conversation = "redis://…" and "*" = "postgresql://…\""""
@@ -931,8 +934,8 @@ def _check(urls: Mapping[Any, Any], levels: Sequence[str]) -> None:
             raise UsageError(
                 f"there is no level {show_value(level)} to route: expected one of "
                 f'{", ".join(levels)}, or "*" for all others',
-                hint='a level of your own is named when the store is opened: levels={"mine": '
-                '"conversation"} registers it below "conversation"',
+                hint="a level of your own is named when the store is opened: "
+                'Settings(levels={"mine": "conversation"}) registers it below "conversation"',
             )
         if str(_same(url)).endswith(".toml") and not os.path.isdir(str(_same(url))):
             raise UsageError(

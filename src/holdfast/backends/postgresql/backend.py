@@ -10,19 +10,10 @@ from msgspec.structs import replace
 from holdfast.backends.connection_pool import AckedEvent, AckTracker, PositionPoller, write_parts
 from holdfast.backends.derived_tables import SideTables
 from holdfast.backends.postgresql.batch import (
-    COMMIT_ALL,
-    COMMIT_EACH,
-    COMMIT_ONE,
-    JUDGE,
+    COMMIT,
     PostgresqlBatch,
-    apart,
     batches,
     decode_answer,
-    decode_answers,
-    has_later_keys,
-    one_event,
-    plan,
-    question,
 )
 from holdfast.backends.postgresql.connection import (
     PostgresqlCheckout,
@@ -78,7 +69,6 @@ from holdfast.backends.protocol import (
     Receipt,
     Record,
     Refusal,
-    has_meta,
 )
 from holdfast.clock import Clock
 from holdfast.errors import CorruptError, UnavailableError
@@ -527,10 +517,7 @@ class PostgresqlBackend:
         if not read_only:
             pool.on_connect, pool.on_use = self._ack_tracker.note_server, self._ack_tracker.check
         self._application = server_url.application.encode()
-        self._commit_one = in_schema(COMMIT_ONE.decode(), server_url.schema).encode()
-        self._commit_all = in_schema(COMMIT_ALL.decode(), server_url.schema).encode()
-        self._commit_each = in_schema(COMMIT_EACH.decode(), server_url.schema).encode()
-        self._judge = in_schema(JUDGE.decode(), server_url.schema).encode()
+        self._commit = in_schema(COMMIT.decode(), server_url.schema).encode()
         self._poller = PositionPoller(checkout, self._newest, pool.check_open)
         self.leases: Leases = PostgresqlLeases(checkout)
         self.marks: Marks = PostgresqlMarks(checkout)
@@ -541,8 +528,6 @@ class PostgresqlBackend:
 
     def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
         self._checkout.pool.check_open()
-        if self._schema_format.number == 1 and any(map(has_meta, commits)):
-            self._schema_format.upgrade()
         outcomes = write_parts(
             batches(self._checkout.lock_space, commits, self._clock), self._write
         )
@@ -567,76 +552,17 @@ class PostgresqlBackend:
             server = connection.process
             if self._reach is not None:
                 self._reach("postgresql.commit")
-            if attempts == 1:
-                receipts = self._write_all(connection, batch)
-                if receipts is not None:
-                    return receipts
-            return self._write_each(connection, batch, again=attempts > 1)
+            values = (*self._entrance(batch), *batch.rows)
+            answer = connection.answer(self._commit, values)
+            assert answer is not None, "BUG: the server's function answered nothing"
+            outcomes = decode_answer(answer, batch.commits)
+            return outcomes if attempts == 1 else self._settled(connection, batch, outcomes)
 
         outcomes = self._checkout.call(work)
         self._ack_tracker.compare(batch.commits, outcomes, server)
         if self._reach is not None:
             self._reach("postgresql.committed")
         return outcomes
-
-    def _write_all(
-        self, connection: PostgresqlConnection, batch: PostgresqlBatch
-    ) -> list[Receipt | Refusal] | None:
-        """Writes a batch if all of it is accepted, in one round trip; else mostly None.
-
-        A batch of one event is refused here already, with the reason.
-        """
-        event = one_event(batch.commits)
-        if event is not None:
-            answer = connection.answer(self._commit_one, (*self._entrance(batch), *event))
-            assert answer is not None, "BUG: the server's function answered nothing"
-            if answer.startswith(b"["):
-                return [decode_answer(answer, batch.commits[0])]
-            return [Receipt(Position(int(answer)))]
-        planned = plan(batch.commits, iter(batch.tokens))
-        if planned is None:
-            return None
-        values = (*self._entrance(batch), *planned.values())
-        answer = connection.answer(self._commit_all, values)
-        return None if answer is None else [*planned.receipts(answer)]
-
-    def _write_each(
-        self, connection: PostgresqlConnection, batch: PostgresqlBatch, *, again: bool
-    ) -> list[Receipt | Refusal]:
-        """Writes what is accepted of a batch, and learns why the rest is not."""
-        if any(map(has_later_keys, batch.commits)):
-            parts = apart(self._checkout.lock_space, batch)
-            outcomes = [self._write_alone(connection, part) for part in parts]
-        else:
-            outcomes = self._ask_each(connection, batch)
-        return self._settled(connection, batch.commits, outcomes) if again else outcomes
-
-    def _ask_each(
-        self, connection: PostgresqlConnection, batch: PostgresqlBatch
-    ) -> list[Receipt | Refusal]:
-        answer = connection.answer(self._commit_each, (*self._entrance(batch), batch.text()))
-        assert answer is not None, "BUG: the server's function answered nothing"
-        return decode_answers(answer, batch.commits)
-
-    def _write_alone(
-        self, connection: PostgresqlConnection, batch: PostgresqlBatch
-    ) -> Receipt | Refusal:
-        """Writes a batch of one commit, which may have keys on later records."""
-        [commit] = batch.commits
-        if not has_later_keys(commit):
-            return self._ask_each(connection, batch)[0]
-        planned = plan(batch.commits, iter(()))
-        assert planned is not None, "BUG: a commit that does not fit itself"
-        is_judged = False
-        while True:
-            values = (*self._entrance(batch), *planned.values(is_time_judged=is_judged))
-            answer = connection.answer(self._commit_all, values)
-            if answer is not None:
-                return planned.receipts(answer)[0]
-            refusal = connection.answer(self._judge, (self._application, question(commit)))
-            if refusal is not None:
-                return decode_answer(refusal, commit)
-            is_judged = True  # or it fits by now: another writer was faster, and is done
 
     def _entrance(self, batch: PostgresqlBatch) -> tuple[bytes, ...]:
         full = b"t" if self.durability == "full" else b"f"
@@ -645,26 +571,27 @@ class PostgresqlBackend:
     def _settled(
         self,
         connection: PostgresqlConnection,
-        commits: Sequence[Commit],
+        batch: PostgresqlBatch,
         outcomes: list[Receipt | Refusal],
     ) -> list[Receipt | Refusal]:
+        """Returns the outcomes of a batch that was sent again, some of which may be the first's."""
         settled: list[Receipt | Refusal] = []
-        for commit, outcome in zip(commits, outcomes, strict=True):
+        for commit, outcome in zip(batch.commits, outcomes, strict=True):
             if isinstance(outcome, Refusal) and commit.appends:
                 outcome = self._find_receipt(connection, commit) or outcome
+            if isinstance(outcome, Receipt) and len(outcome.news) < len(commit.watch):
+                heads = self._ask_heads(connection, commit.watch)
+                news = [0 if head is None else head.revision for head in heads]
+                outcome = replace(outcome, news=dict(zip(commit.watch, news, strict=True)))
             settled.append(outcome)
         return settled
 
     def _find_receipt(self, connection: PostgresqlConnection, commit: Commit) -> Receipt | None:
-        """Returns the receipt of a commit whose own events are there."""
+        """Returns where a commit is whose own events are there."""
         first = commit.appends[0].records[0]
         values = (self._checkout.application, first.stream, first.revision, first.link)
         rows = connection.ask(in_schema(BY_LINK, self.server_url.schema), values)
-        if not rows:
-            return None
-        heads = self._ask_heads(connection, commit.watch) if commit.watch else []
-        news = [0 if head is None else head.revision for head in heads]
-        return Receipt(Position(rows[0][0]), dict(zip(commit.watch, news, strict=True)))
+        return Receipt(Position(rows[0][0])) if rows else None
 
     def read(
         self, stream: str, *, after: int = 0, until: int | None = None, limit: int | None = None

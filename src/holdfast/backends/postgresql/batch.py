@@ -18,6 +18,7 @@ from holdfast.backends.connection_pool import split_commits
 from holdfast.backends.postgresql.rows import lock_of, record_crc
 from holdfast.backends.protocol import (
     Append,
+    Cleared,
     Commit,
     Head,
     Mark,
@@ -28,213 +29,6 @@ from holdfast.backends.protocol import (
 )
 from holdfast.clock import Clock
 
-# --- batches that are accepted whole --------------------------------------------------------------
-#
-# A batch of which every commit is expected to be accepted, as the server checks and writes it.
-#
-# Whether the commits of a batch fit each other is judged here: a later one sees the earlier ones,
-# as clause 1 says. What is left are demands on the store as it is before the batch, and rows to
-# add. The server checks all demands and writes all rows in a few statements, however many commits
-# there are.
-#
-# `plan` returns None for a batch that cannot be accepted whole whatever the store says, or that is
-# not worth the thought; such a batch is judged commit by commit on the server.
-
-
-COMMIT_ALL = b"SELECT holdfast.commit_all(" + b", ".join(b"$%d" % n for n in range(1, 15)) + b")"
-
-COMMIT_ONE = b"SELECT holdfast.commit_one(" + b", ".join(b"$%d" % n for n in range(1, 18)) + b")"
-
-
-class Plan:
-    """The demands and rows of a batch."""
-
-    def __init__(self, commits: Sequence[Commit]) -> None:
-        self._commits = commits
-        self._demands: dict[str, tuple[int, str | None]] = {}
-        self._tails: dict[str, tuple[int, bytes]] = {}  # where streams will be
-        self._keys: dict[tuple[str, str], None] = {}
-        self._fences: dict[tuple[str, str, int], None] = {}
-        self._new: list[tuple[str, int]] = []
-        self._records: list[tuple[Any, ...]] = []
-        self._silent: list[tuple[int, str]] = []
-        self._marks: dict[tuple[str, str], tuple[Any, ...]] = {}
-        self._watched: dict[str, None] = {}
-        self._news: list[dict[str, int]] = []
-        self._ends: list[int] = []
-
-    def add(self, number: int, commit: Commit, tokens: Iterator[str]) -> bool:
-        """Takes the next commit; returns False if it does not fit those before it."""
-        if not all(self._guard(stream, expected) for stream, expected in commit.reads):
-            return False
-        self._ends += [ends_us for _, ends_us in commit.read_ends]
-        if not all(self._append(append) for append in commit.appends):
-            return False
-        if commit.fence is not None:
-            self._fences[commit.fence.name, commit.fence.owner, commit.fence.epoch] = None
-        ordinal = 0
-        for append in commit.appends:
-            for record in append.records:
-                self._records.append(_row(number, ordinal, record))
-                ordinal += 1
-        if not commit.appends:
-            self._silent.append((number, next(tokens)))
-        for mark in commit.marks:
-            about = mark.index, mark.key
-            more = (mark.due, mark.priority, mark.group) if isinstance(mark, Mark) else ()
-            self._marks[about] = (*about, *more)
-        # Known already for what the batch has written; asked of the store for the rest.
-        self._news.append(
-            {name: self._tails[name][0] for name in commit.watch if name in self._tails}
-        )
-        self._watched.update(dict.fromkeys(commit.watch))
-        return True
-
-    def _guard(self, stream: str, expected: int) -> bool:
-        tail = self._tails.get(stream)
-        if tail is not None:
-            return tail[0] == expected
-        return self._demands.setdefault(stream, (expected, None))[0] == expected
-
-    def _append(self, append: Append) -> bool:
-        stream, expected, last = append.stream, append.expected, append.records[-1]
-        tail = self._tails.get(stream)
-        if tail is not None:
-            fits = not append.fork and tail[0] == expected
-            if not fits or append.previous not in (None, tail[1]):
-                return False
-        else:
-            begins = append.fork or expected == 0
-            if not self._guard(stream, 0 if begins else expected):
-                return False
-            if begins:
-                self._new.append((stream, expected + 1))
-            elif append.previous is not None:
-                self._demands[stream] = expected, append.previous.hex()
-        if append.expires_us:
-            self._ends.append(append.expires_us)
-        for record in append.records:
-            if record.key is not None:
-                if (stream, record.key) in self._keys:
-                    return False
-                self._keys[stream, record.key] = None
-        self._tails[stream] = last.revision, last.link
-        return True
-
-    def values(self, *, is_time_judged: bool = False) -> tuple[bytes | None, ...]:
-        """Returns the bindings of COMMIT_ALL after the locks.
-
-        A time that is ahead where each stream has it already is accepted, but not by COMMIT_ALL:
-        that is not asked about it again once it `is_time_judged`.
-        """
-        times = () if is_time_judged else (one.time for one in self._commits if _is_judged(one))
-        heads = [(stream, *demand) for stream, demand in self._demands.items()]
-        return (
-            json.encode(heads),
-            _some(self._records),
-            _some(self._new),
-            _some(list(self._keys)),
-            _some(list(self._fences)),
-            _some(self._silent),
-            _some(list(self._marks.values())),
-            _some(list(self._watched)),
-            b"%d" % min(self._ends) if self._ends else None,
-            b"%d" % max(times, default=0),
-        )
-
-    def receipts(self, answer: bytes) -> list[Receipt]:
-        """Returns the receipts of the batch, all of it accepted."""
-        base, before = json.decode(answer)
-        if before is None:
-            return [Receipt(Position(base + n)) for n in range(1, len(self._commits) + 1)]
-        stored: dict[str, int] = dict(zip(self._watched, before, strict=True))
-        return [
-            Receipt(
-                Position(base + number),
-                {name: news.get(name, stored[name]) for name in commit.watch},
-            )
-            for number, (commit, news) in enumerate(zip(self._commits, self._news, strict=True), 1)
-        ]
-
-
-def one_event(commits: Sequence[Commit]) -> tuple[bytes | None, ...] | None:
-    """Returns the bindings of COMMIT_ONE after the locks, None if the batch is more than that."""
-    if len(commits) != 1 or len(commits[0].appends) != 1:
-        return None
-    commit = commits[0]
-    append = commit.appends[0]
-    if append.fork or append.expected == 0 or len(append.records) != 1:
-        return None
-    if commit.reads or commit.marks or commit.watch or commit.fence is not None:
-        return None
-    if commit.is_copy:
-        return None
-    record = append.records[0]
-    if record.meta is not None:
-        return None
-    return (
-        append.stream.encode(),
-        b"%d" % append.expected,
-        _bytea(append.previous),
-        b"%d" % commit.time,
-        record.type.encode(),
-        commit.actor.encode(),
-        _text(record.key),
-        _text(record.checkpoint),
-        _text(record.subject),
-        b"%d" % record_crc(record),
-        _bytea(record.link),
-        record.payload,
-        b"%d" % append.expires_us if append.expires_us else None,
-    )
-
-
-def _is_judged(commit: Commit) -> bool:
-    """Returns whether the time of a commit is judged: one that only sets marks stores none."""
-    return bool(commit.appends) and not commit.is_copy
-
-
-def plan(commits: Sequence[Commit], tokens: Iterator[str]) -> Plan | None:
-    """Returns the plan of a batch, None if its commits do not fit each other."""
-    made = Plan(commits)
-    for number, commit in enumerate(commits, 1):
-        if not made.add(number, commit, tokens):
-            return None
-    return made
-
-
-def _row(number: int, ordinal: int, record: Record) -> tuple[Any, ...]:
-    row = (
-        number,
-        record.stream,
-        record.revision,
-        ordinal,
-        record.time,
-        record.type,
-        record.actor,
-        record.key,
-        record.checkpoint,
-        record.subject,
-        record_crc(record),
-        record.link.hex(),
-        record.payload.decode(),
-    )
-    return row if record.meta is None else (*row, record.meta)
-
-
-def _some(rows: list[Any]) -> bytes | None:
-    return json.encode(rows) if rows else None
-
-
-def _text(value: str | None) -> bytes | None:
-    return None if value is None else value.encode()
-
-
-def _bytea(value: bytes | None) -> bytes | None:
-    return None if value is None else b"\\x" + value.hex().encode()
-
-
-COMMIT_EACH = b"SELECT holdfast.commit_each($1, $2, $3, $4, $5)"
 # A position has room for 4,095 commits of one transaction.
 COMMITS_MAX = 1000
 # Far below what one value may have: 256 MiB as jsonb.
@@ -269,143 +63,214 @@ def locks_of(application: str, commits: Sequence[Commit]) -> dict[int, bool]:
 
 
 class PostgresqlBatch(Struct, frozen=True):
-    """Some commits of a list, and the locks that they need, as the text of two arrays."""
+    """Some commits of a list, and what the server's function is told of them."""
 
     commits: Sequence[Commit]
     locks: bytes
     shared: bytes
-    tokens: tuple[str, ...]  # one per commit without events, the same in every attempt
-
-    def text(self) -> bytes:
-        """Returns the commits as COMMIT_EACH takes them."""
-        tokens = iter(self.tokens)
-        return json.encode([_encoded(commit, tokens) for commit in self.commits])
+    rows: tuple[bytes | None, ...]  # the same in every attempt
 
 
 def batches(application: str, commits: Sequence[Commit], clock: Clock) -> Iterator[PostgresqlBatch]:
     """Yields the commits as batches, nearly always as one."""
     for part in split_commits(commits, most=COMMITS_MAX, bytes_max=BYTES_MAX):
-        yield _batch(application, part, clock)
+        locks = locks_of(application, part)
+        yield PostgresqlBatch(
+            part,
+            b"{" + b",".join(b"%d" % lock for lock in locks) + b"}",
+            b"{" + b",".join(b"t" if shared else b"f" for shared in locks.values()) + b"}",
+            _rows(part, clock),
+        )
 
 
-def _batch(application: str, commits: list[Commit], clock: Clock) -> PostgresqlBatch:
-    silent = [commit for commit in commits if not commit.appends]
-    tokens = tuple(clock.random_bytes(16).hex() for _ in silent)
-    return _locked(application, commits, tokens)
-
-
-def _locked(application: str, commits: list[Commit], tokens: tuple[str, ...]) -> PostgresqlBatch:
-    locks = locks_of(application, commits)
-    return PostgresqlBatch(
-        commits,
-        b"{" + b",".join(b"%d" % lock for lock in locks) + b"}",
-        b"{" + b",".join(b"t" if shared else b"f" for shared in locks.values()) + b"}",
-        tokens,
-    )
-
-
-# --- keys on later records ------------------------------------------------------------------------
+# --- the encoding ---------------------------------------------------------------------------------
 #
-# `commit_each` knows one key for each append, and the text of its file never changes. `commit_all`
-# takes every record with its key. So a commit with keys on later records (clause 26) that was not
-# accepted in a batch is sent to `commit_all` alone, and `judge` says why it is refused.
+# `postgresql_functions_0001.sql` says what the lists hold: each has a list of rows for each commit.
+# What the commits of a batch write is known here, so whether they fit each other is judged here: a
+# later one sees the earlier ones, as clause 1 says. What is left are demands on the store as it is
+# before the batch. The server checks all of them at once; if one fails, or if the commits do not
+# fit each other, it judges one commit after another, by the same rows.
 
-JUDGE = b"SELECT holdfast.judge($1, $2)::text"
-
-
-def has_later_keys(commit: Commit) -> bool:
-    """Says whether a record that is not the first of its append has a key."""
-    return any(_later_keys(append) for append in commit.appends)
+COMMIT = b"SELECT holdfast.commit(" + b", ".join(b"$%d" % n for n in range(1, 13)) + b")"
 
 
-def _later_keys(append: Append) -> list[str]:
-    return [record.key for record in append.records[1:] if record.key is not None]
+def _rows(commits: Sequence[Commit], clock: Clock) -> tuple[bytes | None, ...]:
+    """Returns the bindings of COMMIT after the locks."""
+    encoder = _Encoder()
+    for commit in commits:
+        encoder.add(commit, clock)
+    return encoder.bindings()
 
 
-def apart(application: str, batch: PostgresqlBatch) -> Iterator[PostgresqlBatch]:
-    """Yields each commit of a batch as a batch of its own."""
-    tokens = iter(batch.tokens)
-    for commit in batch.commits:
-        own = () if commit.appends else (next(tokens),)
-        yield _locked(application, [commit], own)
+class _Encoder:
+    """The rows of some commits by their numbers, and whether the commits fit each other."""
 
+    def __init__(self) -> None:
+        self._heads: list[list[Any]] = []
+        self._records: list[list[Any]] = []
+        self._payloads: list[bytes] = []
+        self._ends: list[int] = []
+        self._latest = 0
+        self._more: dict[str, Any] = {}
+        # What the commits so far have written: by which of them, the revision and its link.
+        self._tails: dict[str, tuple[int, int, bytes]] = {}
+        self._keys: set[tuple[str, str]] = set()
+        self._marks: dict[tuple[str, str], list[Any]] = {}
 
-def question(commit: Commit) -> bytes:
-    """Returns a commit as `judge` takes it: an append without records for each later key."""
-    appends, *rest = _encoded(commit, iter(()))
-    for append, encoded in zip(commit.appends, tuple(appends), strict=False):
-        stream, expected, fork, previous, _, _, ends = encoded
-        for key in _later_keys(append):
-            appends.append((stream, expected, fork, previous, key, (), ends))
-    return json.encode((appends, *rest))
-
-
-def _encoded(commit: Commit, tokens: Iterator[str]) -> tuple[Any, ...]:
-    appends: list[Any] = []
-    for append in commit.appends:
+    def add(self, commit: Commit, clock: Clock) -> None:
+        number = len(self._heads)
+        heads: list[Any] = []
         records: list[Any] = []
-        for record in append.records:
-            payload = record.payload.decode()
-            fields = record.type, payload, record.link.hex(), record.checkpoint, record.subject
-            meta = () if record.meta is None else (record.meta,)
-            records.append((*fields, record_crc(record), *meta))
-        previous = append.previous.hex() if append.previous is not None else None
-        key = append.records[0].key
-        ends = append.expires_us or None
-        appends.append((append.stream, append.expected, append.fork, previous, key, records, ends))
-    # `judge` knows the ends of what is appended alone, and the text of its file never changes. So
-    # what was only read and ends is an append of no records: it is judged, and writes nothing.
-    ends_of = dict(commit.read_ends)
-    for stream, expected in commit.reads:
-        if stream in ends_of and expected:
-            appends.append((stream, expected, False, None, None, (), ends_of[stream]))
-    fence = commit.fence
-    marks = [
-        (mark.index, mark.key, mark.due, mark.priority, mark.group)
-        if isinstance(mark, Mark)
-        else (mark.index, mark.key)
-        for mark in commit.marks
-    ]
-    return (
-        appends,
-        commit.reads,
-        () if fence is None else (fence.name, fence.owner, fence.epoch),
-        marks,
-        commit.watch,
-        commit.time,
-        commit.actor,
-        None if commit.appends else next(tokens),
-        commit.is_copy,
+        self._heads.append(heads)
+        self._records.append(records)
+        time = None if commit.is_copy else commit.time
+        for append in commit.appends:
+            heads.append(self._head(number, append, time))
+            for record in append.records:
+                self._payloads.append(record.payload)
+                records.append(_record(number, len(records), record, len(self._payloads)))
+                if record.key is not None:
+                    self._add_key(record.stream, record.key)
+        if commit.reads:
+            ends = dict(commit.read_ends)
+            self._ends += ends.values()
+            for stream, expected in commit.reads:
+                after = self._after(stream, expected, None)
+                heads.append((stream, expected, None, after, ends.get(stream), None))
+        if not commit.appends:
+            self._add("silent", number, (number, clock.random_bytes(16).hex()))
+        elif time is not None:
+            self._latest = max(self._latest, time)
+        for append in commit.appends:
+            last = append.records[-1]
+            self._tails[append.stream] = number, last.revision, last.link
+        if commit.fence is not None:
+            fence = commit.fence
+            self._add("fences", number, (fence.name, fence.owner, fence.epoch))
+        for mark in commit.marks:
+            self._add_mark(number, mark)
+        for stream in commit.watch:
+            after, revision, _ = self._tails.get(stream, _UNWRITTEN)
+            self._add("watched", number, (stream, after, revision))
+
+    def _add(self, name: str, number: int, row: Any) -> None:
+        self._more.setdefault(name, {}).setdefault(number, []).append(row)
+
+    def _head(self, number: int, append: Append, time: int | None) -> tuple[Any, ...]:
+        newest, link = append.expected, append.previous
+        if append.fork or not newest:
+            self._add("new", number, (append.stream, newest + 1))
+            newest, link = 0, None
+        if append.expires_us:
+            self._ends.append(append.expires_us)
+        after = self._after(append.stream, newest, link)
+        told = None if link is None else link.hex()
+        return append.stream, newest, told, after, append.expires_us or None, time
+
+    def _after(self, stream: str, newest: int, link: bytes | None) -> int:
+        """Returns which commit has written a stream, -1 if none of these has."""
+        after, revision, last = self._tails.get(stream, _UNWRITTEN)
+        if after >= 0 and (revision != newest or link not in (None, last)):
+            self._more["misfits"] = True
+        return after
+
+    def _add_key(self, stream: str, key: str) -> None:
+        if (stream, key) in self._keys:
+            self._more["misfits"] = True
+        self._keys.add((stream, key))
+
+    def _add_mark(self, number: int, mark: Mark | Cleared) -> None:
+        """Adds the row of a mark; that of an earlier commit is told that it is set again."""
+        named = mark.index, mark.key
+        more = (mark.due, mark.priority, mark.group) if isinstance(mark, Mark) else ()
+        if named in self._marks:
+            self._marks[named][1] = number
+        row = self._marks[named] = [(*named, *more), None]
+        self._add("marks", number, row)
+
+    def bindings(self) -> tuple[bytes | None, ...]:
+        payloads = b"\n".join(self._payloads)
+        # A parameter ends where a zero is, and the payloads are told apart by their lines.
+        lines = payloads.count(b"\n") + 1
+        is_sound = lines == max(len(self._payloads), 1) and b"\0" not in payloads
+        assert is_sound, "BUG: a payload that is not one line of text"
+        is_one = len(self._payloads) == len(self._heads[0]) == len(self._heads)
+        return (
+            json.encode(self._heads),
+            json.encode(self._records) if self._payloads else None,
+            payloads,
+            b"t" if is_one and not self._more else b"f",
+            b"t" if self._keys else b"f",
+            b"%d" % min(self._ends) if self._ends else None,
+            b"%d" % self._latest,
+            self._encoded_more() if self._more else None,
+        )
+
+    def _encoded_more(self) -> bytes:
+        numbers = range(len(self._heads))
+        lists = {
+            name: rows if rows is True else [rows.get(number, ()) for number in numbers]
+            for name, rows in self._more.items()
+        }
+        return json.encode(lists)
+
+
+_UNWRITTEN = -1, 0, b""
+
+
+def _record(number: int, ordinal: int, record: Record, line: int) -> tuple[Any, ...]:
+    row = (
+        number,
+        record.stream,
+        record.revision,
+        ordinal,
+        record.time,
+        record.type,
+        record.actor,
+        record.key,
+        record.checkpoint,
+        record.subject,
+        record_crc(record),
+        record.link.hex(),
+        line,
     )
+    return row if record.meta is None else (*row, record.meta)
 
 
-def decode_answers(text: bytes, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
+def decode_answer(text: bytes, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
     """Returns the outcomes that the server's function answered with."""
+    answer: Any = json.decode(text)
+    if isinstance(answer, int):
+        return [Receipt(Position(answer + number)) for number in range(len(commits))]
+    place, told, revisions = answer
+    others: dict[int, list[Any]] = dict(told)
+    news = iter(revisions)
     return [
-        _decode(answer, commit) for answer, commit in zip(json.decode(text), commits, strict=True)
+        _other(others[number], commit)
+        if number in others
+        else Receipt(Position(place + number), {stream: next(news) for stream in commit.watch})
+        for number, commit in enumerate(commits)
     ]
 
 
-def decode_answer(text: bytes, commit: Commit) -> Receipt | Refusal:
-    """Returns the one outcome that the server's function answered with."""
-    return _decode(json.decode(text), commit)
-
-
-def _decode(answer: list[Any], commit: Commit) -> Receipt | Refusal:
+def _other(answer: list[Any], commit: Commit) -> Receipt | Refusal:
+    appended = [(append.stream, append.expected) for append in commit.appends]
+    asked = [*appended, *commit.reads]
     match answer:
-        case [int(position), news]:
-            watched = dict(zip(commit.watch, news, strict=True)) if commit.watch else {}
-            return Receipt(Position(position), watched)
-        case ["duplicate", stream, expected, revision]:
-            return Refusal("duplicate", stream, expected, revision=revision)
-        case ["expired", stream, expected]:
-            return Refusal("expired", stream, expected)
-        case ["ahead", stream, expected, now_us]:
-            return Refusal("ahead", stream, expected, now_us=now_us)
-        case ["fenced", name]:
+        case ["there", int(position)]:
+            return Receipt(Position(position))
+        case ["expired", int(row)]:
+            return Refusal("expired", *asked[row - 1])
+        case ["duplicate", str(stream), int(revision)]:
+            return Refusal("duplicate", stream, dict(appended)[stream], revision=revision)
+        case ["fenced", str(name)]:
             return Refusal("fenced", name)
-        case ["conflict", stream, expected, head]:
-            return Refusal("conflict", stream, expected, head and _head(head))
+        case ["conflict", int(row), None]:
+            return Refusal("conflict", *asked[row - 1])
+        case ["conflict", int(row), [*head]]:
+            return Refusal("conflict", *asked[row - 1], _head(head))
+        case ["ahead", int(row), int(now_us)]:
+            return Refusal("ahead", *asked[row - 1], now_us=now_us)
         case _:
             raise AssertionError(f"BUG: the server's function answered {answer!r}")
 

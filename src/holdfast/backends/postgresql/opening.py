@@ -8,7 +8,7 @@ it is reported.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
+from psycopg.errors import InsufficientPrivilege
 
 from holdfast.backends.postgresql.connection import (
     PostgresqlCheckout,
@@ -39,12 +40,16 @@ from holdfast.names import new_id
 # The numbered SQL files: which were run, and running those that are missing, under a lock.
 #
 # A file's text never changes once it was released: its digest is kept beside its number. Two stores
-# that are opened at the same time take turns by an advisory lock of the transaction.
+# that are opened at the same time take turns by an advisory lock of the transaction. Whoever opens
+# a store for writing runs all files, and whoever only reads runs none.
+#
+# A file of tables gives the schema its format. A file of functions changes no table, so it has no
+# number among the formats: an older holdfast would refuse the store for it, and has no reason to.
 
 
 T = TypeVar("T")
 FORMAT = 2
-"""Format 2 has meta. A schema of format 1 gets this number before its first event with meta."""
+"""Format 2 has meta. A schema of format 1 has this number once it was opened for writing."""
 # Asked of the catalog's own rows: a name that was not there when this session last looked may stay
 # unknown to to_regclass until the transaction ends.
 _HAS_TABLE = """SELECT count(*) FROM pg_catalog.pg_class c
@@ -54,12 +59,25 @@ _HAS_SCHEMA = "SELECT count(*) FROM pg_catalog.pg_namespace WHERE nspname = %s"
 _CREATE_SCHEMA = 'CREATE SCHEMA "holdfast"'
 _DONE = "SELECT number, digest FROM holdfast.migrations ORDER BY number"
 _ADD = "INSERT INTO holdfast.migrations (number, digest) VALUES (%s, %s)"
+_FUNCTIONS = """SELECT pg_catalog.obj_description(p.oid, 'pg_proc') FROM pg_catalog.pg_proc p
+ JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+ WHERE n.nspname = %s AND p.proname = 'commit'"""
+_ADD_FUNCTIONS = "COMMENT ON FUNCTION holdfast.commit IS '{digest}'"
 
 
 @cache
 def file_text(number: int) -> str:
     """Returns the file's statements, as written for the schema `holdfast`."""
-    name = f"postgresql_{number:04}.sql"
+    return _text(f"postgresql_{number:04}.sql")
+
+
+@cache
+def functions_text() -> str:
+    """Returns the statements of the file of functions, as written for the schema `holdfast`."""
+    return _text("postgresql_functions_0001.sql")
+
+
+def _text(name: str) -> str:
     return files("holdfast.backends").joinpath("sql", name).read_text("utf-8")
 
 
@@ -67,20 +85,42 @@ def digest_of(number: int) -> str:
     return sha256(file_text(number).encode()).hexdigest()
 
 
+def functions_digest() -> str:
+    return sha256(functions_text().encode()).hexdigest()
+
+
 def prepare_schema(
-    connection: PostgresqlConnection, schema: str, *, create: bool, where: str
+    connection: PostgresqlConnection, server_url: PostgresqlURL, *, create: bool, writes: bool
 ) -> int:
-    """Returns the schema's format; creates the schema if there is none and `create` allows that."""
+    """Returns the schema's format.
+
+    Creates the schema if there is none and `create` allows that, and upgrades one that is opened
+    for writing.
+    """
+    schema, where = server_url.schema, server_url.shown
     done = _done(connection, schema)
     _check(done, where)
-    if done:
-        return len(done)
-    if not create:
+    if not done and not create:
         raise NotFoundError(
             f'there is no store in "{where}": schema "{schema}" has no tables of ours',
             hint="check the URL, or create the store",
         )
-    return upgrade_schema(connection, schema, where=where)
+    if done and (not writes or _is_of_today(connection, schema, done, where)):
+        return len(done)
+    try:
+        return upgrade_schema(connection, schema, where=where)
+    except InsufficientPrivilege as exc:
+        if not done:
+            raise
+        [(role,)] = connection.ask("SELECT current_user::text")
+        who = "open it for writing once as the role that owns its tables"
+        if server_url.tenant:
+            who = "ask the administrator to run holdfast tenant list"
+        raise UnavailableError(
+            f'"{where}" was made by an earlier holdfast and has to be upgraded, which role '
+            f'"{role}" may not do: {exc.diag.message_primary}; nothing was changed',
+            hint=f"{who}; to read it, open it with read_only=True",
+        ) from exc
 
 
 def upgrade_schema(connection: PostgresqlConnection, schema: str, *, where: str) -> int:
@@ -95,6 +135,10 @@ def upgrade_schema(connection: PostgresqlConnection, schema: str, *, where: str)
         for number in range(len(done) + 1, FORMAT + 1):
             connection.execute(in_schema(file_text(number), schema).encode())
             connection.execute(in_schema(_ADD, schema).encode(), (number, digest_of(number)))
+        if not _has_functions(connection, schema, where):
+            connection.execute(in_schema(functions_text(), schema).encode())
+            added = _ADD_FUNCTIONS.format(digest=functions_digest())
+            connection.execute(in_schema(added, schema).encode())
     return FORMAT
 
 
@@ -111,19 +155,39 @@ def _check(done: dict[int, str], where: str) -> None:
             hint="upgrade holdfast",
         )
     for number, digest in done.items():
-        if digest != digest_of(number):
-            raise CorruptError(
-                f'"{where}" was made by another version of SQL file {number} than the one here',
-                where=where,
-                hint="use the release of holdfast that made it",
-            )
+        _compare(digest, digest_of(number), f"SQL file {number}", where)
+
+
+def _is_of_today(
+    connection: PostgresqlConnection, schema: str, done: Mapping[int, str], where: str
+) -> bool:
+    """Says whether every file was run, that of the functions too."""
+    return len(done) == FORMAT and _has_functions(connection, schema, where)
+
+
+def _has_functions(connection: PostgresqlConnection, schema: str, where: str) -> bool:
+    rows = connection.ask(_FUNCTIONS, (schema,))
+    if not rows or rows[0][0] is None:  # a dump may have left its comment out
+        return False
+    _compare(rows[0][0], functions_digest(), "the SQL file of functions", where)
+    return True
+
+
+def _compare(found: str, expected: str, what: str, where: str) -> None:
+    if found != expected:
+        raise CorruptError(
+            f'"{where}" was made by another version of {what} than the one here',
+            where=where,
+            hint="use the release of holdfast that made it",
+        )
 
 
 class SchemaFormat:
-    """The format of the schema that a handle works in: it may be raised while the handle is open.
+    """The format of the schema that a handle works in.
 
-    Whoever reads by format 1 is not shown meta, and finds that a row which has it fails its
-    checksum. Only then is it worth to ask whether another handle has raised the format.
+    It may be raised while a handle that only reads is open. Whoever reads by format 1 is not shown
+    meta, and finds that a row which has it fails its checksum. Only then is it worth to ask whether
+    another handle has raised the format.
     """
 
     def __init__(self, checkout: PostgresqlCheckout, number: int) -> None:
@@ -144,24 +208,6 @@ class SchemaFormat:
         schema = self._checkout.server_url.schema
         self.number = self._checkout.pool.call(lambda connection: len(_done(connection, schema)))
         return self.number
-
-    def upgrade(self) -> None:
-        """Gives the schema the format of today; a role that may not is told who has to."""
-        server_url = self._checkout.server_url
-        try:
-            self.number = self._checkout.call(
-                lambda connection: upgrade_schema(
-                    connection, server_url.schema, where=server_url.shown
-                )
-            )
-        except UnavailableError as exc:
-            if self.look() == FORMAT:
-                return
-            raise UnavailableError(
-                f'"{server_url.shown}" has format {self.number}, which has no meta, and could not '
-                f"be given format {FORMAT}: {exc.message}; nothing was written",
-                hint="commit one event with meta as the role that owns the schema's tables",
-            ) from exc
 
 
 VERSION_MIN = 130_000
@@ -241,8 +287,7 @@ def open_pool(
                 tenant, locks = enter_tenant(connection, server_url, read_only=read_only)
                 server_url = replace(server_url, application=tenant.id, locks=locks)
                 create = False
-            schema, where = server_url.schema, server_url.shown
-            format = prepare_schema(connection, schema, create=create, where=where)
+            format = prepare_schema(connection, server_url, create=create, writes=not read_only)
             store = _store(connection, server_url, clock, create=create, read_only=read_only)
         finally:
             connection.close()

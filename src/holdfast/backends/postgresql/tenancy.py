@@ -30,7 +30,7 @@ from holdfast.backends.postgresql.connection import (
     parse_url,
     translate,
 )
-from holdfast.backends.postgresql.opening import add_store, upgrade_schema
+from holdfast.backends.postgresql.opening import add_store, prepare_schema
 from holdfast.backends.postgresql.rows import lock_of
 from holdfast.backends.postgresql.tenant_entry import (
     COLUMNS,
@@ -120,6 +120,10 @@ class PostgresqlTenants:
     def list(self) -> list[TenantRecord]:
         if not self._has_tenancy():
             return []
+        try:
+            self._upgrade()
+        except UnavailableError as exc:  # a tenant lists itself
+            _log.debug("the schema of the tenants stays as it is: %s", exc.message)
         return [record_of(row) for row in self._ask(_LIST)]
 
     def create(self, name: str, settings: dict[str, Any]) -> TenantLogin:
@@ -191,8 +195,8 @@ class PostgresqlTenants:
     def _prepare(self) -> None:
         """Makes the schema of tenants, if it is not there; refuses one that others use."""
         connection, where = self._connection(), self._server_url.shown
+        self._upgrade()
         if not self._has_tenancy():
-            upgrade_schema(connection, self._schema, where=where)
             strangers = self._ask("SELECT application FROM holdfast.stores ORDER BY 1 LIMIT 3")
             if strangers:
                 names = ", ".join(f'"{one}"' for (one,) in strangers)
@@ -213,6 +217,13 @@ class PostgresqlTenants:
                     f'the tenants of "{where}" were made by another version of holdfast',
                     hint="upgrade holdfast",
                 )
+
+    def _upgrade(self) -> None:
+        """Makes the tables and functions of today: tenants use them, and may make none."""
+        try:
+            prepare_schema(self._connection(), self._server_url, create=True, writes=True)
+        except (psycopg.Error, DeadlineError) as exc:
+            raise self._translated(exc) from None
 
     def _make_schema(self) -> None:
         members = f"{self._schema[:40]}_{self._clock.random_bytes(4).hex()}"
