@@ -42,14 +42,15 @@ import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from weakref import WeakKeyDictionary
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast import Settings
 from holdfast.backends.protocol import (
     GONE,
     START,
@@ -63,31 +64,21 @@ from holdfast.backends.protocol import (
     marks_at_moment,
 )
 from holdfast.clock import Clock
-from holdfast.core import codec
-from holdfast.core.check import Content, add_up, all_heads, content_of
-from holdfast.core.copy import (
-    Copied,
-    Copier,
-    Progress,
-    batches,
-    check_related,
-    commits_until,
-    parts_of,
-)
+from holdfast.core.check import add_up, all_heads, content_of
 from holdfast.core.erased_ledger import Ledger
-from holdfast.core.event import FORKED, ORIGIN, follows, from_datetime, origin_of, to_datetime
+from holdfast.core.event import ORIGIN, from_datetime, to_datetime
+from holdfast.core.kernel import kernel_of
 from holdfast.core.log import Log
 from holdfast.core.matching import done_again
 from holdfast.core.retention import STREAM as LEDGER
 from holdfast.core.retention import Told, drop, ledger, told_by
-from holdfast.core.salvage import Remains, remnants
 from holdfast.core.store_key import StoreKey
+from holdfast.core.verify import Verification, verified_end
 from holdfast.errors import (
     ConflictError,
     CorruptError,
     ExistsError,
     FormatError,
-    HoldfastError,
     NotFoundError,
     OtherStoreError,
     StoreKeyError,
@@ -95,9 +86,22 @@ from holdfast.errors import (
     UsageError,
     show_value,
 )
-from holdfast.interchange import UNREADABLE, Needed, commits_of
+from holdfast.interchange import UNREADABLE
 from holdfast.names import check_name
-from holdfast.store import Store, open_store
+from holdfast.opening import open_store
+from holdfast.store import Store
+from holdfast.transfer.compare import check_beginning, have_one_past
+from holdfast.transfer.sink import Copied, Progress, Sink
+from holdfast.transfer.source import (
+    DamagedSource,
+    Needed,
+    Source,
+    commits_of,
+    commits_until,
+    count_events,
+    heads_of,
+    only,
+)
 
 __all__ = [
     "Point",
@@ -113,7 +117,6 @@ __all__ = [
 
 FORMAT = 2
 """Format 1 had no digests of lines, and did not know its own store."""
-_READ = 500
 _DRILL = "drill-"
 _ENDS_WITH_DIGEST = re.compile(rb'(.*),"sha256":"([0-9a-f]{64})"\}', re.DOTALL)
 
@@ -229,7 +232,8 @@ def backup(
     """
     label = check_name(label, "label") if label else ""
     place = Path(folder)
-    stores = _store_ids(source)
+    log = kernel_of(source).log
+    stores = log.store_ids
     if not _is_backup(place):
         _begin(place, stores)
     about = _read_about(place)
@@ -248,10 +252,13 @@ def backup(
             _check_copy_id(place, about)
         if about.format < FORMAT:
             about = _renewed(place, about, known)
-        key, clock, has_copy = _key_of(source), source._log.clock, bool(known.found)
-        with open_store(place / "store", create=not has_copy, clock=clock, store_key=key) as target:
-            _check_copy(source._log, target._log, place, known.last)
-            return _Increment(source._log, target._log, place, about, known, progress).run(label)
+        key, has_copy = _key_of(source), bool(known.found)
+        with open_store(
+            place / "store", create=not has_copy, store_key=key, settings=Settings(clock=log.clock)
+        ) as opened:
+            target = kernel_of(opened).log
+            _check_copy(log, target, place, known.last)
+            return _Increment(log, target, place, about, known, progress).run(label)
 
 
 def _renewed(place: Path, about: _About, known: _Points) -> _About:
@@ -272,26 +279,28 @@ def _check_copy_id(place: Path, about: _About) -> str:
     new, and nothing of what the points before stand on.
     """
     path = place / "store" / "holdfast.json"
+    raw = _read(path)
+    if raw is None:
+        raise _wrong_copy(place, f'"{place}" has points, but its store is gone')
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=_Identity).store
-    except (FileNotFoundError, NotADirectoryError):
-        raise CorruptError(
-            f'"{place}" has points, but its store is gone',
-            where=str(place / "store"),
-            hint="put it back, or make the backup in another folder",
-        ) from None
-    except OSError as error:
-        raise UnavailableError(f'"{path}" cannot be read: {error.strerror}') from error
+        found = msgspec.json.decode(raw, type=_Identity).store
     except UNREADABLE as error:
         raise CorruptError(f'"{path}" cannot be read: {error}', where=str(path)) from None
     if about.copy and found != about.copy:
-        raise CorruptError(
+        raise _wrong_copy(
+            place,
             f'the store in "{place}" is not the one that its points were made in: expected '
             f"{about.copy}, found {found}",
-            where=str(place / "store"),
-            hint="put the right one back, or make the backup in another folder",
         )
     return found
+
+
+def _wrong_copy(place: Path, problem: str) -> CorruptError:
+    return CorruptError(
+        problem,
+        where=str(place / "store"),
+        hint="put back the store that belongs to its points, or make the backup in another folder",
+    )
 
 
 def _check_copy(source: Log, target: Log, place: Path, last: Point | None) -> None:
@@ -301,30 +310,24 @@ def _check_copy(source: Log, target: Log, place: Path, last: Point | None) -> No
     point that is proved says so.
     """
     if last is not None:
-        found = _content_at(target, last)
+        is_there = target.position() >= last.position
+        found = add_up(_heads_at(target, last)) if is_there else None
         # A stream whose lifetime is over is not there any more, and no digest tells which it was.
         is_less = found is not None and found.streams < last.streams
         if found is None or not (is_less or found.digest == last.digest):
-            raise CorruptError(
+            raise _wrong_copy(
+                place,
                 f'the store in "{place}" is not what it was at {last.name}: its digest is '
                 f"{found.digest if found else 'of fewer commits'}, expected {last.digest}",
-                where=str(place / "store"),
-                hint="put back the store that belongs to these points, or make the backup in "
-                "another folder",
             )
     if last is None or not last.is_proved:
         _check_past(source, target, place)
 
 
-def _content_at(log: Log, point: Point) -> Content | None:
-    """Returns what a backup's store held at its last point; None if it does not reach there."""
-    return None if log.position() < point.position else add_up(_heads_at(log, point))
-
-
 def _heads_at(log: Log, point: Point) -> Iterator[tuple[str, Head | None]]:
     """Yields the streams of a backup's store with their heads as they were at a point."""
     later: dict[str, int] = {}
-    for commit in commits_until(parts_of(log)[0], Position(point.position), log.position()):
+    for commit in commits_until(log.parts()[0], Position(point.position), log.position()):
         for record in commit:
             later.setdefault(record.stream, record.revision)
     for name, head in all_heads(log):
@@ -338,15 +341,9 @@ def _heads_at(log: Log, point: Point) -> Iterator[tuple[str, Head | None]]:
 
 def _check_past(source: Log, target: Log, place: Path) -> None:
     """Raises OtherStoreError if a backup's store has another past than the source."""
-    for name, ours in all_heads(target):
+    for name in target.streams():
         try:
-            [theirs] = source.heads([name])
-            is_other = (
-                ours is not None
-                and theirs is not None
-                and theirs.revision >= ours.revision
-                and source.link_at(name, ours.revision) not in (None, ours.link)
-            )
+            is_other = not have_one_past(source, target, name)
         except CorruptError:
             continue  # a damaged source is backed up as far as it verifies
         if is_other:
@@ -358,30 +355,17 @@ def _check_past(source: Log, target: Log, place: Path) -> None:
 
 def _key_of(store: Store) -> StoreKey | None:
     """Returns the key of an encrypted store: what is copied from it is not written in clear."""
-    return None if store._encryption is None else store._encryption.key
-
-
-_ids: WeakKeyDictionary[Store, list[str]] = WeakKeyDictionary()
-"""The ids of open stores. Their backends tell them with their sizes, for which each file counts."""
-
-
-def _store_ids(source: Store) -> list[str]:
-    if source not in _ids:
-        facts = [part.inspect.describe() for part in parts_of(source._log)]
-        _ids[source] = [str(one.get("store", "")) for one in facts]
-    return _ids[source]
+    return kernel_of(store).store_key
 
 
 def _is_backup(place: Path) -> bool:
     """Returns whether a backup was begun here; raises ExistsError if something else is."""
     if (place / "backup.json").exists():
         return True
-    try:
-        found = os.listdir(place)
-    except FileNotFoundError:
+    if not os.path.lexists(place):
         return False
-    except OSError as error:
-        raise UnavailableError(f'"{place}" cannot be read: {error.strerror}') from error
+    with _reporting(place, "read"):
+        found = os.listdir(place)
     if any(name not in ("marks", "backup.json.new") for name in found):
         raise ExistsError(
             f'"{place}" is not empty, and is no backup', hint="make the backup elsewhere"
@@ -390,11 +374,9 @@ def _is_backup(place: Path) -> bool:
 
 
 def _begin(place: Path, stores: list[str]) -> None:
-    try:
+    with _reporting(place, "made"):
         (place / "marks").mkdir(mode=0o700, parents=True, exist_ok=True)
         os.chmod(place, 0o700)
-    except OSError as error:
-        raise UnavailableError(f'"{place}" cannot be made: {error.strerror}') from error
     _write_about(place, _About(FORMAT, stores))
 
 
@@ -419,29 +401,34 @@ def _has_digest(line: bytes) -> bool | None:
 
 @contextmanager
 def _alone(place: Path) -> Generator[None]:
-    """Keeps other backups out of the folder. The lock goes with the process that holds it."""
+    """Keeps other backups out of the folder."""
+    with _lock(place / "lock") as (_, is_alone):
+        if not is_alone:
+            raise UnavailableError(
+                f'another backup into "{place}" is under way', hint="wait until it has ended"
+            )
+        yield
+
+
+@contextmanager
+def _lock(path: Path) -> Generator[tuple[int, bool]]:
+    """Yields a file that is locked, and True, unless another process has it.
+
+    The lock goes with the process that holds it.
+    """
     import fcntl  # not there on Windows
 
-    fd = _open_lock(place / "lock")
+    with _reporting(path, "opened", hint="look what is in its place"):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
+        is_alone = True
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UnavailableError(
-                f'another backup into "{place}" is under way', hint="wait until it has ended"
-            ) from None
-        yield
+            is_alone = False
+        yield fd, is_alone
     finally:
         os.close(fd)
-
-
-def _open_lock(path: Path) -> int:
-    try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise UnavailableError(
-            f'"{path}" cannot be opened: {error.strerror}', hint="look what is in its place"
-        ) from error
 
 
 class _Increment:
@@ -462,16 +449,11 @@ class _Increment:
         self._about = about
         self._known = known
         self._last = known.last
-        self._progress = progress
-        self._copier = Copier(source, target, None)
-        self._passed = self._total = 0
-        self._before: dict[str, tuple[int, bytes]] = {}
-        self._ends: dict[str, bytes] = {}
+        self._sink = Sink(target, progress=progress, keeps=True)
         self._damaged: dict[str, str] = {}
-        self._gone: set[tuple[str, int]] = set()
 
     def run(self, label: str) -> Point:
-        parts = parts_of(self._source)
+        parts = self._source.parts()
         moments = [self._moment(part) for part in parts]
         at_us = self._source.clock.now_us()
         afters = self._last.sources if self._last else [START] * len(parts)
@@ -480,7 +462,7 @@ class _Increment:
                 raise _is_older(seen.moment.position, after)
             if self._last is not None and not self._last.is_proved:
                 after = START  # a changed number would leave out commits, for ever
-            self._total += int(seen.newest) - after
+            self._sink.total += int(seen.newest) - after
             self._copy(part, Position(after), seen)
         marks = [mark for seen in moments for mark in seen.marks]
         self._verify()
@@ -494,13 +476,13 @@ class _Increment:
             sources=[int(seen.moment.position) for seen in moments],
             streams=content.streams,
             events=content.events,
-            new_events=self._copier.copied(0, is_behind=False).events,
+            new_events=self._sink.copied().events,
             digest=content.digest,
             marks=len(marks),
             marks_digest=_write_marks(self._place, name, marks),
             marks_exact=all(seen.exact for seen in moments),
             damaged=self._damaged,
-            let_go=sum(self._is_older(*one) for one in self._gone),
+            let_go=self._count_let_go(),
             previous=self._known.last_digest,
         )
         return self._add(point)
@@ -531,83 +513,52 @@ class _Increment:
     # --- events ----------------------------------------------------------------------------------
 
     def _copy(self, part: Backend, after: Position, seen: MarksAtMoment) -> None:
+        """Takes what the backup lacks of a moment. What it has, it keeps: of older points also
+        what the source has let go of since.
+        """
         try:
             if self._last and self._last.damaged:
                 raise CorruptError("it was damaged at the last point")
-            for batch in batches(commits_of(part, after, seen)):
-                self._take(batch)
+            self._sink.take(Source(self._source), commits_of(part, after, seen))
         except CorruptError:
             # All of it is read again, over the damage: what is after that cannot be told else.
-            for batch in batches(self._verified(part, seen)):
-                self._take(batch)
+            left = DamagedSource(
+                self._source, part, link_at=self._sink.link_at, within=seen.moment.has
+            )
+            self._sink.take(left)
+            self._note_damage(left.verification)
 
-    def _take(self, batch: list[list[Record]]) -> None:
-        """Copies what the backup lacks of some commits, and notes what has to be verified."""
-        streams = sorted({record.stream for commit in batch for record in commit})
-        for stream, head in zip(streams, self._target.heads(streams), strict=True):
-            known = (head.revision, head.link) if head else (0, ORIGIN)
-            self._before.setdefault(stream, known)
-        # What the backup has, it keeps: of older points also what the source has let go of since.
-        before = self._before
-        new = [[one for one in commit if one.revision > before[one.stream][0]] for commit in batch]
-        self._copier.copy([commit for commit in new if commit], 0)
-        for commit in batch:
-            self._ends.update((record.stream, record.link) for record in commit)
-        for record in (one for commit in new for one in commit if one.stream == LEDGER):
-            self._gone.update(name for name, _ in told_by(record))
-        self._passed += sum(map(len, batch))
-        if self._progress is not None:
-            self._progress(self._passed, max(self._total, self._passed))
-
-    def _is_older(self, stream: str, revision: int) -> bool:
-        """Returns whether an event is of an older point: the backup has its data."""
-        before = self._before.get(stream)
-        return self._last is not None and (before is None or revision <= before[0])
-
-    def _verified(self, part: Backend, seen: MarksAtMoment) -> Iterator[list[Record]]:
-        """Yields what verifies of the commits of a damaged backend, and notes what does not."""
-        remains = Remains(self._link_of, self._source.blobs.read)
-        for remnant in remnants(self._source, part):
-            if isinstance(remnant, list):
-                held = [record for record in remnant if seen.moment.has(record.position)]
-                if taken := [record for record in held if remains.take(record)]:
-                    yield taken
-            elif not isinstance(remnant, Mark):
-                remains.note(remnant)
-        for finding in remains.findings:
+    def _note_damage(self, found: Verification) -> None:
+        for finding in found.findings:
             if not finding.harmless:
                 for stream in finding.streams or (finding.where,):
                     self._damaged[stream] = finding.problem
-        for cut in remains.cut.values():
+        for cut in found.cut.values():
             self._damaged[cut.stream] = cut.problem
-        for stream in remains.doubtful():
+        for stream in found.doubtful():
             self._damaged.setdefault(stream, "its newest events may be lost")
 
-    def _link_of(self, stream: str, revision: int) -> bytes | None:
-        try:
-            return self._target.link_at(stream, revision)
-        except HoldfastError:
-            return None  # not copied yet: the backup's own verification looks at it
+    def _count_let_go(self) -> int:
+        """Returns how many events of older points, whose data the backup has, have none now."""
+        if self._last is None or LEDGER not in self._sink.began:
+            return 0
+        began = self._sink.began
+        new = self._target.read(LEDGER, after=began[LEDGER][0])
+        gone = {name for record in new for name, _ in told_by(record)}
+        # A stream that nothing was added to is wholly of older points.
+        return sum(stream not in began or revision <= began[stream][0] for stream, revision in gone)
 
     # --- verifying -------------------------------------------------------------------------------
 
     def _verify(self) -> None:
         """Reads back what was written: every link, every blob. Raises CorruptError."""
-        [kept] = parts_of(self._target)
-        for stream, (revision, link) in self._before.items():
-            while records := kept.read(stream, after=revision, limit=_READ):
-                for record in records:
-                    if record.type == FORKED and not revision:
-                        origin, at = origin_of(record)
-                        link = self._target.link_at(origin, at) or ORIGIN
-                    is_next, link = follows(link, record), record.link
-                    if not is_next:
-                        raise self._not_written(f"{stream}@{record.revision}")
-                    for name, size in codec.blobs_in(record.payload):
-                        self._target.blobs.stored(name, size)  # a backup has no keys
-                    revision = record.revision
-            if link != self._ends[stream] and not self._is_excused(stream):
-                raise self._not_written(stream)
+        for stream, known in self._sink.began.items():
+            revision, link = verified_end(self._target, stream, known)
+            [head] = self._target.heads([stream])
+            is_whole = revision == (head.revision if head is not None else 0)
+            is_equal = link == self._sink.taken[stream] or self._is_excused(stream)
+            if not is_whole or not is_equal:
+                raise self._not_written(f"{stream}@{revision + 1}")
 
     def _is_excused(self, stream: str) -> bool:
         """Returns whether a stream may end elsewhere: it is damaged, or its lifetime is over."""
@@ -646,32 +597,28 @@ def points(folder: str | os.PathLike[str]) -> list[Point]:
 
 def _read_about(place: Path) -> _About:
     path = place / "backup.json"
+    raw = _read(path)
+    if raw is None:
+        raise NotFoundError(f'"{place}" is no backup: it has no backup.json')
+    raw = raw.strip()
     try:
-        raw = path.read_bytes().strip()
         about = msgspec.json.decode(raw, type=_About)
-    except FileNotFoundError:
-        raise NotFoundError(f'"{place}" is no backup: it has no backup.json') from None
-    except OSError as error:
-        raise UnavailableError(f'"{path}" cannot be read: {error.strerror}') from error
     except UNREADABLE as error:
-        raise _damaged_about(path, f"cannot be read: {error}") from None
+        raise _damaged(path, f"cannot be read: {error}") from None
     if about.format > FORMAT:
         raise FormatError(
             f'"{place}" is a backup of format {about.format}: this holdfast reads up to {FORMAT}',
             hint="upgrade holdfast",
         )
-    if about.format < FORMAT:
-        is_as_written = msgspec.json.encode(about) == raw
-    else:
-        is_as_written = bool(_has_digest(raw))
-    if not is_as_written:
-        raise _damaged_about(path, "is damaged: it was changed since it was written")
+    is_old = about.format < FORMAT
+    if not (msgspec.json.encode(about) == raw if is_old else _has_digest(raw)):
+        raise _damaged(path, "is damaged: it was changed since it was written")
     return about
 
 
-def _damaged_about(path: Path, problem: str) -> CorruptError:
+def _damaged(path: Path, problem: str, which: str = "") -> CorruptError:
     return CorruptError(
-        f'"{path}" {problem}',
+        f'{which}"{path}" {problem}',
         where=str(path),
         hint=f"the events are in its store: holdfast copy {path.parent / 'store'} NEW",
     )
@@ -683,13 +630,7 @@ def _read_points(place: Path, about: _About) -> _Points:
     In format 1, where lines were appended, half a last line is what a killed writer left.
     """
     path = place / "points.jsonl"
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        raw = b""
-    except OSError as error:
-        raise UnavailableError(f'"{path}" cannot be read: {error.strerror}') from error
-    lines = raw.split(b"\n")
+    lines = (_read(path) or b"").split(b"\n")
     if about.format < FORMAT and _is_half(lines[-1]):
         lines[-1] = b""
     if not lines[-1]:
@@ -697,33 +638,19 @@ def _read_points(place: Path, about: _About) -> _Points:
     found: list[Point] = []
     previous = ""
     for number, line in enumerate(lines, 1):
-        problem = "it does not follow the line before it"
         is_old = about.format < FORMAT or number <= about.unproved
         try:
             point = _read_point(line, is_old=is_old)
+            if point.previous != previous:
+                raise CorruptError("it does not follow the line before it")
         except CorruptError as error:
-            problem = error.message
-        else:
-            if point.previous == previous:
-                problem = ""
-            found.append(point)
-        if problem:
-            raise _damaged_points(place, f"line {number} of", problem)
+            raise _damaged(path, f"is damaged: {error.message}", f"line {number} of ") from None
+        found.append(point)
         previous = sha256(line).hexdigest()
     if len(found) < about.points:
-        raise _damaged_points(
-            place, "the end of", f"it has {len(found)} lines, backup.json tells of {about.points}"
-        )
+        problem = f"it has {len(found)} lines, backup.json tells of {about.points}"
+        raise _damaged(path, f"is damaged: {problem}", "the end of ")
     return _Points(found, b"".join(line + b"\n" for line in lines))
-
-
-def _damaged_points(place: Path, which: str, problem: str) -> CorruptError:
-    path = place / "points.jsonl"
-    return CorruptError(
-        f'{which} "{path}" is damaged: {problem}',
-        where=str(path),
-        hint=f"the events are in its store: holdfast copy {place / 'store'} NEW",
-    )
 
 
 def _read_point(line: bytes, *, is_old: bool) -> Point:
@@ -811,44 +738,40 @@ def restore(
     tried.
     """
     point = find_point(folder, at)
-    place = Path(folder)
+    place, log = Path(folder), kernel_of(target).log
     marks = _read_marks(place, point)
     key = f"restored {point.name} {point.digest}"
-    if target._log.find(LEDGER, key=key):  # one that was killed when all was done
+    if log.find(LEDGER, key=key):  # one that was killed when all was done
         return Restored(point, Copied(0, 0, 0, 0, point.events, 0, False), point.digest)
-    with _open_copy(place, target._log.clock, store_key or _key_of(target)) as kept:
-        log = kept._log
-        if log.position() < point.position:
+    with _open_copy(place, log.clock, store_key or _key_of(target)) as kept:
+        if kept.position() < point.position:
             raise CorruptError(
                 f'the store in "{place}" ends before {point.name}: expected commits up to '
-                f"{point.position}, found {log.position()}",
+                f"{point.position}, found {kept.position()}",
                 where=str(place / "store"),
                 hint=f"holdfast check --store {place / 'store'}",
             )
-        _check_target(log, target, place, point)
-        needed = None if scope is None else Needed(log, [scope])
-        copier = Copier(log, target._log, None, ledger=Ledger(log, target._log))
-        known, gone, passed = ledger(log), dict[tuple[str, int], Told](), 0
-        for batch in batches(commits_until(parts_of(log)[0], START, Position(point.position))):
-            chosen = [[_as_let_go(one, known, point, gone) for one in commit] for commit in batch]
-            if needed is not None:
-                chosen = [[one for one in commit if needed.has(one.stream)] for commit in chosen]
-            copier.copy([commit for commit in chosen if commit], 0)
-            passed += sum(map(len, batch))
-            if progress is not None:
-                progress(passed, max(point.events, passed))
-        among = None
-        if needed is not None:
+        _check_target(kept, log, place, point)
+        sink = Sink(log, ledger=Ledger(kept, log), progress=progress, total=point.events)
+        source = Source(kept, until=Position(point.position))
+        known, gone = ledger(kept), dict[tuple[str, int], Told]()
+        commits, among = source.commits(), None
+        if scope is not None:
+            needed = Needed(kept, [scope])
+            commits = only(commits, needed.has)
             marks, among = needed.marks(marks), needed.has_mark
-            gone = {name: told for name, told in gone.items() if needed.has(name[0])}
+            sink.total = count_events(heads_of(kept, needed.streams(kept)))
+        sink.take(
+            source, ([_as_let_go(one, known, point, gone) for one in commit] for commit in commits)
+        )
         # Marks last: they have no past, and what is cleared of a wrong target is gone.
-        digest = _check_digest(target, point, place, scope, copier.copied(0, is_behind=False))
-        copied = copier.copied(copier.copy_marks(marks, among), is_behind=False)
-    copier.tell_erased(gone, key)
-    return Restored(point, copied, digest)
+        digest = _check_digest(log, point, place, scope, sink.copied())
+        sink.set_marks(marks, among)
+    sink.tell_erased(gone, key)
+    return Restored(point, sink.copied(), digest)
 
 
-def _check_target(log: Log, target: Store, place: Path, point: Point) -> None:
+def _check_target(kept: Log, target: Log, place: Path, point: Point) -> None:
     """Raises unless a store may become what the backup held at a point; nothing is written before.
 
     The store that goes on may hold nothing but what the backup has too. It has marks, though, that
@@ -857,16 +780,16 @@ def _check_target(log: Log, target: Store, place: Path, point: Point) -> None:
     """
     about = _read_about(place)
     own = {*about.stores, _check_copy_id(place, about)}
-    if own.intersection(_store_ids(target)):
+    if own.intersection(target.store_ids):
         raise UsageError(
             "a backup cannot be restored into the store that it was made of, nor into its own: "
             "what was set there since would be lost",
             hint="restore it into a new store, and use that; holdfast export and import bring "
             "single scopes over",
         )
-    check_related(log, target._log)
-    there = dict(_heads_at(log, point))
-    for name, theirs in all_heads(target._log):
+    check_beginning(kept, target)
+    there = dict(_heads_at(kept, point))
+    for name, theirs in all_heads(target):
         ours = there.get(name)
         if theirs is not None and (ours is None or theirs.revision > ours.revision):
             raise ConflictError(
@@ -888,7 +811,7 @@ def check_readable(
     """Raises unless a backup can be read and has the scope: asked before a store is made for it."""
     with _open_copy(Path(folder), None, store_key) as kept:
         if scope is not None:
-            Needed(kept._log, [scope])
+            Needed(kept, [scope])
 
 
 def _as_let_go(
@@ -915,11 +838,9 @@ def _as_let_go(
     return replace(record, payload=GONE if is_gone else payload)
 
 
-def _check_digest(
-    target: Store, point: Point, place: Path, scope: str | None, copied: Copied
-) -> str:
+def _check_digest(target: Log, point: Point, place: Path, scope: str | None, copied: Copied) -> str:
     """Returns the digest of what was restored; raises CorruptError if it is not the point's."""
-    digest = content_of(target._log).digest
+    digest = content_of(target).digest
     if scope is None and not copied.ended and digest != point.digest:
         raise CorruptError(
             f"the store that was restored is not what it was at {point.name}: its digest is "
@@ -942,8 +863,8 @@ def prune(
     points(place)
     _check_copy_id(place, _read_about(place))
     with _alone(place), open_store(place / "store", create=False, store_key=store_key) as kept:
-        kept._retainer.forget_copies()
-        events, size, blobs, left = drop(kept._log)
+        kernel_of(kept).forget_copies()
+        events, size, blobs, left = drop(kernel_of(kept).log)
     with _drilling(place) as is_alone:
         if not is_alone:
             remedy = "a drill is under way, and has a copy: prune again when it has ended"
@@ -985,10 +906,8 @@ def drill(
 def _scratch(place: Path) -> Generator[Path]:
     """Yields a folder for the store of a drill, which is removed at the end."""
     with _drilling(place):
-        try:
+        with _reporting(place, "written"):
             scratch = Path(tempfile.mkdtemp(prefix=_DRILL, dir=place))
-        except OSError as error:
-            raise UnavailableError(f'"{place}" cannot be written: {error.strerror}') from error
         try:
             yield scratch
         finally:
@@ -1000,44 +919,30 @@ def _drilling(place: Path) -> Generator[bool]:
     """Says whether no other drill is under way; then what killed ones left is removed first."""
     import fcntl  # not there on Windows
 
-    fd = _open_lock(place / "drills")
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_alone = True
-            for left in place.glob(f"{_DRILL}*"):
-                shutil.rmtree(left, ignore_errors=True)
-        except BlockingIOError:
-            is_alone = False
+    with _lock(place / "drills") as (fd, is_alone):
+        for left in place.glob(f"{_DRILL}*") if is_alone else ():
+            shutil.rmtree(left, ignore_errors=True)
         fcntl.flock(fd, fcntl.LOCK_SH)
         yield is_alone
-    finally:
-        os.close(fd)
 
 
 @contextmanager
 def _open_copy(
     place: Path, clock: Clock | None, key: str | bytes | StoreKey | None
-) -> Generator[Store]:
-    """Opens the store of a backup. The target of a restore may be encrypted and the backup not."""
+) -> Generator[Log]:
+    """Opens the log of a backup. The target of a restore may be encrypted and the backup not."""
     name = place / "store"
     _check_copy_id(place, _read_about(place))
+    opened = partial(open_store, name, create=False, read_only=True, settings=Settings(clock=clock))
     try:
-        store = open_store(name, create=False, read_only=True, clock=clock, store_key=key)
-    except StoreKeyError:
-        if key is None or not _is_plain(name):
-            raise
-        store = open_store(name, create=False, read_only=True, clock=clock)
+        store = opened(store_key=key)
+    except StoreKeyError as error:
+        try:
+            store = opened()
+        except StoreKeyError:
+            raise error from None
     with store:
-        yield store
-
-
-def _is_plain(place: Path) -> bool:
-    try:
-        with open_store(place, create=False, read_only=True):
-            return True
-    except StoreKeyError:
-        return False
+        yield kernel_of(store).log
 
 
 # --- files ---------------------------------------------------------------------------------------
@@ -1051,12 +956,7 @@ def _write_marks(place: Path, name: str, marks: list[Mark]) -> str:
 
 def _read_marks(place: Path, point: Point) -> list[Mark]:
     path = place / "marks" / f"{point.name}.jsonl"
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        raw = None
-    except OSError as error:
-        raise UnavailableError(f'"{path}" cannot be read: {error.strerror}') from error
+    raw = _read(path)
     if raw is None or sha256(raw).hexdigest() != point.marks_digest:
         found = "it is gone" if raw is None else "it was changed"
         raise CorruptError(f'the marks of {point.name}, "{path}": {found}', where=str(path))
@@ -1066,15 +966,31 @@ def _read_marks(place: Path, point: Point) -> list[Mark]:
 def _write(path: Path, raw: bytes) -> None:
     """Writes a file whole: it is there with all of its bytes, or not at all."""
     beside = path.with_name(path.name + ".new")
-    try:
+    with _reporting(path, "written"):
         with open(beside, "wb") as file:
             file.write(raw)
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
         _sync_folder(path.parent)
+
+
+def _read(path: Path) -> bytes | None:
+    """Returns what a file holds; None if it is not there."""
+    with _reporting(path, "read"):
+        try:
+            return path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+
+@contextmanager
+def _reporting(path: Path, done: str, *, hint: str | None = None) -> Generator[None]:
+    """Has what the system says of a file or a folder raised as an UnavailableError."""
+    try:
+        yield
     except OSError as error:
-        raise UnavailableError(f'"{path}" cannot be written: {error.strerror}') from error
+        raise UnavailableError(f'"{path}" cannot be {done}: {error.strerror}', hint=hint) from error
 
 
 def _sync_folder(path: Path) -> None:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast.core.copy import Copied, Progress, copy_log
 from holdfast.core.event import Event
-from holdfast.core.salvage import CutStream, Salvaged, salvage_log
+from holdfast.core.kernel import kernel_of
+from holdfast.core.verify import CutStream
 from holdfast.store import Store
+from holdfast.transfer.copy import copy_log
+from holdfast.transfer.salvage import Salvaged, salvage_log
+from holdfast.transfer.sink import Copied, Progress
 
 __all__ = ["Copied", "CutStream", "Progress", "Salvaged", "copy", "salvage"]
 
@@ -21,7 +24,7 @@ def copy(source: Store, target: Store, *, progress: Progress | None = None) -> C
     It can be stopped at any point and run again. `progress` is called with the number of events
     passed so far, and how many there are.
     """
-    return copy_log(source._log, target._log, progress=progress)
+    return copy_log(kernel_of(source).log, kernel_of(target).log, progress=progress)
 
 
 def salvage(
@@ -37,7 +40,7 @@ def salvage(
     what a salvage that was stopped took over. `rest` is called with each event that can be read and
     cannot be taken over, because an event before it in its stream is lost.
     """
-    log, other = source._log, target._log
+    log, other = kernel_of(source).log, kernel_of(target).log
     if rest is None:
         return salvage_log(log, other, progress=progress)
     return salvage_log(log, other, progress=progress, rest=lambda record: rest(log.event(record)))

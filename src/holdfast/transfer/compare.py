@@ -1,0 +1,89 @@
+"""Compares a target with its source: before anything is written to it, and when all was.
+
+Links are chained: one equal link says that everything before it is equal, in two stores whatever
+their backends are. So a look at each head and at one event is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast.backends.protocol import Head, Position
+from holdfast.core.log import Log
+from holdfast.core.retention import STREAM
+from holdfast.errors import ConflictError
+from holdfast.transfer.sink import differs
+
+_HINT_ERASED = (
+    "the target tells of data that was erased or let go of since the source was made: go on from "
+    "the newer store, or copy the source into an empty one, which leaves out what was erased again"
+)
+
+
+def check_beginning(source: Log, target: Log) -> None:
+    """Raises ConflictError unless every stream of the target is a beginning of the source's."""
+    for name, theirs, ours in _pairs(target, source):
+        if ours is None:
+            raise ConflictError(
+                f'the target has a stream "{name}" that the source has not',
+                stream=name,
+                expected=0,
+                actual=theirs.revision,
+                hint=_HINT_ERASED if name == STREAM else "copy into an empty store",
+            )
+        if not _is_beginning(source, name, theirs, ours):
+            raise differs(name, ours.revision, theirs.revision)
+
+
+def check_equal(source: Log, target: Log, began: Position) -> bool:
+    """Raises ConflictError unless the target has what the source had when the copy began.
+
+    Returns whether the source has more. That is so of one that is written to meanwhile, and of a
+    server where a stranger's open transaction holds back what is final: such an event is in its
+    stream, but no follower has seen it.
+    """
+    is_behind = False
+    for name, ours, theirs in _pairs(source, target):
+        if theirs is not None and (ours.revision, ours.link) == (theirs.revision, theirs.link):
+            continue
+        is_ended = source.expiry.is_due(name, ours)
+        is_later = not ours.position <= began
+        if not (is_ended or is_later) or not (
+            theirs is None or _is_beginning(source, name, theirs, ours)
+        ):
+            raise differs(name, ours.revision, theirs.revision if theirs else 0)
+        is_behind = is_behind or is_later
+    return is_behind
+
+
+def have_one_past(one: Log, other: Log, stream: str) -> bool:
+    """Returns whether a stream of one store goes on from where it ends in the other.
+
+    Either may be ahead. One that is not there, or is not there any more, is no contradiction.
+    """
+    [first], [second] = one.heads([stream]), other.heads([stream])
+    if first is None or second is None:
+        return True
+    revision = min(first.revision, second.revision)
+    links = {one.link_at(stream, revision), other.link_at(stream, revision)}
+    return None in links or len(links) == 1
+
+
+def _is_beginning(source: Log, name: str, theirs: Head, ours: Head) -> bool:
+    """Returns whether the source's stream goes on from where the target's ends."""
+    if theirs.revision >= ours.revision:
+        return (theirs.revision, theirs.link) == (ours.revision, ours.link)
+    if source.expiry.is_due(name, ours):
+        return True  # what it held is gone, and cannot be compared
+    there = source.backend.read(name, after=theirs.revision - 1, until=theirs.revision)
+    return bool(there) and there[0].link == theirs.link
+
+
+def _pairs(first: Log, second: Log) -> Iterator[tuple[str, Head, Head | None]]:
+    """Yields every stream of the first with its head, and its head in the second."""
+    after = ""
+    while names := first.stream_page(after=after):
+        for name, one, other in zip(names, first.heads(names), second.heads(names), strict=True):
+            if one is not None:
+                yield name, one, other
+        after = names[-1]

@@ -1,0 +1,72 @@
+"""Takes scopes into a store that may hold others, and may have gone on with these.
+
+What the target has already is left as it is. A scope that went on differently there is refused
+before anything is written, and so is one with a secret that the target keeps out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from holdfast.backends.protocol import Mark
+from holdfast.core import codec
+from holdfast.core.erased_ledger import Ledger
+from holdfast.core.log import Log
+from holdfast.errors import ConflictError
+from holdfast.transfer.compare import have_one_past
+from holdfast.transfer.sink import Copied, Progress, Sink
+from holdfast.transfer.source import Source, count_events, heads_of
+
+
+def take_scopes(
+    source: Source,
+    target: Log,
+    marks: Iterable[Mark],
+    streams: Sequence[str],
+    progress: Progress | None = None,
+) -> Copied:
+    """Takes what the target lacks of a source with these streams and marks."""
+    log = source.log
+    _check_target(log, target, streams)
+    _check_secrets(source, target)
+    total = count_events(heads_of(log, streams))
+    sink = Sink(target, ledger=Ledger(log, target), progress=progress, total=total)
+    sink.take(source)
+    # A scope that went on in the target has marks of its own by now.
+    heads = zip(streams, log.heads(streams), target.heads(streams), strict=True)
+    same = {name for name, ours, theirs in heads if ours and theirs and ours.link == theirs.link}
+    sink.add_marks([mark for mark in marks if not mark.group or mark.group in same])
+    sink.tell_erased()
+    return sink.copied()
+
+
+def _check_target(log: Log, target: Log, streams: Iterable[str]) -> None:
+    """Raises ConflictError unless each stream of one is a beginning of the other's, or equal."""
+    for name in streams:
+        if not have_one_past(log, target, name):
+            [ours], [theirs] = log.heads([name]), target.heads([name])
+            raise ConflictError(
+                f'"{name}" is there already, and went on differently; nothing was written',
+                stream=name,
+                expected=ours.revision if ours else 0,
+                actual=theirs.revision if theirs else 0,
+                hint="import into another store, or fork the scope that is there",
+            )
+
+
+def _check_secrets(source: Source, target: Log) -> None:
+    """Raises SecretError if a source has secrets in scopes where the target redacts or refuses.
+
+    What is sealed was looked through when it was written, and cannot be now.
+    """
+    redactor, blobs = target.redactor, source.log.blobs
+    if redactor is None:
+        return
+    for commit in source.commits():
+        for record in commit:
+            if record.subject is not None or redactor.mode_of(record.stream) == "off":
+                continue
+            redactor.check_foreign(record.payload, record.stream)
+            for name, size in codec.blobs_in(record.payload):
+                if blobs.subject(name) is None:
+                    redactor.check_foreign(blobs.read(name, size), record.stream)

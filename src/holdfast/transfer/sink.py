@@ -1,0 +1,393 @@
+"""Where commits are written to: a log, which takes what it lacks of them, a batch at a time.
+
+A transfer can be killed at any point and run again. A blob is written before the event that names
+it, and a commit whole, so what the target holds at any time is a beginning of every stream that it
+takes. What is appended follows, by its link, the very event that the target has. The mark of a
+scope that ends by itself comes with its first event. Other marks come last: they have no past, and
+what is cleared of a wrong target is gone.
+
+What is taken: every event as it is, with its key, checkpoint name and time; the blobs that events
+name; the marks. Forks stay references. What is not: leases and claims, which belong to the workers
+of the source and end with them; snapshots, which the target makes anew; positions; and a stream
+whose lifetime is over, of which a name and a head may be left: it has nothing to take.
+
+A mixed store is written to part by part: a commit over two of them becomes one in each. Memory is
+bounded by a batch, not by the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import cast
+
+from msgspec import Struct
+
+from holdfast.backends.protocol import (
+    GONE,
+    Append,
+    Backend,
+    Cleared,
+    Commit,
+    Head,
+    KeepsEnded,
+    Mark,
+    Record,
+    Refusal,
+    Rewrites,
+    Shortens,
+    has_meta,
+    is_shortened,
+    keeps_meta,
+)
+from holdfast.core import codec
+from holdfast.core.commit import meta_not_kept
+from holdfast.core.erased_ledger import Ledger
+from holdfast.core.event import ORIGIN, follows
+from holdfast.core.expiry import EXPIRING, HOLDS
+from holdfast.core.holds import keep_held
+from holdfast.core.log import NO_LIMIT, Log
+from holdfast.core.retention import Told, ledger, tell_again
+from holdfast.errors import ConflictError, UsageError
+from holdfast.transfer.source import OVER, Source
+
+COMMITS_PER_BATCH = 200
+BYTES_PER_BATCH = 4 << 20
+MARKS_PER_COMMIT = 500
+BLOBS_STAY_US = 60_000_000
+_BLOBS_KNOWN_MAX = 100_000
+
+Progress = Callable[[int, int], None]
+"""Called with the number of events passed so far, and how many there are."""
+
+_End = tuple[int, bytes]
+"""The revision and the link of a stream's newest event."""
+
+
+class Copied(Struct, frozen=True):
+    """What a copy did."""
+
+    commits: int
+    events: int
+    blobs: int
+    marks: int  # set or cleared
+    skipped: int  # events that the target had already
+    ended: int  # events of scopes whose lifetime is over: they are not copied
+    is_behind: bool  # the source was written to meanwhile: run it again
+
+
+class Sink:
+    """One run into one target."""
+
+    def __init__(
+        self,
+        target: Log,
+        *,
+        ledger: Ledger | None = None,
+        progress: Progress | None = None,
+        total: int = 0,
+        keeps: bool = False,
+    ) -> None:
+        """What `ledger` knows to be erased is taken without its data, if there is one.
+
+        With `keeps` the target keeps what it has, also what the source has let go of since. Then
+        `began` says where its streams ended before, and `taken` by which links they end now.
+        """
+        self._target = target
+        self._ledger = ledger
+        self._progress = progress
+        self.total = total
+        """How many events there are, for whoever is told of progress."""
+        self._keeps = keeps
+        self.began: dict[str, _End] = {}
+        self.taken: dict[str, bytes] = {}
+        self._erased: dict[tuple[str, int], Told] = {}
+        self._parts = target.parts()
+        self._source = Source(target)
+        self._batch: list[list[Record]] = []
+        self._bytes = 0
+        self._known: set[tuple[int, str]] = set()
+        self._commits = self._events = self._blobs = self._marks = self._skipped = self._ended = 0
+
+    def copied(self, *, is_behind: bool = False) -> Copied:
+        """Returns what was done so far."""
+        return Copied(
+            self._commits, self._events, self._blobs, self._marks, self._skipped, self._ended,
+            is_behind,
+        )  # fmt: skip
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def take(self, source: Source, commits: Iterable[list[Record]] | None = None) -> None:
+        """Takes what the target lacks of a source's commits, or of some of them."""
+        self._source, self._batch, self._bytes = source, [], 0
+        for commit in source.commits() if commits is None else commits:
+            self._batch.append(commit)
+            self._bytes += sum(len(record.payload) for record in commit)
+            if len(self._batch) >= COMMITS_PER_BATCH or self._bytes >= BYTES_PER_BATCH:
+                self._flush()
+        self._flush()
+
+    def link_at(self, stream: str, revision: int) -> bytes | None:
+        """Returns the link of an event that was taken before."""
+        self._flush()
+        return self._target.link_at(stream, revision)
+
+    def _flush(self) -> None:
+        batch, self._batch, self._bytes = self._batch, [], 0
+        if not batch:
+            return
+        if self._ledger is not None:
+            batch = [[self._without_erased(self._ledger, one) for one in many] for many in batch]
+        self._write(batch)
+        if self._progress is not None:
+            passed = self._events + self._skipped + self._ended
+            self._progress(passed, max(self.total, passed))
+
+    def _write(self, batch: list[list[Record]]) -> None:
+        streams = sorted({record.stream for commit in batch for record in commit})
+        heads = dict(zip(streams, self._target.heads(streams), strict=True))
+        known = {name: _end_of(head) for name, head in heads.items()}
+        ends = {name: _end_in(heads[name], end) for name, end in self._source.ends(streams).items()}
+        there = [one for commit in batch for one in commit if one.revision <= known[one.stream][0]]
+        if self._keeps:
+            for name in streams:
+                self.began.setdefault(name, known[name])
+            self.taken.update((one.stream, one.link) for commit in batch for one in commit)
+            batch = [[one for one in many if one.revision > known[one.stream][0]] for many in batch]
+            self._skipped += len(there)
+        for place, part in enumerate(self._parts):
+            mine = [self._of_part(place, records) for records in batch]
+            self._write_part(place, part, mine, known, ends)
+            if not self._keeps:
+                self._let_go(part, self._of_part(place, there))
+
+    def _of_part(self, place: int, records: list[Record]) -> list[Record]:
+        return [one for one in records if self._target.routes.place_of(one.stream) == place]
+
+    def _write_part(
+        self,
+        place: int,
+        part: Backend,
+        batch: list[list[Record]],
+        known: dict[str, _End],
+        ends: dict[str, int],
+    ) -> None:
+        """Writes the commits that one backend of the target lacks, and counts."""
+        wanted: list[Commit] = []
+        for records in batch:
+            commit = _missing(records, known, ends)
+            sent = 0
+            if commit is not None:
+                wanted.append(commit)
+                sent = sum(len(append.records) for append in commit.appends)
+            ended = sum(ends[record.stream] == OVER for record in records)
+            self._events += sent
+            self._ended += ended
+            self._skipped += len(records) - sent - ended
+        for commit in wanted:
+            self._write_blobs(commit, place)
+        self._commits += len(wanted)
+        _send(part, wanted)
+
+    def _let_go(self, part: Backend, there: list[Record]) -> None:
+        """Lets go in the target of what was let go of in the source since it was taken.
+
+        An equal link says that two events were equal when they were written, and not that both
+        still have their data. Of one that was cut, the same parts go.
+        """
+        less: dict[str, dict[int, bytes]] = {}
+        for record in there:
+            if record.payload == GONE or is_shortened(record.payload):
+                less.setdefault(record.stream, {})[record.revision] = record.payload
+        gone: dict[str, list[int]] = {}
+        shorter: dict[str, dict[int, bytes]] = {}
+        for stream, left in less.items():
+            for record in part.read(stream, after=min(left) - 1, until=max(left)):
+                payload = left.get(record.revision, record.payload)
+                if record.payload in (payload, GONE):
+                    continue
+                if payload == GONE:
+                    gone.setdefault(stream, []).append(record.revision)
+                else:
+                    shorter.setdefault(stream, {})[record.revision] = payload
+        if gone and not isinstance(part, Rewrites):
+            raise _cannot_let_go("let go of it")
+        if shorter and not isinstance(part, Shortens):
+            raise _cannot_let_go("take it out")
+        if gone:
+            cast("Rewrites", part).rewrite(gone)
+        if shorter:
+            cast("Shortens", part).shorten(shorter)
+        for stream, revisions in [*gone.items(), *shorter.items()]:
+            self._target.snapshots.forget(stream, max(revisions))
+
+    def _write_blobs(self, commit: Commit, place: int) -> None:
+        """Writes the blobs that a commit names, each verified against its digest."""
+        objects = self._parts[place].objects
+        for append in commit.appends:
+            # One that ends with its stream may be there for less long than this one needs. What
+            # belongs to one whose end slides stays until `retain`.
+            ends = append.expires_us and append.expires_us + BLOBS_STAY_US
+            named = [one for record in append.records for one in codec.blobs_in(record.payload)]
+            if ends and named and self._source.slides(append.stream):
+                ends = 0
+            for name, size in named:
+                if (place, name) in self._known:
+                    continue
+                if ends or name not in objects.names("blob", prefix=name):
+                    data = self._source.log.blobs.stored(name, size)
+                    objects.put("blob", name, data, expires_us=ends)
+                    self._blobs += 1
+                if ends:
+                    continue
+                if len(self._known) >= _BLOBS_KNOWN_MAX:
+                    self._known.clear()
+                self._known.add((place, name))
+
+    # --- what was erased -------------------------------------------------------------------------
+
+    def _without_erased(self, ledger: Ledger, record: Record) -> Record:
+        found = ledger.applied(record)
+        if found is None:
+            return record
+        without, digest, steps = found
+        is_gone = without.payload == GONE
+        name = record.stream, record.revision
+        self._erased[name] = Told(digest, "erased", record.position, steps, is_gone)
+        return without
+
+    def tell_erased(
+        self, told: Mapping[tuple[str, int], Told] | None = None, key: str | None = None
+    ) -> None:
+        """Tells in the target what was erased of what it has, unless it says so already.
+
+        `told` has what is known of these events besides: what was let go of in another way.
+        """
+        gone = {name: one.after((told or {}).get(name)) for name, one in self._erased.items()}
+        gone = {**(told or {}), **gone}
+        known = ledger(self._target) if gone else {}
+        if untold := {name: one for name, one in gone.items() if name not in known}:
+            tell_again(self._target, untold, key)
+
+    # --- marks -----------------------------------------------------------------------------------
+
+    def set_marks(self, marks: Iterable[Mark], among: Callable[[Mark], bool] | None = None) -> None:
+        """Makes the target's marks those of the source.
+
+        Nobody but a transfer has written to the target, so a mark that only it has was cleared in
+        the source since the last run. Where only some scopes are taken, `among` says which marks
+        are about them: the others are left as they are.
+        """
+        wanted = {(mark.index, mark.key): mark for mark in marks}
+        held = [mark.key for mark in wanted.values() if mark.index == HOLDS]
+        for place, part in enumerate(self._parts):
+            every = part.marks.list(limit=NO_LIMIT)
+            there = {(one.index, one.key): one for one in every if among is None or among(one)}
+            held += [
+                mark.key
+                for mark in every
+                if mark.index == HOLDS and (mark.index, mark.key) not in there
+            ]
+            changes: list[Mark | Cleared] = [
+                mark
+                for name, mark in wanted.items()
+                if there.get(name) != mark and self._target.routes.place_of_mark(mark) == place
+            ]
+            changes += [Cleared(*name) for name in there if name not in wanted]
+            self._commit_marks(part, changes)
+        if held or any(isinstance(part, KeepsEnded) for part in self._parts):
+            keep_held(self._target, held)
+
+    def add_marks(self, marks: Sequence[Mark]) -> None:
+        """Sets the marks that the target has not; those that it has are its own."""
+        for place, part in enumerate(self._parts):
+            there = {(mark.index, mark.key) for mark in part.marks.list(limit=NO_LIMIT)}
+            missing: list[Mark | Cleared] = [
+                mark
+                for mark in marks
+                if (mark.index, mark.key) not in there
+                and self._target.routes.place_of_mark(mark) == place
+            ]
+            self._commit_marks(part, missing)
+
+    def _commit_marks(self, part: Backend, changes: list[Mark | Cleared]) -> None:
+        for start in range(0, len(changes), MARKS_PER_COMMIT):
+            chunk = tuple(changes[start : start + MARKS_PER_COMMIT])
+            part.commit([Commit(self._target.clock.now_us(), self._target.actor, marks=chunk)])
+        self._marks += len(changes)
+
+
+def _end_of(head: Head | None) -> _End:
+    return (0, ORIGIN) if head is None else (head.revision, head.link)
+
+
+def _end_in(head: Head | None, end: int) -> int:
+    """Returns when a stream ends in the target.
+
+    One that is kept past its end by a hold is written without one, which no backend refuses. But
+    what a target has begun with the end, and lets go of by itself, it has let go of.
+    """
+    return OVER if not end and head is not None and head.expires_us else end
+
+
+def _missing(records: list[Record], known: dict[str, _End], ends: dict[str, int]) -> Commit | None:
+    """Returns the part of a commit that the target lacks, None if it has all of it.
+
+    What is appended must follow, by its link, the very event that the target has, and says so: an
+    event that somebody else wrote there meanwhile would else become part of this history.
+    """
+    appends: list[Append] = []
+    marks: list[Mark] = []
+    streams: dict[str, list[Record]] = {}
+    for record in records:
+        streams.setdefault(record.stream, []).append(record)
+    for stream, mine in streams.items():
+        first, last = mine[0], mine[-1]
+        revision, link = known[stream]
+        if revision >= last.revision or ends[stream] == OVER:
+            continue
+        fork = revision == 0 and first.revision > 1
+        if not fork and (revision != first.revision - 1 or (revision and not follows(link, first))):
+            raise differs(stream, first.revision - 1, revision)
+        previous = link if revision else None
+        appends.append(
+            Append(stream, first.revision - 1, tuple(mine), fork, previous, ends[stream])
+        )
+        if ends[stream] and first.revision == 1:
+            # With its beginning, as where it was written first: a run that is killed before it
+            # comes to the marks must not leave a scope that is not known to end.
+            marks.append(Mark(EXPIRING, stream, ends[stream]))
+        known[stream] = last.revision, last.link
+    if not appends:
+        return None
+    first = records[0]
+    return Commit(first.time, first.actor, tuple(appends), marks=tuple(marks), is_copy=True)
+
+
+def _send(part: Backend, wanted: list[Commit]) -> None:
+    if not keeps_meta(part):
+        for commit in wanted:
+            if has_meta(commit):
+                raise meta_not_kept(commit.appends[0].stream)
+    for commit, answer in zip(wanted, part.commit(wanted) if wanted else [], strict=True):
+        if isinstance(answer, Refusal) and answer.reason != "expired":  # meanwhile
+            actual = answer.head.revision if answer.head else 0
+            raise differs(answer.stream, commit.appends[0].expected, actual)
+
+
+def _cannot_let_go(how: str) -> UsageError:
+    return UsageError(
+        f"the target has data that the source has let go of, and cannot {how}",
+        hint="copy into an empty store",
+    )
+
+
+def differs(stream: str, expected: int, actual: int) -> ConflictError:
+    """Returns the error that a target has other events than the source."""
+    return ConflictError(
+        f'the target has other events in "{stream}" than the source at revision {expected}',
+        stream=stream,
+        expected=expected,
+        actual=actual,
+        hint="take an empty store as the target",
+    )
