@@ -14,6 +14,7 @@ from typing import Any
 
 import holdfast
 from bench.harness import Loop, Report, Size, closing, interleave, latency_row, made, ratio
+from holdfast import Settings
 from holdfast.context.message_selection import FOUND_MAX, words_of
 from holdfast.testing import FakeClock
 
@@ -91,7 +92,9 @@ def _fill_messages(path: Path, count: int) -> None:
 
 
 def _fill_store(path: Path, count: int) -> None:
-    with holdfast.open(path / "store", clock=FakeClock(), durability="none") as hf:
+    with holdfast.open(
+        path / "store", durability="none", settings=Settings(clock=FakeClock())
+    ) as hf:
         _record(hf, hf.team("t1"))
         said = [{"role": "user", "content": "a message"} for _ in range(1_000)]
         for number in range(max(count // 1_000, 1)):

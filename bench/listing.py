@@ -28,6 +28,7 @@ from bench.harness import (
     show,
 )
 from holdfast import Store
+from holdfast.backends.protocol import START
 
 NAMESPACES = 1_000
 EACH = 10
@@ -59,7 +60,7 @@ def lists(size: Size) -> Report:
 
 def _finds(store: Store, prefix: str) -> Callable[[], object]:
     def find() -> None:
-        states = store.states(store.scopes("conversation", prefix=prefix))
+        states = store.view().states(store.scopes("conversation", prefix=prefix))
         assert len(states) == EACH, states
 
     return find
@@ -128,10 +129,10 @@ def _bare(path: Path, url: str) -> Any:
     database.execute("CREATE TABLE scopes (name TEXT PRIMARY KEY, state BLOB) WITHOUT ROWID")
     database.execute("CREATE TABLE events (ordinal INTEGER PRIMARY KEY, payload BLOB)")
     with holdfast.open(url) as store, database:
-        for name, state in store.states(store.scopes(limit=None)).items():
+        for name, state in store.view().states(store.scopes(limit=None)).items():
             text = msgspec.json.encode(state.to_dict())
             database.execute("INSERT INTO scopes VALUES (?, ?)", (name, text))
-        for ordinal, event in enumerate(store.follow_events()):
+        for ordinal, event in enumerate(store.follow(as_events=True, after=START, timeout_s=0)):
             database.execute("INSERT INTO events VALUES (?, ?)", (ordinal, event.record.payload))
     return database
 

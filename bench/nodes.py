@@ -18,7 +18,7 @@ from typing import Any
 
 import holdfast
 from holdfast.core import codec
-from holdfast.nodes import process_node
+from holdfast.nodes import Node, process_node
 
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = ROOT / ".venvs/peers/bin/python"
@@ -117,7 +117,7 @@ def measure_hits(folder: str) -> None:
 
 
 def graph_of(count: int) -> holdfast.Graph:
-    def make(number: int) -> holdfast.Node:
+    def make(number: int) -> Node:
         @holdfast.node(name=f"n{number}", keep=1)
         def one(ctx):
             return len(ctx.read("team/t", f"k{number}"))
@@ -135,9 +135,9 @@ def measure_many(folder: str, count: int) -> None:
         names = [*texts]
         for start in range(0, count, 100):
             store.team("t").update({name: texts[name] for name in names[start : start + 100]})
-        store.process(graph, SCOPE)
-        store.process(graph, SCOPE)
-        warm = median(timed(lambda: store.process(graph, SCOPE)) for _ in range(5))
+        store.nodes.process(graph, SCOPE)
+        store.nodes.process(graph, SCOPE)
+        warm = median(timed(lambda: store.nodes.process(graph, SCOPE)) for _ in range(5))
         digest = median(
             timed(lambda: [sha256(codec.encode_sorted(text)).digest() for text in texts.values()])
             for _ in range(5)
@@ -147,7 +147,7 @@ def measure_many(folder: str, count: int) -> None:
         with holdfast.open(url) as store:
             records.append(timed(lambda: store._log.records(f"node/many/{SCOPE}")))
         with holdfast.open(url) as store:
-            cold.append(timed(lambda: store.process(graph, SCOPE)))
+            cold.append(timed(lambda: store.nodes.process(graph, SCOPE)))
     print(f"{count} nodes, warm: {warm * 1e3:.1f} ms, digesting {digest * 1e3:.1f} ms: ", end="")
     print(f"{warm / digest:.2f} (bar: 0.5)")
     print(f"cold: {median(cold) * 1e3:.0f} ms, reading {median(records) * 1e3:.0f} ms: ", end="")
@@ -162,7 +162,7 @@ def measure_leaf(folder: str) -> None:
         sleep(WORK_S)
         return ctx.read("team/t", "leaf", 0)
 
-    def link(number: int, before: str) -> holdfast.Node:
+    def link(number: int, before: str) -> Node:
         table: dict[str, Any] = {"sleep": sleep, "WORK_S": WORK_S, "node": holdfast.node}
         source = f"def n{number}(ctx, {before}):\n    sleep(WORK_S)\n    return {before} + 1\n"
         exec(source, table)
@@ -173,11 +173,11 @@ def measure_leaf(folder: str) -> None:
     graph = holdfast.Graph("leaf", [*chain, *others])
     for kind, url in (("files", f"{folder}/leaf"), ("sqlite", f"sqlite:{folder}/leaf.db")):
         with holdfast.open(url) as store:
-            store.process(graph, SCOPE, other=1)
+            store.nodes.process(graph, SCOPE, other=1)
             walks, bare = [], []
             for number in range(10):
                 store.team("t")["leaf"] = number + 1
-                walks.append(timed(lambda: store.process(graph, SCOPE, other=1)))
+                walks.append(timed(lambda: store.nodes.process(graph, SCOPE, other=1)))
                 bare.append(timed(lambda: [sleep(WORK_S) for _ in range(10)]))
             ratio = median(a / b for a, b in zip(walks, bare, strict=True))
             text = f"10 of 60 nodes of {WORK_S * 1e3:.0f} ms each"

@@ -11,6 +11,7 @@ from typing import Any
 import holdfast
 from bench.harness import Loop, made
 from bench.messages import KEYS, SAID, messages
+from tests.opening import settled
 
 KINDS = ("files", "sqlite")
 SCOPES = 1_000
@@ -27,7 +28,7 @@ def url(kind: str, place: Path) -> str:
 def open_store(kind: str, place: Path, **options: Any) -> holdfast.Store:
     """Opens a store of that kind in a directory that is made if it is not there."""
     place.mkdir(parents=True, exist_ok=True)
-    return holdfast.open(url(kind, place), **options)
+    return holdfast.open(url(kind, place), **settled(options))
 
 
 def turns(
@@ -140,7 +141,7 @@ class Worker:
         assert len(last) == 20
 
     def _read(self, chat: holdfast.Scope) -> None:
-        assert len(chat.to_dict()["messages"]) == self._chat.revision * self._items
+        assert len(chat.state.to_dict()["messages"]) == self._chat.revision * self._items
 
     def _afresh(self) -> None:
         with open_store(self._kind, self._place) as hf:

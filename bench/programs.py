@@ -42,9 +42,9 @@ def seconds(run: Any) -> float:
 
 def resumed(store: Any, id: str) -> float:
     """Times the resume of a run that has everything but its end."""
-    fork = store.fork(id, store.run(id).journal.revision - 1, effects="live")
+    fork = store.runs.fork(id, store.runs.get(id).journal.revision - 1, effects="live")
     began = process_time()
-    store.resume(fork.id).result()
+    store.runs.resume(fork.id).result()
     return process_time() - began
 
 
@@ -52,8 +52,8 @@ def measure(url: str, count: int) -> tuple[float, float, float, float]:
     """Returns the seconds of both, and of resuming both."""
     program = gather_text(f'repeat {count} as i:\n  session "go {{i}}"\n')
     with holdfast.open(url) as store:
-        store.use_executor(Scripted({}))
-        plain = seconds(lambda: store.start(steps, count, id="plain"))
+        store.runs.use_executor(Scripted({}))
+        plain = seconds(lambda: store.runs.start(steps, count, id="plain"))
         prose = seconds(lambda: start(store, program, id="prose"))
         again = [(resumed(store, "plain"), resumed(store, "prose")) for _ in range(RESUMES)]
         return plain, prose, min(one[0] for one in again), min(one[1] for one in again)

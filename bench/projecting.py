@@ -74,14 +74,14 @@ def _replayed(url: str) -> float:
     """Folds all events, for the first time; the fold is kept when the store is closed."""
     with holdfast.open(url) as store:
         began = time.perf_counter()
-        assert store.projected(Tickets).state["t0"]["status"] == "closed"
+        assert store.projections.of(Tickets).state["t0"]["status"] == "closed"
         return time.perf_counter() - began
 
 
 def _shown(url: str, events: int) -> float:
     began = time.perf_counter()
     with holdfast.open(url) as store:
-        shown = store.projected(Tickets)
+        shown = store.projections.of(Tickets)
         assert shown.state[f"t{events // 3 - 1}"]["status"] == "closed"
         took = time.perf_counter() - began
         assert shown.events == events

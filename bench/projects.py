@@ -142,7 +142,7 @@ def _stop(size: Size, report: Report) -> None:
 def _at_work(root: Path) -> None:
     """Works on a task whose agent takes long, and goes on after each stop."""
     with holdfast.open(root / ".holdfast") as hf:
-        hf.use_executor(Command(SLEEPS))
+        hf.runs.use_executor(Command(SLEEPS))
         with hf.project(root).coordinate() as main:
             task = main.tasks.add("it takes long")
             while True:
@@ -157,7 +157,7 @@ def _turn(report: Report) -> None:
     for turns in (1, 11):
         answers = ["more\nstatus: continue"] * (turns - 1) + ["done"]
         with scratch() as folder, holdfast.open(folder / "s") as hf:
-            hf.use_executor(Scripted({"sessions": [{"match": "", "answer": answers}]}))
+            hf.runs.use_executor(Scripted({"sessions": [{"match": "", "answer": answers}]}))
             (folder / "shop").mkdir()
             with hf.project(folder / "shop").coordinate() as main:
                 task = main.tasks.add("count it")

@@ -19,6 +19,7 @@ import apsw
 
 import holdfast
 from bench.harness import Report, Size, scratch
+from holdfast import Settings
 from holdfast.testing import FakeClock
 
 ACTORS = ("architect", *(f"agent{number}" for number in range(9)))
@@ -29,7 +30,9 @@ def fill(url: str, events: int) -> None:
     """Makes a store of so many events by the fast path: submitted commits, no sync."""
     for number, actor in enumerate(ACTORS):
         clock = FakeClock(start_us=1_750_000_000_000_000 + number, seed=number)
-        with holdfast.open(url, actor=actor, clock=clock, durability="none") as hf:
+        with holdfast.open(
+            url, actor=actor, durability="none", settings=Settings(clock=clock)
+        ) as hf:
             chat = hf.conversation(f"c{number}")
             share = events // len(ACTORS)
             step_s = 70 * DAY_S / (share // 20)
@@ -39,11 +42,11 @@ def fill(url: str, events: int) -> None:
                 chat.decide(f"decision {at}", because=f"of {topic}", key=f"d{at}")
                 said = [{"role": "user", "content": f"message {at} about state"} for _ in range(9)]
                 chat.messages.add_many(said)
-                with hf.submit() as tx:
+                with hf.commit(waits=False) as tx:
                     for key in range(10):
                         tx.scope(chat).set(f"k{key}", at)
                 for key in range(9):
-                    with hf.submit() as tx:
+                    with hf.commit(waits=False) as tx:
                         tx.scope(chat).set(f"k{key}", at)
 
 
@@ -52,7 +55,7 @@ def ask(hf: Any, clock: FakeClock) -> tuple[float, float, int]:
     asked: dict[str, Any] = {"kind": "decision", "actor": "architect", "since": "7d"}
     hits = hf.query(**asked, text="state management", limit=100)
     ours, bare = [], []
-    connection: Any = apsw.Connection(hf.index_status().place)
+    connection: Any = apsw.Connection(hf.search.status().place)
     since = clock.now_us() - round(7 * DAY_S * 1e6)
     # The best that can be written by hand: bounds first, then the words between them.
     bounds = "SELECT min(n), max(n) FROM docs WHERE kind = 'decision' AND actor = ? AND time >= ?"
@@ -100,7 +103,7 @@ def questions(size: Size) -> Report:
         url = str(place / "store")
         fill(url, events)
         clock = FakeClock(start_us=1_750_000_000_000_000 + round(70 * DAY_S * 1e6) + 100, seed=99)
-        with holdfast.open(url, clock=clock) as hf:
+        with holdfast.open(url, settings=Settings(clock=clock)) as hf:
             began = perf_counter()
             hf.query(limit=1, timeout=3600)
             _row(report, f"index made of {events:,} events", perf_counter() - began)

@@ -27,7 +27,8 @@ from holdfast.backup import backup
 SCOPES = 1_000
 AT_ONCE = 500
 INCREMENT = 100
-_RETAINER = "import sys, holdfast\nwith holdfast.open(sys.argv[1]) as hf: hf.retain(grace_s=0)"
+_RETAINER = """import sys, holdfast
+with holdfast.open(sys.argv[1]) as hf: hf.retention.run(grace_s=0)"""
 
 
 def retaining(size: Size) -> Report:
@@ -53,7 +54,7 @@ def _fill(url: str, events: int) -> None:
         scopes = [hf.conversation(f"c{number}") for number in range(SCOPES)]
         pending: list[Any] = []
         for number in range(events):
-            with hf.submit() as tx:
+            with hf.commit(waits=False) as tx:
                 tx.scope(scopes[number % SCOPES]).set(f"key {number % 50}", f"{number} {'x' * 60}")
             pending.append(tx)
             if len(pending) == AT_ONCE:
@@ -75,8 +76,8 @@ def _retain_half(report: Report, size: Size, kind: str) -> None:
         _fill(url, size.store)
         bare = min(_spent(lambda: _bare(kind, place)) for _ in range(2))
         with holdfast.open(url) as hf:
-            ours = _spent(lambda: hf.retain(grace_s=0))
-            assert hf.retain(grace_s=0).events == 0, "the retain before it did not end"
+            ours = _spent(lambda: hf.retention.run(grace_s=0))
+            assert hf.retention.run(grace_s=0).events == 0, "the retain before it did not end"
         doing = f"{kind}: retain of half of {size.store:,} events"
         for what, (cpu_s, wall_s) in (("bare rewrite", bare), ("holdfast", ours)):
             row = {"doing": doing, "what": what, "cpu_us": round(cpu_s * 1e6)}
@@ -157,7 +158,7 @@ def _commits_beside(report: Report, size: Size, kind: str) -> None:
                 while child.poll() is None:
                     beside.append(block())
             after = [block() for _ in range(30)]
-            assert hf.retain(grace_s=0).events == 0, "the retain beside it did not end"
+            assert hf.retention.run(grace_s=0).events == 0, "the retain beside it did not end"
     alone_s, beside_s = median(before + after), median(beside)
     doing = f"{kind}: 20 commits beside a retain of {events // 2:,} events"
     report.rows.append({"doing": doing, "what": "alone", "p50_ms": round(alone_s * 1e3, 2)})

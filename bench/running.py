@@ -283,7 +283,7 @@ class AtOnce:
                 group.create_task(self._one(f"run {next(self._numbers)}"))
 
     async def _one(self, id: str) -> None:
-        run = await self._store.start(later, STEPS, id=id)
+        run = await self._store.runs.start(later, STEPS, id=id)
         assert await run.result() == STEPS
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import median
 
 import holdfast
+from holdfast import Settings
 from holdfast.scope import Scope
 
 VALUE = "x" * 1000
@@ -38,7 +39,9 @@ def write(scope: Scope, count: int) -> None:
 
 
 def opened(place: Path) -> holdfast.Store:
-    return holdfast.open(place / "store", keys=place / "keys", durability="none", clear_ids=True)
+    return holdfast.open(
+        place / "store", keys=place / "keys", durability="none", settings=Settings(clear_ids=True)
+    )
 
 
 def commits(place: Path) -> None:
@@ -104,7 +107,7 @@ def erasures(place: Path, others: int) -> None:
         for number in range(others):
             hf.team(f"t{number % 100}").set("n", number)
         write(hf.team("ada", subject="ada"), 10)
-        took = spent(lambda: hf.erase("ada"))
+        took = spent(lambda: hf.subjects.erase("ada"))
     print(f"erasing 10 events among {others:,}: {took * 1e3:.1f} ms")
 
 

@@ -33,6 +33,7 @@ from bench.messages import SAID, messages
 from bench.peers import Peer
 from tests.checker.anomalies import check
 from tests.checker.history import parse
+from tests.opening import settled
 from tests.servers import postgresql as pg
 from tests.servers import redis as rd
 
@@ -94,7 +95,7 @@ def _postgresql_url(running: pg.Server, database: str) -> str:
 @contextmanager
 def _own(kind: str, url: str, **options: Any) -> Iterator[Loop]:
     """Gives holdfast as a contender: a commit of one 1 KB message an operation."""
-    hf = holdfast.open(url, **options)
+    hf = holdfast.open(url, **settled(options))
     turn = ours.turns(hf.conversation("c1"), checkpoints=False)
     yield Loop(f"holdfast {kind}", turn, hf.close)
 

@@ -81,12 +81,12 @@ def many_writers():
 
 
 def pure_steps():
-    hf.start(steps, "pure", 200).result()
+    hf.runs.start(steps, "pure", 200).result()
     return 200
 
 
 def effect_steps():
-    hf.start(steps, "effect", 50).result()
+    hf.runs.start(steps, "effect", 50).result()
     return 50
 
 

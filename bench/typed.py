@@ -108,7 +108,7 @@ def _migration(report: Report, size: Size, place: Path) -> None:
             folded_s = time.perf_counter() - began
         with holdfast.open(str(copied), schemas=[New]) as store:
             began = time.perf_counter()
-            assert store.migrate().migrated == scopes
+            assert store.schemas.migrate().migrated == scopes
             migrated_s.append(time.perf_counter() - began)
         quotients.append(migrated_s[-1] / folded_s)
         shutil.rmtree(copied)

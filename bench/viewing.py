@@ -99,7 +99,7 @@ def _fill(url: str, length: int) -> None:
         red, blue = (store.scope(name) for name in SCOPES)
         pending: list[Any] = []
         for n in range(length):
-            with store.submit() as tx:
+            with store.commit(waits=False) as tx:
                 for scope in (red, blue):
                     tx.scope(scope).set("n", n)
                     tx.scope(scope).set(f"key {n % 100}", "x" * 50)
@@ -223,7 +223,7 @@ def _check(report: Report, size: Size, kind: str, running: Any) -> None:
             pending = []
             for n in range(start, min(start + 100, scopes)):
                 for number in range(EVENTS):
-                    with store.submit() as tx:
+                    with store.commit(waits=False) as tx:
                         tx.scope(store.team(f"t{n}")).set("n", number)
                     pending.append(tx)
             for tx in pending:

@@ -5,10 +5,10 @@ python examples/persistent.py STORE QUESTION
 
 import sys
 
-import holdfast
+from holdfast.contrib.task_lifetimes import job
 
 
-@holdfast.job("persistent", store=sys.argv[1], scope="team/research")
+@job("persistent", store=sys.argv[1], scope="team/research")
 def research(team, question: str) -> str:
     known = team.memory.notes.list()
     team.memory.notes.put(question, answer(question))
@@ -16,7 +16,7 @@ def research(team, question: str) -> str:
     return f"{len(known)} known before; {len(team.tasks.list(status='open'))} to check: {task.id}"
 
 
-@holdfast.job("stateless")
+@job("stateless")
 def answer(question: str) -> str:
     """A stateless agent inside a stateful system: called as the function that it is."""
     return question.upper()

@@ -44,7 +44,7 @@ planner = holdfast.Graph("planner", [system, flags, picker])
 
 def pick(store, chat, thread):
     """Returns the walk, and what a model would be called with."""
-    walk = store.process(planner, chat, thread=thread)
+    walk = store.nodes.process(planner, chat, thread=thread)
     return walk, walk.resolve()
 
 

@@ -65,7 +65,7 @@ flow = holdfast.Graph("flow", [system, review.until("grader", good_enough, most=
 
 if __name__ == "__main__":
     with holdfast.open(sys.argv[1]) as store:
-        walk = store.process(flow, store.conversation("doc"), topic=sys.argv[2])
+        walk = store.nodes.process(flow, store.conversation("doc"), topic=sys.argv[2])
         rounds = sum(name.startswith("review/grader@") for name in walk.states)
         print(f"{rounds} rounds, grade {walk['review/grader'].value}")
         print(walk.value("publish"))

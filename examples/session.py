@@ -5,12 +5,12 @@ python examples/session.py [STORE]
 
 import sys
 
-import holdfast
+from holdfast.contrib.task_lifetimes import job
 
 store = sys.argv[1] if len(sys.argv) > 1 else None
 
 
-@holdfast.job("session", store=store, ttl="2h")
+@job("session", store=store, ttl="2h")
 def debug(session, symptom: str) -> str:
     session.say(symptom)
     session.memory.files.put("src/parser.py", {"why": "raises"})

@@ -6,17 +6,17 @@ python examples/stateless.py PLAN.json PAGE.md
 import sys
 from pathlib import Path
 
-import holdfast
+from holdfast.contrib.task_lifetimes import job
 
 
-@holdfast.job("stateless")
+@job("stateless")
 def tidy(plan: dict) -> dict:
     """The same plan always gives the same result."""
     items = [{"id": item["id"], "name": item["name"].strip().lower()} for item in plan["items"]]
     return {"title": plan["title"], "items": [item for item in items if item["name"]]}
 
 
-@holdfast.job("stateless")
+@job("stateless")
 def render(plan: dict) -> str:
     lines = [f"- {item['id']}: {item['name']}" for item in plan["items"]]
     return "\n".join([f"# {plan['title']}", "", *lines, ""])

@@ -87,7 +87,7 @@ def process_tasks_file(tasks, state_dir):
     """Part A: returns the last result; called again after a crash, it goes on."""
     Path(state_dir).mkdir(parents=True, exist_ok=True)
     with holdfast.open(Path(state_dir) / "store") as store:
-        run = store.start(by_files, tasks, str(state_dir), id="tasks", if_exists="attach")
+        run = store.runs.start(by_files, tasks, str(state_dir), id="tasks", if_exists="attach")
         return run.result()
 
 
@@ -110,7 +110,7 @@ def by_sqlite(ctx, tasks):
 def process_tasks_sqlite(tasks, db_path):
     """Part B: the same, in one database."""
     with holdfast.open(f"sqlite:{db_path}") as store:
-        return store.start(by_sqlite, tasks, id="tasks", if_exists="attach").result()
+        return store.runs.start(by_sqlite, tasks, id="tasks", if_exists="attach").result()
 
 
 def result_of(db_path, number):

@@ -38,5 +38,5 @@ if __name__ == "__main__":
     with holdfast.open(sys.argv[1]) as store:
         for target in (0.6, 0.65, 0.1):
             store.global_()["target"] = target
-            walk = store.process(tuning, store.conversation("c1"))
+            walk = store.nodes.process(tuning, store.conversation("c1"))
             print(target, walk.counts["computed"], walk.resolve().settings)

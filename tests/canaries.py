@@ -25,8 +25,9 @@ from pathlib import Path
 
 import zstandard
 
-from holdfast import Meta, Store
+from holdfast import Store
 from holdfast.scope import Scope
+from holdfast.store import Meta
 
 LETTERS = "jkqvxz"
 LENGTH = 20
@@ -322,7 +323,7 @@ def fill(hf: Store, scope: Scope, canaries: Canaries) -> None:
         more={"of our own": new("decision more")},
     ) as decision:
         decision.outcome(new("decision outcome"), output={"answer": new("decision output")})
-    scope.catch(new("catch"), notes=new("catch notes"), outcome=new("catch outcome"))
+    scope.decisions.catch(new("catch"), notes=new("catch notes"), outcome=new("catch outcome"))
     scope.record("measured", {"said": new("own event")}, unchecked=True)
 
 
@@ -362,7 +363,7 @@ def fill_messages(scope: Scope, canaries: Canaries) -> None:
     edited = scope.messages.add("user", new("message before edit"))
     scope.messages.edit(edited, content=new("message edited"))
     scope.messages.delete(scope.messages.add("user", new("message deleted")))
-    with scope.turn() as turn:
+    with scope.messages.turn() as turn:
         turn.add("user", new("message in a turn"))
     scope.messages.summarise(new("message summary"))
     scope.messages.compact(new("message compaction"), keep_last=1)

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tools import run_tests
+from holdfast.renamed import NAMES
+from tools import reaches, run_tests
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
@@ -33,7 +34,7 @@ MACHINE = re.compile(
 REGISTRY = re.compile("|".join(["py" + r"pi\.org", "python" + r"hosted\.org", "npm" + r"js\.org"]))
 ENTRANCES = ["holdfast", "holdfast.aio", "holdfast.__main__", "holdfast.cli", "holdfast.testing"]
 ENTRANCES += ["holdfast.advise", "holdfast.compat", "holdfast.copy", "holdfast.prose"]
-ENTRANCES += ["holdfast.views"]
+ENTRANCES += ["holdfast.views", "holdfast.contrib.task_lifetimes"]
 """What users import or start; every other module must be reached from one of these."""
 ALONE = {
     "holdfast.aio.record.AsyncHistory": "messages as they were, which cannot be changed",
@@ -46,6 +47,7 @@ ALONE = {
 NEAR_BACKENDS = (
     "holdfast.core",
     "holdfast.backends",
+    "holdfast.transfer",
     "holdfast.testing",
     "holdfast.selftest",
 )
@@ -216,7 +218,7 @@ def may_have_one_child(base: Class) -> bool:
     module, name = base
     if module.startswith(("holdfast.testing", "holdfast.errors")) or f"{module}.{name}" in ALONE:
         return True
-    public: list[str] = importlib.import_module("holdfast").__all__
+    public = {*importlib.import_module("holdfast").__all__, *NAMES}
     return name in public or bool({"Protocol", "Exception", "Struct"} & ancestors(base))
 
 
@@ -243,6 +245,62 @@ def test_backends_stay_with_the_log():
                     if name.startswith(IMPLEMENTATIONS)
                 ]
     assert not found
+
+
+def test_nobody_reaches_what_is_private_to_another_unit():
+    """A layer has the kernel of a store and the stream of a scope: `tools/reaches.py`."""
+    assert not [str(one) for one in reaches.reaches(reaches.package())]
+
+
+STORE = """
+class Store:
+    def __init__(self, kernel):
+        self._log = kernel.log
+"""
+SCOPE = """
+class Scope:
+    def __init__(self, log):
+        self._log = log
+    def _event_write(self):
+        return other._log
+"""
+OWN = """
+class Table:
+    def __init__(self, log, other: "Table"):
+        self._log, self._rows = log, []
+        self._other = other
+    def grow(self, one: Table):
+        """
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "target._log",
+        "scope._event_write()",
+        "self.scope._event_write()",
+        'getattr(store, "_log")',
+        'getattr(self, "scope")._event_write',
+        "log._states",
+        "scopes[0]._log",
+        "unknown._log",
+        "lambda scope: scope._log",
+        'methodcaller("_event_write")',
+    ],
+)
+def test_a_planted_reach_is_found(planted: str):
+    modules = {"store.py": STORE, "scope.py": SCOPE, "record/planted.py": OWN + planted}
+    [found] = reaches.reaches(modules)
+    assert (found.place, found.line) == ("record/planted.py", 7)
+
+
+@pytest.mark.parametrize(
+    "fine",
+    ["self._log", "one._log", "self._other._log", "one._rows", "row._replace(n=1)", "x.__class__"],
+)
+def test_a_unit_may_share_private_names(fine: str):
+    modules = {"store.py": STORE, "scope.py": SCOPE, "record/fine.py": OWN + fine}
+    assert not reaches.reaches(modules)
 
 
 def test_what_the_coverage_counts_is_there():

@@ -45,6 +45,7 @@ NEIGHBOURS = {
     "src/holdfast/backends/redis": ["tests/conformance/test_redis.py"],
     "src/holdfast/backends": ["tests/conformance"],
     "src/holdfast/record": ["tests/record"],
+    "src/holdfast/transfer": ["tests/care", "tests/unit/test_salvage.py"],
     "src/holdfast/git": ["tests/git"],
     "src/holdfast/git_recovery.py": ["tests/git"],
     "src/holdfast/nodes": ["tests/nodes"],
@@ -228,6 +229,7 @@ def _quick() -> list[tuple[str, list[str | Path]]]:
         ("style", [BIN / "ruff", "check", "--quiet", "."]),
         ("format", [BIN / "ruff", "format", "--quiet", "--check", "."]),
         ("imports", [BIN / "lint-imports"]),
+        ("reaches", [sys.executable, ROOT / "tools/reaches.py"]),
     ]
 
 

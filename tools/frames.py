@@ -112,7 +112,7 @@ def measure() -> dict[str, Frames]:
             "scope.get": typical(lambda: chat.get("key")),
             "message": typical(lambda: chat.say("hello")),
         }
-        store.start(steps).result(timeout=60)
+        store.runs.start(steps).result(timeout=60)
         return found | {name: _found.pop(name) for name in ("pure step", "effect step")}
 
 

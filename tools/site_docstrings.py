@@ -14,10 +14,8 @@ from typing import Any
 
 import griffe
 
-MIRRORED = re.compile(r"(?:mirror|_giving_run)\((?P<owner>\w+)\.(?P<name>\w+)")
+MIRRORED = re.compile(r"(?:mirror(?:_read|_steps)?|_giving_run)\((?P<owner>\w+)\.(?P<name>\w+)")
 STRUCT = re.compile(r"\b(?:Struct|NamedTuple)\b")
-PARTS_OF_A_STORE = {"AsyncRuns", "AsyncWalks"}
-"""Classes that `AsyncStore` is put together from."""
 
 
 class Docstrings(griffe.Extension):
@@ -52,8 +50,9 @@ def _fields(cls: griffe.Class) -> str:
 
 
 def _complete(one: griffe.Class, package: griffe.Module) -> None:
-    twin_name = "Store" if one.name in PARTS_OF_A_STORE else one.name.removeprefix("Async")
-    twin = package.members.get(twin_name)
+    twin_name = one.name.removeprefix("Async")
+    homes = (package, *package.modules.values())
+    twin = next((home.members[twin_name] for home in homes if twin_name in home.members), None)
     for name, member in list(one.members.items()):
         if name.startswith("_") or member.is_alias:
             continue

@@ -89,7 +89,7 @@ class Runs:
 
     def run(self, steps: int) -> None:
         """One run of so many steps."""
-        run = self._store.start(chain, steps, id=f"run {next(self._numbers)}")
+        run = self._store.runs.start(chain, steps, id=f"run {next(self._numbers)}")
         assert run.result() == steps
 
 
@@ -97,14 +97,14 @@ def main(what: str, url: str, *rest: str) -> None:
     global _dies
     if what == "make":
         _dies = True
-        holdfast.open(url).start(left, int(rest[0]), id=LEFT).result()
+        holdfast.open(url).runs.start(left, int(rest[0]), id=LEFT).result()
     start = time.monotonic_ns()
     store = holdfast.open(url)
     opened = time.monotonic_ns()
     while store._log._backend.leases.holder(f"run/{LEFT}") is not None:
         time.sleep(0.01)  # a server gives a dead owner's lease away when it has run out
     free = time.monotonic_ns()
-    store.resume(LEFT)
+    store.runs.resume(LEFT)
     assert _begun.wait(120), "the run was not resumed"
     found = {"open_ms": (opened - start) / 1e6, "to_next_step_ms": (_at - free) / 1e6}
     print(json.dumps({**found, "at": _at, "waited_s": (free - opened) / 1e9}), flush=True)

@@ -21,6 +21,9 @@ from typing import Annotated, Any
 import msgspec
 
 import holdfast
+from holdfast import Settings
+from holdfast.store import JointCommit
+from holdfast.subjects import ErasureReceipt
 
 CONVERSATION_S = 2 * 24 * 3600.0
 LEVELS = {"customer": "team"}
@@ -54,18 +57,23 @@ def open_desk(
 ) -> holdfast.Store:
     """Opens the store: conversations in one backend, everything else in another."""
     return holdfast.open(
-        dict(stores), levels=LEVELS, schemas=[profile], keys=keys, actor=agent, source="model"
+        dict(stores),
+        schemas=[profile],
+        keys=keys,
+        actor=agent,
+        source="model",
+        settings=Settings(levels=LEVELS),
     )
 
 
 def customer(hf: holdfast.Store, email: str) -> holdfast.Scope[Any]:
     """Returns the scope of a customer; its id tells nobody who that is."""
-    return hf.scope("customer", hf.pseudonym(email), subject=email)
+    return hf.scope("customer", hf.subjects.pseudonym(email), subject=email)
 
 
 def conversation(hf: holdfast.Store, email: str) -> holdfast.Scope[Any]:
     """Returns the customer's conversation, which ends two days after it began."""
-    return hf.conversation(hf.pseudonym(email), ttl_s=CONVERSATION_S, subject=email)
+    return hf.conversation(hf.subjects.pseudonym(email), ttl_s=CONVERSATION_S, subject=email)
 
 
 def register(hf: holdfast.Store, email: str, name: str) -> None:
@@ -77,7 +85,7 @@ def open_ticket(hf: holdfast.Store, email: str, title: str) -> str:
     """Opens a ticket and counts it, both or neither, whoever else does the same at this moment."""
     scope = customer(hf, email)
 
-    def add(tx: holdfast.JointCommit) -> str:
+    def add(tx: JointCommit) -> str:
         pending = tx.scope(scope)
         pending.increment("tickets")
         return pending.tasks.add(title).id
@@ -92,7 +100,7 @@ def serve(hf: holdfast.Store, email: str, text: str, answer: Callable[[str], str
     as interrupted, and the next session goes on from it. That is all that can be lost.
     """
     chat = conversation(hf, email)
-    with chat.turn() as turn:
+    with chat.messages.turn() as turn:
         with holdfast.provenance(source="human", actor="customer"):
             turn.add("user", text)
         with hf.scratch() as tool:  # gone with the block, and never stored
@@ -113,9 +121,9 @@ def rate(hf: holdfast.Store, email: str, sentiment: float) -> None:
     customer(hf, email).set("sentiment", sentiment)
 
 
-def forget(hf: holdfast.Store, email: str) -> holdfast.ErasureReceipt:
+def forget(hf: holdfast.Store, email: str) -> ErasureReceipt:
     """Forgets a customer, in every backend; the receipt says what became of each record."""
-    return hf.erase(email)
+    return hf.subjects.erase(email)
 
 
 def main() -> None:

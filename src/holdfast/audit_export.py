@@ -27,6 +27,7 @@ from msgspec import json as json_codec
 
 from holdfast.backends.protocol import Finding, Head
 from holdfast.core.check import Content, add_up, all_heads
+from holdfast.core.kernel import kernel_of
 from holdfast.core.log import Log
 from holdfast.errors import (
     CorruptError,
@@ -135,7 +136,8 @@ def export_audit(
 
 
 def _body(store: Store, before: AuditFile | None) -> AuditBody:
-    log, stores = store._log, _store_ids(store._log)
+    log = kernel_of(store).log
+    stores = sorted(set(log.store_ids))
     earlier = None if before is None else before.read()
     if earlier is not None:
         _check_store(earlier, stores, "the export before")
@@ -236,7 +238,8 @@ def verify_export(
             where=str(path),
             hint="get the export, or the public key of its signer, again from where it was kept",
         )
-    _check_store(found.read(), _store_ids(store._log), f'"{path}"')
+    log = kernel_of(store).log
+    _check_store(found.read(), log.store_ids, f'"{path}"')
     chain = [found]
     for one in sorted((read_export(one) for one in earlier), key=lambda one: -one.read().number):
         if chain[-1].read().previous != one.digest or one.key != found.key:
@@ -250,7 +253,7 @@ def verify_export(
         if found.anchor is None:
             raise UsageError(f'"{path}" has no anchor: it proves no time but that of its maker')
         _run(anchor, found.digest, b64decode(found.anchor))
-    findings = [one for export in chain for one in _missing(store._log, export.read())]
+    findings = [one for export in chain for one in _missing(log, export.read())]
     return found, findings
 
 
@@ -281,15 +284,8 @@ def _missing_of(log: Log, body: AuditBody, name: str, head: Head | None) -> Iter
             yield Finding(name, f"has other events from {first} to {last} than the export")
 
 
-def _store_ids(log: Log) -> list[str]:
-    """Returns the ids of the backends of a store: of one, or of each part."""
-    facts = log.describe()
-    parts = facts.get("levels") or {"*": facts}
-    return sorted({str(one.get("store", "")) for one in parts.values()})
-
-
 def _check_store(body: AuditBody, stores: list[str], what: str) -> None:
-    if sorted(body.stores) != sorted(stores):
+    if sorted(body.stores) != sorted(set(stores)):
         raise OtherStoreError(
             f"{what} is of another store: {', '.join(body.stores)}, found {', '.join(stores)}",
             hint="name the store that it was made of",

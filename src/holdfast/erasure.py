@@ -28,6 +28,7 @@ from holdfast.backends.protocol import GONE, Leftover
 from holdfast.core import codec, cutting, erased_ledger, tree
 from holdfast.core.commit import Cleared, Mark, ProposedCommit, StreamWrite, changed
 from holdfast.core.event import Event, from_datetime, to_datetime
+from holdfast.core.kernel import Kernel
 from holdfast.core.keystore import SubjectKey
 from holdfast.core.layers import (
     copies_of,
@@ -48,7 +49,6 @@ from holdfast.errors import (
     NotFoundError,
     UsageError,
 )
-from holdfast.names import Levels
 from holdfast.record import removal
 from holdfast.record.context import RecordContext
 
@@ -85,7 +85,8 @@ BEYOND_MATCH = (
     "text: write views anew, and look for it there; a process that had read it has it in memory"
 )
 BEYOND_SEALED = (
-    "what is sealed for a subject was not looked at: hf.erase(subject) erases that as a whole"
+    "what is sealed for a subject was not looked at: hf.subjects.erase(subject) erases that as a "
+    "whole"
 )
 BEYOND_UNFINISHED = (
     "this finished what was found before the process was killed: erase the text once more, in case "
@@ -160,11 +161,11 @@ class HeldEvent(Struct, frozen=True):
 class Erasure:
     """Erases subjects of one store, and holds them back from it."""
 
-    def __init__(self, context: RecordContext, retainer: Retainer, levels: Levels) -> None:
-        self._context = context
-        self._levels = levels
-        self._log = context.log
-        self._retainer = retainer
+    def __init__(self, kernel: Kernel) -> None:
+        self._context = kernel.part(RecordContext)
+        self._levels = kernel.levels
+        self._log = kernel.log
+        self._retainer = kernel.part(Retainer)
 
     # --- who there is ------------------------------------------------------------------------
 
@@ -328,7 +329,7 @@ class Erasure:
         if self._log.subject_of(stream) is not None:
             raise UsageError(
                 f'scope "{stream}" is a subject\'s: the subject is erased as a whole',
-                hint="hf.erase(name)",
+                hint="hf.subjects.erase(name)",
             )
         self._retainer.check_no_fork(stream)
         copies = list(copies_of(self._context, stream))

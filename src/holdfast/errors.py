@@ -168,7 +168,8 @@ class LetGoError(NotFoundError):
     def __init__(self, stream: str, revision: int) -> None:
         super().__init__(
             f'revision {revision} of "{stream}" cannot be read: what it held was let go of',
-            hint="hf.let_go() and `holdfast retain --log` say when and why; a backup may have it",
+            hint="hf.retention.past() and `holdfast retain --log` say when and why; a backup may "
+            "have it",
         )
         self.stream = stream
         self.revision = revision

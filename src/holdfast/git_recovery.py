@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -24,14 +24,15 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.backends.in_use import is_in_use
-from holdfast.backends.protocol import GONE, START, Cleared, Head, Mark, Record
+from holdfast.backends.protocol import GONE, Head, Mark, Record
 from holdfast.core import codec, event, tree
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
-from holdfast.core.copy import MARKS_MAX, Copier, batches, commits_until, parts_of
 from holdfast.core.erased_ledger import Ledger
 from holdfast.core.event import to_datetime
+from holdfast.core.expiry import HOLDS
+from holdfast.core.kernel import kernel_of
 from holdfast.core.layers import reserved_prefixes
-from holdfast.core.log import Log
+from holdfast.core.log import NO_LIMIT, Log
 from holdfast.core.meta import Meta, joined
 from holdfast.core.own_event import OWN
 from holdfast.errors import CorruptError, HoldfastError, NotFoundError, UsageError
@@ -50,8 +51,11 @@ from holdfast.git.witness import (
     witness_file,
     write_witness,
 )
+from holdfast.opening import open_store
 from holdfast.record import message_events
-from holdfast.store import Store, open_store
+from holdfast.store import Store
+from holdfast.transfer.sink import Sink
+from holdfast.transfer.source import Source, only
 
 __all__ = [
     "BroughtBack",
@@ -66,7 +70,6 @@ __all__ = [
 _logger = logging.getLogger("holdfast.git")
 
 MERGED = "git.merged"
-_CHUNK = 500
 _BY_REVISION = frozenset((message_events.EDITED, message_events.DELETED, message_events.POPPED))
 _FIT = (message_events.ADDED, event.CHECKPOINTED, event.CHANGED)
 _FIT_PREFIXES = (OWN, "decision.", "fact.", "task.", "turn.", "session.")
@@ -121,7 +124,7 @@ def find_lost(store: Store) -> list[LostRevisions]:
 
     Empty if the store is not on plain files, or in no git repository.
     """
-    log = store._log
+    log = kernel_of(store).log
     place = witness_file(log)
     if place is None:
         return []
@@ -151,7 +154,7 @@ def find_lost(store: Store) -> list[LostRevisions]:
 def accept_loss(store: Store) -> list[LostRevisions]:
     """Says that what is lost may stay lost: it is not named again. Returns what that was."""
     lost = find_lost(store)
-    log = store._log
+    log = kernel_of(store).log
     place = witness_file(log)
     if place is not None and lost:
         repository, inside = _place_of(log)
@@ -185,9 +188,10 @@ def _beyond(
                 inner = os.path.join(folder, "store")
                 os.mkdir(inner, 0o700)
                 take_out(repository, inside, version, inner, beside=path)
-                with open_store(inner, create=False, durability="none") as theirs:
-                    if theirs._log.describe()["store"] == log.describe()["store"]:
-                        yield version.commit, theirs._log
+                with open_store(inner, create=False, durability="none") as store:
+                    theirs = kernel_of(store).log
+                    if theirs.describe()["store"] == log.describe()["store"]:
+                        yield version.commit, theirs
 
     with closing(opened()) as found:  # also when an error ends the block in the middle
         yield found
@@ -283,7 +287,7 @@ def bring_back(
     _mend(os.fspath(place))
     done = BroughtBack([], [], 0, [])
     with open_store(os.fspath(place), create=False, actor=actor) as store:
-        log = store._log
+        log = kernel_of(store).log
         noted = witness_file(log)
         if noted is None:
             raise UsageError(
@@ -314,7 +318,7 @@ def _mend(place: str) -> None:
         return
     with open_store(place, create=False, read_only=True) as store:
         try:
-            next(store._log.streams(), None)
+            next(kernel_of(store).log.streams(), None)
             return
         except CorruptError as error:
             _logger.warning("the store lacks text: %s", error.message)
@@ -404,38 +408,26 @@ def _bring_from(log: Log, theirs: Log, commit: str, done: BroughtBack) -> Brough
 
 def _copy_streams(log: Log, theirs: Log, streams: set[str]) -> int:
     """Copies the ends of streams that ours only lacks, as they were, with their marks."""
-    copier = Copier(theirs, log, None, ledger=Ledger(log))
-    for part in parts_of(theirs):
-        commits = commits_until(part, START, part.wait(START, timeout_s=0))
-        chosen = ([one for one in records if one.stream in streams] for records in commits)
-        for batch in batches(records for records in chosen if records):
-            copier.copy(batch, 0)
-    copier.tell_erased()
-    _take_marks(log, theirs, [(stream, None) for stream in streams])
-    return copier.copied(0, is_behind=False).events
+    sink, source = Sink(log, ledger=Ledger(log)), Source(theirs)
+    sink.take(source, only(source.commits(), streams.__contains__))
+    sink.tell_erased()
+    _take_marks(sink, log, theirs, dict.fromkeys(streams))
+    return sink.copied().events
 
 
-def _take_marks(log: Log, theirs: Log, of: list[tuple[str, set[str] | None]]) -> None:
-    """Makes the marks about streams those of the other side; of some items alone, if named."""
-    wanted = dict(of)
+def _take_marks(sink: Sink, log: Log, theirs: Log, of: Mapping[str, set[str] | None]) -> None:
+    """Makes the marks about streams those of the other side; of some items alone, if named.
 
-    def chosen(marks: list[Mark], log: Log) -> dict[tuple[str, str], Mark]:
-        found: dict[tuple[str, str], Mark] = {}
-        for mark in marks:
-            stream = mark.group if mark.group in wanted else mark.key
-            if stream not in wanted:
-                continue
-            names = wanted[stream]
-            if names is None or log.opened_mark(mark).key.partition(":")[2] in names:
-                found[mark.index, mark.key] = mark
-        return found
+    A hold that is here stays: no commit of git releases one.
+    """
 
-    there = chosen(theirs.marks.list(limit=MARKS_MAX), theirs)
-    here = chosen(log.marks.list(limit=MARKS_MAX), log)
-    changes: list[Mark | Cleared] = [mark for name, mark in there.items() if here.get(name) != mark]
-    changes += [Cleared(*name) for name in here if name not in there]
-    for start in range(0, len(changes), _CHUNK):
-        log.commit(ProposedCommit((), marks=tuple(changes[start : start + _CHUNK])))
+    def is_about(log: Log, mark: Mark) -> bool:
+        stream = mark.group if mark.group in of else mark.key
+        items = of.get(stream, set())
+        return items is None or bool(items and log.opened_mark(mark).key.partition(":")[2] in items)
+
+    marks = [mark for mark in theirs.marks.list(limit=NO_LIMIT) if is_about(theirs, mark)]
+    sink.set_marks(marks, lambda mark: mark.index != HOLDS and is_about(log, mark))
 
 
 class _Merge:
@@ -541,7 +533,7 @@ class _Merge:
     def take_marks(self) -> None:
         """Takes over the marks of the items whose events were added."""
         if self._items:
-            _take_marks(self._log, self._theirs, [(self._stream, self._items)])
+            _take_marks(Sink(self._log), self._log, self._theirs, {self._stream: self._items})
 
 
 _TASK_KEY = re.compile(r"tasks#([1-9][0-9]*):all\Z")
@@ -596,7 +588,8 @@ def merge_file(path: str, ours: str, theirs: str) -> None:
             open_store(sides[0], durability="none", create=False) as mine,
             open_store(sides[1], durability="none", create=False) as other,
         ):
-            _bring_from(mine._log, other._log, _merged_commit(), BroughtBack([], [], 0, []))
+            logs = kernel_of(mine).log, kernel_of(other).log
+            _bring_from(*logs, _merged_commit(), BroughtBack([], [], 0, []))
         if set(os.listdir(os.path.join(sides[0], "log"))) != segments:
             raise UsageError(
                 "the merged log needs another segment, which a merge driver cannot add",

@@ -19,19 +19,20 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 from holdfast.backends.protocol import Lease, Record
 from holdfast.core.commit import CommitResult, ProposedCommit, ReadGuard, StreamWrite, conflict
 from holdfast.core.event import StreamState
+from holdfast.core.log import WritableScope, scope_stream
 from holdfast.core.meta import Meta
 from holdfast.core.provenance import both
 from holdfast.core.staging import GatheringLog
-from holdfast.core.transaction import PendingCommit, PendingScope, WritableScope, of_memory
+from holdfast.core.transaction import PendingCommit, PendingScope, of_memory
 from holdfast.errors import UsageError, show_value
 from holdfast.record.context import RecordContext
 from holdfast.record.decisions import Decision, Decisions, OpenDecision
 from holdfast.record.facts import Facts
 from holdfast.record.in_run import refuse_in_body
 from holdfast.record.messages import Messages
-from holdfast.record.sessions import OpenTurn
+from holdfast.record.sessions import OpenTurn, end_in, go_on_after
 from holdfast.record.tasks import Tasks
-from holdfast.scope import Scope
+from holdfast.scope import Scope, scope_within
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -95,7 +96,7 @@ class JointCommit(PendingCommit):
         id = decision.id if isinstance(decision, OpenDecision) else decision
         closed = decisions.close_entry(decisions.get(id), text, output=output)
         if isinstance(decision, OpenDecision):
-            self._when_durable(partial(decision._note, closed))
+            self._when_durable(partial(setattr, decision, "stored", closed))
         return closed
 
     def _context_of_block(self) -> RecordContext:
@@ -103,7 +104,7 @@ class JointCommit(PendingCommit):
         if self._recording is None:
             refuse_in_body("recording in a joint commit")
             self._gathering = GatheringLog(self._context.log, self._key)
-            self._recording = RecordContext(self._gathering, self._context.lease_keeper)
+            self._recording = self._context.kernel.over(self._gathering).part(RecordContext)
             self._recording.policy_log = self._context.policy_log
             self._known_open = dict(self._context.open_decisions)
             self._recording.open_decisions.update(self._known_open)
@@ -116,7 +117,7 @@ class JointCommit(PendingCommit):
 
     def _recorded_in(self, scope: Scope) -> Scope:
         """Returns a scope whose recorders record in this commit."""
-        return scope._within(self._context_of_block())
+        return scope_within(scope, self._context_of_block())
 
     def _joined(
         self, stream: str, write: StreamWrite | None, guard: int | None
@@ -195,7 +196,7 @@ class RecordingScope(PendingScope):
     """One scope inside a joint commit: what is recorded there, and then its change of state."""
 
     def __init__(self, joint: JointCommit, scope: Scope) -> None:
-        super().__init__(joint._log, scope)
+        super().__init__(joint._context.log, scope)
         self._joint = joint
         self._own = scope
         self._recorded: Scope | None = None
@@ -214,15 +215,17 @@ class RecordingScope(PendingScope):
 
     def _let_go_on(self, turn: OpenTurn) -> OpenTurn:
         """Returns a turn that may go on after the commit that it is begun in."""
-        own = self._own
-        self._joint._when_durable(lambda: turn._go_on(own.messages, own._log))
+        self._joint._when_durable(partial(go_on_after, turn, self._own))
         return turn
 
     def _end_turn(self, turn: OpenTurn) -> None:
         """Ends a turn of this conversation in this commit."""
-        events, marks = turn._ending(self._own.name)
-        self._recorder().messages._commit_events(events, marks=marks)
-        self._joint._when_durable(turn._mark_over)
+        self._joint._when_durable(end_in(turn, self._recorder().messages))
+
+
+def recorder_of(scope: RecordingScope) -> Scope:
+    """Returns the scope whose recorders record in a joint commit."""
+    return scope._recorder()
 
 
 class JointScope(RecordingScope):
@@ -251,7 +254,7 @@ class JointScope(RecordingScope):
 
     def turn(self) -> OpenTurn:
         """Returns a turn that is begun in this commit, and may go on after it."""
-        return self._let_go_on(self._recorder().turn())
+        return self._let_go_on(self._recorder().messages.turn())
 
     def end_turn(self, turn: OpenTurn) -> None:
         """Ends a turn of this conversation in this commit."""
@@ -265,6 +268,6 @@ def _check_scope(scope: object) -> Scope:
             hint='store.scope("team/red") is one',
         )
     found = cast("Scope", scope)
-    if getattr(found, "is_scratch", False):
+    if scope_stream(found).log.is_scratch:
         raise of_memory(found.name)
     return found

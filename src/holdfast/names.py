@@ -311,7 +311,7 @@ class Levels:
                 return rank
         raise UsageError(
             f"there is no level {show_value(name)}: expected one of {', '.join(self.names())}",
-            hint="register_level adds one",
+            hint="holdfast.open(…, settings=Settings(levels={name: the one above it})) adds one",
         )
 
 

@@ -14,15 +14,13 @@ from collections.abc import (
     Awaitable,
     Callable,
     Generator,
-    ItemsView,
     Iterable,
     Iterator,
     KeysView,
     Mapping,
     Sequence,
-    ValuesView,
 )
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from typing import (
@@ -45,6 +43,7 @@ from holdfast.core import codec, event, past, tree
 from holdfast.core.arguments import (
     Duration,
     Path,
+    check_alone,
     check_call,
     check_ends_alone,
     check_expected,
@@ -56,7 +55,6 @@ from holdfast.core.arguments import (
     check_whole,
     update_ops,
 )
-from holdfast.core.blobs import BLOB_BYTES_MIN
 from holdfast.core.commit import (
     CommitResult,
     Fence,
@@ -68,7 +66,7 @@ from holdfast.core.commit import (
     conflict,
     untouchable,
 )
-from holdfast.core.dispatcher import OnError, Subscriber, Subscription
+from holdfast.core.dispatcher import OnError, Subscribed, Subscriber, Subscription
 from holdfast.core.draft import Draft
 from holdfast.core.event import (
     CLOSED,
@@ -82,19 +80,21 @@ from holdfast.core.event import (
     state_of,
 )
 from holdfast.core.expiry import TOUCHES
-from holdfast.core.listing import whole_ids
-from holdfast.core.log import is_replayed
+from holdfast.core.keystore import is_pseudonym
+from holdfast.core.listing import adopt_levels, scope_names, whole_ids
+from holdfast.core.log import ScopeStream, is_replayed
 from holdfast.core.meta import Meta, encode_meta
 from holdfast.core.own_event import OwnEvent
 from holdfast.core.page import PAGE_SIZE, Page, cut
 from holdfast.core.paging import event_filter
 from holdfast.core.past import StateAt
 from holdfast.core.retry import RETRIES, persist
-from holdfast.core.sealing import Seal, key_for
+from holdfast.core.sealing import key_for
 from holdfast.core.tree import MISSING, List, Map, Op
 from holdfast.errors import (
     ConflictError,
     CorruptError,
+    ExpiredError,
     LeaseLostError,
     NotFoundError,
     UsageError,
@@ -115,6 +115,7 @@ from holdfast.names import (
     unescape,
 )
 from holdfast.record import keyed_item, own_events, removal
+from holdfast.record.audit import Audit
 from holdfast.record.catches import Catch, Finder, catch_decisions, catches_in, log_catch
 from holdfast.record.context import RecordContext
 from holdfast.record.decisions import (
@@ -133,7 +134,7 @@ from holdfast.record.memory import Memory
 from holdfast.record.message_events import Message
 from holdfast.record.messages import Messages
 from holdfast.record.session_export import session_document, write_session
-from holdfast.record.sessions import OpenTurn, SessionStatus, status_of
+from holdfast.record.sessions import SessionStatus, status_of
 from holdfast.record.tasks import (
     TaskRestore,
     Tasks,
@@ -148,6 +149,8 @@ _logger = logging.getLogger("holdfast.scope")
 if TYPE_CHECKING:
     # A scope whose schema was not named is one of anything.
     from typing_extensions import TypeVar
+
+    from holdfast.core.kernel import Kernel
 
     S_co = TypeVar("S_co", default=Any, covariant=True)
 else:
@@ -189,11 +192,11 @@ class Scope(Generic[S_co]):
         self.level = level
         self.name = level if id is None else f"{level}/{id}"
         self._id = id if given is None else given
-        self._whole_id: str | None = None  # escaped, for the first event; "" if it is not known
+        whole_id: str | None = None
         if id is not None and ESCAPE in id:
             self._id = given
             if has_digest(id):
-                self._whole_id = "" if given is None else escape(given)
+                whole_id = "" if given is None else escape(given)
             else:
                 self._id = unescape(id)
         self._context = context
@@ -202,14 +205,27 @@ class Scope(Generic[S_co]):
         self._parent = parent
         if parent is not None:
             levels.check_parent(self.name, parent)
-        self._expires = ttl_s is not None
-        self._is_reserved = level in levels.reserved
+        self._stream = ScopeStream(
+            context.kernel,
+            self.name,
+            parent=None if parent is None else parent.name,
+            expires=ttl_s is not None,
+            is_reserved=level in levels.reserved,
+            whole_id=whole_id,
+        )
         if ttl_s is not None:
             log.expiry.intend(self.name, check_ttl(ttl_s), slides=check_flag(slides, "slides"))
         elif slides:
             raise UsageError("slides says how a lifetime ends: expected ttl_s with it")
         if subject is not None:
             log.give_to(self.name, check_name(subject, "subject"))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            from holdfast.renamed import SCOPE, no_attribute
+
+            raise no_attribute("a scope", name, SCOPE)
 
     def __repr__(self) -> str:
         return f"<Scope {self.name}>"
@@ -227,9 +243,9 @@ class Scope(Generic[S_co]):
         The name of a scope has at most 512 bytes of it. If this one was opened by such a name, the
         whole id is read from its first event when it is first asked for.
         """
-        if self._id is None and self._whole_id is not None:
+        if self._id is None and self._stream.whole_id is not None:
             [self._id] = whole_ids(self._log, [self.name])
-            self._whole_id = escape(self._id)
+            self._stream.whole_id = escape(self._id)
         return self._id
 
     # --- reading ---------------------------------------------------------------------------------
@@ -256,45 +272,12 @@ class Scope(Generic[S_co]):
         return 0 if head is None else head.revision
 
     @property
-    def updated_at(self) -> datetime | None:
-        """When the newest event was written; None before the first, and when it was removed."""
-        head = self._log.head(self.name)
-        if head is None or self._log.life(self.name) == head.revision:
-            return None
-        return event.to_datetime(head.time)
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the scope was closed and takes no more writes."""
-        return self._log.newest(self.name).closed_at > 0
-
-    @property
     def parent(self) -> Scope | None:
         """The scope that `lookup` goes on to: the one given here, or the one recorded."""
         if self._parent is not None:
             return self._parent
         recorded = self._log.newest(self.name).parent
         return None if recorded is None else self._sibling(recorded)
-
-    @property
-    def expires_at(self) -> datetime | None:
-        """When the scope ends by itself; None if it lasts, or has not begun yet.
-
-        The end of one that slides is moved by each write and by `touch`.
-        """
-        ends = self._log.newest(self.name).ends_us
-        return event.to_datetime(ends) if ends else None
-
-    def ends_at(self, path: Path) -> datetime | None:
-        """Returns when the value at a key or path ends by itself; None if it lasts.
-
-        That is its own end, or the end of a mapping that it is in. None too if it is not there.
-        """
-        ends, place = self._log.newest(self.name).ends or {}, check_path(path)
-        found = [us for one, us in ends.items() if one and one == place[: len(one)]]
-        if not found or tree.locate(self.state, place) is MISSING:
-            return None
-        return event.to_datetime(min(found))
 
     @property
     def subject(self) -> str | None:
@@ -305,12 +288,14 @@ class Scope(Generic[S_co]):
         return self._log.subject_of(self.name)
 
     @property
-    def status(self) -> SessionStatus:
-        """What became of the session here: active, completed when it was closed, or crashed.
+    def life(self) -> ScopeLife:
+        """Since when and until when the scope is there, and what of it is used."""
+        return ScopeLife(self)
 
-        It is crashed if a worker died in its session or in a turn, and it was not ended since.
-        """
-        return status_of(self._context, self.name)
+    @property
+    def session(self) -> ScopeSession:
+        """The session that the scope holds: its id, what became of it, and its export."""
+        return ScopeSession(self)
 
     def get(self, path: Path, default: Any = None) -> Any:
         """Returns the value at a key or path of this scope alone, or the default."""
@@ -319,34 +304,21 @@ class Scope(Generic[S_co]):
     def lookup(self, path: Path, default: Any = None) -> Any:
         """Returns the value here, else in the parents in turn, else in the global scope."""
         path = check_path(path)
-        for scope in self._upwards():
+        for scope in upwards(self):
             value = tree.get(scope.state, path, MISSING)
             if value is not MISSING:
                 return value
         return default
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the state as plain dicts and lists of your own."""
-        return self.state.to_dict()
 
     def at(self, moment: Moment, *, raw: bool = False) -> Map:
         """Returns the state at a revision, a checkpoint's name, a Checkpoint or a datetime.
 
         As the schema of this program has it; `raw` returns it as it is stored.
         """
-        state = self._log.at(self.name, self.revision_of(moment))
+        state = self._log.at(self.name, self._revision_of(moment))
         if raw is not False and check_flag(raw, "raw"):
             return state_of(state, self.name)
         return self._log.show(state, self.name)
-
-    def _unended(self, revision: int) -> StreamState:
-        """Returns the state at a revision, without the values that have ended by now."""
-        state = self._log.at(self.name, revision)
-        return state if state.ends is None else self._log.key_ends.shown(state, self.name)
-
-    def _now_at(self, revision: int) -> Map:
-        """Returns the state at a revision for whoever means now, and says which one it saw."""
-        return self._log.show(self._unended(revision), self.name)
 
     def diff(self, since: Moment, until: Moment | None = None, *, raw: bool = False) -> Difference:
         """Returns what differs between two moments; the second is now unless given.
@@ -356,14 +328,14 @@ class Scope(Generic[S_co]):
         the schema of this program has them; with `raw` as they are stored.
         """
         check_flag(raw, "raw")
-        revision = self.revision if until is None else self.revision_of(until)
-        return self._difference(self.revision_of(since), revision, raw=raw, is_now=until is None)
+        revision = self.revision if until is None else self._revision_of(until)
+        return self._difference(self._revision_of(since), revision, raw=raw, is_now=until is None)
 
     def _difference(
         self, since: int, until: int, *, raw: bool = False, is_now: bool = False
     ) -> Difference:
         old = self._log.at(self.name, since)
-        new = self._unended(until) if is_now else self._log.at(self.name, until)
+        new = self._stream.unended(until) if is_now else self._log.at(self.name, until)
         old_root, new_root, is_same = (old.root, new.root, True) if raw else self._both(old, new)
         changes = [
             Change(self.name, until, change.path, change.old, change.new)
@@ -376,10 +348,6 @@ class Scope(Generic[S_co]):
         typed = self._log.typed
         is_stored = typed.is_current(old, self.name) and typed.is_current(new, self.name)
         return typed.shown(old, self.name), typed.shown(new, self.name), is_stored
-
-    def modified(self, since: Moment) -> list[str | int]:
-        """Returns the top-level keys that differ from what they were at a moment."""
-        return list(dict.fromkeys(change.path[0] for change in self.diff(since) if change.path))
 
     def history(
         self,
@@ -452,7 +420,7 @@ class Scope(Generic[S_co]):
         )
         return cut("checkpoints", found, lambda one: (-one.revision,), after=after, limit=limit)
 
-    def revision_of(self, moment: Moment) -> int:
+    def _revision_of(self, moment: Moment) -> int:
         """Returns the revision that a moment means. A name means its newest checkpoint."""
         if isinstance(moment, Checkpoint):
             return moment.revision
@@ -487,6 +455,7 @@ class Scope(Generic[S_co]):
         value: Any,
         *,
         diff: bool = False,
+        if_absent: bool = False,
         subject: str | None = None,
         ttl_s: Duration | None = None,
         expected: int | None = None,
@@ -496,7 +465,9 @@ class Scope(Generic[S_co]):
         """Puts a value at a key (text) or path (tuple) and returns the new revision.
 
         With `diff` it stores what differs from what is there: of a list that grew, its new items.
-        If nothing differs, nothing is written, unless `key` or `checkpoint` ask for an event.
+        With `if_absent` it is put where there is nothing yet: of several writers one sets it, and
+        none is refused. Where there is nothing to do, nothing is written, unless `expected`, `key`
+        or `checkpoint` ask for an event.
         With `subject` the value belongs to that person, or whoever it is, also in a scope that is
         for all: it is sealed as a whole by the subject's key, and reads as ERASED after `erase`.
         With `ttl_s` the value ends so long from now: then it is not there for any reader, but at
@@ -505,6 +476,9 @@ class Scope(Generic[S_co]):
         """
         op = tree.set_op(path, value)
         ttls: Ttls = ()
+        if if_absent is not False and check_flag(if_absent, "if_absent"):
+            check_alone("if_absent", diff=diff, ttl_s=ttl_s)
+            return self._set_if_absent(op, subject, expected, key, checkpoint)
         if ttl_s is not None:
             check_ends_alone(diff=diff)
             ttls = tuple(check_key_ttl([op], ttl_s).items())
@@ -514,21 +488,11 @@ class Scope(Generic[S_co]):
             return self._set_difference(op, expected, key, checkpoint)
         return self._change((op,), expected, key, checkpoint, subject, ttls)
 
-    def replace_state(
-        self,
-        values: Mapping[str, Any],
-        *,
-        expected: int | None = None,
-        key: str | None = None,
-        checkpoint: str | None = None,
-    ) -> int:
-        """Makes the whole state this, storing what differs from what is there."""
-        return self.set((), values, diff=True, expected=expected, key=key, checkpoint=checkpoint)
-
     def update(
         self,
         values: Mapping[str, Any],
         *,
+        replace: bool = False,
         subject: str | None = None,
         ttl_s: Duration | None = None,
         expected: int | None = None,
@@ -538,8 +502,14 @@ class Scope(Generic[S_co]):
         """Sets several keys in one event and returns the new revision.
 
         With `subject` each value is sealed for that subject, as `set` does it. With `ttl_s` each
-        of them ends so long from now.
+        of them ends so long from now. With `replace` the values are the whole state from then on:
+        it stores what differs from what is there.
         """
+        if replace is not False and check_flag(replace, "replace"):
+            check_alone("replace", subject=subject, ttl_s=ttl_s)
+            return self.set(
+                (), values, diff=True, expected=expected, key=key, checkpoint=checkpoint
+            )
         ops = update_ops(values)
         ttls = () if ttl_s is None else tuple(check_key_ttl(ops, ttl_s).items())
         return self._change(ops, expected, key, checkpoint, subject, ttls)
@@ -594,39 +564,10 @@ class Scope(Generic[S_co]):
         op = tree.increment_op(path, by)
         return self._change([op], expected, key, checkpoint)
 
-    def set_default(
-        self,
-        path: Path,
-        value: Any,
-        *,
-        subject: str | None = None,
-        expected: int | None = None,
-        key: str | None = None,
-        checkpoint: str | None = None,
-    ) -> int:
-        """Puts a value at a key or path where there is nothing yet; returns the newest revision.
-
-        Of several writers one sets it, and none is refused. What is there is left as it is: then
-        nothing is written, unless `expected`, `key` or `checkpoint` ask for an event. With
-        `subject` the value is sealed for that subject, as `set` does it.
-        """
-        op = tree.set_op(path, value)
-        if expected is None and key is None and checkpoint is None and not is_replayed():
-            now = self._log.newest(self.name)
-            root = self._log.typed.shown(now, self.name)
-            if not now.closed_at and tree.locate(root, op.keys) is not MISSING:
-                return now.revision
-        of: tuple[str, ...] = ()
-        if subject is not None:
-            (op,), seal = self._sealed_ops((op,), subject)
-            key, of = key_for(key, seal), () if seal is None else (seal.subject,)
-        write = self._change_write((), expected, key, checkpoint, (op,), of)
-        return self._commit(write).revision
-
     def checkpoint(self, name: str, *, expected: int | None = None) -> Checkpoint:
         """Names the state as it is now. `checkpoint=` of a write names that write instead."""
         name = check_name(name, "checkpoint name")
-        result = self._commit(self._checkpoint_write(name, expected, None))
+        result = self._commit(self._stream.checkpoint_write(name, expected, None))
         after = result.after[0]
         return Checkpoint(name, self.name, after.revision, event.to_datetime(after.time))
 
@@ -680,7 +621,7 @@ class Scope(Generic[S_co]):
         recorded since that moment.
         """
         check_flag(messages, "messages")
-        revision = self.revision_of(to)
+        revision = self._revision_of(to)
         if revision < (began := self._life()):
             raise NotFoundError(
                 f'revision {revision} of scope "{self.name}" is of an earlier life, which was '
@@ -707,7 +648,7 @@ class Scope(Generic[S_co]):
             ops = tuple(self._log.blobs.spill(op, self.name) for op in way)
             payload = payload_of(revision, tree.encode_ops(ops))
             guard = now.revision if expected is None else expected
-            write = self._write((NewEvent(event.RESTORED, payload, ops),), guard, None, None)
+            write = self._stream.write((NewEvent(event.RESTORED, payload, ops),), guard)
             try:
                 made = self._commit_restored(write, tasks())
                 return Restored(made, self, guard, revision)
@@ -811,7 +752,7 @@ class Scope(Generic[S_co]):
         something is under way: an open decision, an unfinished run, a live worker's session, turn
         or task, or a lease of the scope's name.
         """
-        self._write((), expected, None, None)  # raises if this scope is not for its user to write
+        self._stream.write((), expected)  # raises if this scope is not for its user to write
         for _ in range(CLOSE_RETRIES):
             now = self._log.newest(self.name)
             if now.is_absent:
@@ -845,54 +786,17 @@ class Scope(Generic[S_co]):
     def fork(self, id: str, *, at: Moment | None = None) -> Self:
         """Returns a new scope of this level that begins where this one was, by reference."""
         _, stored = self._levels.check_scope(self.level, id)
-        revision = self.revision if at is None else self.revision_of(at)
+        revision = self.revision if at is None else self._revision_of(at)
         if revision == 0 or (at is None and revision == self._life()):
             raise UsageError(f'scope "{self.name}" has no events yet: there is nothing to fork')
         self._log.check_known(self.name, revision)
         fork = cast("Self", self._like(self.level, stored, self._parent, id))
-        payload = event.forked_payload(self.name, revision, fork._whole_id)
+        payload = event.forked_payload(self.name, revision, fork._stream.whole_id)
         write = StreamWrite(
             fork.name, (NewEvent(event.FORKED, payload),), origin=(self.name, revision)
         )
         self._log.commit(ProposedCommit((write,)))
         return fork
-
-    def export_session(self, to: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-        """Returns the session as a document of plain JSON, and writes it to a file if one is given.
-
-        It has messages, decisions, tool results, files and state (`record/session_export.py` names
-        each key). The file is whole or not there.
-        """
-        decisions = Decisions(self._context).list(scope=self, limit=None)
-        document = session_document(self, sorted(decisions, key=lambda one: one.revision))
-        if to is not None:
-            write_session(document, to)
-        return document
-
-    def touch(self) -> datetime:
-        """Says that the scope is in use: its end slides on. Returns when it ends from now on.
-
-        It writes an event if a tenth of the lifetime has passed since the newest one, and else
-        nothing, however many processes touch it. Raises ExpiredError if the end has come, and
-        UsageError if the scope lasts or its end is fixed.
-        """
-        log, name = self._log, self.name
-        while True:
-            head = log.head(name)
-            if head is None or log.absent([name]):
-                raise NotFoundError(f'there is no scope "{name}" to touch')
-            lifetime = log.expiry.lifetime(name, head)
-            if not lifetime.slides_us:
-                raise untouchable(name, lasts=not lifetime.expires_us)
-            ends = lifetime.end(head.time)
-            if log.now_us(name) < ends - lifetime.slides_us + lifetime.slides_us // TOUCHES:
-                return event.to_datetime(ends)
-            write = self._write((NewEvent(event.TOUCHED, b"null"),), head.revision, None, None)
-            try:
-                with unjournalled():
-                    return event.to_datetime(self._commit(write).after[0].ends_us)
-            except ConflictError as error:  # another writer has moved the end
-                _logger.debug("touch is tried again: %s", error)
 
     def close(
         self, *, keep: bool | None = None, export: str | os.PathLike[str] | None = None
@@ -922,9 +826,9 @@ class Scope(Generic[S_co]):
             ):
                 continue
             if export is not None:
-                self.export_session(export)  # what comes between makes the commit a conflict
+                self.session.export(export)  # what comes between makes the commit a conflict
             new_event = NewEvent(CLOSED, codec.encode_plain({"keep": keep}))
-            write = self._write((new_event,), revision, None, None)
+            write = self._stream.write((new_event,), revision)
             marks = marks_at_close(self._context, self.name, keep=keep)
             try:
                 result = self._log.commit(ProposedCommit((write,), marks=marks))
@@ -942,13 +846,13 @@ class Scope(Generic[S_co]):
         subscriber: Subscriber,
         *,
         on_error: OnError | None = None,
-    ) -> Callable[[], None]:
+    ) -> Subscribed:
         """Calls `subscriber(change)` for every change that this process makes here.
 
         By any call and any handle of the process: one thread of the store tells, after the answer,
-        in the order of positions. `close()` waits for it, and so does `store.drain()`. If it
-        raises, that is logged and given to `on_error(error, change)`; the others are told. For the
-        changes of other processes use `follow`. Returns the function that ends it.
+        in the order of positions. If it raises, that is logged and given to `on_error(error,
+        change)`; the others are told. For the changes of other processes use `follow`. Returns the
+        function that ends it, whose `drain()` waits until all was told; `close()` does that, too.
         """
         check_call(subscriber, "a subscriber")
         if on_error is not None:
@@ -1010,55 +914,10 @@ class Scope(Generic[S_co]):
             if_exists=if_exists,
         )
 
-    def recall(self, *, recent: int = 20) -> Recalled:
-        """Returns what counts here: all standing orders of this scope and of those above it, and
-        the newest decisions of this scope, newest first."""
-        decisions = Decisions(self._context)
-        orders = decisions.standing([scope.name for scope in self._upwards()])
-        return Recalled(orders, decisions.recent(self, check_whole(recent, "recent")))
-
-    @contextmanager
-    def effect(self, name: str) -> Generator[None]:
-        """The block of an effect: under a policy, one without an open decision is caught."""
-        check_text(name, "an effect")
-        check_effect(self._context, self, name)
-        yield
-
-    def catch(
-        self,
-        caught: str,
-        *,
-        control: str = "review",
-        outcome: str | None = None,
-        notes: str | None = None,
-        about: str | None = None,
-    ) -> Catch:
-        """Logs by hand what a control has caught here; durable when it returns.
-
-        `about` is a link to what it is about, such as `message:…` or `commit:…`.
-        """
-        return log_catch(
-            self._context,
-            self,
-            caught,
-            control=control,
-            outcome=outcome,
-            notes=notes,
-            about=about,
-        )
-
-    def catches(self) -> list[Catch]:
-        """Returns what was caught here, oldest first: by hand, by a policy, in messages."""
-        return list(catches_in(self._context, self))
-
-    def catch_decisions(self, *, last: int = 200, find: Finder | None = None) -> list[Catch]:
-        """Logs decisions that the newest messages state and no record has; returns the new ones.
-
-        A sentence that says that something was decided counts, unless a decision here has most of
-        its words or links to the message. `find` is a function that returns what a message
-        decides, in place of our guess. Each message is caught once.
-        """
-        return catch_decisions(self._context, self, last=last, find=find)
+    @property
+    def decisions(self) -> ScopeDecisions:
+        """What was decided here, what counts, and what was caught."""
+        return ScopeDecisions(self)
 
     # --- facts -----------------------------------------------------------------------------------
 
@@ -1078,10 +937,6 @@ class Scope(Generic[S_co]):
         """Adds a message; durable when it returns. `messages.add` takes everything else."""
         return self.messages.add(role, content, subject=subject)
 
-    def turn(self) -> OpenTurn:
-        """Returns the block of a turn: `with chat.turn() as turn:`, then `turn.add(…)`."""
-        return self.messages.turn()
-
     # --- tasks -----------------------------------------------------------------------------------
 
     @property
@@ -1094,7 +949,7 @@ class Scope(Generic[S_co]):
     @property
     def memory(self) -> Memory:
         """What an agent keeps at hand: files, notes, results, errors, settings."""
-        return Memory(self._context, self, self._upwards)
+        return Memory(self._context, self, upwards)
 
     # --- events of your own ----------------------------------------------------------------------
 
@@ -1123,7 +978,7 @@ class Scope(Generic[S_co]):
         seal = None if name is None else self._log.seal_for(self.name, name)
         prepared = own_events.prepare(self._log, self.name, event, data, refs, unchecked, seal)
         key = key_for(key, seal)
-        write = self._write((prepared,), expected, key, checkpoint)
+        write = self._stream.write((prepared,), expected, key, checkpoint)
         return own_events.recorded(self._log, write, self._commit(write))
 
     # --- like a dict -----------------------------------------------------------------------------
@@ -1137,15 +992,6 @@ class Scope(Generic[S_co]):
     def __delitem__(self, key: str) -> None:
         self.delete(key)
 
-    def pop(self, key: str, *default: Any) -> Any:
-        """Takes a key away and returns its value, or the default if there is one and no key.
-
-        Of several who take the same value one gets it.
-        """
-        taken: list[Any] = []
-        self.edit(lambda draft: taken.append(draft.pop(key, *default)))
-        return taken[-1]
-
     def __contains__(self, key: object) -> bool:
         return key in self.state
 
@@ -1158,14 +1004,6 @@ class Scope(Generic[S_co]):
     def keys(self) -> KeysView[str]:
         """The keys of the state as it is now; with `[]` this makes `dict(scope)` and `**scope`."""
         return self.state.keys()
-
-    def values(self) -> ValuesView[Any]:
-        """The values of the state as it is now."""
-        return self.state.values()
-
-    def items(self) -> ItemsView[str, Any]:
-        """The keys and values of the state as it is now."""
-        return self.state.items()
 
     # --- parts -----------------------------------------------------------------------------------
 
@@ -1184,29 +1022,31 @@ class Scope(Generic[S_co]):
     ) -> int:
         of: tuple[str, ...] = ()
         if subject is not None:
-            ops, seal = self._sealed_ops(ops, subject)
+            ops, seal = self._stream.sealed_ops(ops, subject)
             key, of = key_for(key, seal), () if seal is None else (seal.subject,)
-        write = self._change_write(ops, expected, key, checkpoint, (), of, ttls)
+        write = self._stream.change_write(ops, expected, key, checkpoint, (), of, ttls)
         return self._commit(write).after[0].revision
 
-    def _sealed_ops(self, ops: Sequence[Op], subject: str) -> tuple[Sequence[Op], Seal | None]:
-        """Returns ops with the values of a subject sealed, and by what; None: all here is theirs.
-
-        What sealed them is durable when this returns.
-        """
-        name = check_name(subject, "subject")
-        if not all(op.keys for op in ops):
-            raise UsageError(
-                "the whole state cannot be one subject's value: name a key or a path",
-                hint="scope(…, subject=…) begins a scope that is a subject's as a whole",
-            )
-        seal = self._log.seal_for(self.name, name)
-        if seal is None:
-            return ops, None
-        if self._log.typed.all:
-            for op in ops:
-                self._log.typed.check_sealed(self.name, op, self._log.newest(self.name))
-        return [self._log.blobs.sealed(op, self.name, seal) for op in ops], seal
+    def _set_if_absent(
+        self,
+        op: Op,
+        subject: str | None,
+        expected: int | None,
+        key: str | None,
+        checkpoint: str | None,
+    ) -> int:
+        """Does what `set` does with `if_absent`; what is there already is left as it is."""
+        if expected is None and key is None and checkpoint is None and not is_replayed():
+            now = self._log.newest(self.name)
+            root = self._log.typed.shown(now, self.name)
+            if not now.closed_at and tree.locate(root, op.keys) is not MISSING:
+                return now.revision
+        of: tuple[str, ...] = ()
+        if subject is not None:
+            (op,), seal = self._stream.sealed_ops((op,), subject)
+            key, of = key_for(key, seal), () if seal is None else (seal.subject,)
+        write = self._stream.change_write((), expected, key, checkpoint, (op,), of)
+        return self._commit(write).revision
 
     def _set_difference(
         self, op: Op, expected: int | None, key: str | None, checkpoint: str | None
@@ -1231,7 +1071,7 @@ class Scope(Generic[S_co]):
             place = op.keys if self._log.typed.is_current(base, self.name) else ()
             guards = () if found or ops == [op] else (ReadGuard(self.name, base, (place,)),)
             try:
-                write = self._change_write(ops, expected, key, checkpoint)
+                write = self._stream.change_write(ops, expected, key, checkpoint)
                 return self._commit(write, guards).revision
             except ConflictError as error:
                 if expected is not None:
@@ -1259,7 +1099,7 @@ class Scope(Generic[S_co]):
             if not is_there and not is_asked and not base.closed_at:
                 return base.revision
             guards = (ReadGuard(self.name, base, (op.keys,)),) if is_there and not found else ()
-            write = self._change_write([op] if is_there else [], expected, key, checkpoint)
+            write = self._stream.change_write([op] if is_there else [], expected, key, checkpoint)
             try:
                 return self._commit(write, guards).revision
             except ConflictError as error:
@@ -1267,79 +1107,6 @@ class Scope(Generic[S_co]):
                     raise
                 _logger.debug("what is to be deleted is looked for again: %s", error)
         raise self._contended("changed")
-
-    def _change_write(
-        self,
-        ops: Sequence[Op],
-        expected: int | None,
-        key: str | None,
-        checkpoint: str | None,
-        defaults: Sequence[Op] = (),
-        sealed_for: tuple[str, ...] = (),
-        ttls: Ttls = (),
-    ) -> StreamWrite:
-        """Returns what a commit adds to this scope's stream to apply ops, and defaults before."""
-        for op in (*defaults, *ops):
-            if len(op.value) >= BLOB_BYTES_MIN:
-                ops = [self._log.blobs.spill(one, self.name) for one in ops]
-                defaults = [self._log.blobs.spill(one, self.name) for one in defaults]
-                break
-        payload = tree.encode_ops((*defaults, *ops))
-        made = NewEvent(
-            event.CHANGED, payload, tuple(ops), tuple(defaults), sealed_for=sealed_for, ttls=ttls
-        )
-        return self._write((made,), expected, key, checkpoint)
-
-    def _checkpoint_write(
-        self, name: str | None, expected: int | None, key: str | None
-    ) -> StreamWrite:
-        """Returns what a commit adds to this scope's stream to name its state as it is."""
-        return self._write((NewEvent(event.CHECKPOINTED, b"null"),), expected, key, name)
-
-    def _write(
-        self,
-        new_events: tuple[NewEvent, ...],
-        expected: int | None,
-        key: str | None,
-        checkpoint: str | None,
-    ) -> StreamWrite:
-        if self._is_reserved:
-            raise UsageError(
-                f'"{self.name}" is written by holdfast itself: a change by hand would break what '
-                "it keeps there",
-                hint="write to a scope of your own",
-            )
-        if expected is not None:
-            check_expected(expected)
-        if key is not None:
-            key = check_name(key, "key")
-        if checkpoint is not None:
-            checkpoint = check_name(checkpoint, "checkpoint name")
-        parent = None if self._parent is None else self._parent.name
-        return StreamWrite(
-            self.name,
-            new_events,
-            expected,
-            key,
-            checkpoint,
-            parent,
-            expires=self._expires,
-            id=self._whole_id,
-        )
-
-    def _events_write(
-        self,
-        new_events: tuple[NewEvent, ...],
-        *,
-        expected: int | None = None,
-        key: str | None = None,
-    ) -> StreamWrite:
-        """Returns what a commit adds to this scope's stream to record several events."""
-        return self._write(new_events, expected, key, None)
-
-    def _event_write(self, new_event: NewEvent, key: str | None = None) -> StreamWrite:
-        """Returns what a commit adds to this scope's stream to record an event."""
-        return self._write((new_event,), None, key, None)
 
     def _commit_restored(self, write: StreamWrite, back: TaskRestore | None) -> int:
         """Commits a restore, and what it does to tasks."""
@@ -1365,33 +1132,8 @@ class Scope(Generic[S_co]):
             given=given,
         )
 
-    def _within(self, context: RecordContext) -> Self:
-        """Returns this scope as a joint commit sees it; nobody hears of it before that is made."""
-        scope = type(self)(
-            context,
-            *split_name(self.name),
-            levels=self._levels,
-            parent=self._parent,
-            given=self._id,
-        )
-        scope._expires = self._expires
-        return scope
-
     def _sibling(self, name: str) -> Scope:
         return self._like(*split_name(name), None)
-
-    def _upwards(self) -> Iterator[Scope]:
-        scope: Scope | None = self
-        seen: set[str] = set()
-        while scope is not None:
-            yield scope
-            if scope.level == GLOBAL:
-                return
-            seen.add(scope.name)
-            scope = scope.parent
-            if scope is not None and scope.name in seen:
-                raise CorruptError(f'scope "{scope.name}" stands above itself', stream=scope.name)
-        yield self._sibling(GLOBAL)
 
 
 # The scopes of the four built-in levels: what tells them apart, for readers and type checkers.
@@ -1441,9 +1183,325 @@ _CLASSES: dict[str, type[Scope]] = {
 }
 
 
+def upwards(scope: Scope) -> Iterator[Scope]:
+    """Yields a scope and those above it: its parents in turn, and the global scope."""
+    above: Scope | None = scope
+    seen: set[str] = set()
+    while above is not None:
+        yield above
+        if above.level == GLOBAL:
+            return
+        seen.add(above.name)
+        above = above.parent
+        if above is not None and above.name in seen:
+            raise CorruptError(f'scope "{above.name}" stands above itself', stream=above.name)
+    yield scope._sibling(GLOBAL)
+
+
+def scope_within(scope: Scope, context: RecordContext) -> Scope:
+    """Returns a scope as a joint commit sees it; nobody hears of it before that is made."""
+    level, id = split_name(scope.name)
+    own = type(scope)(
+        context, level, id, levels=scope._levels, parent=scope._parent, given=scope._id
+    )
+    own._stream.expires = scope._stream.expires
+    return own
+
+
 def scope_class(level: str) -> type[Scope]:
     """Returns the class of a level's scopes."""
     return _CLASSES.get(level, Scope)
+
+
+class ScopeLife:
+    """Since when and until when a scope is there, and what of it is used."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._log = scope._log
+        self._name = scope.name
+
+    def __repr__(self) -> str:
+        return f"<ScopeLife of {self._name}>"
+
+    @property
+    def updated_at(self) -> datetime | None:
+        """When the newest event was written; None before the first, and when it was removed."""
+        head = self._log.head(self._name)
+        if head is None or self._log.life(self._name) == head.revision:
+            return None
+        return event.to_datetime(head.time)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the scope was closed and takes no more writes."""
+        return self._log.newest(self._name).closed_at > 0
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """When the scope ends by itself; None if it lasts, or has not begun yet.
+
+        The end of one that slides is moved by each write and by `touch`.
+        """
+        ends = self._log.newest(self._name).ends_us
+        return event.to_datetime(ends) if ends else None
+
+    def ends_at(self, path: Path) -> datetime | None:
+        """Returns when the value at a key or path ends by itself; None if it lasts.
+
+        That is its own end, or the end of a mapping that it is in. None too if it is not there.
+        """
+        ends, place = self._log.newest(self._name).ends or {}, check_path(path)
+        found = [us for one, us in ends.items() if one and one == place[: len(one)]]
+        if not found or tree.locate(self._scope.state, place) is MISSING:
+            return None
+        return event.to_datetime(min(found))
+
+    def revision_at(self, moment: Moment) -> int:
+        """Returns the revision that a moment means. A name means its newest checkpoint."""
+        return self._scope._revision_of(moment)
+
+    def touch(self) -> datetime:
+        """Says that the scope is in use: its end slides on. Returns when it ends from now on.
+
+        It writes an event if a tenth of the lifetime has passed since the newest one, and else
+        nothing, however many processes touch it. Raises ExpiredError if the end has come, and
+        UsageError if the scope lasts or its end is fixed.
+        """
+        log, name = self._log, self._name
+        while True:
+            head = log.head(name)
+            if head is None or log.absent([name]):
+                raise NotFoundError(f'there is no scope "{name}" to touch')
+            lifetime = log.expiry.lifetime(name, head)
+            if not lifetime.slides_us:
+                raise untouchable(name, lasts=not lifetime.expires_us)
+            ends = lifetime.end(head.time)
+            if log.now_us(name) < ends - lifetime.slides_us + lifetime.slides_us // TOUCHES:
+                return event.to_datetime(ends)
+            touched = (NewEvent(event.TOUCHED, b"null"),)
+            write = self._scope._stream.write(touched, head.revision)
+            try:
+                with unjournalled():
+                    return event.to_datetime(self._scope._commit(write).after[0].ends_us)
+            except ConflictError as error:  # another writer has moved the end
+                _logger.debug("touch is tried again: %s", error)
+
+    def audit(self) -> Audit:
+        """Returns the audit of the state: what changes how often, and in its block what is read.
+
+        `with scope.life.audit() as audit:`, then `audit.unread()`.
+        """
+        return Audit(self._scope._context, self._scope)
+
+
+class ScopeSession:
+    """The session that a scope holds: its id, what became of it, and its export."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    def __repr__(self) -> str:
+        return f"<ScopeSession of {self._scope.name}>"
+
+    @property
+    def id(self) -> str:
+        """The id of the session, which is that of the scope."""
+        return self._scope.id or ""
+
+    @property
+    def status(self) -> SessionStatus:
+        """What became of the session: active, completed when it was closed, or crashed.
+
+        It is crashed if a worker died in its session or in a turn, and it was not ended since.
+        """
+        return status_of(self._scope._context, self._scope.name)
+
+    def export(self, to: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+        """Returns the session as a document of plain JSON, and writes it to a file if one is given.
+
+        It has messages, decisions, tool results, files and state (`record/session_export.py` names
+        each key). The file is whole or not there.
+        """
+        decisions = Decisions(self._scope._context).list(scope=self._scope, limit=None)
+        document = session_document(self._scope, sorted(decisions, key=lambda one: one.revision))
+        if to is not None:
+            write_session(document, to)
+        return document
+
+
+class ScopeDecisions:
+    """What was decided in a scope, what counts there, and what was caught."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._context = scope._context
+
+    def __repr__(self) -> str:
+        return f"<ScopeDecisions of {self._scope.name}>"
+
+    def list(
+        self,
+        *,
+        incomplete: bool = False,
+        after: str | None = None,
+        limit: int | None = PAGE_SIZE,
+        before: int | None = None,
+        older_than: object = None,
+    ) -> Page[Decision]:
+        """Returns the decisions of the scope, newest first; see `hf.decisions.list`."""
+        return Decisions(self._context).list(
+            incomplete=incomplete,
+            scope=self._scope,
+            after=after,
+            limit=limit,
+            before=before,
+            older_than=older_than,
+        )
+
+    def recall(self, *, recent: int = 20) -> Recalled:
+        """Returns what counts here: all standing orders of this scope and of those above it, and
+        the newest decisions of this scope, newest first."""
+        decisions = Decisions(self._context)
+        orders = decisions.standing([scope.name for scope in upwards(self._scope)])
+        return Recalled(orders, decisions.recent(self._scope, check_whole(recent, "recent")))
+
+    @contextmanager
+    def effect(self, name: str) -> Generator[None]:
+        """The block of an effect: under a policy, one without an open decision is caught."""
+        check_text(name, "an effect")
+        check_effect(self._context, self._scope, name)
+        yield
+
+    def catch(
+        self,
+        caught: str,
+        *,
+        control: str = "review",
+        outcome: str | None = None,
+        notes: str | None = None,
+        about: str | None = None,
+    ) -> Catch:
+        """Logs by hand what a control has caught here; durable when it returns.
+
+        `about` is a link to what it is about, such as `message:…` or `commit:…`.
+        """
+        return log_catch(
+            self._context,
+            self._scope,
+            caught,
+            control=control,
+            outcome=outcome,
+            notes=notes,
+            about=about,
+        )
+
+    def catches(self) -> Sequence[Catch]:
+        """Returns what was caught here, oldest first: by hand, by a policy, in messages."""
+        return [*catches_in(self._context, self._scope)]
+
+    def catch_unrecorded(self, *, last: int = 200, find: Finder | None = None) -> Sequence[Catch]:
+        """Logs decisions that the newest messages state and no record has; returns the new ones.
+
+        A sentence that says that something was decided counts, unless a decision here has most of
+        its words or links to the message. `find` is a function that returns what a message
+        decides, in place of our guess. Each message is caught once.
+        """
+        return catch_decisions(self._context, self._scope, last=last, find=find)
+
+
+class Scopes:
+    """The scopes of one store: made by their names, by whichever layer needs one."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.log = kernel.log
+        self._levels = kernel.levels
+        self._context = kernel.part(RecordContext)
+        self._clear_ids = bool(kernel.settings is not None and kernel.settings.clear_ids)
+
+    def scope(
+        self,
+        level: str,
+        id: str | None = None,
+        schema: type[Any] | None = None,
+        *,
+        parent: Scope | None = None,
+        ttl_s: Duration | None = None,
+        slides: bool = False,
+        subject: str | None = None,
+    ) -> Scope:
+        """Returns a scope by level and id, or by its whole name; see `Store.scope`."""
+        if id is None and isinstance(level, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            level, id = split_name(level)
+            is_stored = id is not None and ESCAPE in id
+        else:
+            is_stored = False
+        if not self._levels.has(level):
+            # Another process may have registered it. A store that is too damaged to tell still
+            # reads what is whole of a level that is registered here.
+            with suppress(CorruptError):
+                adopt_levels(self.log, self._levels)
+        level, stored = self._levels.check_scope(level, id, is_stored=is_stored)
+        if subject is not None:
+            self.check_opaque(id, "scope id")
+        if schema is not None:
+            name = level if stored is None else f"{level}/{stored}"
+            self.log.typed.check_schema(name, schema)
+        return scope_class(level)(
+            self._context,
+            level,
+            stored,
+            levels=self._levels,
+            parent=parent,
+            ttl_s=ttl_s,
+            slides=slides,
+            given=None if is_stored else id,
+            subject=subject,
+        )
+
+    def workflow(self, id: str) -> Scope:
+        """Returns the state of a run, or of any other workflow."""
+        return self.scope(WORKFLOW, id)
+
+    def check_opaque(self, id: str | None, what: str) -> None:
+        """Raises UsageError if an id may tell who a subject is."""
+        if not self._clear_ids and not is_pseudonym(id or ""):
+            raise UsageError(
+                f"{what} {show_value(id)} may tell who the subject is, and ids are stored in "
+                "clear: expected a pseudonym, a UUID or a random id",
+                hint="hf.subjects.pseudonym(…) makes one from any text; Settings(clear_ids=True) "
+                "allows any id",
+            )
+
+    def named(self, names: Sequence[str]) -> Sequence[Scope]:
+        """Returns scopes by their stored names; the whole ids of long ones are read together."""
+        long = [name for name in names if has_digest(name)]
+        given: dict[str, str] = {}
+        if len(long) > 1:
+            # One that expired or is damaged says so itself, when its id is asked for.
+            with suppress(CorruptError, ExpiredError):
+                given = dict(zip(long, whole_ids(self.log, long), strict=True))
+        return [
+            self.scope(split_name(name)[0], given[name]) if name in given else self.scope(name)
+            for name in names
+        ]
+
+    def of_id(self, id: str) -> Sequence[Scope]:
+        """Returns the scopes that have this id, of whatever level, widest first."""
+        scopes = [self.scope(level, id) for level in self.levels() if level != GLOBAL]
+        heads = self.log.heads([scope.name for scope in scopes])
+        found = [scope for scope, head in zip(scopes, heads, strict=True) if head is not None]
+        removed = self.log.absent([scope.name for scope in found])
+        return [scope for scope in found if scope.name not in removed]
+
+    def levels(self) -> Sequence[str]:
+        """Returns the names of all levels, also of those that other processes have registered."""
+        adopt_levels(self.log, self._levels)
+        return self._levels.names()
+
+    def names(self) -> Sequence[str]:
+        """Returns the stored names of all scopes."""
+        return scope_names(self.log, self.levels(), prefix="", after="", limit=None)
 
 
 class Edit:
@@ -1498,10 +1556,6 @@ class State(Protocol):
         """Puts several values; returns the new revision."""
         ...
 
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the state as a dict that the caller may change."""
-        ...
-
 
 @runtime_checkable
 class ConversationState(State, Protocol):
@@ -1554,16 +1608,17 @@ class AsyncState(Protocol):
     async def get(self, path: Path, default: Any = None) -> Any: ...
     async def set(self, path: Path, value: Any) -> int: ...
     async def update(self, values: Mapping[str, Any]) -> int: ...
-    async def to_dict(self) -> dict[str, Any]: ...
 
 
 def json_default(value: object) -> Any:
-    """Returns a stored value as `json.dumps(value, default=holdfast.json_default)` needs it.
+    """Returns a stored value as `json.dumps(value, default=json_default)` needs it.
 
     States, their mappings and lists, and scopes become dicts and lists. Bytes, datetimes and what
     else JSON has no word for become the tagged objects that they are stored as.
     """
-    if isinstance(value, Scope | Map):
+    if isinstance(value, Scope):
+        return value.state.to_dict()
+    if isinstance(value, Map):
         return value.to_dict()
     if isinstance(value, List):
         return value.to_list()

@@ -10,15 +10,14 @@ from threading import Lock
 from typing import Self
 
 from holdfast.backends.registry import open_backend
-from holdfast.clock import Clock
 from holdfast.core.commit import CommitResult, ProposedCommit
 from holdfast.core.commit_queue import Request, Waker
+from holdfast.core.kernel import Kernel
 from holdfast.core.layers import kept_with
-from holdfast.core.leases import LeaseKeeper
 from holdfast.core.log import WRITER, Log
 from holdfast.names import CONVERSATION, GLOBAL, Levels, short_id
 from holdfast.record.context import RecordContext
-from holdfast.scope import Scope
+from holdfast.scope import Scope, Scopes
 
 SCRATCH = "scratch"
 """The level of scratch scopes. No store has one."""
@@ -30,6 +29,8 @@ class ScratchLog(Log):
     Its keys are for a store, where a replay finds what was written. Here nothing outlives the
     process: a body that is replayed elsewhere writes its scratch again.
     """
+
+    is_scratch = True
 
     def commit(self, proposed: ProposedCommit) -> CommitResult:
         """Commits in memory."""
@@ -56,8 +57,6 @@ class ScratchScope(Scope):
     Used as a block, it is dropped at the end of it.
     """
 
-    is_scratch = True
-    """No part of what a store reads or commits as one."""
     _outer: Scope | None = None
     """The global scope of the store that it was asked from: where `lookup` ends."""
     _scratches: Scratches | None = None
@@ -82,10 +81,11 @@ class ScratchScope(Scope):
 class Scratches:
     """The scratch scopes of one handle, by name."""
 
-    def __init__(self, clock: Clock, actor: str, outer: Scope) -> None:
-        self._clock = clock
-        self._actor = actor
-        self._outer = outer
+    def __init__(self, kernel: Kernel) -> None:
+        self._clock = kernel.clock
+        kernel.on_close(self.close)
+        self._actor = kernel.log.actor
+        self._outer = kernel.part(Scopes).scope(GLOBAL)
         self._mutex = Lock()
         self._contexts: dict[str, RecordContext] = {}
         self._levels = Levels()
@@ -130,4 +130,5 @@ class Scratches:
             read_only=False,
         )
         log = ScratchLog(backend, clock=self._clock, actor=self._actor)
-        return RecordContext(log, LeaseKeeper(log, short_id(self._clock)))
+        kernel = Kernel(log, worker=short_id(self._clock), levels=self._levels)
+        return kernel.part(RecordContext)

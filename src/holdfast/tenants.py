@@ -1,6 +1,6 @@
 """Tenants of one place: made, listed and removed with the rights of an administrator (0077).
 
-    tenants = holdfast.Tenants("postgresql://admin@db/agents")
+    tenants = Tenants("postgresql://admin@db/agents")
     login = tenants.create("acme")                # its URL has a password, and is shown once
     holdfast.open(login.url, tenant="acme")       # what the application of that tenant does
 
@@ -29,6 +29,7 @@ from holdfast.backends.registry import open_tenants
 from holdfast.backends.tenancy import TenantRecord, TenantState, check_tenant
 from holdfast.clock import Clock, SystemClock
 from holdfast.core.event import to_datetime
+from holdfast.core.kernel import kernel_of
 from holdfast.core.keystore import KeyStore
 from holdfast.core.limits import Quota, quota_settings, quotas_of
 from holdfast.core.store_key import StoreKey
@@ -42,7 +43,9 @@ from holdfast.errors import (
     show_value,
 )
 from holdfast.names import without_secrets
-from holdfast.store import DEFAULT_PLACE, Store, open_store, tenant_keys
+from holdfast.opening import DEFAULT_PLACE, open_store, tenant_keys
+from holdfast.settings import Settings
+from holdfast.store import Store
 
 BEYOND = (
     "backups, copies and exports of the tenant that were made before: delete them, or let them "
@@ -152,7 +155,7 @@ class Tenants:
         made again, and goes on.
         """
         record = self._get(name)
-        opening = {"keys": keys, "store_key": store_key, "clock": self._clock}
+        opening = {"keys": keys, "store_key": store_key, "settings": Settings(clock=self._clock)}
         if record.state == "active":
             self._check_holds(record, opening)
             self._host.lock_out(record)
@@ -205,8 +208,8 @@ class Tenants:
         count, left = 0, list[Leftover]()
         try:
             with self._opened(record, {**opening, "read_only": True}) as store:
-                subjects = [] if store is None else list(store.subjects())
-                keys: Any = None if store is None else store._log.sealing.keys
+                subjects = [] if store is None else list(store.subjects.list())
+                keys: Any = None if store is None else kernel_of(store).log.sealing.keys
                 for subject in subjects:
                     if own is None and opening["keys"] is None:
                         remedy = f"destroy the key of {subject.id} there, if it is nobody else's"
@@ -215,7 +218,7 @@ class Tenants:
                     keys.destroy(subject.id)
                     count += 1
                 if store is not None:
-                    forget_folder(store._log)
+                    forget_folder(kernel_of(store).log)
         except (CorruptError, FormatError) as error:
             # A call that was stopped while it dropped the data had been through all keys before.
             if own is None:
@@ -261,5 +264,5 @@ def _settings(quotas: Sequence[Quota]) -> dict[str, Any]:
 
 def _held(store: Store) -> list[str]:
     """Returns what is held in a store."""
-    held = [f'scope "{hold.scope}"' for hold in store.holds()]
-    return held + [f'subject "{one.name}"' for one in store.subjects() if one.hold is not None]
+    held = [f'scope "{hold.scope}"' for hold in store.retention.holds()]
+    return held + [f'subject "{one.name}"' for one in store.subjects.list() if one.hold is not None]

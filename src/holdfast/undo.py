@@ -22,8 +22,10 @@ from holdfast.core.arguments import check_flag
 from holdfast.core.codec import Path
 from holdfast.core.commit import ProposedCommit
 from holdfast.core.event import OF_STATE, Change, origin_of
-from holdfast.core.log import Log
+from holdfast.core.kernel import Kernel
+from holdfast.core.log import scope_stream
 from holdfast.core.paging import event_filter
+from holdfast.core.retry import persist
 from holdfast.core.revert import Overwritten, WayBack, way_back
 from holdfast.errors import (
     ConflictError,
@@ -31,10 +33,12 @@ from holdfast.errors import (
     HoldfastError,
     UsageError,
 )
-from holdfast.nodes.explain import StoredNode
+from holdfast.nodes.explain import stored_nodes
+from holdfast.nodes.walk import Nodes
 from holdfast.query.documents import is_of_scope
-from holdfast.query.form import Hit, Hits
-from holdfast.scope import Scope
+from holdfast.query.form import Hit
+from holdfast.query.questions import Questions
+from holdfast.scope import Scopes
 
 _logger = logging.getLogger("holdfast.undo")
 RETRIES = 8
@@ -79,13 +83,14 @@ class Undone(Struct, frozen=True):
     is_preview: bool
 
 
-class Undoing(Struct, frozen=True):
+class Undoing:
     """What taking back needs of a store."""
 
-    log: Log
-    scope: Callable[[str], Scope]
-    ask: Callable[..., Hits]
-    nodes: Callable[[], Iterator[StoredNode]]
+    def __init__(self, kernel: Kernel) -> None:
+        self.log = kernel.log
+        self._kernel = kernel
+        self._scopes = kernel.part(Scopes)
+        self._ask = kernel.part(Questions).ask
 
     def undo(
         self,
@@ -108,7 +113,7 @@ class Undoing(Struct, frozen=True):
         said = {"source": source, "actor": actor, "trust": trust}
         wanted = event_filter(None, actor, source, trust)
         asked = {**said, "since": since, "scope": scope, "limit": None}
-        events = self.ask(kind="log", **asked)
+        events = self._ask(kind="log", **asked)
         begins = None if since is None else event.from_datetime(since)
         chosen = partial(_is_chosen, wanted.matches, begins)
         first: dict[str, int] = {}
@@ -129,7 +134,7 @@ class Undoing(Struct, frozen=True):
             changes = () if one is None else one.changes
             paths[stream] = {str(change.path[0]) for change in changes if change.path}
         stays.sort(key=lambda one: (one.scope, one.revision, one.path and str(one.path)))
-        items = self.ask(**asked)
+        items = self._ask(**asked)
         found = (*self._linking(items), *self._forks(first), *self._nodes_of(paths))
         return Undone(tuple(taken), tuple(stays), tuple(dict.fromkeys(found)), is_preview)
 
@@ -139,32 +144,34 @@ class Undoing(Struct, frozen=True):
         self, stream: str, first: int, chosen: Callable[[Record], bool], *, is_preview: bool
     ) -> tuple[TakenBack | None, list[NotTakenBack]]:
         """Changes one scope; returns what went and what stays of its state."""
-        for _ in range(RETRIES):
-            try:
-                if self.log.newest(stream).is_absent:
-                    return None, []
-                way = way_back(self.log, stream, first, chosen)
-                kept = [self._overwritten(stream, one) for one in way.kept]
-                if not way.ops:
-                    return None, kept
-                revision = None if is_preview else self._write(stream, way)
-            except ConflictError as error:
-                _logger.debug("what is to be taken back is looked for again: %s", error)
-                continue
-            except ExpiredError:
+
+        def attempt() -> tuple[TakenBack | None, list[NotTakenBack]]:
+            if self.log.newest(stream).is_absent:
                 return None, []
-            except HoldfastError as error:
-                return None, [NotTakenBack(stream, first, event.CHANGED, error.message)]
+            way = way_back(self.log, stream, first, chosen)
+            kept = [self._overwritten(stream, one) for one in way.kept]
+            if not way.ops:
+                return None, kept
+            revision = None if is_preview else self._write(stream, way)
             made = revision or way.before.revision
             changes = tree.diff(way.before.root, way.after, is_same_stream=True)
             told = [Change(stream, made, one.path, one.old, one.new) for one in changes]
             return TakenBack(stream, tuple(told), revision), kept
-        why = f"other writers were faster {RETRIES} times"
+
+        try:
+            return persist(self.log, self._kernel.worker, RETRIES, attempt)
+        except ConflictError:
+            why = f"other writers were faster {RETRIES} times"
+        except ExpiredError:
+            return None, []
+        except HoldfastError as error:
+            why = error.message
         return None, [NotTakenBack(stream, first, event.CHANGED, why)]
 
     def _write(self, stream: str, way: WayBack) -> int:
         """Writes the state as it is without what is taken back."""
-        write = self.scope(stream)._change_write(way.ops, way.before.revision, None, None)  # pyright: ignore[reportPrivateUsage]
+        own = scope_stream(self._scopes.scope(stream))
+        write = own.change_write(way.ops, way.before.revision, None, None)
         return self.log.commit(ProposedCommit((write,))).revision
 
     def _overwritten(self, stream: str, one: Overwritten) -> NotTakenBack:
@@ -182,14 +189,14 @@ class Undoing(Struct, frozen=True):
         links = [link for hit in items if hit.kind in _LINKED for link in _links_to(hit)]
         for at in range(0, len(links), 100):
             some = links[at : at + 100]
-            for hit in self.ask(links=some, limit=None):
+            for hit in self._ask(links=some, limit=None):
                 for link in hit.links:
                     if link in some:
                         yield Dependent(hit.kind, hit.scope, hit.id, link)
 
     def _forks(self, first: dict[str, int]) -> Iterator[Dependent]:
         """Yields the scopes that were forked after something of theirs was written."""
-        for hit in self.ask(kind="log", type=event.FORKED, limit=None):
+        for hit in self._ask(kind="log", type=event.FORKED, limit=None):
             [record] = self.log.read(hit.scope, after=hit.revision - 1, until=hit.revision)
             origin, at = origin_of(record)
             if at >= first.get(origin, at + 1):
@@ -197,7 +204,7 @@ class Undoing(Struct, frozen=True):
 
     def _nodes_of(self, paths: dict[str, set[str]]) -> Iterator[Dependent]:
         """Yields the nodes whose results were made from a path that is taken back."""
-        for node in self.nodes():
+        for node in stored_nodes(self._kernel.part(Nodes), None, None, after=None, limit=None):
             for read in node.state.reads:
                 keys = paths.get(read.name, set())
                 key = str(read.path[0]) if read.path else None

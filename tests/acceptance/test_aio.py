@@ -2,34 +2,49 @@
 
 import asyncio
 import inspect
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 
 import holdfast
-from holdfast import ConflictError, Store, Tenants, UsageError, aio
-from holdfast.aio.record import (
-    AsyncFacts,
-    AsyncJointScope,
-    AsyncMemory,
-    AsyncMemorySection,
-    AsyncOpenDecision,
-    AsyncTasks,
-)
-from holdfast.aio.store import AsyncAudit, AsyncPendingCommit, AsyncView
+from holdfast import ConflictError, Store, UsageError, aio
+from holdfast.aio.commit import AsyncJointScope, AsyncPendingCommit, AsyncView
+from holdfast.aio.following import AsyncSubscribed
+from holdfast.aio.nodes import AsyncWalk
+from holdfast.aio.projections import AsyncProjected
+from holdfast.aio.record import AsyncMemorySection, AsyncOpenDecision
+from holdfast.aio.rewinds import AsyncRewinds
+from holdfast.aio.runs import AsyncRun
+from holdfast.aio.scope import AsyncAudit
 from holdfast.aio.views import AsyncViews
+from holdfast.aio.workers import AsyncGroup
+from holdfast.backends.protocol import START
+from holdfast.core.consumers import Group
+from holdfast.core.dispatcher import Subscribed
+from holdfast.core.listing import register_level
 from holdfast.core.transaction import View
+from holdfast.git.rewinds import Rewinds
 from holdfast.joint_commit import JointCommit, JointScope
+from holdfast.nodes.process import Walk
+from holdfast.opening import open_store
+from holdfast.projections.projected import Projected
 from holdfast.record.audit import Audit
 from holdfast.record.decisions import OpenDecision
-from holdfast.record.facts import Facts
-from holdfast.record.memory import Memory, MemorySection
-from holdfast.record.tasks import Tasks
+from holdfast.record.memory import MemorySection
+from holdfast.renamed import SCOPE, STORE
+from holdfast.runs.engine import Run
 from holdfast.scope import Scope
+from holdfast.tenants import Tenants
 from holdfast.views import Views
 
-SYNC_ONLY = {"change_part", "checkpoint_part", "event_part", "events_part", "wanted", "finish"}
+ROOMS = [
+    "runs", "tasks", "decisions", "facts", "sessions", "nodes", "projections", "search",
+    "retention", "subjects", "keys", "secrets", "schemas", "workers",
+]  # fmt: skip
+SCOPE_ROOMS = ["life", "session", "decisions", "messages", "tasks", "facts", "memory"]
+SYNC_ONLY = {"count", "index", "work_tree"}
 
 
 def public(cls: type) -> dict[str, Any]:
@@ -45,9 +60,6 @@ def public(cls: type) -> dict[str, Any]:
     [
         (Store, aio.AsyncStore),
         (Scope, aio.AsyncScope),
-        (Facts, AsyncFacts),
-        (Tasks, AsyncTasks),
-        (Memory, AsyncMemory),
         (MemorySection, AsyncMemorySection),
         (OpenDecision, AsyncOpenDecision),
         (Audit, AsyncAudit),
@@ -55,10 +67,70 @@ def public(cls: type) -> dict[str, Any]:
         (JointScope, AsyncJointScope),
         (View, AsyncView),
         (Views, AsyncViews),
+        (Run, AsyncRun),
+        (Walk, AsyncWalk),
+        (Projected, AsyncProjected),
+        (Group, AsyncGroup),
+        (Rewinds, AsyncRewinds),
+        (Subscribed, AsyncSubscribed),
         (Tenants, aio.AsyncTenants),
     ],
 )
 def test_parity_of_names_and_parameters(sync: type, async_: type) -> None:
+    check_parity(sync, async_)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_parity_of_the_rooms_of_a_store(room: str) -> None:
+    async def main() -> None:
+        async with await aio.open("memory:") as hf:
+            assert getattr(hf, room) is getattr(hf, room)
+            assert repr(getattr(hf, room)).startswith("<Async")
+            check_parity(type(getattr(hf.sync, room)), type(getattr(hf, room)))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("room", SCOPE_ROOMS)
+def test_parity_of_the_rooms_of_a_scope(room: str) -> None:
+    async def main() -> None:
+        async with await aio.open("memory:") as hf:
+            chat = hf.conversation("c")
+            check_parity(type(getattr(chat.sync, room)), type(getattr(chat, room)))
+
+    asyncio.run(main())
+
+
+def test_open_takes_what_the_sync_one_takes() -> None:
+    ours = inspect.signature(open_store).parameters
+    theirs = dict(inspect.signature(aio.open).parameters)
+    del theirs["threads"]
+    assert [(p.name, p.kind, p.default) for p in ours.values()] == [
+        (p.name, p.kind, p.default) for p in theirs.values()
+    ]
+
+
+def test_an_old_name_is_told_the_new_one() -> None:
+    async def main() -> None:
+        async with await aio.open("memory:") as hf:
+            for name, new in STORE.items():
+                if name not in ROOMS:
+                    with pytest.raises(
+                        AttributeError, match=rf"'{name}' any more: it is {re.escape(new)}"
+                    ):
+                        getattr(hf, name)
+            for name, new in SCOPE.items():
+                with pytest.raises(
+                    AttributeError, match=rf"'{name}' any more: it is {re.escape(new)}"
+                ):
+                    getattr(hf.team("t"), name)
+            with pytest.raises(AttributeError, match="a store has no attribute 'nonsense'"):
+                hf.nonsense  # noqa: B018  # pyright: ignore
+
+    asyncio.run(main())
+
+
+def check_parity(sync: type, async_: type) -> None:
     ours, theirs = public(sync), public(async_)
     assert set(ours) <= set(theirs)
     assert set(theirs) - {"result", "stored"} <= set(ours)
@@ -102,14 +174,14 @@ def test_everything_a_scope_does(url: str) -> None:
             draft["b"]["x"] += 1
         await chat.edit(lambda draft: draft.update(done=True))
         assert await chat.state == {"b": {"x": 2}, "n": 7, "l": ["one"], "done": True}
-        assert await chat.to_dict() == await chat.state
+        assert (await chat.state).to_dict() == await chat.state
         assert await chat.get(("b", "x")) == 2
         assert await chat.lookup("model") == "m"
         assert (await chat.parent).name == "team/t"  # pyright: ignore
         mark = await chat.checkpoint("here")
         await chat.set("n", 0)
         assert [c.path for c in await chat.diff(mark)] == [("n",)]
-        assert await chat.modified(mark) == ["n"]
+        assert list((await chat.diff(mark)).keys()) == ["n"]
         await chat.restore("here")
         assert await chat.get("n") == 7
         await chat.undo()
@@ -119,8 +191,8 @@ def test_everything_a_scope_does(url: str) -> None:
         assert [c.name for c in await chat.checkpoints()] == ["here"]
         assert len(await listed(chat.history())) == await chat.revision
         await fork.close()
-        assert await fork.is_closed
-        assert await chat.revision_of("here") == mark.revision
+        assert await fork.life.is_closed
+        assert await chat.life.revision_at("here") == mark.revision
         assert await chat.at(1) == {}
 
     run(url, body)
@@ -129,7 +201,7 @@ def test_everything_a_scope_does(url: str) -> None:
 def test_everything_a_store_does(url: str) -> None:
     async def body(hf: aio.AsyncStore) -> None:
         a, b = hf.conversation("a"), hf.workflow("b")
-        lease = await hf.lease("l", ttl_s=60)
+        lease = await hf.workers.lease("l", ttl_s=60)
         async with hf.commit(key="k", lease=lease) as tx:
             tx.scope(a).set("n", 1)
             tx.scope(b).set("n", 1)
@@ -141,18 +213,19 @@ def test_everything_a_store_does(url: str) -> None:
         assert (await view.state(a), await view.revision(a)) == ({"n": 1}, 1)
         assert await view.get(b, "n") == 1
         assert [s.name for s in await hf.scopes("conversation")] == ["conversation/a"]
-        assert [m.key for m in await hf.claim("todo")] == ["x"]
-        assert [m.key for m in await hf.marks()] == ["x"]
-        assert await hf.renew(lease) is not None
-        await hf.release(lease)
+        assert [m.key for m in await hf.workers.claim("todo")] == ["x"]
+        assert [m.key for m in await hf.workers.marks()] == ["x"]
+        assert await hf.workers.renew(lease) is not None
+        await hf.workers.release(lease)
         await hf.global_().set("g", 1)
-        hf.register_level("deep", below="conversation")
-        assert len(await listed(hf.follow_events())) == 5  # the lease's epoch is an event too
+        register_level(hf.sync._kernel, "deep", below="conversation")
+        events = await listed(hf.follow(as_events=True, after=START, timeout_s=0))
+        assert len(events) == 5  # the lease's epoch is an event too
         told = await listed(hf.follow(a, after=0, timeout_s=0))
         assert [(c.old, c.new) for c in told[1:]] == [(1, 2)]
         assert await hf.position > 0
         assert (await hf.check()).ok
-        assert (await hf.status())["worker"] == hf.worker
+        assert (await hf.status())["worker"] == hf.workers.own
 
     run(url, body)
 
@@ -228,15 +301,15 @@ def test_subscribers_and_turns_hear_of_what_a_cancelled_writer_wrote(url: str) -
         chat = hf.conversation("c")
         await chat.set("n", 0)
         heard: list[Any] = []
-        chat.subscribe(lambda change: heard.append(change.new))
+        told = chat.subscribe(lambda change: heard.append(change.new))
         await cancelled(chat.set("n", 1))
-        async with hf.submit() as tx:
+        async with hf.commit(waits=False) as tx:
             tx.scope(chat).set("n", 2)
         await cancelled(tx.wait())
         await asyncio.gather(tx.wait(), tx.wait())
-        assert await hf.drain()
+        assert await told.drain()
         assert heard == [1, 2]
-        turn = chat.turn()
+        turn = chat.messages.turn()
         await cancelled(turn.add("user", "one"))
         await turn.add("user", "two")
         await turn.end()

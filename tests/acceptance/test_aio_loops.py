@@ -13,6 +13,8 @@ import pytest
 
 import holdfast
 from holdfast import UsageError, aio
+from holdfast.aio.store import AsyncStores
+from holdfast.core.kernel import kernel_of
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ def _writes(hf: aio.AsyncStore) -> dict[str, Callable[[], Awaitable[Any]]]:
             tx.scope(team).set("n", 2)
 
     async def submit() -> None:
-        async with hf.submit() as tx:
+        async with hf.commit(waits=False) as tx:
             tx.scope(team).set("n", 3)
         await tx.wait()
 
@@ -57,8 +59,8 @@ def _writes(hf: aio.AsyncStore) -> dict[str, Callable[[], Awaitable[Any]]]:
         "submit": submit,
         "edit": edit,
         "message": lambda: hf.conversation("c").messages.add("user", "hello"),
-        "lease": lambda: hf.lease("l")._taken(),
-        "process": lambda: hf._walks.hop(lambda: hf.sync.team("red").set("n", 5)),
+        "lease": lambda: hf.workers.lease("l")._taken(),
+        "process": lambda: hf._loop.walk(lambda: hf.sync.team("red").set("n", 5)),
         "close": hf.close,
     }
 
@@ -77,7 +79,7 @@ def test_another_loop_is_refused_before_anything_is_written(
             with pytest.raises(UsageError, match="belongs to another event loop: nothing was done"):
                 await asyncio.to_thread(_in_a_loop_of_its_own, _writes(hf)[name])
             assert await hf.team("red").state == {}
-            assert await hf.workers() is not None  # it still works where it belongs
+            assert await hf.workers.list() is not None  # it still works where it belongs
         assert store.position == 0
 
     asyncio.run(main())
@@ -91,7 +93,7 @@ def test_every_name_above_is_a_write() -> None:
             writes = _writes(hf)
             for name, write in writes.items():
                 await write()
-                assert name == "close" or store.position or store.leases()
+                assert name == "close" or store.position or store.workers.leases()
             return list(writes)
 
         assert tuple(asyncio.run(main())) == WRITES
@@ -115,15 +117,15 @@ def test_several_loops_and_threads_write_to_one_store(store: holdfast.Store) -> 
         store.team("red").append("log", f"thread {n}")
     for thread in threads:
         thread.join()
-    log = store.team("red").to_dict()["log"]
+    log = store.team("red").state.to_dict()["log"]
     assert len(log) == len(set(log)) == 100
-    assert store._async_stores == []
+    assert kernel_of(store).part(AsyncStores).open == []
     store.team("red").set("open", True)
 
 
 def test_an_async_run_is_executed_by_the_loop_that_started_it(store: holdfast.Store) -> None:
     async def start(hf: aio.AsyncStore, id: str) -> tuple[int, int]:
-        run = await hf.start(where, id, id=id)
+        run = await hf.runs.start(where, id, id=id)
         return await run.result(), id_of_loop()
 
     def id_of_loop() -> int:
@@ -140,14 +142,14 @@ def test_an_async_run_is_executed_by_the_loop_that_started_it(store: holdfast.St
         ran, other = await asyncio.to_thread(_in_a_loop_of_its_own, inner)
         assert ran == (other, other)
         # The newest is gone: what nobody's loop started is executed by the one that is left.
-        run = await asyncio.to_thread(store.start, where, "c", id="c")
+        run = await asyncio.to_thread(store.runs.start, where, "c", id="c")
         assert await asyncio.to_thread(run.result) == id_of_loop()
         await first.close()
         await first.close()
 
     asyncio.run(main())
     with pytest.raises(UsageError):
-        store.start(where, "d", id="d")
+        store.runs.start(where, "d", id="d")
 
 
 def test_leaving_a_loop_stops_its_runs_and_no_others(store: holdfast.Store) -> None:
@@ -163,18 +165,18 @@ def test_leaving_a_loop_stops_its_runs_and_no_others(store: holdfast.Store) -> N
 
     async def main() -> None:
         stays = aio.over(store)
-        kept = await stays.start(waits, "kept", id="kept")
+        kept = await stays.runs.start(waits, "kept", id="kept")
 
         async def inner() -> None:
             async with aio.over(store) as leaves:
-                await leaves.start(waits, "left", id="left")
+                await leaves.runs.start(waits, "left", id="left")
                 while len(started) < 2:
                     await asyncio.sleep(0.01)
 
         await asyncio.to_thread(_in_a_loop_of_its_own, inner)
         gone_on.set()
         assert await kept.result() == "kept"
-        resumed = await stays.resume("left")
+        resumed = await stays.runs.resume("left")
         assert await resumed.result() == "left"
         await stays.close()
 
@@ -194,7 +196,7 @@ def test_an_async_node_runs_on_the_loop_that_walks(store: holdfast.Store) -> Non
 
         async def inner() -> tuple[int, int]:
             async with aio.over(store) as hf:
-                walk = await hf.process(graph, hf.team("nodes"))
+                walk = await hf.nodes.process(graph, hf.team("nodes"))
                 return walk.value("loop_id"), id(asyncio.get_running_loop())
 
         ran, other = await asyncio.to_thread(_in_a_loop_of_its_own, inner)

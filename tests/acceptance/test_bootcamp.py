@@ -98,13 +98,13 @@ def test_boot_47_history_does_not_change(hf: Store) -> None:
 
 def test_boot_69_everything_knows_when_it_was_updated(hf: Store) -> None:
     notes = hf.team("notes")
-    assert notes.updated_at is None
+    assert notes.life.updated_at is None
     notes.set("a", 1)
-    assert notes.updated_at is not None
-    assert datetime.now(UTC) - notes.updated_at < timedelta(minutes=5)
-    first = notes.updated_at
+    assert notes.life.updated_at is not None
+    assert datetime.now(UTC) - notes.life.updated_at < timedelta(minutes=5)
+    first = notes.life.updated_at
     hf.team("later").set("a", 1)
-    older = [s.name for s in hf.scopes() if s.updated_at and s.updated_at <= first]
+    older = [s.name for s in hf.scopes() if s.life.updated_at and s.life.updated_at <= first]
     assert older == ["team/notes"]
 
 

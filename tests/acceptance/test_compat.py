@@ -11,16 +11,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import (
-    ConversationState,
-    GlobalState,
-    NotFoundError,
-    Store,
-    TeamState,
-    UsageError,
-    WorkflowState,
-)
+from holdfast import NotFoundError, Store, UsageError
 from holdfast.contrib.compat import GlobalStateManager, StateScope
+from holdfast.scope import ConversationState, GlobalState, TeamState, WorkflowState
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`set(diff=True)` and `replace_state` store what differs, on every backend."""
+"""`set(diff=True)` and `update(replace=True)` store what differs, on every backend."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def test_a_list_that_grew_stores_its_new_items(hf: Store) -> None:
 def test_what_differs_is_stored_and_nothing_else(hf: Store) -> None:
     team = hf.team("t")
     state = {"a": {"x": 1, "y": [1, 2, 3]}, "text": "long " * 50, "n": 1}
-    assert team.replace_state(state) == 1
-    assert team.replace_state(state) == 1  # nothing differs: nothing is written
+    assert team.update(state, replace=True) == 1
+    assert team.update(state, replace=True) == 1  # nothing differs: nothing is written
     state["a"] = {"x": 2, "y": [1, 2, 3]}
-    assert team.replace_state(state) == 2
+    assert team.update(state, replace=True) == 2
     assert newest_ops(team) == [["set", ["a", "x"], 2]]
     assert team.set("a", {"x": 2, "y": [1, 2]}, diff=True) == 3
     assert newest_ops(team) == [["truncate", ["a", "y"], 2]]
@@ -73,7 +73,7 @@ def test_what_differs_is_stored_and_nothing_else(hf: Store) -> None:
     assert team.set("n", "another kind", diff=True, checkpoint="again") == 6
     assert team.at("named") == team.at("again") == team.state
     with pytest.raises(UsageError):
-        team.replace_state([1])  # type: ignore[arg-type]
+        team.update([1], replace=True)  # type: ignore[arg-type]
     with pytest.raises(UsageError):
         team.set("n", 1, diff="yes")  # type: ignore[arg-type]
 
@@ -122,7 +122,7 @@ def test_in_a_commit(hf: Store) -> None:
         team.append("items", 9)
     assert caught.value.paths == (("items", 4),)
     with hf.commit() as tx:
-        tx.scope(chat).replace_state({"items": [1], "n": 2})
+        tx.scope(chat).update({"items": [1], "n": 2}, replace=True)
     assert chat.state == {"items": [1], "n": 2}
 
 
@@ -153,7 +153,7 @@ def test_the_same_for_asyncio(url: str) -> None:
             team = hf.team("t")
             assert await team.set("items", [1, 2], diff=True) == 1
             assert await team.set("items", [1, 2], diff=True) == 1
-            assert await team.replace_state({"items": [1, 2, 3]}) == 2
+            assert await team.update({"items": [1, 2, 3]}, replace=True) == 2
             assert await team.state == {"items": [1, 2, 3]}
 
     asyncio.run(main())
@@ -181,7 +181,7 @@ def change(*ops: Op, key: str | None = None) -> ProposedCommit:
 
 def contested(*works: list[ProposedCommit]) -> tuple[Store, ContestedBackend]:
     backend = ContestedBackend(clock=FakeClock())
-    hf = holdfast.open(backend=backend)
+    hf = holdfast.open(backend)
     hf.team("t").set("items", list(range(50)))
     backend.works = list(works)
     backend.other = Log(backend, clock=hf._log.clock, actor="other")

@@ -8,9 +8,10 @@ import pytest
 
 import holdfast
 from holdfast import ConflictError, Store, UsageError
+from holdfast.backends.protocol import START
 from holdfast.core import snapshot as snapshots_module
-from holdfast.core.copy import copy_log as copy
 from holdfast.core.transaction import PendingCommit
+from holdfast.transfer.copy import copy_log as copy
 
 Reopen = Callable[[], Store]
 UrlOf = Callable[[str, Path], str]
@@ -132,12 +133,12 @@ def test_a_copy_is_digest_equal_and_resumable(
             tx.scope(a.team("t")).set("y", 1)
             tx.mark("todo", "k")
         first = copy(a._log, b._log)
-        assert first.events == len(list(a.follow_events()))
+        assert first.events == len(list(a.follow(as_events=True, after=START, timeout_s=0)))
         assert a.check().digest == b.check().digest
         assert b.conversation("c").state == chat.state
         assert b.conversation("c").at("turn 3") == chat.at("turn 3")
         assert b.conversation("f").state == a.conversation("f").state
-        assert b.marks() == a.marks()
+        assert b.workers.marks() == a.workers.marks()
         chat.set("more", True)
         second = copy(a._log, b._log)
         assert (second.events, second.skipped) == (1, first.events)
@@ -153,13 +154,13 @@ def test_submit_keeps_order_and_wait_makes_it_durable(reopen: Reopen) -> None:
     chat = hf.conversation("c")
     pending: list[PendingCommit] = []
     for n in range(100):
-        with hf.submit() as tx:
+        with hf.commit(waits=False) as tx:
             tx.scope(chat).append("l", n)
         pending.append(tx)
     chat.append("l", 100)
     assert [tx.wait().revision for tx in pending] == list(range(1, 101))
     assert list(chat.state["l"]) == list(range(101))
-    with hf.submit() as tx:
+    with hf.commit(waits=False) as tx:
         tx.scope(chat).append("l", "left to close")
     hf.close()
     assert reopen().conversation("c").state["l"][-1] == "left to close"
@@ -169,7 +170,7 @@ def test_a_submitted_commit_that_is_refused_says_so_when_waited_for(reopen: Reop
     hf = reopen()
     chat = hf.conversation("c")
     chat.set("text", "x")
-    with hf.submit() as tx:
+    with hf.commit(waits=False) as tx:
         tx.scope(chat).append("text", 1)
     with pytest.raises(UsageError):
         tx.wait()

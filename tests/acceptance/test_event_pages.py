@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import Page, Store, aio
+from holdfast import Store, aio
 from holdfast.backends.files.backend import FilesBackend
 from holdfast.backends.protocol import START, Position, read_back
 from holdfast.core.event import Event
 from holdfast.core.page import write_cursor
 from holdfast.errors import UsageError
+from holdfast.store import Page
 from tests.record.stores import ALL, new_url
 
 MIXED = "mixed"
@@ -63,7 +64,7 @@ def _walk(hf: Store, *, newest_first: bool, limit: int, **fits: str) -> list[Pag
 @pytest.mark.parametrize("newest_first", [False, True])
 def test_pages_hold_every_event_once(hf: Store, newest_first: bool) -> None:
     _fill(hf)
-    everything = sorted(_named(list(hf.follow_events())))
+    everything = sorted(_named(list(hf.follow(as_events=True, after=START, timeout_s=0))))
     assert len(everything) == 25
     for limit in (1, 2, 3, 7, 24, 25, 26):
         pages = _walk(hf, newest_first=newest_first, limit=limit)
@@ -135,7 +136,7 @@ def test_events_by_type_and_actor(place: object, hf: Store) -> None:
 
 def test_positions_and_revisions_are_places_too(place: object, hf: Store) -> None:
     _fill(hf)
-    events = list(hf.follow_events())
+    events = list(hf.follow(as_events=True, after=START, timeout_s=0))
     middle = events[10].position
     assert _named(hf.events(after=middle)) == _named(
         [event for event in events[11:] if event.position != middle]
@@ -191,7 +192,7 @@ def test_what_has_expired_is_left_out(hf: Store) -> None:
     ends = hf.conversation("ends", ttl_s=0.3)
     ends.set("n", 1)
     hf.conversation("lasts").set("n", 1)
-    while hf.states([ends]):
+    while hf.view().states([ends]):
         hf._log.wait_after(hf.position, 0.05)
     for newest_first in (False, True):
         page = hf.events(newest_first=newest_first)

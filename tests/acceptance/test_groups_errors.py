@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import LeaseLostError, Store, UnavailableError, UsageError, aio
-from holdfast.core.consumers import Delivery, Member
-from holdfast.core.copy import copy_log as copy
+from holdfast import LeaseLostError, Settings, Store, UnavailableError, UsageError, aio
+from holdfast.core.consumers import Delivery, Groups, Member
 from holdfast.errors import OtherStoreError
 from holdfast.testing.clock import FakeClock
+from holdfast.transfer.copy import copy_log as copy
 from tests.unit.mixture import memories, store_on
 
 Reopen = Callable[[], Store]
@@ -50,7 +50,7 @@ def test_what_was_taken_before_a_failure_is_handed_out(
 ) -> None:
     """BOOT-56: else nobody could say that it is done, and the group would stand still for good."""
     fill(hf, 5)
-    group = hf.group("g")
+    group = hf.workers.group("g")
     with monkeypatch.context() as patch:
         fail_from(patch, 3, UnavailableError("no server"))
         taken = group.take(5)
@@ -62,7 +62,7 @@ def test_what_was_taken_before_a_failure_is_handed_out(
 
 def test_more_than_a_batch_at_once_is_a_batch(hf: Store) -> None:
     fill(hf, 5)
-    group = hf.group("g", batch=3)
+    group = hf.workers.group("g", batch=3)
     taken = group.take(100)
     assert keys(taken) == [f"g/team/t@{n}" for n in (1, 2, 3)]
     with pytest.raises(UsageError, match="3 deliveries that are not done"):
@@ -78,7 +78,7 @@ def test_a_group_that_could_not_say_goodbye_is_left_all_the_same(
     """Else the heart would renew the lease of a group that nobody here reads, for ever."""
     store, other = reopen(), reopen()
     fill(store, 2)
-    group = store.group("g")
+    group = store.workers.group("g")
     group.take()[0].done()
     with monkeypatch.context() as patch:
 
@@ -88,18 +88,18 @@ def test_a_group_that_could_not_say_goodbye_is_left_all_the_same(
         patch.setattr(Member, "_move", broken)
         with pytest.raises(UnavailableError):
             group.close()
-    assert keys(other.group("g").take(2)) == ["g/team/t@1", "g/team/t@2"]
+    assert keys(other.workers.group("g").take(2)) == ["g/team/t@1", "g/team/t@2"]
 
 
 def test_a_member_that_was_fenced_asks_no_more(reopen: Reopen) -> None:
     """Guarantee 4: its heart may not know yet; it must stand by, and not try without end."""
     store, other = reopen(), reopen()
     fill(store, 3)
-    group = store.group("g", batch=1)
+    group = store.workers.group("g", batch=1)
     [first] = group.take()
     first.done()
     store._log._backend.leases.release(first.lease)  # as if it had expired
-    [again] = other.group("g", batch=1).take()
+    [again] = other.workers.group("g", batch=1).take()
     assert again.key == first.key
     assert group.take() == []
     assert group.after is None
@@ -109,9 +109,9 @@ def test_a_member_that_was_fenced_asks_no_more(reopen: Reopen) -> None:
 
 def test_who_releases_a_membership_himself_joins_anew(hf: Store) -> None:
     fill(hf, 2)
-    group = hf.group("g")
+    group = hf.workers.group("g")
     [first] = group.take()
-    hf.release(first.lease)
+    hf.workers.release(first.lease)
     with pytest.raises(LeaseLostError):
         first.done()
     assert keys(group.take()) == [first.key]
@@ -124,7 +124,7 @@ def test_a_cancelled_take_in_asyncio_loses_nothing(url: str) -> None:
         async with await aio.open(url) as hf:
             for n in range(3):
                 await hf.team("t").set("n", n)
-            group = hf.group("g")
+            group = hf.workers.group("g")
             entered, leave = threading.Event(), threading.Event()
             real = Member.next
 
@@ -150,15 +150,15 @@ def test_a_cancelled_take_in_asyncio_loses_nothing(url: str) -> None:
 def test_a_scope_that_has_ended_is_delivered_to_nobody(url_of: Any, tmp_path: Path) -> None:
     """Decision 0010: from its end on it is gone, for groups as for everybody else."""
     clock = FakeClock()
-    with holdfast.open(url_of("sqlite", tmp_path), clock=clock) as hf:
+    with holdfast.open(url_of("sqlite", tmp_path), settings=Settings(clock=clock)) as hf:
         fill(hf, 1)
         hf.conversation("short", ttl_s=60).set("n", 1)
         fill(hf, 1)
         clock.advance(61)
-        group = hf.group("g")
+        group = hf.workers.group("g")
         taken = group.take(9)
         assert keys(taken) == ["g/team/t@1", "g/team/t@2"]
-        assert [status.lag_events for status in hf.groups()] == [2]
+        assert [status.lag_events for status in hf.workers.groups()] == [2]
 
 
 def test_in_a_mix_what_was_delivered_before_is_never_called_new(
@@ -169,8 +169,8 @@ def test_in_a_mix_what_was_delivered_before_is_never_called_new(
     with store_on(memories()) as hf:
         clock = hf._log.clock = FakeClock()
         fill(hf, 1)
-        [first] = hf.group("g").take()
-        hf.release(first.lease)
+        [first] = hf.workers.group("g").take()
+        hf.workers.release(first.lease)
         clock.set(clock.now_us() - 3_600_000_000)
 
         def load(self: Member) -> bool:
@@ -179,7 +179,7 @@ def test_in_a_mix_what_was_delivered_before_is_never_called_new(
             return real(self)
 
         monkeypatch.setattr(Member, "_load", load)
-        taken = [(each.event.stream, each.again) for each in hf.group("g").take(9)]
+        taken = [(each.event.stream, each.again) for each in hf.workers.group("g").take(9)]
     assert [stream for stream, _ in taken] == ["conversation/c", "team/t"]
     assert taken[1] == ("team/t", True)
 
@@ -187,36 +187,36 @@ def test_in_a_mix_what_was_delivered_before_is_never_called_new(
 @pytest.mark.parametrize("start", [1 << 63, 1 << 70, -1, 2.5, True, "last", None, [1]])
 def test_a_start_that_is_no_position_is_refused_at_once(hf: Store, start: Any) -> None:
     with pytest.raises(UsageError, match="start"):
-        hf.group("g", start=start)
+        hf.workers.group("g", start=start)
     with pytest.raises(UsageError, match="start"):
-        hf.group("g").restart(start)
+        hf.workers.group("g").restart(start)
 
 
 def test_groups_of_another_store_are_shown(hf: Store, tmp_path: Path) -> None:
     """A copy brings groups with it whose positions mean nothing here: the others must be seen."""
     fill(hf, 3)
     for name in ("a", "b"):
-        hf.group(name).take()[0].done()
-        hf.group(name).close()
+        hf.workers.group(name).take()[0].done()
+        hf.workers.group(name).close()
     with holdfast.open(str(tmp_path / "copied")) as copied:
         copy(hf._log, copied._log)
-        copied.group("a").restart("first")
-        a, b = copied.groups()
+        copied.workers.group("a").restart("first")
+        a, b = copied.workers.groups()
         assert (a.name, a.position, a.lag_events) == ("a", 0, 3)
         assert (b.name, b.position, b.lag_events, b.waiting_since) == ("b", None, None, None)
         with pytest.raises(OtherStoreError):
-            copied.group("b").take()
+            copied.workers.group("b").take()
 
 
 def test_a_forked_child_is_told_and_does_not_wait_for_a_thread_it_has_not(hf: Store) -> None:
     """Clause 13: a lock that another thread held at the fork is held in the child for ever."""
     import os
 
-    group = hf.group("g")
+    group = hf.workers.group("g")
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with hf._groups._mutex:  # pyright: ignore[reportPrivateUsage]
+        with hf._kernel.part(Groups)._mutex:  # pyright: ignore[reportPrivateUsage]
             held.set()
             done.wait(60)
 
@@ -240,7 +240,7 @@ def test_a_forked_child_is_told_and_does_not_wait_for_a_thread_it_has_not(hf: St
 
 def test_a_group_may_be_closed_behind_its_store(url: str) -> None:
     store = holdfast.open(url)
-    group = store.group("g")
+    group = store.workers.group("g")
     group.take()
     store.close()
     group.close()

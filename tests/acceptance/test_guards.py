@@ -13,6 +13,7 @@ import pytest
 import holdfast
 from holdfast import ClosedError, ConflictError, Store, UsageError, aio
 from holdfast.core.tree import Map
+from holdfast.store import PendingCommit
 from tests.record.stores import ALL, new_url
 
 
@@ -155,27 +156,29 @@ def test_a_scope_that_was_closed_meanwhile_is_another_one(two: tuple[Store, Stor
         others.team("t").close()
     assert caught.value.paths == ((),)
     with pytest.raises(ClosedError), mine.commit() as tx:
-        tx.scope(team).set_default("n", 1)
+        tx.scope(team).set("n", 1, if_absent=True)
 
 
 def test_defaults_of_several_writers_commute(two: tuple[Store, Store]) -> None:
     mine, others = two
     team, same = mine.team("t"), others.team("t")
     with mine.commit() as tx:
-        tx.scope(team).set_default("items", [])
+        tx.scope(team).set("items", [], if_absent=True)
         tx.scope(team).append("items", "mine")
-        tx.scope(team).set_default("owner", "me")
+        tx.scope(team).set("owner", "me", if_absent=True)
         tx.scope(team).increment("n")
         assert tx.scope(team).get(("items", 0)) == "mine"
         tx.scope(team)._read.clear()  # the look above was for this test
-        same.set_default("items", ["theirs"])
-        same.set_default("owner", "they")
+        same.set("items", ["theirs"], if_absent=True)
+        same.set("owner", "they", if_absent=True)
         same.increment("n", 5)
     assert team.state == {"items": ["theirs", "mine"], "owner": "they", "n": 6}
     revision = team.revision
-    assert team.set_default("owner", "me") == revision == team.revision  # nothing was written
-    assert team.set_default(("deep", "er"), {"a": 1}) == revision + 1
-    assert team.set_default("owner", "me", checkpoint="named") == revision + 2
+    assert (
+        team.set("owner", "me", if_absent=True) == revision == team.revision
+    )  # nothing was written
+    assert team.set(("deep", "er"), {"a": 1}, if_absent=True) == revision + 1
+    assert team.set("owner", "me", if_absent=True, checkpoint="named") == revision + 2
     assert team.at("named")["owner"] == "they"
 
 
@@ -185,25 +188,25 @@ def test_a_default_follows_what_the_same_commit_did_before(two: tuple[Store, Sto
     team.update({"a": 1, "b": 2})
     with mine.commit() as tx:
         tx.scope(team).delete("a")
-        tx.scope(team).set_default("a", 3)
+        tx.scope(team).set("a", 3, if_absent=True)
         tx.scope(team).set("c", {"d": 1})
-        tx.scope(team).set_default(("c", "d"), 9)
-        tx.scope(team).set_default(("c", "e"), 5)
+        tx.scope(team).set(("c", "d"), 9, if_absent=True)
+        tx.scope(team).set(("c", "e"), 5, if_absent=True)
     assert team.state == {"a": 3, "b": 2, "c": {"d": 1, "e": 5}}
 
 
 def test_a_default_with_a_key_is_set_once(two: tuple[Store, Store]) -> None:
     mine, others = two
     team = mine.team("t")
-    first = team.set_default("a", 1, key="k")
+    first = team.set("a", 1, if_absent=True, key="k")
     others.team("t").set("a", 2)
-    assert team.set_default("a", 1, key="k") == first  # and not what it would be now
+    assert team.set("a", 1, if_absent=True, key="k") == first  # and not what it would be now
     with pytest.raises(UsageError, match="was used for another change"):
-        team.set_default("a", 5, key="k")
+        team.set("a", 5, if_absent=True, key="k")
     assert team.state == {"a": 2}
     large = "x" * 200_000
-    team.set_default("large", large, key="l")
-    team.set_default("large", large, key="l")
+    team.set("large", large, if_absent=True, key="l")
+    team.set("large", large, if_absent=True, key="l")
     assert others.team("t").get("large") == large
 
 
@@ -213,7 +216,7 @@ def test_a_function_is_called_again_until_what_it_read_stands(two: tuple[Store, 
     team.set("budget", 50)
     seen: list[int] = []
 
-    def spend(tx: holdfast.PendingCommit) -> int:
+    def spend(tx: PendingCommit) -> int:
         left = tx.scope(team).get("budget")
         seen.append(left)
         if len(seen) < 3:
@@ -240,7 +243,7 @@ def test_threads_and_handles_keep_an_invariant_over_two_scopes(two: tuple[Store,
     begin = threading.Barrier(4)
 
     def move(store: Store, source: str, target: str) -> None:
-        def once(tx: holdfast.PendingCommit) -> None:
+        def once(tx: PendingCommit) -> None:
             left = tx.scope(store.team(source)).get("money")
             tx.scope(store.team(source)).set("money", left - 1)
             tx.scope(store.team(target)).increment("money", 1)
@@ -265,8 +268,8 @@ def test_the_same_for_asyncio(url: str) -> None:
     async def main() -> None:
         async with await aio.open(url) as hf:
             team = hf.team("t")
-            assert await team.set_default("budget", 50) == 1
-            assert await team.set_default("budget", 51) == 1
+            assert await team.set("budget", 50, if_absent=True) == 1
+            assert await team.set("budget", 51, if_absent=True) == 1
             async with hf.commit() as tx:
                 left = tx.scope(team).get("budget")
                 await team.set("stage", "b")

@@ -12,17 +12,18 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Store, aio
+from holdfast import Settings, Store, aio
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import Mark, MarkQuery, Marks
 from holdfast.core.commit import ProposedCommit
-from holdfast.core.listing import adopt_levels
+from holdfast.core.listing import adopt_levels, register_level
 from holdfast.core.log import BULK_EVENTS, LEVELS
 from holdfast.core.page import write_cursor
 from holdfast.core.tree import apply, set_op
 from holdfast.errors import CorruptError, ExistsError, UsageError
 from holdfast.names import Levels
 from holdfast.testing import FakeClock
+from tests.opening import store_of_log
 from tests.record.stores import ALL, new_url
 
 MIXED = "mixed"
@@ -38,7 +39,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> object:
 
 @pytest.fixture
 def hf(place: object) -> Iterator[Store]:
-    with holdfast.open(place, levels={"session": "conversation"}) as store:
+    with holdfast.open(place, settings=Settings(levels={"session": "conversation"})) as store:
         yield store
 
 
@@ -53,7 +54,7 @@ def _fill(hf: Store) -> list[str]:
         hf.conversation(f"c{n}").set("n", n)
     hf.scope("session", "s").set("n", 1)
     hf.global_().set("n", 1)
-    hf.lease("a stream of the store's own")
+    hf.workers.lease("a stream of the store's own")
     return sorted(
         [f"team/{word}/{n}" for word in ("red", "blue") for n in range(7)]
         + [f"conversation/c{n}" for n in range(7)]
@@ -101,7 +102,7 @@ def test_a_list_longer_than_a_page_says_so(hf: Store) -> None:
     assert (len(page), page.more) == (1000, True)
     assert len(hf.scopes("conversation", after=page.cursor)) == 5
     assert len(hf.scopes("conversation", limit=None)) == 1005
-    states = hf.states(hf.scopes("conversation", limit=None))
+    states = hf.view().states(hf.scopes("conversation", limit=None))
     assert [state["n"] for state in states.values()] == [*range(1005)]
 
 
@@ -117,7 +118,7 @@ def test_arguments_of_a_list_are_checked(wrong: dict[str, object]) -> None:
 def _another(hf: Store, place: object) -> Generator[Store]:
     """A handle that has registered no level."""
     if place == "memory:":
-        yield Store(hf._log, url=hf.url, worker="another")
+        yield store_of_log(hf._log, url=hf.url, worker="another")
     else:
         with holdfast.open(place) as store:
             yield store
@@ -125,7 +126,7 @@ def _another(hf: Store, place: object) -> Generator[Store]:
 
 def test_levels_that_another_process_registered_are_listed(place: object, hf: Store) -> None:
     """Until now `scopes` left them out in silence."""
-    hf.register_level("draft", below="session", keep=False)
+    register_level(hf._kernel, "draft", below="session", keep=False)
     with _another(hf, place) as other:
         with pytest.raises(UsageError, match="no level"):
             other.scope("draft/d")
@@ -134,8 +135,8 @@ def test_levels_that_another_process_registered_are_listed(place: object, hf: St
         assert other.scope("draft/d").state["n"] == 1
         hf.scope("session", "s").set("n", 1)
         assert _names(other.scopes()) == ["draft/d", "session/s"]
-        assert not other._levels.keeps("draft")
-        order = other._levels.names()
+        assert not other._kernel.levels.keeps("draft")
+        order = other._kernel.levels.names()
         if place != "memory:":  # there both have one table of marks
             assert order[3:] == ["conversation", "session", "draft"]
         assert other.scope("session/s").fork("t").name == "session/t"
@@ -144,13 +145,13 @@ def test_levels_that_another_process_registered_are_listed(place: object, hf: St
 
 def test_a_level_is_recorded_once_and_by_the_first_of_its_scopes(hf: Store) -> None:
     recorded = Mark(LEVELS, "session", priority=1, group="conversation")
-    assert hf.marks(LEVELS) == []
+    assert hf.workers.marks(LEVELS) == []
     hf.team("t").set("n", 1)
-    assert hf.marks(LEVELS) == []
+    assert hf.workers.marks(LEVELS) == []
     with hf.commit() as tx:
         tx.scope(hf.scope("session", "a")).set("n", 1)
         tx.scope(hf.scope("session", "b")).set("n", 1)
-    assert hf.marks(LEVELS) == [recorded]
+    assert hf.workers.marks(LEVELS) == [recorded]
     assert not hf._log.unrecorded
     position = hf.position
     hf.scope("session", "c").set("n", 1)
@@ -181,8 +182,8 @@ def test_levels_are_adopted_from_the_widest_on() -> None:
         pairs = (("a", "b"), ("b", "team"), ("c", "gone"), ("d", "c"))
         marks = tuple(Mark(LEVELS, name, priority=1, group=below) for name, below in pairs)
         hf._log.commit(ProposedCommit((), marks=marks))
-        adopt_levels(hf._log, hf._levels)
-        assert hf._levels.names() == [
+        adopt_levels(hf._log, hf._kernel.levels)
+        assert hf._kernel.levels.names() == [
             *("global", "team", "b", "a", "workflow", "conversation", "c", "d")
         ]
 
@@ -197,11 +198,11 @@ def test_streams_of_a_level_that_nobody_recorded_are_reported(
     with _another(hf, place) as other, caplog.at_level(logging.WARNING, "holdfast.log"):
         assert _names(other.scopes()) == ["team/t"]
         assert other.scopes(limit=1)
-        [report] = [one for one in other.status()["reports"] if "register_level" in one]
+        [report] = [one for one in other.status()["reports"] if "levels=" in one]
         assert '"session/…"' in report
         with pytest.raises(UsageError, match="no level"):
             other.scopes("session")
-        other.register_level("session", below="conversation")
+        register_level(other._kernel, "session", below="conversation")
         assert _names(other.scopes()) == ["session/s", "team/t"]
 
 
@@ -217,7 +218,7 @@ def test_a_damaged_store_reads_what_is_whole_of_a_registered_level(
             hf.scope("session/s")
         with pytest.raises(CorruptError):
             hf.scopes()
-        hf.register_level("session", below="conversation")
+        register_level(hf._kernel, "session", below="conversation")
         assert hf.scope("session/s").state == {}
 
 
@@ -225,13 +226,13 @@ def test_an_id_is_looked_up_across_levels(place: object, hf: Store) -> None:
     for scope in (hf.team("x"), hf.scope("session", "x"), hf.conversation("y")):
         scope.set("n", 1)
     with _another(hf, place) as other:
-        assert _names(other.find("x")) == ["team/x", "session/x"]
-        assert _names(other.find("y")) == ["conversation/y"]
-        assert other.find("z") == [] == other.find("global")
+        assert _names(other.scopes(id="x")) == ["team/x", "session/x"]
+        assert _names(other.scopes(id="y")) == ["conversation/y"]
+        assert other.scopes(id="z") == [] == other.scopes(id="global")
         with pytest.raises(UsageError):
-            other.find("")
+            other.scopes(id="")
         hf.team("x").remove()
-        assert _names(other.find("x")) == ["session/x"]
+        assert _names(other.scopes(id="x")) == ["session/x"]
         assert _names(other.scopes(prefix="team/")) == []
 
 
@@ -255,22 +256,22 @@ def test_the_states_of_many_scopes_are_read_at_once(place: object, hf: Store) ->
     }
     asked = [*wanted, chats[0]]
     for _ in range(2):
-        found = hf.states(asked)
+        found = hf.view().states(asked)
         assert {name: state.to_dict() for name, state in found.items()} == wanted
         assert list(found) == list(wanted)
     with _another(hf, place) as other:
         for change in (lambda: None, lambda: chats[4].set("n", 5)):
             change()
-            wanted["conversation/c4"] = chats[4].to_dict()
-            found = other.states(wanted)
+            wanted["conversation/c4"] = chats[4].state.to_dict()
+            found = other.view().states(wanted)
             assert {name: state.to_dict() for name, state in found.items()} == wanted
-    assert hf.states([]) == {}
+    assert hf.view().states([]) == {}
 
 
 def test_states_in_bulk_pass_the_transforms(hf: Store) -> None:
     hf.team("t").set("secret", 1)
     hf._log.add_transform(lambda state, name: apply(state, [set_op("seen", name)], revision=None))
-    assert hf.states(["team/t"])["team/t"].to_dict() == {"secret": 1, "seen": "team/t"}
+    assert hf.view().states(["team/t"])["team/t"].to_dict() == {"secret": 1, "seen": "team/t"}
 
 
 def test_states_in_bulk_leave_out_what_has_expired(place: object, hf: Store) -> None:
@@ -278,10 +279,13 @@ def test_states_in_bulk_leave_out_what_has_expired(place: object, hf: Store) -> 
     other = hf.conversation("other")
     for scope in (lasts, ends, other):
         scope.set("n", 1)
-    while len(hf.states([ends])):
+    while len(hf.view().states([ends])):
         hf._log.wait_after(hf.position, 0.05)
     with _another(hf, place) as fresh:
-        assert list(fresh.states([lasts.name, ends.name, other.name])) == [lasts.name, other.name]
+        assert list(fresh.view().states([lasts.name, ends.name, other.name])) == [
+            lasts.name,
+            other.name,
+        ]
 
 
 def test_lists_and_states_for_asyncio(place: object, hf: Store) -> None:
@@ -295,10 +299,10 @@ def test_lists_and_states_for_asyncio(place: object, hf: Store) -> None:
             rest = await store.scopes(after=page.cursor, limit=None)
             assert [scope.name for scope in rest] == everything[3:]
             assert not rest.more
-            states = await store.states([*page, "team/red/1"])
+            states = await (await store.view()).states([*page, "team/red/1"])
             assert states["team/red/1"]["n"] == 1
             assert len(states) == 4
-            assert [scope.name for scope in await store.find("red/1")] == ["team/red/1"]
+            assert [scope.name for scope in await store.scopes(id="red/1")] == ["team/red/1"]
 
     if place != "memory:":
         asyncio.run(look())
@@ -332,7 +336,7 @@ class CountsMarks(MemoryBackend):
 def test_lists_and_removals_ask_for_the_marks_that_they_need() -> None:
     """However many scopes were removed, and however many marks others have."""
     backend = CountsMarks()
-    with holdfast.open(backend=backend) as hf:
+    with holdfast.open(backend) as hf:
         with hf.commit() as tx:
             for number in range(300):
                 tx.scope(hf.team(f"{number:03}")).set("n", 1)
@@ -342,17 +346,17 @@ def test_lists_and_removals_ask_for_the_marks_that_they_need() -> None:
         backend.returned = 0
         assert [scope.id for scope in hf.scopes("team", limit=3)] == ["001", "003", "005"]
         assert backend.returned <= 4
-        assert hf.find("002") == []
+        assert hf.scopes(id="002") == []
         assert backend.returned <= 5
-        page = hf.marks("jobs", limit=10)
+        page = hf.workers.marks("jobs", limit=10)
         backend.returned = 0
         for _ in range(3):
-            page = hf.marks("jobs", limit=10, after=page.cursor)
+            page = hf.workers.marks("jobs", limit=10, after=page.cursor)
         assert [mark.due for mark in page] == list(range(30, 40))
         assert backend.returned == 33
         for wrong in ("x", write_cursor("marks", 1, 2), write_cursor("runs", 1)):
             with pytest.raises(UsageError, match="is not a cursor of marks"):
-                hf.marks(after=wrong)
+                hf.workers.marks(after=wrong)
         backend.returned = 0
         hf.team("001").remove()
         assert backend.returned == 0
@@ -373,13 +377,13 @@ class _OnlyListed:
 
 
 def test_a_backend_without_find_has_its_marks_looked_through() -> None:
-    with holdfast.open(backend=ListsMarks()) as hf:
+    with holdfast.open(ListsMarks()) as hf:
         for id in ("a", "b", "c"):
             hf.team(id).set("n", 1)
             hf.team(id).facts.state("f", "true")
         hf.team("b").remove()
         assert [scope.id for scope in hf.scopes("team")] == ["a", "c"]
         assert [fact.scope for fact in hf.team("a").facts.list()] == ["team/a"]
-        first = hf.marks(limit=1)
+        first = hf.workers.marks(limit=1)
         assert first.more
-        assert len(first) + len(hf.marks(after=first.cursor)) == len(hf.marks())
+        assert len(first) + len(hf.workers.marks(after=first.cursor)) == len(hf.workers.marks())

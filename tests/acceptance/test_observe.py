@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Observed, UsageError, aio
+from holdfast import UsageError, aio
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import Receipt, Refusal
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
+from holdfast.store import Meta, Observed
 from holdfast.testing import FakeClock
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -74,7 +75,7 @@ def test_commits_and_reads_are_told_until_it_is_ended(tmp_path: Path) -> None:
         [read] = seen
         assert (read.kind, read.name, read.details) == ("read", "team/red", {"events": 1})
         store.team("red").set("n", 1)
-        with store.submit() as tx:
+        with store.commit(waits=False) as tx:
             tx.scope(store.team("red")).set("n", 2)
             tx.scope(store.team("blue")).set("n", 2)
         tx.wait()
@@ -106,7 +107,7 @@ def test_a_commit_that_the_backend_fails_is_told() -> None:
             raise holdfast.UnavailableError("the disk is gone")
 
     seen: list[Observed] = []
-    with holdfast.open(backend=Fails(clock=FakeClock())) as store:
+    with holdfast.open(Fails(clock=FakeClock())) as store:
         store.observe(seen.append)
         with pytest.raises(holdfast.UnavailableError):
             store.team("red").set("n", 1)
@@ -130,11 +131,11 @@ def test_steps_attempts_waits_and_retries_of_runs_are_told(tmp_path: Path) -> No
     seen: list[Observed] = []
     with holdfast.open(str(tmp_path / "store")) as store:
         store.observe(seen.append)
-        assert store.start(works, id="w").result() == "done"
-        run = store.start(waits, id="s")
+        assert store.runs.start(works, id="w").result() == "done"
+        run = store.runs.start(waits, id="s")
         while not any(one.kind == "wait" and one.run == "s" for one in list(seen)):
             threading.Event().wait(0.01)
-        store.signal("s", "go", 1)
+        store.runs.signal("s", "go", 1)
         assert run.result() == 1
     of_step = [one for one in seen if one.step is not None and "flaky" in one.step]
     assert [one.kind for one in of_step] == ["attempt", "retry", "attempt", "step"]
@@ -151,7 +152,7 @@ def test_async_runs_are_told_too(tmp_path: Path) -> None:
     async def main() -> None:
         async with await aio.open(str(tmp_path / "store")) as store:
             end = store.observe(seen.append)
-            run = await store.start(works_async, id="a")
+            run = await store.runs.start(works_async, id="a")
             assert await run.result() == "plain"
             end()
 
@@ -168,12 +169,12 @@ def test_a_lease_is_told_whether_it_was_got_or_not(tmp_path: Path) -> None:
     seen: list[Observed] = []
     url = str(tmp_path / "store")
     with holdfast.open(url) as one, holdfast.open(url) as other:
-        lease = one.lease("nightly")
+        lease = one.workers.lease("nightly")
         other.observe(seen.append)
         with pytest.raises(holdfast.LeaseLostError):
-            other.lease("nightly")
-        one.release(lease)
-        other.lease("nightly")
+            other.workers.lease("nightly")
+        one.workers.release(lease)
+        other.workers.lease("nightly")
     told = [one for one in seen if one.kind == "lease"]
     assert [one.name for one in told] == ["nightly", "nightly"]
     assert [one.error is None for one in told] == [False, True]
@@ -188,18 +189,18 @@ def test_a_trace_rides_in_events_and_journals(tmp_path: Path) -> None:
         store.team("red").set("n", 1)
         traces[0] = TRACE
         store.team("red").set("n", 2)
-        own = holdfast.Meta(source="web")
+        own = Meta(source="web")
         with store.commit(meta=own) as tx:
             tx.scope(store.team("red")).set("n", 3)
         metas = [event.meta for event in store.team("red").history()]
         assert metas == [
             None,
-            holdfast.Meta(trace=TRACE),
-            holdfast.Meta(source="web", trace=TRACE),
+            Meta(trace=TRACE),
+            Meta(source="web", trace=TRACE),
         ]
-        store.start(works, id="w").result()
+        store.runs.start(works, id="w").result()
         journal = store._log.records("run/w")
-        assert {holdfast.Event(record).meta for record in journal} == {holdfast.Meta(trace=TRACE)}
+        assert {holdfast.Event(record).meta for record in journal} == {Meta(trace=TRACE)}
     assert [one.trace for one in seen if one.kind == "commit"][:3] == [None, TRACE, TRACE]
 
 
@@ -231,7 +232,7 @@ def test_an_observer_that_writes_is_refused_and_the_commit_stands(
         store.observe(lambda _: store.team("seen").increment("n"))
         store.team("red").set("n", 1)
         assert store.team("red").get("n") == 1
-        assert store.team("seen").to_dict() == {}
+        assert store.team("seen").state.to_dict() == {}
     assert "an observer wrote to the store that it observes" in caplog.text
 
 
@@ -265,7 +266,7 @@ def test_an_observation_that_ends_during_a_commit_hears_nothing_of_it() -> None:
             ends.pop()()
             return super().commit(commits)
 
-    with holdfast.open(backend=Ends(clock=FakeClock())) as store:
+    with holdfast.open(Ends(clock=FakeClock())) as store:
         ends.append(store.observe(seen.append))
         store.team("red").set("n", 1)
         assert store.team("red").get("n") == 1

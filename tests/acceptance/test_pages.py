@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Page, Scope, Store, aio
+from holdfast import Scope, Settings, Store, aio
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import Found
 from holdfast.core.commit import ProposedCommit
@@ -20,10 +20,13 @@ from holdfast.core.log import Log
 from holdfast.core.page import write_cursor
 from holdfast.errors import UsageError
 from holdfast.record import sessions
+from holdfast.record.context import RecordContext
 from holdfast.record.facts import Facts
 from holdfast.record.messages import Messages
 from holdfast.record.tasks import Tasks
+from holdfast.store import Page
 from holdfast.testing import FakeClock
+from holdfast.workers import Mark
 from tests.record.stores import ALL, new_url
 
 MIXED = "mixed"
@@ -71,18 +74,18 @@ def test_marks(hf: Store) -> None:
         for n in range(6):
             tx.mark("todo", f"m{n}", due=n % 2, priority=n % 3)
             tx.mark("other", f"m{n}", due=n % 2, priority=n % 3)
-    _check(lambda **page: hf.marks("todo", **page), 6)
-    _check(hf.marks, 12)
+    _check(lambda **page: hf.workers.marks("todo", **page), 6)
+    _check(hf.workers.marks, 12)
 
 
 def test_marks_past_a_thousand_are_not_left_out_in_silence(hf: Store) -> None:
     with hf.commit() as tx:
         for n in range(1203):
             tx.mark("todo", f"m{n:04}")
-    page = hf.marks("todo")
+    page = hf.workers.marks("todo")
     assert (len(page), page.more) == (1000, True)
-    assert len(hf.marks("todo", after=page.cursor)) == 203
-    assert len(hf.marks("todo", limit=None)) == 1203
+    assert len(hf.workers.marks("todo", after=page.cursor)) == 203
+    assert len(hf.workers.marks("todo", limit=None)) == 1203
 
 
 def test_checkpoints(hf: Store) -> None:
@@ -137,31 +140,33 @@ def test_a_checkpoint_that_comes_while_others_are_read_repeats_none(
 
 def test_leases(hf: Store) -> None:
     for n in range(4):
-        hf.lease(f"team/l{n}")
-        hf.lease(f"l{n}")
-    page = hf.leases(prefix="team/", limit=3)
+        hf.workers.lease(f"team/l{n}")
+        hf.workers.lease(f"l{n}")
+    page = hf.workers.leases(prefix="team/", limit=3)
     assert ([one.name for one in page], page.more) == ([f"team/l{n}" for n in range(3)], True)
-    [last] = hf.leases(prefix="team/", after=page.cursor)
-    assert (last.name, last.owner, last.is_held) == ("team/l3", hf.worker, True)
-    names = [one.name for one in _walk(lambda **ask: hf.leases(prefix="l", **ask), 1)]
-    assert names == [one.name for one in hf.leases(prefix="l")] == [f"l{n}" for n in range(4)]
-    assert hf.leases(prefix="x") == []
+    [last] = hf.workers.leases(prefix="team/", after=page.cursor)
+    assert (last.name, last.owner, last.is_held) == ("team/l3", hf.workers.own, True)
+    names = [one.name for one in _walk(lambda **ask: hf.workers.leases(prefix="l", **ask), 1)]
+    assert (
+        names == [one.name for one in hf.workers.leases(prefix="l")] == [f"l{n}" for n in range(4)]
+    )
+    assert hf.workers.leases(prefix="x") == []
     for wrong in ({"prefix": 7}, {"after": 7}, {"limit": 0}):
         with pytest.raises(UsageError):
-            hf.leases(**wrong)  # pyright: ignore[reportArgumentType]
+            hf.workers.leases(**wrong)  # pyright: ignore[reportArgumentType]
 
 
 def test_tasks_of_a_scope_and_of_all(hf: Store) -> None:
     team, chat = hf.team("t"), hf.conversation("c")
     for n in range(12):
         (team if n % 2 else chat).tasks.add(f"task {n}", priority=n % 3)
-    _check(hf.tasks, 12)
+    _check(hf.tasks.list, 12)
     _check(team.tasks.list, 6)
     assert [task.title for task in team.tasks.list(limit=2)] == ["task 5", "task 11"]
-    ranks = [(-task.priority, task.created_at) for task in hf.tasks()]
+    ranks = [(-task.priority, task.created_at) for task in hf.tasks.list()]
     assert ranks == sorted(ranks)
     with pytest.raises(UsageError):
-        hf.tasks(after=team.tasks.list(limit=1).cursor)
+        hf.tasks.list(after=team.tasks.list(limit=1).cursor)
 
 
 def test_decisions_of_a_scope_of_all_and_the_open_ones(hf: Store) -> None:
@@ -173,17 +178,17 @@ def test_decisions_of_a_scope_of_all_and_the_open_ones(hf: Store) -> None:
                 open_one.outcome("done")
         else:
             made.__enter__()
-    _check(hf.decisions, 8)
-    _check(lambda **page: hf.decisions(scope=team, **page), 4)
-    _check(lambda **page: hf.decisions(incomplete=True, **page), 6)
-    _check(lambda **page: hf.decisions(incomplete=True, scope="team/t", **page), 3)
-    assert [one.decision for one in hf.decisions(limit=2)] == ["decision 7", "decision 6"]
-    page = hf.decisions(scope=team, limit=2)
-    assert hf.decisions(scope=team, after=page.cursor, before=page[1].revision) == hf.decisions(
-        scope=team, before=page[1].revision
-    )
+    _check(hf.decisions.list, 8)
+    _check(lambda **page: hf.decisions.list(scope=team, **page), 4)
+    _check(lambda **page: hf.decisions.list(incomplete=True, **page), 6)
+    _check(lambda **page: hf.decisions.list(incomplete=True, scope="team/t", **page), 3)
+    assert [one.decision for one in hf.decisions.list(limit=2)] == ["decision 7", "decision 6"]
+    page = hf.decisions.list(scope=team, limit=2)
+    assert hf.decisions.list(
+        scope=team, after=page.cursor, before=page[1].revision
+    ) == hf.decisions.list(scope=team, before=page[1].revision)
     with pytest.raises(UsageError, match="of one scope"):
-        hf.decisions(scope=team, after=hf.decisions(limit=1).cursor)
+        hf.decisions.list(scope=team, after=hf.decisions.list(limit=1).cursor)
 
 
 @holdfast.run
@@ -198,30 +203,35 @@ def ends(ctx: Any) -> int:
 
 def test_runs(hf: Store) -> None:
     for n in range(3):
-        hf.start(ends, id=f"done-{n}").result()
-        hf.start(waits, id=f"queued-{n}", queue="later")
-    _check(hf.runs, 6, by_id=True)
-    _check(lambda **page: hf.runs(status="completed", **page), 3, by_id=True)
-    _check(lambda **page: hf.runs(status="pending", **page), 3, by_id=True)
-    assert [run.id for run in hf.runs(after="done-1", limit=2)] == ["done-2", "queued-0"]
-    assert hf.runs(status="failed") == []
+        hf.runs.start(ends, id=f"done-{n}").result()
+        hf.runs.start(waits, id=f"queued-{n}", queue="later")
+    _check(hf.runs.list, 6, by_id=True)
+    _check(lambda **page: hf.runs.list(status="completed", **page), 3, by_id=True)
+    _check(lambda **page: hf.runs.list(status="pending", **page), 3, by_id=True)
+    assert [run.id for run in hf.runs.list(after="done-1", limit=2)] == ["done-2", "queued-0"]
+    assert hf.runs.list(status="failed") == []
 
 
 def test_lists_for_asyncio(place: object, hf: Store) -> None:
     chat = hf.conversation("c")
     chat.set("n", 1, checkpoint="one")
     chat.set("n", 2, checkpoint="two")
-    hf._log.commit(ProposedCommit((), marks=(holdfast.Mark("i", "a"), holdfast.Mark("i", "b"))))
+    hf._log.commit(ProposedCommit((), marks=(Mark("i", "a"), Mark("i", "b"))))
 
     async def look() -> None:
         async with await aio.open(place) as store:
-            page = await store.marks("i", limit=1)
+            page = await store.workers.marks("i", limit=1)
             assert page.more
-            assert [one.key for one in await store.marks("i", after=page.cursor)] == ["b"]
+            assert [one.key for one in await store.workers.marks("i", after=page.cursor)] == ["b"]
             named = await store.conversation("c").checkpoints(limit=1)
             rest = await store.conversation("c").checkpoints(after=named.cursor)
             assert [one.name for one in [*named, *rest]] == ["two", "one"]
-            for ask in (store.tasks, store.decisions, store.runs, store.leases):
+            for ask in (
+                store.tasks.list,
+                store.decisions.list,
+                store.runs.list,
+                store.workers.leases,
+            ):
                 found = await ask(limit=3)
                 assert not found.more
 
@@ -242,14 +252,14 @@ def tripled(n: int) -> int:
 def test_groups_and_nodes_are_pages(hf: Store) -> None:
     hf.team("a").set("n", 1)
     for name in ("one", "two", "three", "four"):
-        for delivery in hf.group(name, batch=1).deliveries(timeout_s=0):
+        for delivery in hf.workers.group(name, batch=1).deliveries(timeout_s=0):
             delivery.done()
-    _check(hf.groups, 4)
+    _check(hf.workers.groups, 4)
     graph = holdfast.Graph("page", [doubled, tripled])
     for team in ("a", "b"):
-        hf.process(graph, hf.team(team), n=1)
-    _check(hf.nodes, 4)
-    _check(lambda **page: hf.nodes("page", "team/b", **page), 2)
+        hf.nodes.process(graph, hf.team(team), n=1)
+    _check(hf.nodes.list, 4)
+    _check(lambda **page: hf.nodes.list("page", "team/b", **page), 2)
 
 
 def test_workers_and_sessions_are_pages() -> None:
@@ -258,20 +268,31 @@ def test_workers_and_sessions_are_pages() -> None:
     with ExitStack() as stack:
         # A store closes its backend: so they are closed together, at the end.
         stores = [
-            stack.enter_context(holdfast.open(backend=backend, clock=clock)) for _ in range(3)
+            stack.enter_context(holdfast.open(backend, settings=Settings(clock=clock)))
+            for _ in range(3)
         ]
         for number, store in enumerate(stores):
-            sessions.begin_session(store._context, store.conversation(f"c{number}"), keep=True)
-            store.lease_keeper.register()
-        _check(stores[0].workers, 3)
-        _check(stores[0].sessions, 3)
-        assert stores[0].suspects() == []
+            sessions.begin_session(
+                store._kernel.part(RecordContext), store.conversation(f"c{number}"), keep=True
+            )
+            store._kernel.leases.register()
+        _check(stores[0].workers.list, 3)
+        _check(stores[0].sessions.list, 3)
+        assert stores[0].workers.suspects() == []
 
 
+ROOMS = [
+    "runs", "tasks", "decisions", "sessions", "nodes", "projections", "search", "retention",
+    "subjects", "keys", "secrets", "schemas", "workers",
+]  # fmt: skip
 WHOLE = {
-    "Store": "find claim remove_run stale similar dangling_links binned holds let_go subjects "
-    "finish_erasures erasures",
-    "Scope": "modified catches catch_decisions",
+    "Store": "stale",
+    "hf.runs": "remove",
+    "hf.search": "similar dangling_links",
+    "hf.retention": "bin holds past",
+    "hf.subjects": "list finish receipts",
+    "hf.workers": "claim",
+    "chat.decisions": "catches catch_unrecorded",
     "Tasks": "ready",
     "Facts": "list",
     "Messages": "add_many import_many merge last items for_request select turns summaries "
@@ -284,17 +305,24 @@ what is few. None of them leaves anything out."""
 def test_every_list_is_a_page_or_is_whole() -> None:
     """A new list is a page, or has its place above."""
     pages = set[str]()
-    for of in (Store, Scope, Tasks, Facts, Messages):
+    kinds: dict[str, type] = {one.__name__: one for one in (Store, Scope, Tasks, Facts, Messages)}
+    with holdfast.open("memory:") as hf:
+        chat = hf.conversation("c")
+        kinds |= {f"hf.{room}": type(getattr(hf, room)) for room in ROOMS}
+        kinds |= {f"chat.{room}": type(getattr(chat, room)) for room in ("decisions", "life")}
+    for kind, of in kinds.items():
         for name, method in inspect.getmembers(of, callable):
             returned = str(getattr(method, "__annotations__", {}).get("return", ""))
             if name.startswith("_") or not returned.startswith(("list[", "Page[")):
                 continue
             if returned.startswith("Page["):
                 assert {"limit", "after"} <= set(inspect.signature(method).parameters), name
-                pages.add(name)
+                pages.add(f"{kind}.{name}")
             else:
-                assert name in WHOLE[of.__name__].split(), f"{of.__name__}.{name} -> {returned}"
+                assert name in WHOLE.get(kind, "").split(), f"{kind}.{name} -> {returned}"
     assert pages >= {
-        "scopes", "events", "runs", "decisions", "tasks", "marks", "checkpoints", "leases",
-        "workers", "sessions", "groups", "nodes", "list",
+        "Store.scopes", "Store.events", "Scope.checkpoints", "hf.runs.list", "hf.tasks.list",
+        "hf.decisions.list", "hf.decisions.catches", "hf.sessions.list", "hf.nodes.list",
+        "hf.workers.list", "hf.workers.suspects", "hf.workers.leases", "hf.workers.marks",
+        "hf.workers.groups",
     }  # fmt: skip

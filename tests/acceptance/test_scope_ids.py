@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 import holdfast
-from holdfast import Store, aio
+from holdfast import Settings, Store, aio
 from holdfast.backends.memory import MemoryBackend
 from holdfast.copy import copy
 from holdfast.core.event import opened_payload
@@ -82,7 +82,7 @@ def test_an_id_is_any_text_and_never_another_one(hf: Store) -> None:
     for scope in listed:
         assert hf.scope(scope.name).id == scope.id
         assert hf.scope(scope.name) == scope == hf.team(str(scope.id))
-        assert hf.find(str(scope.id)) == [scope]
+        assert hf.scopes(id=str(scope.id)) == [scope]
         assert len(scope.name.encode()) <= len("team/") + NAME_BYTES_MAX
     assert hf.check().findings == []
 
@@ -134,12 +134,12 @@ def test_every_layer_takes_such_a_scope(hf: Store, id: str) -> None:
     chat.facts.state("f", "true")
     with chat.decide("choose") as decision:
         decision.outcome("chosen")
-    assert [one.scope for one in hf.decisions(scope=chat)] == [chat.name]
-    assert hf.decisions(scope=chat.name)
-    assert hf.decision(decision.id).outcome == "chosen"
-    assert [one.scope for one in hf.tasks()] == [chat.name]
+    assert [one.scope for one in hf.decisions.list(scope=chat)] == [chat.name]
+    assert hf.decisions.list(scope=chat.name)
+    assert hf.decisions.get(decision.id).outcome == "chosen"
+    assert [one.scope for one in hf.tasks.list()] == [chat.name]
     assert hf.events(scope=chat)[0].stream == hf.events(scope=chat.name)[0].stream == chat.name
-    with hf.lease(chat.name), pytest.raises(UsageError, match="lease"):
+    with hf.workers.lease(chat.name), pytest.raises(UsageError, match="lease"):
         chat.remove()
     chat.tasks.close(task.id, "done")
     assert hf.view().get(chat, "a") == 1
@@ -159,7 +159,7 @@ def test_forks_copies_and_new_lives_keep_the_id(hf: Store, tmp_path: Path) -> No
         assert (found := hf.conversation(id).parent) is not None
         assert found.id == LONG + "z"
         chat.remove()
-        assert hf.find(id) == []
+        assert hf.scopes(id=id) == []
         chat.set("n", 10 + number)
         assert hf.scope(chat.name).id == id
     expected = sorted(str(scope.id) for scope in hf.scopes(limit=None))
@@ -175,7 +175,7 @@ def test_asyncio_has_the_same_ids(place: object) -> None:
                 await hf.team(id).set("a", 1)
             listed = await hf.scopes("team")
             assert sorted(str(scope.id) for scope in listed) == ["a\x00b", LONG, LONG + "y"]
-            assert [scope.id for scope in await hf.find(LONG)] == [LONG]
+            assert [scope.id for scope in await hf.scopes(id=LONG)] == [LONG]
             assert hf.scope(hf.team(LONG).name).id == LONG
 
     asyncio.run(work())
@@ -210,12 +210,12 @@ def test_a_whole_name_is_a_stored_one_where_it_has_an_escape(memory: Store) -> N
         with pytest.raises(UsageError, match="begins an escape"):
             memory.scope(f"team/{id}")
         with pytest.raises(UsageError, match="begins an escape"):
-            memory.decisions(scope=f"team/{id}")
+            memory.decisions.list(scope=f"team/{id}")
         assert memory.team(id).id == id
     with pytest.raises(UsageError, match="lease"):
-        memory.lease("a\x10b")
+        memory.workers.lease("a\x10b")
     with pytest.raises(UsageError, match="control characters"):
-        memory.lease("a\x00b")
+        memory.workers.lease("a\x00b")
     with pytest.raises(UsageError, match="must be text"):
         check_scope_name(7)
     with pytest.raises(UsageError, match="control characters"):
@@ -263,7 +263,7 @@ def test_escapes_are_reversible_and_never_cut_in_half() -> None:
 
 def test_an_id_that_is_not_the_one_of_the_digest_is_damage() -> None:
     backend = MemoryBackend(clock=FakeClock())
-    with holdfast.open(backend=backend) as hf:
+    with holdfast.open(backend) as hf:
         scope = hf.team(LONG)
         scope.set("a", 1)
         [first] = backend.read(scope.name, limit=1)
@@ -278,7 +278,7 @@ def test_an_id_that_is_not_the_one_of_the_digest_is_damage() -> None:
 
 def test_the_id_of_what_has_expired_is_gone_with_it() -> None:
     clock = FakeClock()
-    with holdfast.open("memory:", clock=clock) as hf:
+    with holdfast.open("memory:", settings=Settings(clock=clock)) as hf:
         for id in (LONG, LONG + "y"):
             hf.team(id, ttl_s=60).set("a", 1)
         assert sorted(str(one.id) for one in hf.scopes("team")) == [LONG, LONG + "y"]

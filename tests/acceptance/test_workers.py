@@ -13,9 +13,17 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import CorruptError, LeaseLostError, Store, UnavailableError, UsageError, aio
+from holdfast import (
+    CorruptError,
+    LeaseLostError,
+    Settings,
+    Store,
+    UnavailableError,
+    UsageError,
+    aio,
+)
 from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.protocol import Lease, Leases, renew_many
+from holdfast.backends.protocol import START, Lease, Leases, renew_many
 from holdfast.core.leases import FORGET_S
 from holdfast.testing import FakeClock
 
@@ -50,7 +58,7 @@ def open_store(
     stores: list[Store] = []
 
     def opened() -> Store:
-        stores.append(holdfast.open(url, clock=clock, heartbeat_s=BEAT_S))
+        stores.append(holdfast.open(url, settings=Settings(clock=clock, heartbeat_s=BEAT_S)))
         return stores[-1]
 
     yield opened
@@ -59,23 +67,27 @@ def open_store(
 
 
 def types_of(store: Store, stream: str) -> list[str]:
-    return [event.type for event in store.follow_events() if event.stream == stream]
+    return [
+        event.type
+        for event in store.follow(as_events=True, after=START, timeout_s=0)
+        if event.stream == stream
+    ]
 
 
 def test_only_what_others_must_know_of_registers_a_worker(hf: Store) -> None:
     hf.team("a").set("n", 1)
-    list(hf.follow_events())
-    lease = hf.lease("plain")
-    hf.renew(lease)
-    hf.release(lease)
-    assert hf.workers() == hf.suspects() == []
+    list(hf.follow(as_events=True, after=START, timeout_s=0))
+    lease = hf.workers.lease("plain")
+    hf.workers.renew(lease)
+    hf.workers.release(lease)
+    assert hf.workers.list() == hf.workers.suspects() == []
     assert types_of(hf, "store/workers") == []
-    hf.lease_keeper.register()
-    hf.lease_keeper.register()
-    [worker] = hf.workers()
-    assert (worker.id, worker.alive, worker.pid) == (hf.worker, True, os.getpid())
+    hf._kernel.leases.register()
+    hf._kernel.leases.register()
+    [worker] = hf.workers.list()
+    assert (worker.id, worker.alive, worker.pid) == (hf.workers.own, True, os.getpid())
     assert worker.host
-    assert worker.actor == hf.worker
+    assert worker.actor == hf.workers.own
     assert worker.started is not None
     assert 0 <= worker.silent_s < 30
     assert types_of(hf, "store/workers") == ["worker.registered"]
@@ -85,19 +97,19 @@ def test_boot_70_a_silent_worker_is_a_suspect_until_it_returns(
     open_store: Open, clock: FakeClock
 ) -> None:
     one, other = open_store(), open_store()
-    boss = one.lease("boss", ttl_s=LEASE_S, keep=True)
+    boss = one.workers.lease("boss", ttl_s=LEASE_S, keep=True)
     with one.commit() as tx:
         tx.mark("todo", "t1")
         tx.mark("todo", "t2")
-    assert [mark.key for mark in one.claim("todo", n=2, ttl_s=10 * LEASE_S)] == ["t1", "t2"]
-    one._log._backend.marks.release("todo", "t2", one.worker)
+    assert [mark.key for mark in one.workers.claim("todo", n=2, ttl_s=10 * LEASE_S)] == ["t1", "t2"]
+    one._log._backend.marks.release("todo", "t2", one.workers.own)
     clock.advance(LEASE_S - 1)
-    assert other.suspects() == []
-    assert other.lease_keeper.is_alive(one.worker)
+    assert other.workers.suspects() == []
+    assert other._kernel.leases.is_alive(one.workers.own)
     clock.advance(2)
-    [suspect] = other.suspects()
+    [suspect] = other.workers.suspects()
     assert (suspect.id, suspect.leases, suspect.claims) == (
-        one.worker,
+        one.workers.own,
         ("boss",),
         (("todo", "t1"),),
     )
@@ -105,11 +117,11 @@ def test_boot_70_a_silent_worker_is_a_suspect_until_it_returns(
     assert (suspect.last_heartbeat.timestamp() + suspect.silent_s) * 1e6 == pytest.approx(
         clock.now_us(), abs=10
     )
-    assert not other.lease_keeper.is_alive(one.worker)
-    assert one.lease_keeper.is_alive(one.worker)
-    one.lease_keeper.tend()
-    assert other.suspects() == []
-    assert one.lease_keeper.lost(boss)
+    assert not other._kernel.leases.is_alive(one.workers.own)
+    assert one._kernel.leases.is_alive(one.workers.own)
+    one._kernel.leases.tend()
+    assert other.workers.suspects() == []
+    assert one.workers.lost(boss)
     assert types_of(other, "store/workers") == ["worker.registered", "worker.returned"]
     with pytest.raises(LeaseLostError), one.commit(lease=boss) as tx:
         tx.scope(one.team("a")).set("n", 1)
@@ -119,27 +131,27 @@ def test_a_heart_that_beats_keeps_its_leases_and_writes_no_events(
     open_store: Open, clock: FakeClock
 ) -> None:
     one, other = open_store(), open_store()
-    lease = one.lease("boss", ttl_s=LEASE_S, keep=True)
-    before = len(list(one.follow_events()))
+    lease = one.workers.lease("boss", ttl_s=LEASE_S, keep=True)
+    before = len(list(one.follow(as_events=True, after=START, timeout_s=0)))
     for _ in range(20):
         clock.advance(BEAT_S)
-        assert one.lease_keeper.tend() == pytest.approx(BEAT_S)
-    assert not one.lease_keeper.lost(lease)
-    assert [worker.alive for worker in other.workers()] == [True]
-    assert len(list(one.follow_events())) == before
+        assert one._kernel.leases.tend() == pytest.approx(BEAT_S)
+    assert not one.workers.lost(lease)
+    assert [worker.alive for worker in other.workers.list()] == [True]
+    assert len(list(one.follow(as_events=True, after=START, timeout_s=0))) == before
     with one.commit(lease=lease) as tx:
         tx.scope(one.team("a")).set("n", 1)
-    one.lease_keeper.drop(lease)
+    one._kernel.leases.drop(lease)
     clock.advance(LEASE_S + 1)
-    one.lease_keeper.tend()
-    assert other.lease("boss").epoch > lease.epoch
+    one._kernel.leases.tend()
+    assert other.workers.lease("boss").epoch > lease.epoch
 
 
 def test_a_lease_counts_as_lost_when_nobody_could_be_asked_for_its_time(
     open_store: Open, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = open_store()
-    lease = one.lease("boss", ttl_s=LEASE_S, keep=True)
+    lease = one.workers.lease("boss", ttl_s=LEASE_S, keep=True)
 
     def unreachable(*_: object, **__: object) -> None:
         raise UnavailableError("the server is away")
@@ -147,20 +159,20 @@ def test_a_lease_counts_as_lost_when_nobody_could_be_asked_for_its_time(
     with monkeypatch.context() as patch:
         patch.setattr(one._log._backend.leases, "renew_many", unreachable)
         clock.advance(LEASE_S - 1)
-        assert one.lease_keeper.tend() <= 1
-        assert not one.lease_keeper.lost(lease)
+        assert one._kernel.leases.tend() <= 1
+        assert not one.workers.lost(lease)
         clock.advance(1)
-        assert one.lease_keeper.lost(lease)
+        assert one.workers.lost(lease)
     # The backend's word counts in the end, and it says the same: the time was over there too.
-    one.lease_keeper.tend()
-    assert one.lease_keeper.lost(lease)
+    one._kernel.leases.tend()
+    assert one.workers.lost(lease)
 
 
 def test_a_heart_that_comes_through_in_time_has_lost_nothing(
     open_store: Open, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = open_store()
-    lease = one.lease("boss", ttl_s=LEASE_S, keep=True)
+    lease = one.workers.lease("boss", ttl_s=LEASE_S, keep=True)
 
     def unreachable(*_: object, **__: object) -> None:
         raise UnavailableError("the server is away")
@@ -169,107 +181,109 @@ def test_a_heart_that_comes_through_in_time_has_lost_nothing(
         with monkeypatch.context() as patch:
             patch.setattr(one._log._backend.leases, "renew_many", unreachable)
             clock.advance(LEASE_S - 2)
-            one.lease_keeper.tend()
+            one._kernel.leases.tend()
         clock.advance(1)
-        one.lease_keeper.tend()
-        assert not one.lease_keeper.lost(lease)
+        one._kernel.leases.tend()
+        assert not one.workers.lost(lease)
 
 
 def test_the_dead_are_struck_off_after_a_day_by_whoever_registers(
     open_store: Open, clock: FakeClock
 ) -> None:
     one, other = open_store(), open_store()
-    one.lease("boss", ttl_s=LEASE_S, keep=True)
+    one.workers.lease("boss", ttl_s=LEASE_S, keep=True)
     clock.advance(LEASE_S + FORGET_S - 1)
-    other.lease_keeper.register()
-    assert [suspect.id for suspect in other.suspects()] == [one.worker]
+    other._kernel.leases.register()
+    assert [suspect.id for suspect in other.workers.suspects()] == [one.workers.own]
     clock.advance(2)
     third = open_store()
-    assert [suspect.id for suspect in third.suspects()] == [one.worker]
-    third.lease_keeper.register()
-    assert [worker.id for worker in third.workers()] == sorted([other.worker, third.worker])
-    assert third.lease("boss").epoch > 0
+    assert [suspect.id for suspect in third.workers.suspects()] == [one.workers.own]
+    third._kernel.leases.register()
+    assert [worker.id for worker in third.workers.list()] == sorted(
+        [other.workers.own, third.workers.own]
+    )
+    assert third.workers.lease("boss").epoch > 0
 
 
 def test_a_host_that_was_started_again_leaves_suspects(open_store: Open, clock: FakeClock) -> None:
     one = open_store()
-    one.lease("boss", ttl_s=LEASE_S, keep=True)
+    one.workers.lease("boss", ttl_s=LEASE_S, keep=True)
     other = open_store()
     clock.reboot()
-    [suspect] = other.suspects()
-    assert (suspect.id, suspect.leases) == (one.worker, ("boss",))
+    [suspect] = other.workers.suspects()
+    assert (suspect.id, suspect.leases) == (one.workers.own, ("boss",))
 
 
 def test_a_clean_end_leaves_nothing(open_store: Open) -> None:
     one, other = open_store(), open_store()
-    lease = one.lease("boss", ttl_s=LEASE_S, keep=True)
+    lease = one.workers.lease("boss", ttl_s=LEASE_S, keep=True)
     one.close()
     one.close()
-    assert other.workers() == []
-    assert other.lease("boss").epoch > lease.epoch
-    for call in (one.lease_keeper.register, one.workers, lambda: one.lease_keeper.lost(lease)):
+    assert other.workers.list() == []
+    assert other.workers.lease("boss").epoch > lease.epoch
+    for call in (one._kernel.leases.register, one.workers.list, lambda: one.workers.lost(lease)):
         with pytest.raises(UsageError, match="closed"):
             call()
 
 
 def test_a_forked_child_has_no_heart_and_its_parent_keeps_its_own(open_store: Open) -> None:
     one, other = open_store(), open_store()
-    lease = one.lease("boss", ttl_s=LEASE_S, keep=True)
+    lease = one.workers.lease("boss", ttl_s=LEASE_S, keep=True)
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            one.lease_keeper.register()
+            one._kernel.leases.register()
         except UsageError:
             one.close()
             code = 0
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert other.lease_keeper.is_alive(one.worker)
-    assert not one.lease_keeper.lost(lease)
+    assert other._kernel.leases.is_alive(one.workers.own)
+    assert not one.workers.lost(lease)
 
 
 def test_keep_and_lost_speak_of_leases_that_are_held(hf: Store) -> None:
-    lease = hf.lease("boss")
+    lease = hf.workers.lease("boss")
     with pytest.raises(UsageError, match="not kept"):
-        hf.lease_keeper.lost(lease)
-    hf.lease_keeper.keep(lease)
-    assert not hf.lease_keeper.lost(lease)
-    hf.release(lease)
+        hf.workers.lost(lease)
+    hf._kernel.leases.keep(lease)
+    assert not hf.workers.lost(lease)
+    hf.workers.release(lease)
     with pytest.raises(UsageError, match="not kept"):
-        hf.lease_keeper.lost(lease)
+        hf.workers.lost(lease)
     with pytest.raises(LeaseLostError, match="no longer held"):
-        hf.lease_keeper.keep(lease)
-    hf.lease_keeper.drop(lease)
+        hf._kernel.leases.keep(lease)
+    hf._kernel.leases.drop(lease)
     for wrong in (None, 1, "boss"):
         with pytest.raises(UsageError):
-            hf.lease_keeper.keep(wrong)  # type: ignore[arg-type]
+            hf._kernel.leases.keep(wrong)  # type: ignore[arg-type]
         with pytest.raises(UsageError):
-            hf.lease_keeper.lost(wrong)  # type: ignore[arg-type]
+            hf.workers.lost(wrong)  # type: ignore[arg-type]
     with pytest.raises(UsageError):
-        hf.lease("boss", keep="yes")  # type: ignore[arg-type]
+        hf.workers.lease("boss", keep="yes")  # type: ignore[arg-type]
     with pytest.raises(UsageError):
-        hf.lease("boss", ttl_s=0, keep=True)
+        hf.workers.lease("boss", ttl_s=0, keep=True)
     with pytest.raises(UsageError):
-        hf.lease_keeper.is_alive(7)  # type: ignore[arg-type]
+        hf._kernel.leases.is_alive(7)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="heartbeat_s"):
-        holdfast.open("memory:", heartbeat_s=0)
-    assert not hf.lease_keeper.is_alive("nobody")
+        holdfast.open("memory:", settings=Settings(heartbeat_s=0))
+    assert not hf._kernel.leases.is_alive("nobody")
 
 
 def test_what_a_worker_said_of_itself_may_be_lost(hf: Store) -> None:
     """The lease alone says that it lives."""
     assert hf._log._backend.leases.acquire("worker/w9", "w9", ttl_s=600) is not None
-    [worker] = hf.workers()
+    [worker] = hf.workers.list()
     assert (worker.id, worker.alive, worker.host, worker.started) == ("w9", True, None, None)
     hf._log._backend.leases.release(Lease("worker/w9", "w9", 0, 0))
 
 
 def test_a_store_that_was_let_go_of_has_no_heart_left() -> None:
     before = set(threading.enumerate())
-    store = holdfast.open("memory:", heartbeat_s=0.1)
-    store.lease_keeper.register()
+    store = holdfast.open("memory:", settings=Settings(heartbeat_s=0.1))
+    store._kernel.leases.register()
     [thread] = set(threading.enumerate()) - before
     assert thread.name == "holdfast-heart"
     del store
@@ -281,11 +295,11 @@ def test_a_store_that_was_let_go_of_has_no_heart_left() -> None:
 def test_the_heart_in_asyncio(url: str) -> None:
     async def main() -> None:
         async with await aio.open(url) as hf:
-            lease = await hf.lease("boss", keep=True)
-            assert not hf.lease_keeper.lost(lease)
-            [worker] = await hf.workers()
-            assert (worker.id, worker.leases) == (hf.worker, ("boss",))
-            assert await hf.suspects() == []
+            lease = await hf.workers.lease("boss", keep=True)
+            assert not hf.workers.lost(lease)
+            [worker] = await hf.workers.list()
+            assert (worker.id, worker.leases) == (hf.workers.own, ("boss",))
+            assert await hf.workers.suspects() == []
 
     asyncio.run(main())
 
@@ -295,7 +309,7 @@ def test_a_close_that_cannot_reach_the_backend_tries_once(
 ) -> None:
     one = open_store()
     for n in range(3):
-        one.lease(f"l{n}", keep=True)
+        one.workers.lease(f"l{n}", keep=True)
     asked: list[str] = []
 
     def unreachable(lease: Lease) -> None:
@@ -338,13 +352,13 @@ def test_leases_that_were_taken_one_by_one_are_renewed_together(
     one = open_store()
     kept = []
     for n in range(600):
-        kept.append(one.lease_keeper.hold(f"run/{n}", ttl_s=LEASE_S))
+        kept.append(one._kernel.leases.hold(f"run/{n}", ttl_s=LEASE_S))
         clock.advance(BEAT_S / 2400)
     counted = _counted(one)
     for _ in range(8):
         clock.advance(BEAT_S)
-        one.lease_keeper.tend()
-    assert not any(one.lease_keeper.lost(lease) for lease in kept)
+        one._kernel.leases.tend()
+    assert not any(one.workers.lost(lease) for lease in kept)
     assert sum(counted.asked) == 8 * 601, "each is renewed once a beat"
     assert len(counted.asked) == 8 * 3, "in as few calls as 250 a call allow"
 
@@ -353,29 +367,29 @@ def test_leases_of_many_ages_come_together(open_store: Open, clock: FakeClock) -
     """However they were spread when they were taken, a few beats later few calls renew all."""
     one = open_store()
     for n in range(90):
-        one.lease_keeper.hold(f"run/{n}", ttl_s=LEASE_S)
+        one._kernel.leases.hold(f"run/{n}", ttl_s=LEASE_S)
         clock.advance(BEAT_S / 100)
     counted = _counted(one)
     began_us = clock.boot_us()
     while clock.boot_us() < began_us + 10 * BEAT_S * 1e6:
-        clock.advance(one.lease_keeper.tend())
+        clock.advance(one._kernel.leases.tend())
     assert len(counted.asked) <= 10 * 5
     assert not any(held.left_us < 0 for held in one._log.leases.list())
 
 
 def test_one_damaged_lease_costs_no_other(open_store: Open, clock: FakeClock) -> None:
     one = open_store()
-    kept = {name: one.lease_keeper.hold(name, ttl_s=LEASE_S) for name in ("a", "b", "c")}
+    kept = {name: one._kernel.leases.hold(name, ttl_s=LEASE_S) for name in ("a", "b", "c")}
     other = open_store()
     for name in ("c",):
         one._log.leases.release(kept[name])
-        other.lease(name)
+        other.workers.lease(name)
     counted = _counted(one)
     counted.bad = "b"
     for _ in range(4):
         clock.advance(BEAT_S)
-        one.lease_keeper.tend()
-    assert [name for name, lease in kept.items() if one.lease_keeper.lost(lease)] == ["b", "c"]
+        one._kernel.leases.tend()
+    assert [name for name, lease in kept.items() if one.workers.lost(lease)] == ["b", "c"]
 
 
 def test_a_part_that_is_away_costs_the_others_nothing(
@@ -383,14 +397,14 @@ def test_a_part_that_is_away_costs_the_others_nothing(
 ) -> None:
     monkeypatch.setattr("holdfast.core.leases._live", lambda *_: None)
     urls = {"conversation": f"sqlite:{tmp_path / 'c.db'}", "*": str(tmp_path / "rest")}
-    with holdfast.open(urls, clock=clock, heartbeat_s=BEAT_S) as one:
+    with holdfast.open(urls, settings=Settings(clock=clock, heartbeat_s=BEAT_S)) as one:
         kept = [
-            one.lease(name, ttl_s=LEASE_S, keep=True)
+            one.workers.lease(name, ttl_s=LEASE_S, keep=True)
             for name in ("nightly", "conversation/c1", "weekly", "conversation/c2")
         ]
         # In one call too, whichever parts they lie in, each answer is its own.
-        one.release(one.lease("conversation/c3"))
-        lost = Lease("conversation/c3", one.worker, 1, 0)
+        one.workers.release(one.workers.lease("conversation/c3"))
+        lost = Lease("conversation/c3", one.workers.own, 1, 0)
         answers = one._log.leases.renew_many([kept[0], lost, kept[1]], ttl_s=LEASE_S)
         assert [answer and answer.name for answer in answers] == ["nightly", None, kept[1].name]
 
@@ -401,8 +415,8 @@ def test_a_part_that_is_away_costs_the_others_nothing(
         monkeypatch.setattr(part.leases, "renew_many", unreachable)
         for _ in range(4):
             clock.advance(BEAT_S)
-            one.lease_keeper.tend()
-        assert [one.lease_keeper.lost(lease) for lease in kept] == [False, True, False, True]
+            one._kernel.leases.tend()
+        assert [one.workers.lost(lease) for lease in kept] == [False, True, False, True]
 
 
 def test_a_backend_without_renew_many_is_renewed_lease_by_lease(clock: FakeClock) -> None:
@@ -431,7 +445,7 @@ def test_a_lease_that_lapses_before_it_is_recorded_is_taken_again(
 ) -> None:
     """A machine may be so busy that a new worker has lost its lease before its first commit."""
     store = open_store()
-    keeper = store.lease_keeper
+    keeper = store._kernel.leases
     own, taken = keeper._own, list[Lease]()
 
     def slow() -> Lease:
@@ -444,7 +458,7 @@ def test_a_lease_that_lapses_before_it_is_recorded_is_taken_again(
     if lapses == 1:
         keeper.register()
         assert len(taken) == 2
-        assert [worker.id for worker in store.workers()] == [keeper.worker]
+        assert [worker.id for worker in store.workers.list()] == [keeper.worker]
         return
     with pytest.raises(LeaseLostError):
         keeper.register()

@@ -118,8 +118,8 @@ def asking(ctx: Any, effect: str) -> str:
 def test_an_answer_that_was_cut_fails_the_session_by_name(server: Misbehaving):
     server.behaviour = documents(completion("half of i", "length"))
     with holdfast.open("memory:") as hf:
-        hf.use_executor(chat_with(server))
-        run = hf.start(asking, "idempotent")
+        hf.runs.use_executor(chat_with(server))
+        run = hf.runs.start(asking, "idempotent")
         with pytest.raises(RunFailedError) as found:
             run.result()
         assert isinstance(found.value.__cause__, StepError)
@@ -312,8 +312,8 @@ def ask_of(server: Misbehaving, where: str) -> Chat:
 
 def told_by(hf: holdfast.Store, chat: Chat, effect: str) -> str:
     """Returns all that a session shows whose server misbehaves; it must not succeed."""
-    hf.use_executor(chat)
-    run = hf.start(asking, effect)
+    hf.runs.use_executor(chat)
+    run = hf.runs.start(asking, effect)
     with pytest.raises((RunFailedError, NeedsAttentionError)) as found:
         run.result()
     return "\n".join([*shown(found.value), str(run.journal), repr(chat)])

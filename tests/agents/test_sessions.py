@@ -12,6 +12,7 @@ import pytest
 import holdfast
 from holdfast import Done, NeedsAttentionError, Retry, RunFailedError, Store, aio
 from holdfast.agents import Answer, Call, Command, NotSentError, Question, Scripted
+from holdfast.runs.engine import Engine
 from tests.runs.cuts import until
 
 AGAIN = Retry(attempts=3, wait_s=0.0)
@@ -55,17 +56,17 @@ def asking(ctx: Any, effect: str = "idempotent", tries: int = 1) -> Any:
 
 def test_what_was_asked_and_answered_is_in_the_journal(hf: Store):
     """BOOT-32: the record of a call is its input and its output."""
-    hf.use_executor(Scripted({}))
-    run = hf.start(asking)
+    hf.runs.use_executor(Scripted({}))
+    run = hf.runs.start(asking)
     assert run.result() == ["ok: hello", "yes", "x" * 10]
     entry = run.journal.entries["session"]
-    assert hf._engine.load(entry.inputs) == {
+    assert hf._kernel.part(Engine).load(entry.inputs) == {
         "prompt": "hello",
         "system": "be brief",
         "context": [["a", "1"]],
         "model": "opus",
     }
-    value = hf._engine.load(entry.value)
+    value = hf._kernel.part(Engine).load(entry.value)
     assert value["text"] == "ok: hello"
     assert value["model"] == "opus"
     assert value["usage"] == {"input": 5, "output": 9}
@@ -75,8 +76,8 @@ def test_what_was_asked_and_answered_is_in_the_journal(hf: Store):
 
 def test_a_call_knows_its_place_and_its_attempt(hf: Store):
     agent = Counting(RuntimeError("first"), NotSentError("second"))
-    hf.use_executor(agent)
-    run = hf.start(asking, tries=3)
+    hf.runs.use_executor(agent)
+    run = hf.runs.start(asking, tries=3)
     assert run.result()[0] == "re: hello"
     assert [(call.place, call.attempt) for call in agent.calls] == [
         ("session", 1),
@@ -89,60 +90,60 @@ def test_a_call_knows_its_place_and_its_attempt(hf: Store):
 
 def test_a_session_of_the_class_effect_is_repeated_only_if_nothing_was_sent(hf: Store):
     agent = Counting(NotSentError("no line"))
-    hf.use_executor(agent)
-    assert hf.start(asking, "effect", 2).result()[0] == "re: hello"
+    hf.runs.use_executor(agent)
+    assert hf.runs.start(asking, "effect", 2).result()[0] == "re: hello"
     assert len(agent.calls) == 2
 
 
 def test_a_session_of_the_class_effect_parks_after_any_other_error(hf: Store):
     agent = Counting(RuntimeError("the line broke"))
-    hf.use_executor(agent)
-    run = hf.start(asking, "effect", 5)
+    hf.runs.use_executor(agent)
+    run = hf.runs.start(asking, "effect", 5)
     with pytest.raises(NeedsAttentionError, match="the line broke"):
         run.result()
     until(run, "needs_attention")
     assert len(agent.calls) == 1
     with pytest.raises(NeedsAttentionError) as parked:
-        hf.resume(run.id).result()
+        hf.runs.resume(run.id).result()
     assert parked.value.path == "session"
     until(run, "needs_attention")
-    hf.settle(run.id, "session", Done({"text": "she said yes"}))
-    assert hf.resume(run.id).result()[0] == "she said yes"
+    hf.runs.settle(run.id, "session", Done({"text": "she said yes"}))
+    assert hf.runs.resume(run.id).result()[0] == "she said yes"
     assert len(agent.calls) == 1
 
 
 def test_a_decision_that_is_no_option_is_asked_for_once_more(hf: Store):
     agent = Counting()
-    hf.use_executor(agent)
+    hf.runs.use_executor(agent)
 
     @holdfast.run(name="agents-odd")
     def odd(ctx: Any) -> str:
         return ctx.decide("odd")
 
     with pytest.raises(RunFailedError, match="maybe"):
-        hf.start(odd).result()
+        hf.runs.start(odd).result()
     assert [question.attempt for question in agent.questions] == [1, 2]
 
 
 def test_without_an_executor_a_session_says_how_to_choose_one(hf: Store):
     with pytest.raises(RunFailedError, match="nobody answers"):
-        hf.start(asking).result()
+        hf.runs.start(asking).result()
 
 
 @holdfast.run(name="agents-remembering")
 def remembering(ctx: Any, prompt: str) -> str:
-    scope = ctx._engine.store.scope("global")
+    scope = ctx._engine.scopes.scope("global")
     before = ctx.read(scope, ("agents", "critic"))
     answer = ctx.session(prompt, memory=before, remember=(scope, ("agents", "critic")))
     return answer.text
 
 
 def test_memory_is_written_in_the_commit_that_closes_the_session(hf: Store):
-    hf.use_executor(Counting())
-    run = hf.start(remembering, "one")
+    hf.runs.use_executor(Counting())
+    run = hf.runs.start(remembering, "one")
     run.result()
     assert hf.global_()["agents"]["critic"] == "+one"
-    hf.start(remembering, "two").result()
+    hf.runs.start(remembering, "two").result()
     assert hf.global_()["agents"]["critic"] == "+one+two"
     done = [e for e in hf.events() if e.stream == f"run/{run.id}" and e.type == "run.done"]
     [written] = [e for e in hf.events() if e.stream == "global"][:1]
@@ -156,29 +157,29 @@ YES = [sys.executable, "-c", "print('yes')"]
 
 
 def test_a_command_is_one_process_step(hf: Store):
-    hf.use_executor(Command(ECHO, decide=YES))
-    run = hf.start(asking)
+    hf.runs.use_executor(Command(ECHO, decide=YES))
+    run = hf.runs.start(asking)
     text, choice, summary = run.result()
     assert text == "said: be brief\n\na:\n1\n\nhello"
     assert choice == "yes"
     assert summary == "said: Summ"
     entry = run.journal.entries["session"]
     assert (entry.kind, entry.effect, entry.state) == ("step", "idempotent", "done")
-    assert "hello" in hf._engine.load(entry.inputs)["stdin"]
+    assert "hello" in hf._kernel.part(Engine).load(entry.inputs)["stdin"]
 
 
 def test_a_command_that_cannot_be_started_was_not_sent(hf: Store, tmp_path: Path):
-    hf.use_executor(Command([str(tmp_path / "absent")]))
-    run = hf.start(asking, "effect")
+    hf.runs.use_executor(Command([str(tmp_path / "absent")]))
+    run = hf.runs.start(asking, "effect")
     with pytest.raises(RunFailedError) as failed:
         run.result()
     assert failed.value.kind == "NotSentError"
 
 
 def test_a_command_of_the_class_effect_that_fails_parks(hf: Store):
-    hf.use_executor(Command([sys.executable, "-c", "raise SystemExit(3)"]))
+    hf.runs.use_executor(Command([sys.executable, "-c", "raise SystemExit(3)"]))
     with pytest.raises(NeedsAttentionError, match="ended with 3"):
-        hf.start(asking, "effect").result()
+        hf.runs.start(asking, "effect").result()
 
 
 # --- asyncio --------------------------------------------------------------------------------------
@@ -216,8 +217,8 @@ async def asking_async(ctx: Any, prompt: str = "a", effect: str = "idempotent") 
 def test_sessions_in_async_runs(url: str, executor: Any, first: str, choice: str):
     async def main() -> Any:
         async with await aio.open(url) as hf:
-            hf.use_executor(executor)
-            run = await hf.start(asking_async)
+            hf.runs.use_executor(executor)
+            run = await hf.runs.start(asking_async)
             return await run.result()
 
     found = asyncio.run(main())
@@ -228,8 +229,8 @@ def test_sessions_in_async_runs(url: str, executor: Any, first: str, choice: str
 def test_an_awaited_session_of_the_class_effect_parks_too():
     async def main() -> None:
         async with await aio.open("memory:") as hf:
-            hf.use_executor(Awaited())
-            run = await hf.start(asking_async, "break", "effect")
+            hf.runs.use_executor(Awaited())
+            run = await hf.runs.start(asking_async, "break", "effect")
             with pytest.raises(NeedsAttentionError, match="broken"):
                 await run.result()
 
@@ -238,9 +239,9 @@ def test_an_awaited_session_of_the_class_effect_parks_too():
 
 def test_an_awaited_executor_in_a_sync_run_is_refused():
     with holdfast.open("memory:") as hf:
-        hf.use_executor(Awaited())
+        hf.runs.use_executor(Awaited())
         with pytest.raises(RunFailedError, match="async"):
-            hf.start(asking).result()
+            hf.runs.start(asking).result()
 
 
 def test_context_has_names_and_texts():
@@ -249,13 +250,13 @@ def test_context_has_names_and_texts():
         return ctx.session("x", context=[("a", 1)])
 
     with holdfast.open("memory:") as hf:
-        hf.use_executor(Scripted({}))
+        hf.runs.use_executor(Scripted({}))
         with pytest.raises(RunFailedError, match="names and texts"):
-            hf.start(wrong).result()
+            hf.runs.start(wrong).result()
 
 
 def test_a_session_is_idempotent_or_effect():
     with holdfast.open("memory:") as hf:
-        hf.use_executor(Scripted({}))
+        hf.runs.use_executor(Scripted({}))
         with pytest.raises(RunFailedError, match="idempotent or effect"):
-            hf.start(asking, "pure").result()
+            hf.runs.start(asking, "pure").result()

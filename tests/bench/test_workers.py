@@ -184,6 +184,6 @@ def test_a_run_is_one_operation(kind: str, tmp_path: Path):
     block(worker, "run", 2)
     worker.close()
     with ours.open_store(kind, tmp_path / "store") as store:
-        assert [run.status for run in store.runs()] == ["completed", "completed"]
-        steps = store.run("run 0").journal.entries.values()
+        assert [run.status for run in store.runs.list()] == ["completed", "completed"]
+        steps = store.runs.get("run 0").journal.entries.values()
         assert [step.effect for step in steps] == ["effect"] * 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +10,16 @@ import pytest
 from msgspec.structs import replace
 
 import holdfast
-from holdfast import Store, archive, backup
+from holdfast import Settings, Store, archive, backup
 from holdfast.backends.protocol import GONE, Record
-from holdfast.core import compaction, copy, holds, retention
+from holdfast.core import compaction, holds, retention
 from holdfast.core.blobs import Blobs
 from holdfast.core.event import BASED
 from holdfast.core.expiry import Expiry
 from holdfast.core.retention import Retainer
 from holdfast.core.snapshot import Snapshots
 from holdfast.testing import FakeClock
+from holdfast.transfer.sink import Sink
 from tests.care import test_archive, test_backup_let_go
 from tests.record import test_compaction, test_retain, test_what_is_left
 from tests.unit import test_bases, test_holds, test_rewriting
@@ -62,7 +63,7 @@ def _forks_forgotten(put: Put) -> None:
 
 
 def _copy_takes_links_for_bytes(put: Put) -> None:
-    put(copy.Copier, "_let_go", lambda *_: None)
+    put(Sink, "_let_go", lambda *_: None)
 
 
 def _snapshots_left(put: Put) -> None:
@@ -88,16 +89,18 @@ def _compaction_without_the_proof(put: Put) -> None:
 
 
 def _base_not_copied(put: Put) -> None:
-    batches = copy.batches
+    write = Sink._write
 
-    def without_bases(commits: Iterable[list[Record]]) -> Iterator[list[list[Record]]]:
-        for batch in batches(commits):
-            yield [
+    def without_bases(self: Sink, batch: list[list[Record]]) -> None:
+        write(
+            self,
+            [
                 [replace(one, payload=GONE) if one.type == BASED else one for one in commit]
                 for commit in batch
-            ]
+            ],
+        )
 
-    put(copy, "batches", without_bases)
+    put(Sink, "_write", without_bases)
 
 
 def _base_taken_for_done(put: Put) -> None:
@@ -126,7 +129,7 @@ def _aged(catcher: Callable[..., None], *more: str) -> Callable[..., None]:
     def run(hf: Store, tmp_path: Path) -> None:
         del hf
         clock = FakeClock()
-        with holdfast.open("memory:", clock=clock) as store:
+        with holdfast.open("memory:", settings=Settings(clock=clock)) as store:
             catcher((store, clock), *([tmp_path] if more else []))
 
     return run

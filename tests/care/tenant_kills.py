@@ -18,10 +18,12 @@ import pytest
 import redis.connection
 
 import holdfast
-from holdfast import HeldError, NotFoundError, Tenants
+from holdfast import NotFoundError
 from holdfast.backends.postgresql.connection import PostgresqlConnection
 from holdfast.backends.redis.connection import RedisConnection
 from holdfast.backends.tenant_folders import TenantFolders
+from holdfast.errors import HeldError
+from holdfast.tenants import NewTenant, Tenants
 from tests.crash.children import Child, tell
 from tests.selection import this_turn
 
@@ -35,7 +37,7 @@ class Ground(Protocol):
 
     admin: str
 
-    def open(self, made: holdfast.NewTenant, **options: Any) -> holdfast.Store:
+    def open(self, made: NewTenant, **options: Any) -> holdfast.Store:
         """Opens the store of a tenant with its own login."""
         ...
 
@@ -84,7 +86,7 @@ def check_late_hold(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
 
         def hold_first(record: Any) -> None:
             with ground.open(made, clear_ids=True) as hf:
-                hf.hold("team/x", "a court asked")
+                hf.retention.hold("team/x", "a court asked")
             lock_out(record)
             if not isinstance(tenants._host, TenantFolders):  # there the name makes a new one
                 with pytest.raises(holdfast.HoldfastError):
@@ -100,14 +102,14 @@ def check_late_hold(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
         assert hf.team("ada", subject="ada").state == {"name": "goes"}
         hf.team("x").set("more", 1)
         assert hf.check(read_all=True).ok
-        hf.unhold("team/x")
+        hf.retention.unhold("team/x")
     with Tenants(ground.admin) as tenants:
         assert tenants.remove(GOING).keys == 1
     _check_gone(ground, made)
     assert not keys.exists()
 
 
-def _make(ground: Ground) -> tuple[holdfast.NewTenant, Path]:
+def _make(ground: Ground) -> tuple[NewTenant, Path]:
     """Makes the tenant that goes, with a key, a blob, a lease and a task."""
     with Tenants(ground.admin) as tenants:
         made = tenants.create(GOING)
@@ -115,13 +117,13 @@ def _make(ground: Ground) -> tuple[holdfast.NewTenant, Path]:
         hf.team("ada", subject="ada").set("name", "goes")
         hf.team("x").set("large", "goes" * 30_000)
         hf.team("x").tasks.add("goes")
-        hf.lease("x", ttl_s=3600)
+        hf.workers.lease("x", ttl_s=3600)
         keys: Any = hf._log.sealing.keys
-        assert keys.has(hf.subject("ada").id)
+        assert keys.has(hf.subjects.get("ada").id)
         return made, Path(keys.path)
 
 
-def _check_gone(ground: Ground, made: holdfast.NewTenant) -> None:
+def _check_gone(ground: Ground, made: NewTenant) -> None:
     with Tenants(ground.admin) as tenants:
         assert GOING not in [one.name for one in tenants.list()]
         assert [one.tenant for one in tenants.receipts()].count(made.tenant.id) == 1

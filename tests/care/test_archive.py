@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Store
+from holdfast import Settings, Store
 from holdfast import archive as archives
 from holdfast.archive import archive
 from holdfast.core.check import content_of
@@ -42,7 +42,7 @@ def fill(hf: Store) -> None:
 
 
 def states(hf: Store) -> dict[str, Any]:
-    return {one: thaw(hf.scope(one).state) for one in hf._scope_names()}
+    return {one: thaw(hf.scope(one).state) for one in hf._scopes.names()}
 
 
 def age(clock: FakeClock) -> None:
@@ -57,8 +57,8 @@ def test_old_scopes_are_moved_and_read_by_path(kind: str, tmp_path: Path) -> Non
         planned = archive(hf, old, "conversation/*", older_than=NOW, dry_run=True)
         names = ["conversation/forked", "conversation/old", "conversation/older"]
         assert [one.scope for one in planned.scopes] == names
-        assert (planned.dry_run, hf.binned(), old._scope_names()) == (True, [], [])
-        hf.hold("conversation/older")
+        assert (planned.dry_run, hf.retention.bin(), old._scopes.names()) == (True, [], [])
+        hf.retention.hold("conversation/older")
         hf.conversation("busy").set("n", 1)
         hf.conversation("busy").decide("wait")
         moved = archive(hf, old, "conversation/*", older_than=NOW)
@@ -66,8 +66,8 @@ def test_old_scopes_are_moved_and_read_by_path(kind: str, tmp_path: Path) -> Non
         assert moved.held == ["conversation/older"]
         assert list(moved.refused) == ["conversation/busy"]
         assert moved.events == 6
-        assert "archived to" in hf.binned()[0].policy
-        hf.unretain("conversation/old")
+        assert "archived to" in hf.retention.bin()[0].policy
+        hf.retention.bring_back("conversation/old")
         assert hf.conversation("old")["text"] == LARGE + "old"
         assert hf.check().findings == []
     with holdfast.open(tmp_path / "old", create=False, read_only=True) as old:
@@ -79,7 +79,10 @@ def test_old_scopes_are_moved_and_read_by_path(kind: str, tmp_path: Path) -> Non
 
 def test_only_what_was_not_written_to_for_so_long(tmp_path: Path) -> None:
     clock = FakeClock()
-    with holdfast.open("memory:", clock=clock) as hf, holdfast.open(tmp_path / "old") as old:
+    with (
+        holdfast.open("memory:", settings=Settings(clock=clock)) as hf,
+        holdfast.open(tmp_path / "old") as old,
+    ):
         fill(hf)
         age(clock)
         hf.conversation("new").set("n", 1)
@@ -87,7 +90,9 @@ def test_only_what_was_not_written_to_for_so_long(tmp_path: Path) -> None:
         assert len(moved.scopes) == 3
         assert hf.conversation("new")["n"] == 1
         age(clock)
-        assert hf.retain(grace_s=7 * DAY_S).events > 0  # the bytes go when their grace is over
+        assert (
+            hf.retention.run(grace_s=7 * DAY_S).events > 0
+        )  # the bytes go when their grace is over
         with pytest.raises(LetGoError):
             hf.conversation("old").at(1)
         again = archive(hf, old, "conversation/new", older_than="90d")
@@ -126,19 +131,19 @@ def test_an_archive_that_lost_what_was_written_keeps_the_scope(
         monkeypatch.setattr(archives, "_copy", lambda *_: None)
         with pytest.raises(CorruptError, match="the scope stays"):
             archive(hf, old, "conversation/*", older_than=NOW)
-        assert (hf.conversation("c")["n"], hf.binned()) == (1, [])
+        assert (hf.conversation("c")["n"], hf.retention.bin()) == (1, [])
 
 
 def test_a_full_disk_keeps_the_scope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **__: Any) -> None:
-        raise OSError(28, "No space left on device")
+        raise UnavailableError("the archive cannot be written: No space left on device")
 
     with holdfast.open("memory:") as hf, holdfast.open(tmp_path / "old") as old:
         hf.conversation("c").set("n", 1)
-        monkeypatch.setattr(archives, "export_scopes", full)
-        with pytest.raises(UnavailableError, match=r"No space left.*it is where it was"):
+        monkeypatch.setattr(archives, "take_scopes", full)
+        with pytest.raises(UnavailableError, match="No space left"):
             archive(hf, old, "conversation/*", older_than=NOW)
-        assert (hf.conversation("c")["n"], hf.binned()) == (1, [])
+        assert (hf.conversation("c")["n"], hf.retention.bin()) == (1, [])
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
@@ -150,10 +155,13 @@ def test_what_is_refused(tmp_path: Path) -> None:
             archive(hf, old, "team/*", older_than=NOW)
         with pytest.raises(UsageError):
             archive(hf, old, "*", older_than=NOW)
+        mix = {"*": str(tmp_path / "store"), "team": str(tmp_path / "teams")}
+        with holdfast.open(mix) as mixed, pytest.raises(UsageError, match="its own archive"):
+            archive(mixed, hf, "conversation/*", older_than=NOW)
         old.conversation("c").set("n", 2)  # another scope of the same name
         with pytest.raises(ConflictError):
             archive(hf, old, "conversation/*", older_than=NOW)
-        assert (hf.conversation("c")["n"], hf.binned()) == (1, [])
+        assert (hf.conversation("c")["n"], hf.retention.bin()) == (1, [])
 
 
 def test_killed_at_every_boundary(tmp_path: Path) -> None:
@@ -194,7 +202,7 @@ def test_killed_at_every_boundary(tmp_path: Path) -> None:
         status = child.end()
         assert child.trouble is None, child.trouble
         with holdfast.open(url) as hf, holdfast.open(place) as old:
-            left = set(hf._scope_names())
+            left = set(hf._scopes.names())
             for name, state in wanted.items():
                 assert states(hf if name in left else old)[name] == state
             if left:

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import CorruptError, ExistsError, NotFoundError, OtherStoreError, UsageError
+from holdfast import CorruptError, ExistsError, NotFoundError, Settings, UsageError
 from holdfast.audit_export import export_audit, verify_export
+from holdfast.errors import OtherStoreError
 from tests.audit_keys import write_keys
 from tests.servers.kinds import KEPT, url_of
 
@@ -25,7 +26,7 @@ def keys(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("kind", KEPT)
 def test_a_chain_of_exports_is_verified_after_letting_go_and_erasing(kind: str, keys: Path) -> None:
-    with holdfast.open(url_of(kind, keys, "audited"), clear_ids=True) as hf:
+    with holdfast.open(url_of(kind, keys, "audited"), settings=Settings(clear_ids=True)) as hf:
         hf.team("x").set("a", 1)
         hf.team("gone").set("a", "what is let go of")
         hf.team("ada", subject="ada").set("name", "Ada")
@@ -35,8 +36,8 @@ def test_a_chain_of_exports_is_verified_after_letting_go_and_erasing(kind: str, 
         second = export_audit(hf, keys / "2", sign=keys / "mine.pem", after=keys / "1")
         assert (first.number, second.number, second.previous) == (1, 2, first.digest)
         hf.team("gone").remove()
-        hf.retain(grace_s=0)
-        hf.erase("ada")
+        hf.retention.run(grace_s=0)
+        hf.subjects.erase("ada")
         hf.team("x").set("a", 3)
         _, lacking = verify_export(
             hf, keys / "2", signed_by=keys / "mine.pub", earlier=[keys / "1"]

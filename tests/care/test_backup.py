@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Store, interchange
+from holdfast import Settings, Store, interchange
 from holdfast import backup as backups
 from holdfast.backends.protocol import Mark
 from holdfast.backup import backup, drill, find_point, points, prune, restore
@@ -33,6 +33,7 @@ from holdfast.errors import (
     UsageError,
 )
 from holdfast.testing import FakeClock
+from holdfast.transfer import source
 from tests.crash.children import Child
 from tests.record.stores import ALL, DURABLE, _postgresql, new_url
 
@@ -100,7 +101,7 @@ def test_a_restored_store_goes_on(kind: str, tmp_path: Path) -> None:
         backup(hf, tmp_path / "backup")
     with holdfast.open(new_url(kind, tmp_path)) as hf:
         restore(tmp_path / "backup", hf)
-        assert [one.id for one in hf.tasks()] == [task.id]
+        assert [one.id for one in hf.tasks.list()] == [task.id]
         chat = hf.conversation("c1")
         chat.tasks.claim(task.id)
         chat.set("stage", "open")
@@ -138,7 +139,7 @@ def test_a_later_backup_reads_only_what_is_new(tmp_path: Path) -> None:
 
 def test_a_time_and_a_label_name_a_point(tmp_path: Path) -> None:
     clock = FakeClock()
-    with holdfast.open(tmp_path / "store", clock=clock) as hf:
+    with holdfast.open(tmp_path / "store", settings=Settings(clock=clock)) as hf:
         times: list[datetime] = []
         for n in range(3):
             hf.team("t").set("n", n)
@@ -176,7 +177,7 @@ def test_one_scope_is_restored_with_what_it_needs(tmp_path: Path) -> None:
         restore(tmp_path / "backup", target, scope="conversation/f")
         assert [scope.name for scope in target.scopes()] == ["conversation/c1", "conversation/f"]
         assert target.conversation("f").state == wanted
-        assert [task.title for task in target.tasks()] == ["mine"]
+        assert [task.title for task in target.tasks.list()] == ["mine"]
         assert target.check().ok
     with (
         holdfast.open("memory:") as target,
@@ -199,19 +200,19 @@ def test_several_backends_are_one_backup(tmp_path: Path) -> None:
     with holdfast.open("memory:") as target:
         restore(tmp_path / "backup", target, at="p2")
         assert target.team("t")["n"] == 1
-        assert len(list(target.tasks())) == 2
+        assert len(list(target.tasks.list())) == 2
 
 
 def test_what_has_expired_is_not_restored(tmp_path: Path) -> None:
     clock = FakeClock()
-    with holdfast.open(tmp_path / "store", clock=clock) as hf:
+    with holdfast.open(tmp_path / "store", settings=Settings(clock=clock)) as hf:
         hf.conversation("short", ttl_s=60).set("n", 1)
         hf.conversation("long").set("n", 1)
         backup(hf, tmp_path / "backup")
         clock.advance(61)
         hf.conversation("long").set("n", 2)
         assert backup(hf, tmp_path / "backup").new_events == 1
-    with holdfast.open("memory:", clock=clock) as target:
+    with holdfast.open("memory:", settings=Settings(clock=clock)) as target:
         assert restore(tmp_path / "backup", target, at="p2").copied.events == 2
         assert [scope.name for scope in target.scopes()] == ["conversation/long"]
 
@@ -547,7 +548,7 @@ def test_a_transaction_that_holds_back_what_has_to_be_copied(
     """On PostgreSQL a stranger's open transaction does so: the backup says what to end."""
     import psycopg
 
-    monkeypatch.setattr(interchange, "HELD_BACK_S", 0.2)
+    monkeypatch.setattr(source, "HELD_BACK_S", 0.2)
     url = new_url("postgresql", tmp_path)
     with holdfast.open(url) as hf:
         hf.team("t").set("n", 1)
@@ -563,12 +564,16 @@ def test_a_transaction_that_holds_back_what_has_to_be_copied(
 
 def test_a_backup_of_what_is_sealed_asks_for_no_key(tmp_path: Path) -> None:
     """It has none: what it copied is compared with its name, as it is stored."""
-    with holdfast.open(tmp_path / "store", keys=tmp_path / "keys", clear_ids=True) as hf:
+    with holdfast.open(
+        tmp_path / "store", keys=tmp_path / "keys", settings=Settings(clear_ids=True)
+    ) as hf:
         hf.team("red").set("letters", "x" * 100_000, subject="ada")
         hf.team("blue", subject="ada").set("letters", "y" * 100_000)
         point = backup(hf, tmp_path / "backup")
         assert not point.damaged
-    with holdfast.open(tmp_path / "again", keys=tmp_path / "keys", clear_ids=True) as hf:
+    with holdfast.open(
+        tmp_path / "again", keys=tmp_path / "keys", settings=Settings(clear_ids=True)
+    ) as hf:
         restore(tmp_path / "backup", hf)
         assert hf.team("red").state["letters"] == "x" * 100_000
         assert hf.team("blue", subject="ada").state["letters"] == "y" * 100_000

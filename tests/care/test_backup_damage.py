@@ -153,7 +153,7 @@ def test_a_backup_of_format_1_keeps_what_was_let_go_of_since(old: Path, tmp_path
     """Also when all of the source is looked at again: older points have it until a prune."""
     with holdfast.open(tmp_path / "store") as hf:
         hf.team("t00").remove()
-        assert hf.retain(grace_s=0).events == 1
+        assert hf.retention.run(grace_s=0).events == 1
         assert backup(hf, old).let_go == 1
     with holdfast.open("memory:") as target:
         restore(old, target, at="p3")

@@ -36,9 +36,9 @@ def fill(hf: Store, folder: Path) -> None:
         write(hf, name)
     backup(hf, folder)
     hf.conversation("retained").remove()
-    hf.retain(grace_s=0)
+    hf.retention.run(grace_s=0)
     second = backup(hf, folder)
-    hf.erase(scope="conversation/erased")
+    hf.subjects.erase(scope="conversation/erased")
     hf.team("t").set("n", 1)
     third = backup(hf, folder)
     assert (second.let_go, third.let_go) == (3, 3)
@@ -68,7 +68,7 @@ def test_a_point_after_a_letting_go_does_not_bring_it_back(kind: str, tmp_path: 
             with pytest.raises(LetGoError):  # of every point: the backup knows of the erasure
                 target.conversation("erased").at(2)
             assert ("conversation/erased", "erased") in {
-                (one.scope, one.why) for one in target.let_go()
+                (one.scope, one.why) for one in target.retention.past()
             }
             again = restore(folder, target, at=point)  # as after a kill at the very end
             assert again.digest == restored.digest

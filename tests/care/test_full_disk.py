@@ -21,12 +21,13 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import RetentionPolicy, Store, UnavailableError
+from holdfast import Store, UnavailableError
 from holdfast.archive import archive
 from holdfast.backends.protocol import GONE
 from holdfast.backup import backup, drill, points, prune, restore
 from holdfast.core.check import content_of
 from holdfast.interchange import export_scopes, import_scopes
+from holdfast.retention import RetentionPolicy
 from tests.faults.mounts import may_mount, mounted
 from tests.selection import this_turn
 
@@ -63,7 +64,7 @@ def fill(hf: Store, chance: Random) -> None:
 
 
 def states(hf: Store) -> dict[str, Any]:
-    return {name: hf.scope(name).to_dict() for name in LIVING}
+    return {name: hf.scope(name).state.to_dict() for name in LIVING}
 
 
 # --- what is done ---------------------------------------------------------------------------------
@@ -82,7 +83,7 @@ def retaining(world: World, hf: Store) -> tuple[Work, Work]:
             records = hf._log.read(f"conversation/old-{number}", after=0)
             assert [one.payload == GONE for one in records] == [True] * 13 + [False]
 
-    return lambda: hf.retain(grace_s=0), judge
+    return lambda: hf.retention.run(grace_s=0), judge
 
 
 def compacting(world: World, hf: Store) -> tuple[Work, Work]:
@@ -92,7 +93,7 @@ def compacting(world: World, hf: Store) -> tuple[Work, Work]:
         records = hf._log.read("team/red", after=0)
         assert sum(one.payload == GONE for one in records) >= 29
 
-    return lambda: hf.retain(grace_s=0, policies=policies), judge
+    return lambda: hf.retention.run(grace_s=0, policies=policies), judge
 
 
 def archiving(world: World, hf: Store) -> tuple[Work, Work]:
@@ -144,7 +145,7 @@ def pruning(world: World, hf: Store) -> tuple[Work, Work]:
     backup(hf, folder)
     for number in range(8):
         hf.conversation(f"old-{number}").remove()
-    hf.retain(grace_s=0)
+    hf.retention.run(grace_s=0)
     backup(hf, folder)
 
     def judge() -> None:

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast import Settings
+from holdfast.backends.protocol import START
 from holdfast.errors import (
     ConflictError,
     CorruptError,
@@ -69,7 +71,7 @@ def test_some_scopes_into_a_store_that_has_others(kind: str, tmp_path: Path) -> 
         names = [scope.name for scope in target.scopes()]
         assert names == ["conversation/c1", "conversation/f", "conversation/here"]
         assert target.conversation("f").state == wanted
-        assert sorted(task.title for task in target.tasks()) == ["mine", "of this store"]
+        assert sorted(task.title for task in target.tasks.list()) == ["mine", "of this store"]
         target.conversation("c1").set("more", 1)  # it goes on here
         assert import_scopes(target, path).events == 0
         assert target.conversation("c1")["more"] == 1
@@ -95,16 +97,16 @@ def test_a_line_can_be_read_by_people_and_programs(tmp_path: Path) -> None:
 
 def test_what_ends_by_itself_still_does(tmp_path: Path) -> None:
     clock = FakeClock()
-    with holdfast.open("memory:", clock=clock) as hf:
+    with holdfast.open("memory:", settings=Settings(clock=clock)) as hf:
         hf.conversation("short", ttl_s=60).set("n", 1)
         path = written(tmp_path / "short.jsonl", hf)
-    with holdfast.open("memory:", clock=clock) as target:
+    with holdfast.open("memory:", settings=Settings(clock=clock)) as target:
         import_scopes(target, path)
         assert target.conversation("short")["n"] == 1
         clock.advance(61)
         with pytest.raises(ExpiredError):
             target.conversation("short").get("n")
-    with holdfast.open("memory:", clock=clock) as target:
+    with holdfast.open("memory:", settings=Settings(clock=clock)) as target:
         assert import_scopes(target, path).events == 0
         assert list(target.scopes()) == []
 
@@ -257,3 +259,17 @@ def test_a_killed_import_goes_on(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "new") as target:
         assert look(target) == wanted
         assert target.check().ok
+
+
+def test_a_commit_with_large_values_stays_one(tmp_path: Path) -> None:
+    """In the file a blob stands before the event that names it: between two of one commit."""
+    with holdfast.open("memory:") as hf:
+        with hf.commit() as tx:
+            tx.scope(hf.team("a")).set("n", 1)
+            tx.scope(hf.team("b")).set("text", "large " * 20_000)
+        path = written(tmp_path / "both.jsonl", hf)
+    with holdfast.open("memory:") as target:
+        import_scopes(target, path)
+        first, second = target._log.read_all(after=START, limit=9)
+        assert first.position == second.position
+        assert target.team("b")["text"] == "large " * 20_000

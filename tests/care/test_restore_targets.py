@@ -9,9 +9,10 @@ import pytest
 import holdfast
 from holdfast import Store
 from holdfast.backup import backup, restore
-from holdfast.core import copy as copies
 from holdfast.core.check import content_of
+from holdfast.core.retention import Retainer
 from holdfast.errors import ConflictError, CorruptError, UsageError
+from holdfast.transfer.sink import Sink
 from tests.care.test_backup import look
 from tests.record.stores import DURABLE, new_url
 
@@ -20,7 +21,7 @@ def fill(hf: Store, folder: Path) -> None:
     for n in range(2):
         hf.conversation("c").set("n", n)
         hf.conversation("d").tasks.add(f"task {n}")
-        hf.hold("conversation/c")
+        hf.retention.hold("conversation/c")
         backup(hf, folder)
 
 
@@ -38,7 +39,7 @@ def test_the_store_that_goes_on_is_no_target(
         with pytest.raises(UsageError, match="cannot be restored into the store that it was made"):
             restore(tmp_path / "backup", hf, **asked)
         assert look(hf) == wanted
-        assert sorted(hf._retainer.held()) == ["conversation/c"]
+        assert sorted(hf._kernel.part(Retainer).held()) == ["conversation/c"]
 
 
 def test_the_backups_own_store_is_no_target(tmp_path: Path) -> None:
@@ -58,7 +59,7 @@ def test_an_earlier_restore_is_brought_further_and_never_back(kind: str, tmp_pat
         hf.conversation("c").tasks.add("one")
         backup(hf, tmp_path / "backup")
         hf.conversation("c").set("n", 1)
-        hf.hold("conversation/c")
+        hf.retention.hold("conversation/c")
         backup(hf, tmp_path / "backup")
         wanted = look(hf)
     with holdfast.open(new_url(kind, tmp_path)) as target:
@@ -77,17 +78,20 @@ def test_the_marks_of_other_scopes_stay(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "source") as hf:
         hf.conversation("c").tasks.add("of c")
         hf.conversation("d").tasks.add("of d")
-        hf.hold("conversation/d")
+        hf.retention.hold("conversation/d")
         hf.conversation("short", ttl_s=3600).set("n", 1)
-        hf.hold("conversation/short")
+        hf.retention.hold("conversation/short")
         backup(hf, tmp_path / "backup")
         wanted = look(hf)
     with holdfast.open("memory:") as target:
         restore(tmp_path / "backup", target)
         restore(tmp_path / "backup", target, scope="conversation/c")
         assert look(target) == wanted
-        assert sorted(target._retainer.held()) == ["conversation/d", "conversation/short"]
-        assert len(list(target.tasks())) == 2
+        assert sorted(target._kernel.part(Retainer).held()) == [
+            "conversation/d",
+            "conversation/short",
+        ]
+        assert len(list(target.tasks.list())) == 2
 
 
 def test_marks_are_cleared_after_the_digest_was_compared(
@@ -100,8 +104,8 @@ def test_marks_are_cleared_after_the_digest_was_compared(
     with holdfast.open("memory:") as target:
         with target.commit() as tx:
             tx.mark("own", "set before", due=7)
-        monkeypatch.setattr(copies.Copier, "copy", lambda *_: None)
+        monkeypatch.setattr(Sink, "take", lambda *_: None)
         with pytest.raises(CorruptError, match="is not what it was at p1"):
             restore(tmp_path / "backup", target)
-        assert [mark.key for mark in target.marks("own")] == ["set before"]
+        assert [mark.key for mark in target.workers.marks("own")] == ["set before"]
         assert content_of(target._log).events == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import holdfast
+from holdfast import Settings
 from holdfast.archive import archive
 from holdfast.backup import backup, restore
 from holdfast.scope import Scope
@@ -22,7 +23,9 @@ def filled(hf: holdfast.Store, name: str = "c") -> Scope:
 
 def test_a_backup_needs_no_key_of_a_subject(tmp_path: Path) -> None:
     """Forks and large values are verified as they are stored, also in the second point."""
-    with holdfast.open(tmp_path / "s", keys=tmp_path / "keys", clear_ids=True) as hf:
+    with holdfast.open(
+        tmp_path / "s", keys=tmp_path / "keys", settings=Settings(clear_ids=True)
+    ) as hf:
         filled(hf)
         backup(hf, tmp_path / "backup")
         filled(hf, "d")
@@ -38,11 +41,13 @@ def test_a_backup_needs_no_key_of_a_subject(tmp_path: Path) -> None:
 
 
 def test_what_was_sealed_is_archived_and_let_go_of_without_its_key(tmp_path: Path) -> None:
-    with holdfast.open(tmp_path / "s", keys=tmp_path / "keys", clear_ids=True) as hf:
+    with holdfast.open(
+        tmp_path / "s", keys=tmp_path / "keys", settings=Settings(clear_ids=True)
+    ) as hf:
         filled(hf)
         filled(hf, "d").remove()
     with holdfast.open(tmp_path / "s", keys=tmp_path / "none") as hf:
-        assert [one.scope for one in hf.retain(grace_s=0).scopes] == ["conversation/d fork"]
+        assert [one.scope for one in hf.retention.run(grace_s=0).scopes] == ["conversation/d fork"]
         assert hf.check().ok
     with (
         holdfast.open(tmp_path / "s", keys=tmp_path / "keys") as hf,
@@ -57,7 +62,9 @@ def test_what_was_sealed_is_archived_and_let_go_of_without_its_key(tmp_path: Pat
 
 def test_a_store_restored_from_before_an_erasure_lists_what_is_left(tmp_path: Path) -> None:
     """The marks and events of the erased came back with it; nobody else's lists fail for that."""
-    with holdfast.open(tmp_path / "s", keys=tmp_path / "keys", clear_ids=True) as hf:
+    with holdfast.open(
+        tmp_path / "s", keys=tmp_path / "keys", settings=Settings(clear_ids=True)
+    ) as hf:
         for scope in (hf.team("own", subject="ada"), hf.team("red")):
             scope.decide("what?", key="one")
             scope.decide("always", key="two", standing=True)
@@ -65,12 +72,12 @@ def test_a_store_restored_from_before_an_erasure_lists_what_is_left(tmp_path: Pa
             scope.facts.state("place", 1)
             scope.say("hello")
         backup(hf, tmp_path / "backup")
-        hf.erase("ada")
+        hf.subjects.erase("ada")
     with holdfast.open(tmp_path / "t", keys=tmp_path / "keys") as hf:
         restore(tmp_path / "backup", hf)
-        assert {one.scope for one in hf.decisions()} == {"team/red"}
-        assert {one.scope for one in hf.decisions(incomplete=True)} == {"team/red"}
-        assert {one.scope for one in hf.tasks()} == {"team/red"}
+        assert {one.scope for one in hf.decisions.list()} == {"team/red"}
+        assert {one.scope for one in hf.decisions.list(incomplete=True)} == {"team/red"}
+        assert {one.scope for one in hf.tasks.list()} == {"team/red"}
         assert {one.scope for one in hf.stale()} <= {"team/red"}
         assert list(hf.query(text="hello"))
         hf.recover()

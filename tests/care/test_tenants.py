@@ -15,17 +15,19 @@ import pytest
 import holdfast
 from holdfast import (
     ExistsError,
-    HeldError,
     LimitError,
     NotFoundError,
-    Quota,
-    Tenants,
+    Settings,
     UnavailableError,
     UsageError,
     aio,
 )
 from holdfast.backends.tenancy import folder_name
+from holdfast.errors import HeldError
+from holdfast.retention import Quota
+from holdfast.tenants import NewTenant, Tenants
 from tests.care.tenant_kills import check_kills, check_late_hold
+from tests.opening import settled
 
 HOSTILE = (
     "..",
@@ -134,9 +136,9 @@ def test_quotas_are_the_administrators(url: str) -> None:
 def test_keys_of_tenants_are_apart_and_go_with_them(url: str) -> None:
     kept: dict[str, Any] = {}
     for name in ("a", "b"):
-        with holdfast.open(url, tenant=name, clear_ids=True) as hf:
+        with holdfast.open(url, tenant=name, settings=Settings(clear_ids=True)) as hf:
             hf.team("ada", subject="ada").set("name", "Ada")
-            kept[name] = hf._log.sealing.keys, hf.subject("ada").id
+            kept[name] = hf._log.sealing.keys, hf.subjects.get("ada").id
     assert kept["a"][1] != kept["b"][1]
     with Tenants(url) as tenants:
         receipt = tenants.remove("a")
@@ -145,7 +147,7 @@ def test_keys_of_tenants_are_apart_and_go_with_them(url: str) -> None:
     assert not kept["a"][0].has(kept["a"][1])
     assert kept["b"][0].has(kept["b"][1])
     assert not os.path.exists(kept["a"][0].path)
-    with holdfast.open(url, tenant="b", clear_ids=True) as hf:
+    with holdfast.open(url, tenant="b", settings=Settings(clear_ids=True)) as hf:
         assert hf.team("ada", subject="ada").state == {"name": "Ada"}
     with pytest.raises(NotFoundError):
         holdfast.open(url, tenant="a", create=False)
@@ -157,12 +159,12 @@ def test_keys_of_tenants_are_apart_and_go_with_them(url: str) -> None:
 def test_what_is_held_or_open_is_not_removed(url: str) -> None:
     with holdfast.open(url, tenant="a") as hf:
         hf.team("x").set("a", 1)
-        hf.hold("team/x", "a court asked")
+        hf.retention.hold("team/x", "a court asked")
     with Tenants(url) as tenants:
         with pytest.raises(HeldError, match="team/x"):
             tenants.remove("a")
         with holdfast.open(url, tenant="a") as hf:
-            hf.unhold("team/x")
+            hf.retention.unhold("team/x")
             with pytest.raises(UnavailableError, match="open in some process"):
                 tenants.remove("a")
             hf.team("x").set("a", 2)
@@ -175,7 +177,7 @@ def test_what_is_held_or_open_is_not_removed(url: str) -> None:
 def test_a_removal_that_was_stopped_goes_on(
     url: str, stopped: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with holdfast.open(url, tenant="a", clear_ids=True) as hf:
+    with holdfast.open(url, tenant="a", settings=Settings(clear_ids=True)) as hf:
         hf.team("ada", subject="ada").set("name", "Ada")
     with Tenants(url) as tenants:
         owner: Any = tenants if stopped.startswith("_") else tenants._host
@@ -206,8 +208,8 @@ class Folders:
         self.admin = url
         self._folder = folder
 
-    def open(self, made: holdfast.NewTenant, **options: Any) -> holdfast.Store:
-        return holdfast.open(made.url, tenant=made.tenant.name, **options)
+    def open(self, made: NewTenant, **options: Any) -> holdfast.Store:
+        return holdfast.open(made.url, tenant=made.tenant.name, **settled(options))
 
     def left_of(self, id: str) -> list[Path]:
         """Returns files; the last kill can leave an empty folder whose name says nothing."""
@@ -228,7 +230,7 @@ def test_a_hold_that_is_set_as_the_tenant_is_locked_out_keeps_it(
 def test_a_held_tenant_whose_name_was_taken_meanwhile_stays_whole(url: str, tmp_path: Path) -> None:
     with holdfast.open(url, tenant="a") as hf:
         hf.team("x").set("a", 1)
-        hf.hold("team/x", "a court asked")
+        hf.retention.hold("team/x", "a court asked")
     with Tenants(url) as tenants:
         tenants._host.lock_out(tenants._get("a"))  # what a call does that is killed then
         with holdfast.open(url, tenant="a") as hf:

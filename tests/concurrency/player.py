@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast import ConflictError, LeaseLostError, Store, aio
+from holdfast import ConflictError, LeaseLostError, Settings, Store, aio
+from holdfast.backends.protocol import START
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENCE_S = 120.0
@@ -186,7 +187,7 @@ def watch_twins(store: Store, name: str, number: int) -> None:
     halves: list[Any] = []
     position = 0
     streams: list[str] = []
-    for event in [*store.follow_events(), None]:
+    for event in [*store.follow(as_events=True, after=START, timeout_s=0), None]:
         if event is None or event.position != position:
             if position and sorted(streams) != sorted([LEFT, RIGHT]):
                 halves.append([position, streams])
@@ -199,7 +200,7 @@ def watch_twins(store: Store, name: str, number: int) -> None:
 def hold(store: Store, name: str, number: int) -> None:
     """Takes the lease for `number` milliseconds and writes under it; later tries to write again."""
     while True:
-        lease = store.lease("boss", ttl_s=number / 1000)
+        lease = store.workers.lease("boss", ttl_s=number / 1000)
         try:
             with store.commit(lease=lease) as tx:
                 tx.scope(store.scope(SHARED)).set("boss", name)
@@ -216,14 +217,14 @@ def hold(store: Store, name: str, number: int) -> None:
             answers.append("written")
         except LeaseLostError as exc:
             answers.append(f"refused in epoch {exc.epoch}")
-    renewed = store.renew(lease)
+    renewed = store.workers.renew(lease)
     say([*answers, "renewed" if renewed else "not renewed"])
 
 
 def live(store: Store, name: str, number: int) -> None:
     """Keeps the lease of `number` milliseconds, and writes under it each time it is told to."""
-    lease = store.lease("boss", ttl_s=number / 1000, keep=True)
-    say([store.worker, lease.epoch])
+    lease = store.workers.lease("boss", ttl_s=number / 1000, keep=True)
+    say([store.workers.own, lease.epoch])
     while (told := listen()) != "end":
         try:
             with store.commit(lease=lease) as tx:
@@ -231,12 +232,12 @@ def live(store: Store, name: str, number: int) -> None:
             answer = "written"
         except LeaseLostError:
             answer = "refused"
-        say([answer, store.lease_keeper.lost(lease)])
+        say([answer, store.workers.lost(lease)])
 
 
 def consume(store: Store, name: str, number: int) -> None:
     """Gets deliveries, `number` at most undone; counts each once; says it before and after."""
-    group = store.group("billing", prefix="team/", batch=number, ttl_s=2.0)
+    group = store.workers.group("billing", prefix="team/", batch=number, ttl_s=2.0)
     ledger = store.workflow("ledger")
     say("ready")
     for delivery in group:
@@ -267,5 +268,5 @@ PARTS: dict[str, Callable[[Store, str, int], None]] = {
 
 
 if __name__ == "__main__":
-    with holdfast.open(sys.argv[1], heartbeat_s=0.7) as opened:
+    with holdfast.open(sys.argv[1], settings=Settings(heartbeat_s=0.7)) as opened:
         PARTS[sys.argv[3]](opened, sys.argv[2], int(sys.argv[4]))

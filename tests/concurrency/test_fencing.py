@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import LeaseLostError, Store
-from holdfast.backends.protocol import Lease
+from holdfast.backends.protocol import START, Lease
 from tests.concurrency.player import SHARED, Player
 
 TRIES_MAX = 6000
@@ -25,7 +25,7 @@ def take_when_free(store: Store) -> Lease:
     """Asks for the lease until the holder's time is up."""
     for _ in range(TRIES_MAX):
         try:
-            return store.lease("boss")
+            return store.workers.lease("boss")
         except LeaseLostError:
             select.select([], [], [], 0.01)
     raise AssertionError("the lease did not expire")
@@ -35,10 +35,10 @@ def test_guarantee_4_a_lease_passes_on_after_a_kill_and_the_old_epoch_is_fenced(
     with Player(url, "a", "hold", 3_600_000) as holder, holdfast.open(url) as store:
         owner, epoch = holder.hear()
         with pytest.raises(LeaseLostError) as refused:
-            store.lease("boss")
+            store.workers.lease("boss")
         assert (refused.value.lease, refused.value.epoch) == ("boss", epoch)
         holder.kill()
-        lease = store.lease("boss")
+        lease = store.workers.lease("boss")
         assert lease.epoch > epoch
         scope = store.scope(SHARED)
         before = scope.revision
@@ -66,5 +66,9 @@ def test_guarantee_4_a_holder_that_was_stopped_is_refused_when_it_wakes(url: str
         holder.tell("write")
         assert holder.hear() == [f"refused in epoch {epoch}"] * 2 + ["not renewed"]
         assert (scope.revision, scope.get("boss")) == (before, "b")
-        epochs = [event.data["epoch"] for event in store.follow_events() if event.type == "lease"]
+        epochs = [
+            event.data["epoch"]
+            for event in store.follow(as_events=True, after=START, timeout_s=0)
+            if event.type == "lease"
+        ]
         assert epochs[-2:] == [epoch, lease.epoch]

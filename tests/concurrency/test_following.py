@@ -11,7 +11,7 @@ import pytest
 import holdfast
 import holdfast.aio
 from holdfast import Store
-from holdfast.backends.protocol import Position
+from holdfast.backends.protocol import START, Position
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.log import Log
 
@@ -38,9 +38,11 @@ def write(store: Store) -> None:
 def test_guarantee_5_events_end_behind_commits_that_only_set_marks(url: str) -> None:
     with holdfast.open(url) as store:
         write(store)
-        assert [event.revision for event in store.follow_events()] == [1]
+        assert [
+            event.revision for event in store.follow(as_events=True, after=START, timeout_s=0)
+        ] == [1]
         assert list(store.follow("team/t", after=1, timeout_s=0)) == []
-        assert list(store.follow_events(after=store.position)) == []
+        assert list(store.follow(as_events=True, after=store.position, timeout_s=0)) == []
 
 
 def test_guarantee_5_events_end_in_asyncio_too(url: str) -> None:
@@ -51,7 +53,10 @@ def test_guarantee_5_events_end_in_asyncio_too(url: str) -> None:
             await store.team("t").set("n", 1)
             async with store.commit() as tx:
                 tx.mark("todo", "two")
-            return [event.revision async for event in store.follow_events()]
+            return [
+                event.revision
+                async for event in store.follow(as_events=True, after=START, timeout_s=0)
+            ]
 
     assert asyncio.run(main()) == [1]
 

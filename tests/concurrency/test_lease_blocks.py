@@ -1,4 +1,4 @@
-"""`with hf.lease(name, wait_s=…):` one at a time, fenced, passed on when its holder dies."""
+"""`with hf.workers.lease(name, wait_s=…):` one at a time, fenced, passed on when its holder dies"""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Lease, LeaseLostError, UsageError, aio
+from holdfast import LeaseLostError, UsageError, aio
+from holdfast.workers import Lease
 from tests.record.stores import ALL, DURABLE, new_url
 
 COUNTING = """
@@ -25,13 +26,13 @@ with holdfast.open(url) as hf:
     print("ready", flush=True)
     sys.stdin.readline()
     for _ in range(rounds):
-        with hf.lease("counter", wait_s=120):
+        with hf.workers.lease("counter", wait_s=120):
             team.set("n", team.get("n") + 1)     # read, then written: only the lease makes it safe
 """
 DYING = """
 import sys, holdfast
 hf = holdfast.open(sys.argv[1])
-with hf.lease("counter", ttl_s=float(sys.argv[2])):
+with hf.workers.lease("counter", ttl_s=float(sys.argv[2])):
     hf.team("t").set("holder", "first")
     print("held", flush=True)
     sys.stdin.readline()
@@ -73,27 +74,27 @@ def test_a_lease_passes_on_when_its_holder_dies(backend: str, tmp_path: Path) ->
     with holdfast.open(url) as hf:
         child = started(DYING, url, 1.0)
         with pytest.raises(LeaseLostError):
-            hf.lease("counter")
+            hf.workers.lease("counter")
         child.send_signal(signal.SIGKILL)
         child.communicate()
-        with hf.lease("counter", wait_s=600) as lease:
-            assert (hf.team("t").get("holder"), lease.owner) == ("first", hf.worker)
+        with hf.workers.lease("counter", wait_s=600) as lease:
+            assert (hf.team("t").get("holder"), lease.owner) == ("first", hf.workers.own)
 
 
 def test_every_commit_in_the_block_carries_its_fence(url: str) -> None:
     with holdfast.open(url) as hf:
         team, chat = hf.team("t"), hf.conversation("c")
-        with hf.lease("job") as lease:
+        with hf.workers.lease("job") as lease:
             assert isinstance(lease, Lease)
             team.set("n", 1)
-            hf.release(lease)  # as if it had passed on
+            hf.workers.release(lease)  # as if it had passed on
             with pytest.raises(LeaseLostError):
                 team.set("n", 2)
             with pytest.raises(LeaseLostError):
                 chat.say("hello")
             with pytest.raises(LeaseLostError), hf.commit() as tx:
                 tx.scope(team).set("n", 2)
-            with hf.submit() as queued:
+            with hf.commit(waits=False) as queued:
                 queued.scope(team).set("n", 2)
             with pytest.raises(LeaseLostError):
                 queued.wait()
@@ -107,40 +108,40 @@ def test_every_commit_in_the_block_carries_its_fence(url: str) -> None:
 
 def test_a_block_keeps_its_lease_and_gives_it_back(url: str) -> None:
     with holdfast.open(url) as hf:
-        with hf.lease("job") as lease:
-            assert hf.lease_keeper.keeps(lease)
-            assert not hf.lease_keeper.lost(lease)
-            with hf.lease("other"):
+        with hf.workers.lease("job") as lease:
+            assert hf._kernel.leases.keeps(lease)
+            assert not hf.workers.lost(lease)
+            with hf.workers.lease("other"):
                 hf.team("t").set("n", 1)
             hf.team("t").set("n", 2)
         assert hf._log.leases.holder("job") is None
-        again = hf.lease("job", keep=True)  # and as before: a lease that is not a block
+        again = hf.workers.lease("job", keep=True)  # and as before: a lease that is not a block
         assert again.epoch > lease.epoch
         assert again == hf._log.leases.holder("job")
         with hf.commit(lease=again) as tx:
             tx.scope(hf.team("t")).set("n", 3)
-        assert hf.renew(again) is not None
-        hf.release(again)
+        assert hf.workers.renew(again) is not None
+        hf.workers.release(again)
         with pytest.raises(UsageError):
-            hf.lease("job", wait_s=-1)
+            hf.workers.lease("job", wait_s=-1)
 
 
 def test_who_waits_too_long_is_told_who_has_it(url: str) -> None:
     if url == "memory:":
         return
     with holdfast.open(url) as one, holdfast.open(url) as two:
-        held = one.lease("job")
-        with pytest.raises(LeaseLostError, match=one.worker):
-            two.lease("job", wait_s=0.05)
+        held = one.workers.lease("job")
+        with pytest.raises(LeaseLostError, match=one.workers.own):
+            two.workers.lease("job", wait_s=0.05)
         taken: list[int] = []
 
         def take() -> None:
-            with two.lease("job", wait_s=600) as lease:
+            with two.workers.lease("job", wait_s=600) as lease:
                 taken.append(lease.epoch)
 
         waiter = threading.Thread(target=take)
         waiter.start()
-        one.release(held)
+        one.workers.release(held)
         waiter.join()
         assert taken > [held.epoch]
 
@@ -149,26 +150,26 @@ def test_the_same_for_asyncio(url: str) -> None:
     async def main() -> None:
         async with await aio.open(url) as hf:
             team = hf.team("t")
-            async with hf.lease("job", wait_s=30) as lease:
+            async with hf.workers.lease("job", wait_s=30) as lease:
                 await team.set("n", 1)
-                await hf.release(lease)
+                await hf.workers.release(lease)
                 with pytest.raises(LeaseLostError):
                     await team.set("n", 2)
                 with pytest.raises(LeaseLostError):
                     await team.messages.add("user", "hello")
             await team.set("n", 3)
-            plain = await hf.lease("job")
+            plain = await hf.workers.lease("job")
             async with hf.commit(lease=plain) as tx:
                 tx.scope(team).set("n", 4)
-            await hf.release(plain)
+            await hf.workers.release(plain)
             assert await team.get("n") == 4
             if url == "memory:":
                 return
             async with await aio.open(url) as other:
-                async with hf.lease("job"):
+                async with hf.workers.lease("job"):
                     with pytest.raises(LeaseLostError):
-                        await other.lease("job", wait_s=0.05)
-                async with other.lease("job", wait_s=600):
+                        await other.workers.lease("job", wait_s=0.05)
+                async with other.workers.lease("job", wait_s=600):
                     await other.team("t").set("n", 5)
 
     asyncio.run(main())
@@ -183,18 +184,18 @@ def other_url(request: pytest.FixtureRequest, url: str, tmp_path: Path) -> str:
 def test_a_fence_belongs_to_its_store(url: str, other_url: str) -> None:
     """Blocks of two stores, in each other and in any order: each fences what is its own."""
     with holdfast.open(url) as a, holdfast.open(other_url) as b:
-        with a.lease("L") as first:
+        with a.workers.lease("L") as first:
             b.team("t").set("n", 1)
             b.team("t").messages.add("user", "hello")
-            with b.lease("L") as second, b.commit() as tx:
+            with b.workers.lease("L") as second, b.commit() as tx:
                 tx.scope(b.team("t")).set("n", 2)
-            with b.lease("L") as second:
+            with b.workers.lease("L") as second:
                 a.team("t").set("n", 1)
-                b.release(second)
+                b.workers.release(second)
                 with pytest.raises(LeaseLostError):
                     b.team("t").set("n", 3)
                 a.team("t").set("n", 2)
-                a.release(first)
+                a.workers.release(first)
                 for _ in range(2):  # the second time in the inner block of the same lease
                     with pytest.raises(LeaseLostError):
                         a.team("t").set("n", 3)
@@ -208,12 +209,12 @@ def test_a_fence_belongs_to_its_store(url: str, other_url: str) -> None:
 
 def test_blocks_may_end_in_any_order(tmp_path: Path) -> None:
     with holdfast.open(new_url("files", tmp_path)) as a, holdfast.open("memory:") as b:
-        outer, inner = a.lease("L"), b.lease("L")
+        outer, inner = a.workers.lease("L"), b.workers.lease("L")
         outer.__enter__()
         inner.__enter__()
         outer.__exit__()
         a.team("t").set("n", 1)  # no block of its own any more
-        b.release(inner)
+        b.workers.release(inner)
         with pytest.raises(LeaseLostError):
             b.team("t").set("n", 1)
         inner.__exit__()
@@ -226,9 +227,9 @@ def test_blocks_may_end_in_any_order(tmp_path: Path) -> None:
 
 def test_another_handle_of_the_same_store_is_fenced(tmp_path: Path) -> None:
     url = new_url("sqlite", tmp_path)
-    with holdfast.open(url) as one, holdfast.open(url) as two, one.lease("L") as lease:
+    with holdfast.open(url) as one, holdfast.open(url) as two, one.workers.lease("L") as lease:
         two.team("t").set("n", 1)
-        one.release(lease)
+        one.workers.release(lease)
         with pytest.raises(LeaseLostError):
             two.team("t").set("n", 2)
 
@@ -238,22 +239,22 @@ def test_every_part_of_a_store_is_fenced(tmp_path: Path) -> None:
     with (
         holdfast.open({"team": "memory:", "*": new_url("files", tmp_path)}) as mixed,
         holdfast.open("memory:") as other,
-        mixed.lease("team/t") as lease,
+        mixed.workers.lease("team/t") as lease,
     ):
         other.conversation("c").set("n", 1)
         mixed.team("t").set("n", 1)
         with pytest.raises(UsageError, match="cannot fence"):
             mixed.conversation("c").set("n", 1)
-        mixed.release(lease)
+        mixed.workers.release(lease)
         with pytest.raises(LeaseLostError):
             mixed.team("t").set("n", 2)
 
 
 def test_several_commits_sent_at_once_carry_the_fence_too(url: str) -> None:
-    with holdfast.open(url) as hf, hf.lease("job") as lease:
+    with holdfast.open(url) as hf, hf.workers.lease("job") as lease:
         new, said = hf.conversation("c").messages, datetime(2026, 1, 1, tzinfo=UTC)
         new.import_many([{"role": "user", "foreign_id": "1", "said_at": said}])
-        hf.release(lease)
+        hf.workers.release(lease)
         with pytest.raises(LeaseLostError):
             new.import_many([{"role": "user", "foreign_id": "2", "said_at": said}])
 
@@ -272,10 +273,10 @@ def test_tasks_of_asyncio_are_in_the_blocks_that_they_began_in(url: str, other_u
 
             outside = asyncio.Event()
             before = asyncio.create_task(_after(outside, fenced, a))
-            async with a.lease("L") as lease:
+            async with a.workers.lease("L") as lease:
                 assert await asyncio.gather(fenced(a), fenced(b)) == [False, False]
-                async with b.lease("L"):
-                    await a.release(lease)
+                async with b.workers.lease("L"):
+                    await a.workers.release(lease)
                     assert await asyncio.gather(fenced(a), fenced(b)) == [True, False]
                 assert await asyncio.gather(fenced(a), fenced(b)) == [True, False]
                 outside.set()

@@ -29,22 +29,22 @@ def hf(url: str) -> Iterator[Store]:
 
 
 def test_it_hears_of_whatever_this_process_commits(hf: Store) -> None:
-    """VIC-17, VIC-27: by a call, `submit`, a message with a state, a restore."""
+    """VIC-17, VIC-27: by a call, a queued commit, a message with a state, a restore."""
     chat = hf.conversation("c")
     heard: list[Change] = []
-    chat.subscribe(heard.append)
+    told = chat.subscribe(heard.append)
     chat.set("a", 1)
-    with hf.submit() as queued:
+    with hf.commit(waits=False) as queued:
         queued.scope(chat).set("a", 2)
     queued.wait()
     chat.messages.add("user", "hello", state={"a": 3})
     chat.set("a", 3, key="k")
     chat.set("a", 3, key="k")  # was written before: nothing is told
     chat.restore(1)
-    chat.set_default("b", 1)
+    chat.set("b", 1, if_absent=True)
     with pytest.raises(ConflictError):
         chat.set("a", 9, expected=1)
-    assert hf.drain()
+    assert told.drain()
     assert [(one.path, one.old, one.new) for one in heard] == [
         (("a",), MISSING, 1),
         (("a",), 1, 2),
@@ -65,19 +65,19 @@ def test_a_scope_that_is_closed_without_its_state_or_removed_tells_what_it_drops
         hf.team("t").set("a", 3)
         hf._log.folds.states.clear()  # as in a process that has not read it
         heard: list[Change] = []
-        hf.subscribe(heard.append)
+        listening = hf.subscribe(heard.append)
         start = hf.position
         hf.conversation("c").close(keep=False)
         hf.conversation("kept").close(keep=True)
         hf.team("t").remove()
-        assert hf.drain()
+        assert listening.drain()
         told = [(one.scope, one.path, one.old, one.new) for one in heard]
         assert told == [
             ("conversation/c", ("a",), 1, MISSING),
             ("conversation/c", ("b",), 2, MISSING),
             ("team/t", ("a",), 3, MISSING),
         ]
-        assert list(hf.follow_changes(after=start, timeout_s=0)) == heard
+        assert list(hf.follow(after=start, timeout_s=0)) == heard
         assert list(hf.follow("conversation/c", after=1, timeout_s=0)) == heard[:2]
 
 
@@ -88,14 +88,14 @@ def test_another_handle_of_the_process_is_heard(url: str) -> None:
     with holdfast.open(url) as one, holdfast.open(url) as two:
         heard: list[tuple[str, Any]] = []
         one.team("t").subscribe(lambda change: heard.append(("team", change.new)))
-        one.subscribe(lambda change: heard.append((change.scope, change.new)))
+        told = one.subscribe(lambda change: heard.append((change.scope, change.new)))
         two.team("t").set("n", 1)
         two.conversation("c").set("n", 2)
-        assert two.drain()
+        assert told.drain()
         assert heard == [("team", 1), ("team/t", 1), ("conversation/c", 2)]
         two.close()
         one.team("t").set("n", 3)
-        assert one.drain()
+        assert told.drain()
         assert heard[3:] == [("team", 3), ("team/t", 3)]
 
 
@@ -104,7 +104,7 @@ def test_the_whole_store_in_the_order_of_positions(url: str) -> None:
     with holdfast.open(url) as one:
         other = one if url == "memory:" else holdfast.open(url)
         heard: list[Change] = []
-        one.subscribe(heard.append)
+        told = one.subscribe(heard.append)
         begin = threading.Barrier(4)
 
         def write(store: Store, name: str) -> None:
@@ -124,7 +124,7 @@ def test_the_whole_store_in_the_order_of_positions(url: str) -> None:
             thread.join()
         if other is not one:
             other.close()
-        assert one.drain()
+        assert told.drain()
         assert len(heard) == 200
         positions = [change.position for change in heard]
         assert positions == sorted(positions)  # type: ignore[type-var]
@@ -162,7 +162,7 @@ def test_a_feed_of_the_whole_store_has_old_and_new_values(url: str) -> None:
         hf.conversation("c").set("x", {"a": 1})
         hf.team("t").delete("n")
         hf.conversation("c").set(("x", "a"), 2)
-        told = list(hf.follow_changes(after=start, timeout_s=0))
+        told = list(hf.follow(after=start, timeout_s=0))
         assert [(one.scope, one.path, one.old, one.new) for one in told] == [
             ("team/t", ("n",), 1, 2),
             ("conversation/c", ("x",), MISSING, {"a": 1}),
@@ -170,7 +170,7 @@ def test_a_feed_of_the_whole_store_has_old_and_new_values(url: str) -> None:
             ("conversation/c", ("x", "a"), 1, 2),
         ]
         assert all(one.time is not None and one.position is not None for one in told)
-        assert list(hf.follow_changes(timeout_s=0)) == []
+        assert list(hf.follow(timeout_s=0)) == []
         [last] = hf.follow("conversation/c", after=hf.conversation("c").revision - 1, timeout_s=0)
         assert (last, last.position) == (told[-1], told[-1].position)
 
@@ -198,12 +198,12 @@ def test_for_asyncio_a_subscriber_may_be_a_coroutine(url: str) -> None:
             stop = hf.subscribe(lambda change: plain.append(change.new))
             for number in range(4):
                 assert await chat.set("n", number) == number + 1
-            assert await hf.drain()
+            assert await stop.drain()
             stop()
             await hf.team("t").set("n", 9)
             assert heard == [(number, True) for number in range(4)]
             assert (plain, failed) == ([0, 1, 2, 3], ["not this one: 2"])
-            changes = hf.follow_changes(after=START, timeout_s=0)
+            changes = hf.follow(after=START, timeout_s=0)
             feed = [one.new async for one in changes]
             assert feed == [0, 1, 2, 3, 9]
             with pytest.raises(UsageError):
@@ -226,10 +226,10 @@ def test_a_loop_that_ended_is_not_waited_for(
 
     loop = asyncio.new_event_loop()
     hf = loop.run_until_complete(main())
-    hf._store.team("t").set("n", 1)
-    assert hf._store.drain()
+    hf.sync.team("t").set("n", 1)
+    assert hf.sync._log.dispatcher.drain(30.0)
     loop.close()
-    hf._store.team("t").set("n", 2)
-    assert hf._store.drain()
-    hf._store.close()
+    hf.sync.team("t").set("n", 2)
+    assert hf.sync._log.dispatcher.drain(30.0)
+    hf.sync.close()
     assert caplog.text.count("UsageError: the event loop of this subscriber has ended") == 2

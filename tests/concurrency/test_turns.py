@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import ConflictError, Draft, PendingCommit, Store, aio
+from holdfast import ConflictError, Draft, Store, aio
 from holdfast.core.write_priority import Turns
+from holdfast.store import PendingCommit
 from tests.record.stores import ALL, DURABLE, new_url
 
 EDITS = 40
@@ -168,7 +169,7 @@ def test_a_writer_that_is_always_faster_waits_for_the_turn(
         team.edit(slow)
     for writer in writers:
         writer.join()
-    assert team.to_dict() == {"n": 0 if planted else 1, "noise": len(writers)}
+    assert team.state.to_dict() == {"n": 0 if planted else 1, "noise": len(writers)}
 
 
 @pytest.mark.parametrize("backend", DURABLE)

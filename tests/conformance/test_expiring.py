@@ -17,10 +17,12 @@ import pytest
 
 import holdfast
 import holdfast.aio
-from holdfast.core.copy import copy_log as copy
+from holdfast import Settings
+from holdfast.backends.protocol import START
 from holdfast.errors import ConflictError, ExpiredError, NotFoundError, UsageError
 from holdfast.store import Store
 from holdfast.testing import FakeClock
+from holdfast.transfer.copy import copy_log as copy
 from tests.servers import redis
 from tests.servers.databases import database
 from tests.servers.postgresql import NEWEST
@@ -53,7 +55,7 @@ class World:
             )
 
     def open(self) -> Store:
-        store = holdfast.open(self.url, clock=self.clock, durability="none")
+        store = holdfast.open(self.url, durability="none", settings=Settings(clock=self.clock))
         if self.kind == "redis":
             backend: Any = store._log._backend
             backend._checkout.clock = CLOCK
@@ -73,31 +75,31 @@ def store(world: World) -> Iterator[Store]:
 
 def test_a_scope_is_there_until_its_end(world: World, store: Store) -> None:
     chat = store.conversation("c1", ttl_s=60)
-    assert chat.expires_at is None
+    assert chat.life.expires_at is None
     chat.set("stage", "triage", checkpoint="begun")
-    ends = chat.expires_at
+    ends = chat.life.expires_at
     assert ends is not None
     assert abs(ends.timestamp() - world.clock.now_us() / 1e6 - 60) < 0.002
     world.clock.advance(59)
     store.conversation("c1").set("stage", "open")
-    assert chat.expires_at == ends
+    assert chat.life.expires_at == ends
     assert chat.at("begun") == {"stage": "triage"}
     assert [event.type for event in chat.history()] == ["opened", "changed", "changed"]
-    assert [mark.key for mark in store.marks("scope.expires")] == ["conversation/c1"]
+    assert [mark.key for mark in store.workers.marks("scope.expires")] == ["conversation/c1"]
 
 
 def test_from_its_end_on_it_is_gone(world: World, store: Store) -> None:
     """Whatever asks for it is told that it expired, and when."""
     chat = store.conversation("c1", ttl_s=60)
     chat.set("stage", "triage", key="k", checkpoint="begun")
-    ends = chat.expires_at
+    ends = chat.life.expires_at
     world.clock.advance(61)
     asks: dict[str, Callable[[], object]] = {
         "state": lambda: chat.state,
         "revision": lambda: chat.revision,
-        "updated_at": lambda: chat.updated_at,
-        "expires_at": lambda: chat.expires_at,
-        "is_closed": lambda: chat.is_closed,
+        "updated_at": lambda: chat.life.updated_at,
+        "expires_at": lambda: chat.life.expires_at,
+        "is_closed": lambda: chat.life.is_closed,
         "at": lambda: chat.at(1),
         "at name": lambda: chat.at("begun"),
         "checkpoints": chat.checkpoints,
@@ -132,7 +134,9 @@ def test_from_its_end_on_it_is_gone(world: World, store: Store) -> None:
 async def _streams_of_feed(store: Store) -> list[str]:
     with ThreadPoolExecutor(1) as executor:
         skin = holdfast.aio.AsyncStore(store, executor)
-        return [event.stream async for event in skin.follow_events()]
+        return [
+            event.stream async for event in skin.follow(as_events=True, after=START, timeout_s=0)
+        ]
 
 
 def test_the_feed_leaves_out_what_is_gone(world: World, store: Store) -> None:
@@ -143,11 +147,16 @@ def test_the_feed_leaves_out_what_is_gone(world: World, store: Store) -> None:
     store.conversation("c1").set("a", 2)
     team.set("n", 2)
     world.clock.advance(61)
-    assert [event.stream for event in store.follow_events()] == ["team/red", "team/red"]
+    assert [event.stream for event in store.follow(as_events=True, after=START, timeout_s=0)] == [
+        "team/red",
+        "team/red",
+    ]
     assert asyncio.run(_streams_of_feed(store)) == ["team/red", "team/red"]
     with world.open() as other:
         if world.kind != "memory":
-            assert [event.stream for event in other.follow_events(after=middle)] == ["team/red"]
+            assert [
+                event.stream for event in other.follow(as_events=True, after=middle, timeout_s=0)
+            ] == ["team/red"]
     assert store.check().findings == []
 
 
@@ -162,7 +171,7 @@ def test_what_expires_is_not_committed_with_what_lasts(store: Store) -> None:
     with store.commit() as tx:
         tx.scope(chat).set("n", 1)
         tx.scope(store.conversation("c2", ttl_s=60)).set("n", 1)
-    assert store.conversation("c2").expires_at is not None
+    assert store.conversation("c2").life.expires_at is not None
 
 
 def test_what_expires_may_be_read_as_a_guard(store: Store) -> None:
@@ -217,7 +226,7 @@ def test_a_scope_in_a_layer_above_expires_too(store: Store) -> None:
     """Whatever is written first begins the scope as its handle says, a checkpoint for one."""
     chat = store.conversation("c1", ttl_s=60, parent=store.team("red"))
     chat.checkpoint("begun")
-    assert chat.expires_at is not None
+    assert chat.life.expires_at is not None
     assert chat.parent == store.team("red")
 
 
@@ -228,9 +237,14 @@ def test_a_copy_has_the_same_end_and_leaves_out_what_is_gone(
     store.conversation("there", ttl_s=600).set("n", 1)
     store.conversation("lasts").set("n", 1)
     world.clock.advance(61)
-    with holdfast.open(f"sqlite:{tmp_path / 'copy.db'}", clock=world.clock) as target:
+    with holdfast.open(
+        f"sqlite:{tmp_path / 'copy.db'}", settings=Settings(clock=world.clock)
+    ) as target:
         copy(store._log, target._log)
-        assert target.conversation("there").expires_at == store.conversation("there").expires_at
+        assert (
+            target.conversation("there").life.expires_at
+            == store.conversation("there").life.expires_at
+        )
         names = [scope.name for scope in target.scopes()]
         assert names == ["conversation/lasts", "conversation/there"]
         world.clock.advance(600)
@@ -243,7 +257,7 @@ def test_what_is_held_does_not_end_and_takes_no_commit(world: World, store: Stor
     chat = store.conversation("c1", ttl_s=60)
     chat.set("text", LARGE, key="k", checkpoint="begun")
     store.conversation("c2", ttl_s=60).set("n", 1)
-    store.hold(chat, "asked for")
+    store.retention.hold(chat, "asked for")
     world.clock.advance(61)
     assert store.conversation("c1").get("text") == LARGE
     assert chat.at("begun") == {"text": LARGE}
@@ -251,17 +265,17 @@ def test_what_is_held_does_not_end_and_takes_no_commit(world: World, store: Stor
         chat.set("n", 2)
     with pytest.raises(ExpiredError):
         store.conversation("c2").get("n")
-    done = store.retain(grace_s=0)
+    done = store.retention.run(grace_s=0)
     assert "conversation/c1" not in [one.scope for one in done.scopes]
-    with holdfast.open("memory:", clock=world.clock) as other:
+    with holdfast.open("memory:", settings=Settings(clock=world.clock)) as other:
         copy(store._log, other._log)
         assert other.conversation("c1").get("text") == LARGE
-        assert [one.scope for one in other.holds()] == ["conversation/c1"]
-        other.unhold("conversation/c1")
+        assert [one.scope for one in other.retention.holds()] == ["conversation/c1"]
+        other.retention.unhold("conversation/c1")
         with pytest.raises(ExpiredError):
             other.conversation("c1").get("text")
     assert store.check().findings == []
-    store.unhold(chat)
+    store.retention.unhold(chat)
     with pytest.raises(ExpiredError):
         store.conversation("c1").get("text")
 
@@ -271,6 +285,6 @@ def test_asyncio_has_it_too() -> None:
         async with await holdfast.aio.open("memory:", durability="none") as store:
             chat = store.conversation("c1", ttl_s=60)
             await chat.set("n", 1)
-            assert await chat.expires_at is not None
+            assert await chat.life.expires_at is not None
 
     asyncio.run(work())

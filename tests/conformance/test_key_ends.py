@@ -11,13 +11,13 @@ import pytest
 
 import holdfast
 import holdfast.aio
-from holdfast import LetGoError, Store, interchange
+from holdfast import Settings, Store, interchange
 from holdfast.backends.protocol import START
 from holdfast.core import codec
-from holdfast.core.copy import copy_log as copy
 from holdfast.core.key_ends import ENDING
 from holdfast.core.retention import STREAM as RETENTION
-from holdfast.errors import ConflictError, UsageError
+from holdfast.errors import ConflictError, LetGoError, UsageError
+from holdfast.transfer.copy import copy_log as copy
 from tests.conformance.test_expiring import KINDS, World
 from tests.servers.redis_clock import CLOCK
 
@@ -71,10 +71,10 @@ def test_a_value_is_there_until_its_end_for_every_reader(
     chat.set("token", CANARY, ttl_s=600, checkpoint="given")
     there = other.conversation("c1")
     assert (chat["token"], there["token"]) == (CANARY, CANARY)
-    ends = there.ends_at("token")
+    ends = there.life.ends_at("token")
     assert ends is not None
     assert abs(ends.timestamp() - world.clock.now_us() / 1e6 - 600) < 0.002
-    assert chat.ends_at("stays") is None
+    assert chat.life.ends_at("stays") is None
     world.clock.advance(599)
     assert there["token"] == CANARY
     revision = chat.revision
@@ -87,12 +87,12 @@ def test_a_value_is_there_until_its_end_for_every_reader(
         assert "token" not in scope
         assert list(scope) == ["stays"]
         assert len(scope) == 1
-        assert scope.to_dict() == dict(scope) == {"stays": 1}
-        assert scope.ends_at("token") is None
+        assert scope.state.to_dict() == dict(scope) == {"stays": 1}
+        assert scope.life.ends_at("token") is None
         assert [(one.path, one.new) for one in scope.diff("given")] == [
             (("token",), holdfast.MISSING)
         ]
-        assert scope.modified("given") == ["token"]
+        assert list(scope.diff("given").keys()) == ["token"]
         assert handle.view().state(scope) == {"stays": 1}
         with pytest.raises(KeyError):
             scope["token"]
@@ -125,7 +125,7 @@ def test_a_nested_value_ends_alone_and_a_mapping_as_a_whole(world: World, store:
     chat.set(("cache", "b"), [1])  # what is changed below a value does not move its end
     chat.append(("cache", "b"), 2)
     chat.increment(("cache", "a"))
-    assert chat.ends_at(("cache", "b")) == chat.ends_at("cache") is not None
+    assert chat.life.ends_at(("cache", "b")) == chat.life.ends_at("cache") is not None
     world.clock.advance(61)
     assert chat.state == {"auth": {"name": "ana"}, "cache": {"a": 2, "b": [1, 2]}}
     world.clock.advance(60)
@@ -143,7 +143,7 @@ def test_what_is_written_after_an_end_finds_nothing_there(
     there.increment("n")
     there.append("list", 2)
     there.set(("map", "y"), 2)
-    assert there.set_default("one", 2) == there.revision
+    assert there.set("one", 2, if_absent=True) == there.revision
     with pytest.raises(UsageError, match="not there"):
         there.delete("gone")
     assert there.delete("gone", missing_ok=True) == there.revision
@@ -222,8 +222,8 @@ def test_a_repeated_write_writes_once(world: World, store: Store, other: Store) 
     assert chat.append("list", 1, key="k2") == made
     chat.set("m", 1, ttl_s=60)
     world.clock.advance(61)
-    made = there.set_default("m", 2, key="k3")
-    assert chat.set_default("m", 2, key="k3") == made
+    made = there.set("m", 2, if_absent=True, key="k3")
+    assert chat.set("m", 2, if_absent=True, key="k3") == made
     assert chat.state == {"list": [1], "m": 2}
 
 
@@ -234,7 +234,7 @@ def test_a_fork_has_the_ends_of_what_it_began_with(world: World, store: Store) -
     fork = chat.fork("c2")
     early = chat.fork("c3", at=1)
     fork.set("own", 1, ttl_s=120)
-    assert fork.ends_at("token") == chat.ends_at("token")
+    assert fork.life.ends_at("token") == chat.life.ends_at("token")
     world.clock.advance(61)
     assert (chat.state, fork.state, early.state) == ({"a": 1}, {"a": 1, "own": 1}, {"a": 1})
     late = chat.fork("c4", at=2)
@@ -250,7 +250,7 @@ def test_a_restore_brings_no_value_back_that_has_an_end(world: World, store: Sto
     chat.set("a", 2)
     chat.restore("first")
     assert chat.state == {"a": 1, "token": 2}  # what has an end there stays as it is
-    assert chat.ends_at("token") is not None
+    assert chat.life.ends_at("token") is not None
     chat.delete("token")
     chat.restore("first")
     assert chat.state == {"a": 1}
@@ -277,12 +277,12 @@ def test_a_subscriber_and_a_follower_are_told_when_it_is_taken_away(
 ) -> None:
     chat = store.conversation("c1")
     told: list[Any] = []
-    chat.subscribe(lambda change: told.append((change.path, change.new)))
+    heard = chat.subscribe(lambda change: told.append((change.path, change.new)))
     chat.set("token", 1, ttl_s=60)
     begun = chat.revision
     world.clock.advance(61)
     chat.append("log", 1)
-    store.drain()
+    assert heard.drain()
     assert told[0] == (("token",), 1)
     assert (("token",), holdfast.MISSING) in told
     followed = other.follow(chat.name, after=begun, timeout_s=0)
@@ -301,36 +301,35 @@ def test_copies_exports_and_snapshots_have_the_ends(
     assert log.snapshots.revisions(chat.name) == [3]
     log.folds.trim()
     assert log.snapshots.read(chat.name, 3).ends == log.folded(chat.name).ends
-    assert chat.ends_at("token") is not None
-    ends = chat.ends_at("token")
-    with holdfast.open(str(tmp_path / "copy"), clock=world.clock) as target:
+    assert chat.life.ends_at("token") is not None
+    ends = chat.life.ends_at("token")
+    with holdfast.open(str(tmp_path / "copy"), settings=Settings(clock=world.clock)) as target:
         copy(store._log, target._log)
         copied = target.conversation("c1")
-        assert (copied.ends_at("token"), copied["token"]) == (ends, 2)
-        assert [mark.key for mark in target.marks(ENDING)] == [chat.name]
-        target.retain(grace_s=0)
+        assert (copied.life.ends_at("token"), copied["token"]) == (ends, 2)
+        assert [mark.key for mark in target.workers.marks(ENDING)] == [chat.name]
+        target.retention.run(grace_s=0)
     exported = tmp_path / "scopes.jsonl"
     with exported.open("wb") as file:
         interchange.export_scopes(store, [chat.name], file)
-    with holdfast.open(str(tmp_path / "imported"), clock=world.clock) as target:
+    with holdfast.open(str(tmp_path / "imported"), settings=Settings(clock=world.clock)) as target:
         interchange.import_scopes(target, exported)
         imported = target.conversation("c1")
-        assert (imported.ends_at("token"), imported["token"]) == (ends, 2)
+        assert (imported.life.ends_at("token"), imported["token"]) == (ends, 2)
         world.clock.advance(601)
         assert imported["token"] == 2
-        assert target.retain(grace_s=0).events == 1
+        assert target.retention.run(grace_s=0).events == 1
         world.clock.advance(600)
         assert imported.state == chat.state == {"a": "x" * 200}
-        assert target.retain(grace_s=0).events
-        assert target.marks(ENDING) == []
+        assert target.retention.run(grace_s=0).events
+        assert target.workers.marks(ENDING) == []
 
 
 def test_questions_find_what_is_there(world: World, store: Store, tmp_path: Path) -> None:
     store.close()
     with holdfast.open(
         "memory:" if world.kind == "memory" else world.url,
-        clock=world.clock,
-        indexes=[holdfast.index("team/*", "phase")],
+        settings=Settings(clock=world.clock, indexes=[holdfast.index("team/*", "phase")]),
     ) as hf:
         if world.kind == "redis":
             backend: Any = hf._log._backend
@@ -354,14 +353,14 @@ def test_asyncio_has_the_same(world: World, store: Store) -> None:
 
     async def live() -> None:
         if world.kind == "memory":
-            opened = await holdfast.aio.open("memory:", clock=world.clock)
+            opened = await holdfast.aio.open("memory:", settings=Settings(clock=world.clock))
         else:
-            opened = await holdfast.aio.open(world.url, clock=world.clock)
+            opened = await holdfast.aio.open(world.url, settings=Settings(clock=world.clock))
         async with opened as hf:
             chat = hf.conversation("c1")
             await chat.set("a", 1, ttl_s=60)
             await chat.update({"b": 1, "c": 1}, ttl_s=60)
-            assert await chat.ends_at("a") is not None
+            assert await chat.life.ends_at("a") is not None
             async with hf.commit() as tx:
                 tx.scope(chat).set("d", 1, ttl_s=60)
             await chat.set("c", 2)
@@ -395,21 +394,21 @@ def test_the_bytes_of_what_has_ended_go_and_all_else_stays(world: World, store: 
     store._log.snapshots._write(
         chat.name, store._log.folded(chat.name), store._log.snapshots._begin(chat.name)
     )
-    assert store.retain(grace_s=0).events == 0  # nothing has ended yet
+    assert store.retention.run(grace_s=0).events == 0  # nothing has ended yet
     written = store._log.heads([chat.name, RETENTION])
     world.clock.advance(61)
-    shown = chat.to_dict()
-    planned = store.retain(grace_s=0, dry_run=True)
+    shown = chat.state.to_dict()
+    planned = store.retention.preview(grace_s=0)
     assert [(one.scope, one.why, one.events) for one in planned.scopes] == [
         (chat.name, "expired", 6)
     ]
-    assert store.retain(grace_s=3600, dry_run=True).scopes == []
+    assert store.retention.preview(grace_s=3600).scopes == []
     assert store._log.heads([chat.name, RETENTION]) == written
-    done = store.retain(grace_s=0)
+    done = store.retention.run(grace_s=0)
     assert (done.events, done.blobs, done.refused) == (6, 1, {})
     assert b"LATER-CANARY" in stored(store)
     assert CANARY.encode() not in stored(store)
-    assert chat.to_dict() == shown
+    assert chat.state.to_dict() == shown
     assert chat.at("early") == {"stays": {"n": "pineapple"}}
     assert chat.at("named") == {"stays": {"n": "pineapple"}}
     with pytest.raises(LetGoError):
@@ -420,14 +419,14 @@ def test_the_bytes_of_what_has_ended_go_and_all_else_stays(world: World, store: 
         chat.name, store._log.folded(chat.name), store._log.snapshots._begin(chat.name)
     )
     store._log.folds.trim()
-    assert chat.to_dict() == shown
+    assert chat.state.to_dict() == shown
     assert store.check().findings == []
-    assert store.retain(grace_s=0).scopes == []
+    assert store.retention.run(grace_s=0).scopes == []
     world.clock.advance(1000)
-    store.retain(grace_s=0)
+    store.retention.run(grace_s=0)
     assert b"LATER-CANARY" not in stored(store)
-    assert store.marks(ENDING) == []
-    assert chat.to_dict() == {key: value for key, value in shown.items() if key != "later"}
+    assert store.workers.marks(ENDING) == []
+    assert chat.state.to_dict() == {key: value for key, value in shown.items() if key != "later"}
     assert store.check().findings == []
     chat.append("list", 3)
     assert chat["list"][-1] == 3
@@ -441,7 +440,7 @@ def test_what_was_superseded_before_its_end_goes_at_its_end(
     for number in range(5):
         other.conversation("c1").set("token", f"{CANARY}-{number}.", ttl_s=100)
         world.clock.advance(30)
-    store.retain(grace_s=0)
+    store.retention.run(grace_s=0)
     left = stored(store)
     assert [f"{CANARY}-{number}.".encode() in left for number in range(5)] == [
         False, False, True, True, True,
@@ -449,10 +448,10 @@ def test_what_was_superseded_before_its_end_goes_at_its_end(
     other.conversation("c1").set("token", "lasts")  # by one that knows nothing of the end
     assert chat["token"] == "lasts"
     world.clock.advance(200)
-    store.retain(grace_s=0)
+    store.retention.run(grace_s=0)
     assert CANARY.encode() not in stored(store)
     assert chat["token"] == other.conversation("c1")["token"] == "lasts"
-    assert store.marks(ENDING) == []
+    assert store.workers.marks(ENDING) == []
     assert store.check().findings == []
 
 
@@ -461,23 +460,23 @@ def test_what_keeps_the_bytes_is_named(world: World, store: Store) -> None:
     for chat in (held, forked, closed):
         chat.set("a", 1)
         chat.set("token", CANARY, ttl_s=60)
-    store.hold(held.name)
+    store.retention.hold(held.name)
     fork = forked.fork("fork")
     closed.close()
     dropped = store.conversation("d")
     dropped.set("token", 1, ttl_s=60)
     dropped.close(keep=False)
     world.clock.advance(61)
-    found = store.retain(grace_s=0)
+    found = store.retention.run(grace_s=0)
     assert set(found.refused) == {forked.name, closed.name}
     assert "a fork began after them" in found.refused[forked.name]
     assert "was closed" in found.refused[closed.name]
     assert (held.at(2)["token"], fork.at(2)["token"]) == (CANARY, CANARY)
     assert held.state == fork.state == closed.state == {"a": 1}
-    store.unhold(held.name)
+    store.retention.unhold(held.name)
     fork.remove()
     closed.remove()
-    assert store.retain(grace_s=0).refused == {}
+    assert store.retention.run(grace_s=0).refused == {}
     assert CANARY.encode() not in stored(store)
     assert held.state == forked.state == {"a": 1}
     assert store.check().findings == []
@@ -490,7 +489,7 @@ def test_a_fork_goes_on_from_a_base_of_its_own(world: World, store: Store) -> No
     fork.set("token", CANARY, ttl_s=60)
     fork.set("b", 2)
     world.clock.advance(61)
-    assert store.retain(grace_s=0).events == 1
+    assert store.retention.run(grace_s=0).events == 1
     assert CANARY.encode() not in stored(store)
     store._log.folds.trim()
     assert fork.state == {"a": 1, "b": 2}

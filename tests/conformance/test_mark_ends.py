@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast.aio
-from holdfast import Store
+from holdfast import Settings, Store
 from holdfast.backends.protocol import Cleared
 from holdfast.core import mark_ends
 from holdfast.core.commit import ProposedCommit
@@ -37,7 +37,7 @@ def mark(store: Store, *keys: str, **named: Any) -> None:
 
 
 def keys(store: Store) -> list[str]:
-    return [one.key for one in store.marks("todo")]
+    return [one.key for one in store.workers.marks("todo")]
 
 
 def stored(store: Store) -> list[str]:
@@ -50,17 +50,17 @@ def test_a_mark_with_an_end_is_passed_over_and_cleared(world: World, store: Stor
     assert keys(store) == ["a", "b", "c"]
     world.clock.advance(61)
     assert keys(store) == ["c"]
-    assert [one.key for one in store.claim("todo", n=3)] == ["c"]
-    assert store.claim("todo", n=3) == []
+    assert [one.key for one in store.workers.claim("todo", n=3)] == ["c"]
+    assert store.workers.claim("todo", n=3) == []
     assert stored(store) == ["a", "b", "c"]
     store.recover()
     assert stored(store) == ["c"]
     assert store._log.marks.list(ENDS) == []
     mark(store, "d", ttl_s=60)
     world.clock.advance(61)
-    store.retain(dry_run=True)
+    store.retention.preview()
     assert stored(store) == ["c", "d"]
-    store.retain()
+    store.retention.run()
     assert stored(store) == ["c"]
     assert store.check().findings == []
 
@@ -126,7 +126,7 @@ def test_a_mark_goes_with_the_scope_that_it_was_set_with(world: World, store: St
     assert keys(store) == ["of the team", "of the visit"]
     world.clock.advance(20)
     assert keys(store) == ["of the team"]
-    assert [one.key for one in store.claim("todo", n=2)] == ["of the team"]
+    assert [one.key for one in store.workers.claim("todo", n=2)] == ["of the team"]
     store.recover()
     assert stored(store) == ["of the team"]
     # It goes with a removal, and comes back with it.
@@ -155,9 +155,9 @@ def test_asyncio_has_the_same(world: World, store: Store) -> None:
     store.close()
 
     async def live() -> None:
-        async with await holdfast.aio.open(world.url, clock=world.clock) as hf:
+        async with await holdfast.aio.open(world.url, settings=Settings(clock=world.clock)) as hf:
             async with hf.commit() as tx:
                 tx.mark("todo", "a", ttl_s=60)
-            assert [one.key for one in await hf.marks("todo")] == ["a"]
+            assert [one.key for one in await hf.workers.marks("todo")] == ["a"]
 
     asyncio.run(live())

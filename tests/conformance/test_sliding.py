@@ -11,9 +11,11 @@ import pytest
 
 import holdfast
 import holdfast.aio
-from holdfast.core.copy import copy_log as copy
+from holdfast import Settings
+from holdfast.backends.protocol import START
 from holdfast.errors import ConflictError, ExpiredError, NotFoundError, UsageError
 from holdfast.store import Store
+from holdfast.transfer.copy import copy_log as copy
 from tests.conformance.test_expiring import KINDS, LARGE, World
 
 
@@ -48,11 +50,11 @@ def test_each_write_moves_the_end(world: World, store: Store, other: Store) -> N
     for n in range(3):
         world.clock.advance(50)
         other.conversation("c1").set("n", n)  # by one that does not know how long it lasts
-        ends = other.conversation("c1").expires_at
+        ends = other.conversation("c1").life.expires_at
         assert ends is not None
         assert abs(ends.timestamp() - world.clock.now_us() / 1e6 - 60) < 0.002
-        assert chat.expires_at == ends
-        [mark] = store.marks("scope.expires")
+        assert chat.life.expires_at == ends
+        [mark] = store.workers.marks("scope.expires")
         assert mark.due == ends.timestamp() * 1e6
     # All of it is there, whatever it was written with.
     assert chat.at("begun") == {"text": LARGE}
@@ -64,7 +66,11 @@ def test_each_write_moves_the_end(world: World, store: Store, other: Store) -> N
             handle.conversation("c1").get("n")
         with pytest.raises(ExpiredError):
             handle.conversation("c1").set("n", 9)
-        assert [e.stream for e in handle.follow_events() if e.stream == "conversation/c1"] == []
+        assert [
+            e.stream
+            for e in handle.follow(as_events=True, after=START, timeout_s=0)
+            if e.stream == "conversation/c1"
+        ] == []
     assert store.check().findings == []
 
 
@@ -73,42 +79,42 @@ def test_a_touch_moves_the_end_at_most_once_in_a_tenth(
 ) -> None:
     chat = store.conversation("c1", ttl_s=100, slides=True)
     chat.set("n", 1)
-    begun = chat.expires_at
+    begun = chat.life.expires_at
     for _ in range(9):
-        assert chat.touch() == begun
-        assert other.conversation("c1").touch() == begun
+        assert chat.life.touch() == begun
+        assert other.conversation("c1").life.touch() == begun
         world.clock.advance(1)
     assert types(store) == ["opened", "changed"]
     world.clock.advance(2)
-    moved = chat.touch()
+    moved = chat.life.touch()
     assert begun is not None
     assert abs((moved - begun).total_seconds() - 11) < 0.01
-    assert other.conversation("c1").touch() == moved  # which another has moved already
+    assert other.conversation("c1").life.touch() == moved  # which another has moved already
     assert types(store) == ["opened", "changed", "scope.touched"]
     assert chat.state == {"n": 1}
     for _ in range(5):
         world.clock.advance(95)
-        other.conversation("c1").touch()
+        other.conversation("c1").life.touch()
     assert chat.get("n") == 1
     world.clock.advance(101)
     with pytest.raises(ExpiredError):
-        chat.touch()
+        chat.life.touch()
 
 
 def test_what_cannot_be_touched(store: Store) -> None:
     with pytest.raises(NotFoundError, match="no scope"):
-        store.conversation("none", ttl_s=60, slides=True).touch()
+        store.conversation("none", ttl_s=60, slides=True).life.touch()
     store.conversation("lasts").set("n", 1)
     with pytest.raises(UsageError, match="lasts"):
-        store.conversation("lasts").touch()
+        store.conversation("lasts").life.touch()
     store.conversation("fixed", ttl_s=60).set("n", 1)
     with pytest.raises(UsageError, match="an end that is fixed"):
-        store.conversation("fixed").touch()
+        store.conversation("fixed").life.touch()
     gone = store.conversation("removed", ttl_s=60, slides=True)
     gone.set("n", 1)
     gone.remove()
     with pytest.raises(NotFoundError, match="no scope"):
-        gone.touch()
+        gone.life.touch()
     closed = store.conversation("closed", ttl_s=0.002, slides=True)
     with pytest.raises(UsageError, match="slides"):
         store.conversation("c9", slides=True)
@@ -122,13 +128,13 @@ def test_a_lifetime_that_is_none(ttl_s: Any) -> None:
             store.conversation("c1", ttl_s=ttl_s, slides=True)
         if ttl_s is not None:
             with pytest.raises(UsageError):
-                store.expiry_policy("conversation", ttl_s=ttl_s)
+                store.retention.expire("conversation", ttl_s=ttl_s)
         with pytest.raises(UsageError):
-            store.expiry_policy("global")
+            store.retention.expire("global")
         with pytest.raises(UsageError):
-            store.expiry_policy("conversation", slides=1)  # type: ignore[arg-type]
+            store.retention.expire("conversation", slides=1)  # type: ignore[arg-type]
         with pytest.raises(UsageError):
-            store.expiry_policy("nowhere")
+            store.retention.expire("nowhere")
 
 
 def test_a_writer_that_lost_the_race_with_the_end_is_refused(
@@ -184,23 +190,23 @@ def test_what_was_read_may_have_been_touched_since(
     with store.commit() as tx:
         tx.scope(team).set("n", tx.scope(chat).get("n"))
         world.clock.advance(50)
-        other.conversation("c1").touch()
+        other.conversation("c1").life.touch()
         world.clock.advance(50)
     assert team.get("n") == 1
     seen = chat.revision
     with pytest.raises(ConflictError), store.commit() as tx:
         tx.scope(chat).expect(seen)
         tx.scope(team).set("n", 2)
-        other.conversation("c1").touch()
+        other.conversation("c1").life.touch()
         world.clock.advance(50)
     assert chat.get("n") == 1
     with pytest.raises(ExpiredError), store.commit() as tx:
         tx.scope(team).set("n", tx.scope(store.team("blue")).get("n") or tx.scope(chat).get("n"))
-        other.conversation("c1").touch()
+        other.conversation("c1").life.touch()
         world.clock.advance(61)
     hold = store.conversation("c2", ttl_s=60)
     hold.set("n", 5)
-    store.hold(hold, "asked for")
+    store.retention.hold(hold, "asked for")
     world.clock.advance(61)
     with store.commit() as tx:  # what is held does not end for those who read it
         tx.scope(team).set("n", tx.scope(hold).get("n"))
@@ -229,7 +235,7 @@ def test_two_that_slide_are_committed_together(world: World, store: Store) -> No
 def test_a_level_has_a_lifetime(world: World, store: Store, other: Store) -> None:
     """BOOT-54: an hour unless said otherwise, for every process, of what begins from then on."""
     store.conversation("before").set("n", 1)
-    store.expiry_policy("conversation")
+    store.retention.expire("conversation")
     chat = other.conversation("c1")
     chat.set("n", 1)
     store.team("red").set("n", 1)
@@ -240,16 +246,16 @@ def test_a_level_has_a_lifetime(world: World, store: Store, other: Store) -> Non
     chat.set("n", 2)
     world.clock.advance(3599)
     assert store.conversation("c1").get("n") == 2
-    store.expiry_policy("conversation", ttl_s=None)
+    store.retention.expire("conversation", ttl_s=None)
     world.clock.advance(2)
     for gone in (lambda: chat.get("n"), lambda: chat.at(2), lambda: list(chat.history())):
         with pytest.raises(ExpiredError):  # BOOT-6: no earlier revision is left
             gone()
     other.conversation("c2").set("n", 1)
     for lasting in (store.conversation("before"), store.conversation("c2"), store.team("red")):
-        assert lasting.expires_at is None
+        assert lasting.life.expires_at is None
         assert lasting.get("n") == 1
-    other.expiry_policy("conversation", ttl_s="10m", slides=False)
+    other.retention.expire("conversation", ttl_s="10m", slides=False)
     fixed = store.conversation("c4")
     fixed.set("n", 1)
     world.clock.advance(599)
@@ -263,16 +269,16 @@ def test_a_clock_that_is_set_back_moves_no_end_back(world: World, store: Store) 
     """On a server it is the server's clock that counts: this host's says nothing of an end."""
     chat = store.conversation("c1", ttl_s=60, slides=True)
     chat.set("n", 1)
-    ends = chat.expires_at
+    ends = chat.life.expires_at
     assert ends is not None
     world.clock.advance(30)
     world.clock.set(world.clock.now_us() - 60_000_000)
     chat.set("n", 2)
     moved = 0 if world.kind in ("memory", "files", "sqlite") else 30
-    found = chat.expires_at
+    found = chat.life.expires_at
     assert found is not None
     assert abs((found - ends).total_seconds() - moved) < 0.01
-    assert chat.touch() == found
+    assert chat.life.touch() == found
     world.clock.advance(59 if moved else 89)
     assert chat.get("n") == 2
     world.clock.advance(2)
@@ -285,16 +291,18 @@ def test_a_copy_slides_on_from_where_it_was(world: World, store: Store, tmp_path
     chat.set("n", LARGE)
     world.clock.advance(50)
     chat.set("m", 2)
-    with holdfast.open(f"sqlite:{tmp_path / 'copy.db'}", clock=world.clock) as target:
+    with holdfast.open(
+        f"sqlite:{tmp_path / 'copy.db'}", settings=Settings(clock=world.clock)
+    ) as target:
         copy(store._log, target._log)
         there = target.conversation("c1")
-        assert there.expires_at == chat.expires_at
+        assert there.life.expires_at == chat.life.expires_at
         world.clock.advance(50)
-        chat.touch()
+        chat.life.touch()
         copy(store._log, target._log)
-        assert there.expires_at == chat.expires_at
-        assert [m.due for m in target.marks("scope.expires")] == [
-            m.due for m in store.marks("scope.expires")
+        assert there.life.expires_at == chat.life.expires_at
+        assert [m.due for m in target.workers.marks("scope.expires")] == [
+            m.due for m in store.workers.marks("scope.expires")
         ]
         world.clock.advance(50)
         assert there.get("n") == LARGE
@@ -335,12 +343,12 @@ def test_a_follower_goes_on_until_the_last_end(world: World, store: Store, other
 def test_asyncio_has_it_too() -> None:
     async def work() -> None:
         async with await holdfast.aio.open("memory:", durability="none") as store:
-            await store.expiry_policy("team", ttl_s=60)
+            await store.retention.expire("team", ttl_s=60)
             chat = store.conversation("c1", ttl_s=60, slides=True)
             await chat.set("n", 1)
-            assert await chat.touch() == await chat.expires_at
+            assert await chat.life.touch() == await chat.life.expires_at
             await store.team("red").set("n", 1)
-            assert await store.team("red").expires_at is not None
+            assert await store.team("red").life.expires_at is not None
 
     asyncio.run(work())
 
@@ -353,18 +361,21 @@ def test_a_file_says_it_of_levels(tmp_path: Path) -> None:
         '[levels.visit]\nbelow = "conversation"\nexpires = 60\nslides = false\n'
     )
     with holdfast.open(tmp_path / "holdfast.toml", durability="none") as store:
-        assert store.expiry_policies == {"conversation": (7200.0, True), "visit": (60, False)}
+        assert store.retention.expiry == {"conversation": (7200.0, True), "visit": (60, False)}
         position = store.position
         store.conversation("c1").set("n", 1)
         store.scope("saved", "s1").set("n", 1)
         store.conversation("c1").close()
         with pytest.raises(holdfast.ClosedError):
             store.conversation("c1").get("n")
-        assert store.scope("saved", "s1").expires_at is None
+        assert store.scope("saved", "s1").life.expires_at is None
     with holdfast.open(f"sqlite:{tmp_path / 's.db'}", durability="none") as store:
-        assert next(iter(store.follow_events(after=position))).stream == "conversation/c1"
+        assert (
+            next(iter(store.follow(as_events=True, after=position, timeout_s=0))).stream
+            == "conversation/c1"
+        )
         store.conversation("c2").set("n", 1)
-        assert store.conversation("c2").expires_at is not None
+        assert store.conversation("c2").life.expires_at is not None
     for wrong in ('expires = "soon"', "expires = 0", 'on_close = "burn"', "slides = 1", "ends = 1"):
         (tmp_path / "holdfast.toml").write_text(
             f'[store]\n"*" = "sqlite:s.db"\n[levels.conversation]\n{wrong}\n'
@@ -382,7 +393,7 @@ def test_what_has_ended_and_was_let_go_of_has_still_ended(world: World, store: S
     """One that reads it afresh after a retain is told that it has ended, and not that data went."""
     store.conversation("c1", ttl_s=60).set("n", 1)
     world.clock.advance(61)
-    store.retain(grace_s=0)
+    store.retention.run(grace_s=0)
     store._log.folds.trim()
     for ask in (lambda: store.conversation("c1").get("n"), lambda: store.conversation("c1").state):
         with pytest.raises(ExpiredError):

@@ -11,9 +11,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from holdfast import Tenants
 from holdfast.backends.protocol import Backend, Record
 from holdfast.clock import Clock
+from holdfast.tenants import Tenants
 from holdfast.testing import FakeClock
 from holdfast.testing.contract import BackendContract
 from tests.conformance.test_postgresql import RAW

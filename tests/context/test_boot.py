@@ -282,7 +282,7 @@ def test_every_command_that_a_context_names_can_be_typed(tmp_path: Path, capsys:
         for number in range(40):
             chat.say(f"about invoices {'x' * 90} {number}")
         chat.messages.summarise("s" * 90)
-        left = [*hf.boot(chat, 1).left_out, *hf.context(chat, 1, "invoices").left_out]
+        left = [*hf.context(chat, 1, boot=True).left_out, *hf.context(chat, 1, "invoices").left_out]
     kinds = {one.kind for one in left}
     assert kinds == {
         "warning", "decision", "progress", "place", "word", "how", "decided", "note", "fact",

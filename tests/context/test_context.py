@@ -16,8 +16,10 @@ import pytest
 
 import holdfast
 import holdfast.aio
-from holdfast import PromptContext, Store, UnavailableError, UsageError
+from holdfast import Settings, Store, UnavailableError, UsageError
+from holdfast.context import PromptContext
 from holdfast.copy import copy
+from holdfast.record import FileChange
 from holdfast.testing import FakeClock
 from tests.record.stores import ALL, new_url
 
@@ -59,7 +61,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def hf(clock: FakeClock) -> Iterator[Store]:
-    with holdfast.open("memory:", actor="ada", clock=clock) as store:
+    with holdfast.open("memory:", actor="ada", settings=Settings(clock=clock)) as store:
         yield store
 
 
@@ -160,7 +162,7 @@ def test_a_policy_puts_its_order_into_every_context(hf: Store, clock: FakeClock)
     """BOOT-46: whoever is given a context is told to decide first, by the policy of the store."""
     chat = fill(hf, clock)
     assert "Write each decision down" not in hf.context(chat).text
-    with hf.policy("warn"):
+    with hf.decisions.policy("warn"):
         first = texts(hf.context(chat, role="tester"), "order")[0]
     assert first.startswith("- Write each decision down before you act")
 
@@ -265,9 +267,9 @@ def test_a_fork_has_what_it_inherited(hf: Store, clock: FakeClock):
 
 def test_files_are_named_and_long_messages_cut(hf: Store):
     chat = hf.conversation("c")
-    change = holdfast.FileChange.of("src/big.py", None, b"x" * 100_000)
+    change = FileChange.of("src/big.py", None, b"x" * 100_000)
     chat.messages.add("assistant", "y" * 10_000, files=[change])
-    chat.messages.add("assistant", "gone", files=[holdfast.FileChange("old.py", None, None)])
+    chat.messages.add("assistant", "gone", files=[FileChange("old.py", None, None)])
     context = hf.context(chat)
     assert texts(context, "file") == [
         "- old.py (deleted)", f"- src/big.py (sha256 {change.after[:12]})",
@@ -312,7 +314,7 @@ def test_the_same_log_gives_the_same_bytes(
         hf.context(chat, budget, task, role=role).text
         for budget, task, role in ((8000, "t1", None), (700, "the invoice", "architect"))
     ]
-    with holdfast.open(new_url(backend, tmp_path), clock=clock) as other:
+    with holdfast.open(new_url(backend, tmp_path), settings=Settings(clock=clock)) as other:
         copy(hf, other)
         found = [
             other.context(CHAT, budget, task, role=role).text
@@ -431,4 +433,4 @@ def test_whatever_is_given_is_taken_or_refused_by_name(hf: Store, name: str):
             hf.context(**given)
         if name not in ("strategies", "window", "about"):
             with contextlib.suppress(holdfast.HoldfastError):
-                hf.boot(**given)
+                hf.context(boot=True, **given)

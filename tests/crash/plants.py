@@ -22,7 +22,7 @@ from holdfast.backends.files import directory, journal, objects, recovery
 from holdfast.backends.files.backend import FilesBackend
 from holdfast.backends.files.catalog import Tail
 from holdfast.backends.files.disk import Disk, write_all
-from holdfast.backends.protocol import Commit, Receipt, Refusal
+from holdfast.backends.protocol import START, Commit, Receipt, Refusal
 from holdfast.backends.sqlite import backend as sqlite_backend
 from holdfast.backends.sqlite import connection as driver
 from holdfast.backends.sqlite import opening as sqlite_opening
@@ -114,7 +114,7 @@ def _replays_twice(backend: str) -> None:
     """After a crash the newest operation is done again, without looking whether it was."""
 
     def opened(store: Any, was_left: bool) -> None:
-        events = list(store.follow_events()) if was_left else []
+        events = list(store.follow(as_events=True, after=START, timeout_s=0)) if was_left else []
         for event in events[-1:]:
             for id in _ID.findall(str(event.data))[:1]:
                 store.scope(event.stream).append("log", id)

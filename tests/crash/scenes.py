@@ -20,6 +20,7 @@ from tests.crash.children import tell
 from tests.crash.killers import Call, Countdown, Kill, options_for
 from tests.crash.trial import JOB, Trial
 from tests.crash.workload import Plan, Worker
+from tests.opening import settled
 from tests.torture.programme import Point
 
 SEED = 1
@@ -42,7 +43,9 @@ class Stage:
 
     def open(self) -> Worker:
         """Opens the store and returns a worker on it."""
-        store = holdfast.open(self._plan.url, reach=self.reach, **self._options)
+        store = holdfast.open(
+            self._plan.url, **settled(self._options, options={"reach": self.reach})
+        )
         return Worker(store, self._plan, 0, self._pipe, None)
 
     def begin(self) -> None:
@@ -147,10 +150,10 @@ def _leasing(stage: Stage) -> None:
     worker = _opened(stage)
     store = worker.store
     stage.begin()
-    lease = store.lease(JOB)
-    store.renew(lease)
-    store.claim("todo")
-    store.release(lease)
+    lease = store.workers.lease(JOB)
+    store.workers.renew(lease)
+    store.workers.claim("todo")
+    store.workers.release(lease)
 
 
 def _closing(stage: Stage) -> None:

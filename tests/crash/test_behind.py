@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast import Settings
 from holdfast.backends.files import catalog
 from holdfast.testing.faults import CrashPoints
 
@@ -19,7 +20,7 @@ def test_a_process_recovers_behind_an_index_that_another_brought_further(
     crash = CrashPoints()
     with holdfast.open(tmp_path / "store") as idle:
         idle.scope("team/t").set("first", "x" * 5000)  # it has the index open from now on
-        busy = holdfast.open(tmp_path / "store", reach=crash.reach)
+        busy = holdfast.open(tmp_path / "store", settings=Settings(options={"reach": crash.reach}))
         for number in range(100):
             busy.scope("team/t").set("n", f"{number} {'x' * 200}")
         crash.raise_at("files.ring.written", KeyboardInterrupt())

@@ -16,6 +16,7 @@ import pytest
 
 import holdfast
 from holdfast import Store
+from holdfast.backends.protocol import START
 from tests.outside import database, segments
 from tests.outside.chains import Damage, Event
 
@@ -39,7 +40,8 @@ def fill(store: Store) -> list[tuple[str, int, str, str]]:
         tx.scope(chat).set("b", 1)
         tx.clear("todo", "two")
     return [
-        (event.stream, event.revision, event.type, event.link) for event in store.follow_events()
+        (event.stream, event.revision, event.type, event.link)
+        for event in store.follow(as_events=True, after=START, timeout_s=0)
     ]
 
 

@@ -31,13 +31,14 @@ import sys, holdfast
 print("up", flush=True)
 while True:
     with holdfast.open(sys.argv[1]) as hf:
-        hf.retain(grace_s=0, wait_s=5)
+        hf.retention.run(grace_s=0, wait_s=5)
 """
 FOLLOWER = """
 import sys, holdfast
+from holdfast.backends.protocol import START
 hf = holdfast.open(sys.argv[1])
 seen = {}
-for event in hf.follow_events(timeout_s=None):
+for event in hf.follow(as_events=True, after=START, timeout_s=None):
     known = seen.get(event.stream, 0)
     assert event.revision == known + 1, (event, known)
     seen[event.stream] = event.revision
@@ -74,11 +75,11 @@ def test_killed_again_and_again_beside_writers_and_a_follower(tmp_path: Path, ki
         out, _ = follower.communicate()
         assert (follower.returncode, out) == (0, "followed\n")
     with holdfast.open(url) as hf:
-        hf.retain(grace_s=0, whole=True, wait_s=60)
+        hf.retention.run(grace_s=0, whole=True, wait_s=60)
         assert hf.check().findings == []
         assert [hf.team(name).get("count") for name in WRITERS] == [20] * len(WRITERS)
-        assert hf.retain(grace_s=0).scopes == []
-        gone = {(one.scope, one.why) for one in hf.let_go()}
+        assert hf.retention.run(grace_s=0).scopes == []
+        gone = {(one.scope, one.why) for one in hf.retention.past()}
         assert len(gone) == 80
     for path in tmp_path.rglob("*"):
         if path.is_file():

@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 import holdfast
+from holdfast import Settings
 from holdfast.backends.files.disk import Disk
 
 COMMITS = 40
@@ -29,7 +30,7 @@ def test_whoever_waits_gets_the_lock_within_sixteen_commits_of_another(tmp_path:
                 waits.set()
             fcntl.flock(fd, operation)
 
-    with holdfast.open(place, disk=Told()) as store:
+    with holdfast.open(place, settings=Settings(options={"disk": Told()})) as store:
         scope = store.scope("team/t")
 
         def commit() -> None:

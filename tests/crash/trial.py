@@ -21,6 +21,7 @@ from tests.crash.children import Child, tell
 from tests.crash.killers import Countdown, Kill, options_for
 from tests.crash.verdict import Said, judge, logs_of, read_closed, read_killed
 from tests.crash.workload import Plan
+from tests.opening import settled
 from tests.outside.chains import Damage, Event
 from tests.torture.programme import Broken, Point
 
@@ -113,7 +114,7 @@ class Trial:
                 points = CrashPoints()
                 points.kill_at(*orders.point)
                 options["reach"] = points.reach
-            store = holdfast.open(plan.url, **options)
+            store = holdfast.open(plan.url, **settled(options))
             workload.run(store, plan, pipe, stop)
             if orders.closing:
                 countdown.begin(orders.closing)
@@ -160,7 +161,7 @@ class Trial:
                     with store.commit(key=one.id) as tx:
                         for name in one.streams:
                             tx.scope(store.scope(name)).append("log", one.id)
-                store.lease(JOB)  # whoever had it is dead
+                store.workers.lease(JOB)  # whoever had it is dead
                 store.scope("team/probe").set("round", number)
                 tell(pipe, probe=store.scope("team/probe").get("round"))
 

@@ -19,6 +19,7 @@ from tests.crash.children import Child, Hang, tell
 from tests.crash.killers import HOWS, Countdown, Kill, options_for
 from tests.crash.trial import Orders, Trial
 from tests.crash.workload import Plan
+from tests.opening import settled
 from tests.torture.programme import Broken, Point
 
 NTHS = (1, 2, 5)
@@ -45,7 +46,7 @@ def survey(backend: str, seed: int) -> Terrain:
         scale.make_small()
         points, countdown = CrashPoints(), Countdown()
         options = options_for(backend, countdown)
-        with holdfast.open(plan.url, reach=points.reach, **options) as store:
+        with holdfast.open(plan.url, **settled(options, options={"reach": points.reach})) as store:
             workload.run(store, plan, pipe)
         tell(pipe, points=dict(Counter(points.names)), calls=len(countdown.calls))
 

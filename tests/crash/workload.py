@@ -215,7 +215,7 @@ class Worker:
         pending: list[PendingCommit] = []
         for one in ids:
             self._begin(one, name)
-            with self.store.submit() as tx:
+            with self.store.commit(waits=False) as tx:
                 tx.scope(self.store.scope(name)).append("log", one)
             pending.append(tx)
         for one, tx in zip(ids, pending, strict=True):

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.record import repair
 from tests.record.kills import await_deaths, kill_everywhere, open_dying
 from tests.record.stores import DURABLE, new_url
 
@@ -58,8 +59,8 @@ def check(url: str, outbox: Path) -> None:
         assert [one.tool_call_id for one in chat.messages if one.role == "tool"] == ["c1", "c2"]
         assert [one.status for one in chat.tasks.list()] == ["completed"]
         assert chat.get("answered") == 1
-        assert [one.status for one in hf.decisions(scope=chat)] == ["closed"]
-        assert holdfast.repair(chat.messages.items()).mended == []
+        assert [one.status for one in hf.decisions.list(scope=chat)] == ["closed"]
+        assert repair(chat.messages.items()).mended == []
 
 
 @pytest.mark.parametrize("backend", DURABLE)
@@ -103,5 +104,5 @@ def test_what_a_person_refuses_is_not_sent(tmp_path: Path) -> None:
         chat.tasks.add(QUESTION)
         agent.work(hf, chat)
         assert "refused by a person" in [one.text for one in chat.messages]
-        assert hf.decisions(scope=chat) == []
+        assert hf.decisions.list(scope=chat) == []
     assert not (tmp_path / "outbox").exists()

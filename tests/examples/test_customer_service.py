@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast import Settings
 from tests.record.stores import new_url
 
 SERVICE = Path(__file__).resolve().parents[2] / "examples" / "customer_service" / "service.py"
@@ -66,13 +67,13 @@ def test_each_kind_of_state_is_where_it_belongs(
     )
     service.open_ticket(hf, ADA, "printer on fire")
     chat, profile = service.conversation(hf, ADA), service.customer(hf, ADA)
-    assert chat.expires_at is not None
-    assert profile.expires_at is None
+    assert chat.life.expires_at is not None
+    assert profile.life.expires_at is None
     assert (profile["tickets"], [task.title for task in profile.tasks.list()]) == (
         1,
         ["printer on fire"],
     )
-    with holdfast.open(stores["*"], levels=service.LEVELS, keys=keys) as lasting:
+    with holdfast.open(stores["*"], keys=keys, settings=Settings(levels=service.LEVELS)) as lasting:
         assert [scope.level for scope in lasting.scopes()] == ["customer"]
     with holdfast.open(stores["conversation"], keys=keys) as shared:
         assert [scope.level for scope in shared.scopes()] == ["conversation"]
@@ -136,13 +137,13 @@ def test_a_customer_is_forgotten_in_every_backend(
     for email in (ADA, BOB):
         service.serve(hf, email, "hello", lambda text: "hi")
         service.open_ticket(hf, email, "printer on fire")
-    before = service.customer(hf, BOB).to_dict()
+    before = service.customer(hf, BOB).state.to_dict()
     receipt = service.forget(hf, ADA)
     assert {one.scope.partition("/")[0] for one in receipt.scopes} == {"customer", "conversation"}
     assert {one.outcome for one in receipt.scopes} <= {"deleted", "pending"}
     assert receipt.beyond
     with pytest.raises(holdfast.ErasedError):
         service.serve(hf, ADA, "hello again", lambda text: "hi")
-    assert service.customer(hf, BOB).to_dict() == before
+    assert service.customer(hf, BOB).state.to_dict() == before
     assert service.resume(hf, BOB) == [("user", "hello"), ("assistant", "hi")]
     assert hf.check().ok

@@ -56,7 +56,7 @@ def test_the_temperature_follows_the_search(hf: Any, example: Any):
 
     def found(target: float) -> tuple[dict[str, str], float]:
         hf.global_()["target"] = target
-        walk = hf.process(temperature.tuning, chat)
+        walk = hf.nodes.process(temperature.tuning, chat)
         return statuses(walk), walk.resolve().settings["temperature"]
 
     assert found(0.6) == ({"search": "computed", "settings": "computed"}, 0.7)
@@ -67,7 +67,7 @@ def test_the_temperature_follows_the_search(hf: Any, example: Any):
 def test_the_team_refines_until_the_document_is_good(hf: Any, example: Any):
     """NODE-25, NODE-26: system message, author, review, team; create, review, refine."""
     team, chat = example("review_team"), hf.conversation("c")
-    walk = hf.process(team.flow, chat, topic="Owls")
+    walk = hf.nodes.process(team.flow, chat, topic="Owls")
     assert walk["review/grader"].value == 10
     assert walk.exhausted == ()
     rounds = [name for name in walk.states if name.startswith("review/grader@")]
@@ -75,7 +75,7 @@ def test_the_team_refines_until_the_document_is_good(hf: Any, example: Any):
     assert "Run the code: done." in walk.value("publish")
     messages = [one.value["role"] for one in walk.sequence]
     assert messages == ["system", *["author", "grader"] * 3]
-    assert hf.process(team.flow, chat, topic="Owls").counts["computed"] == 0
+    assert hf.nodes.process(team.flow, chat, topic="Owls").counts["computed"] == 0
 
 
 @pytest.mark.parametrize("program", ["picker", "temperature", "review_team"])

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 
 import holdfast
+from holdfast.backends.protocol import START
 
 LIMIT = 64
 
@@ -28,23 +29,23 @@ def main(url: str, place: str) -> None:
         "at": lambda: red.at(1),
         "checkpoint": lambda: red.checkpoint("x"),
         "fork": lambda: red.fork("z"),
-        "lease": lambda: store.lease("l"),
-        "keep": lambda: store.lease("m", keep=True),
-        "workers": store.workers,
+        "lease": lambda: store.workers.lease("l"),
+        "keep": lambda: store.workers.lease("m", keep=True),
+        "workers": store.workers.list,
         "status": store.status,
         "check": store.check,
         "scopes": lambda: list(store.scopes()),
-        "events": lambda: list(store.follow_events()),
-        "group": lambda: store.group("g").take(1),
-        "groups": store.groups,
+        "events": lambda: list(store.follow(as_events=True, after=START, timeout_s=0)),
+        "group": lambda: store.workers.group("g").take(1),
+        "groups": store.workers.groups,
         "say": lambda: red.say("hello"),
         "task": lambda: red.tasks.add("t"),
-        "recall": red.recall,
-        "sessions": store.sessions,
+        "recall": red.decisions.recall,
+        "sessions": store.sessions.list,
         "recover": store.recover,
-        "runs": store.runs,
-        "marks": lambda: store.marks("i"),
-        "claim": lambda: store.claim("i"),
+        "runs": store.runs.list,
+        "marks": lambda: store.workers.marks("i"),
+        "claim": lambda: store.workers.claim("i"),
         "open files": lambda: holdfast.open(f"{place}/other"),
         "open sqlite": lambda: holdfast.open(f"sqlite:{place}/other.db"),
         "open redis": lambda: holdfast.open("redis://localhost:1"),

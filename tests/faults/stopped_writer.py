@@ -23,7 +23,7 @@ def main(kind: str, path: str) -> None:
             os.kill(os.getpid(), signal.SIGSTOP)
 
     made = FilesBackend if kind == "files" else SqliteBackend
-    store = holdfast.open(backend=made(path, clock=SystemClock(), reach=reach))
+    store = holdfast.open(made(path, clock=SystemClock(), reach=reach))
     store.team("red").set("told", 1)
     armed.append("now")
     store.team("red").set("under way", 1)

@@ -7,6 +7,7 @@ from typing import Any
 
 import holdfast
 from holdfast import Store
+from holdfast.backends.protocol import START
 
 BACKENDS = ("files", "sqlite")
 
@@ -51,10 +52,15 @@ def content(store: Store) -> list[Any]:
         checkpoints = [(one.name, one.revision) for one in scope.checkpoints()]
         parent = scope.parent.name if scope.parent else None
         state = scope.state.to_dict()
-        found.append((scope.name, parent, state, states, history, checkpoints, scope.is_closed))
-    found.append([(mark.index, mark.key, mark.priority) for mark in store.marks()])
+        found.append(
+            (scope.name, parent, state, states, history, checkpoints, scope.life.is_closed)
+        )
+    found.append([(mark.index, mark.key, mark.priority) for mark in store.workers.marks()])
     found.append(
-        [(event.position, event.stream, event.revision) for event in store.follow_events()]
+        [
+            (event.position, event.stream, event.revision)
+            for event in store.follow(as_events=True, after=START, timeout_s=0)
+        ]
     )
     return found
 

@@ -10,7 +10,8 @@ import pytest
 
 import holdfast
 from holdfast import HoldfastError, Scope, Store
-from holdfast.backends.protocol import Lease
+from holdfast.backends.protocol import START, Lease
+from holdfast.core.listing import register_level
 from holdfast.core.transaction import PendingCommit, PendingScope
 from tests.faults.stores import content, fill
 
@@ -83,11 +84,11 @@ CALLS: dict[str, Callable[[Store, Any], Any]] = {
     "store.scope level": lambda s, j: s.scope(j, "a"),
     "store.scope id": lambda s, j: s.scope("team", j),
     "store.scopes": lambda s, j: list(s.scopes(j)),
-    "store.register_level": lambda s, j: s.register_level(j, below="team"),
-    "store.register_level below": lambda s, j: s.register_level("zz", below=j),
+    "register_level": lambda s, j: register_level(s._kernel, j, below="team"),
+    "register_level below": lambda s, j: register_level(s._kernel, "zz", below=j),
     "store.commit key": lambda s, j: block(s.commit(key=j), s),
     "store.commit lease": lambda s, j: block(s.commit(lease=j), s),
-    "store.submit key": lambda s, j: block(s.submit(key=j), s).wait(),
+    "store.commit waits key": lambda s, j: block(s.commit(waits=False, key=j), s).wait(),
     "tx.scope": lambda s, j: commit(s, lambda tx: tx.scope(j)),
     "tx.watch": lambda s, j: commit(s, lambda tx: tx.watch(j)),
     "tx.mark index": lambda s, j: commit(s, lambda tx: tx.mark(j, "k")),
@@ -109,30 +110,30 @@ CALLS: dict[str, Callable[[Store, Any], Any]] = {
     "view.state": lambda s, j: s.view().state(j),
     "view.revision": lambda s, j: s.view().revision(j),
     "view.get": lambda s, j: s.view().get(chat(s), j),
-    "store.events after": lambda s, j: list(s.follow_events(after=j)),
-    "store.events timeout": lambda s, j: next(s.follow_events(timeout_s=j)),
+    "store.events after": lambda s, j: list(s.follow(as_events=True, after=j, timeout_s=0)),
+    "store.events timeout": lambda s, j: next(s.follow(as_events=True, timeout_s=j, after=START)),
     "store.follow": lambda s, j: list(s.follow(j, timeout_s=0)),
     "store.follow after": lambda s, j: list(s.follow(chat(s), after=j, timeout_s=0)),
-    "store.lease": lambda s, j: s.lease(j),
-    "store.lease ttl": lambda s, j: s.lease("l", ttl_s=j),
-    "store.renew": lambda s, j: s.renew(j),
-    "store.renew ttl": lambda s, j: s.renew(LEASE, ttl_s=j),
-    "store.release": lambda s, j: s.release(j),
-    "store.claim": lambda s, j: s.claim(j),
-    "store.claim n": lambda s, j: s.claim("todo", n=j),
-    "store.claim ttl": lambda s, j: s.claim("todo", ttl_s=j),
-    "store.marks": lambda s, j: s.marks(j),
-    "store.marks limit": lambda s, j: s.marks(limit=j),
+    "store.workers.lease": lambda s, j: s.workers.lease(j),
+    "store.workers.lease ttl": lambda s, j: s.workers.lease("l", ttl_s=j),
+    "store.workers.renew": lambda s, j: s.workers.renew(j),
+    "store.workers.renew ttl": lambda s, j: s.workers.renew(LEASE, ttl_s=j),
+    "store.workers.release": lambda s, j: s.workers.release(j),
+    "store.workers.claim": lambda s, j: s.workers.claim(j),
+    "store.workers.claim n": lambda s, j: s.workers.claim("todo", n=j),
+    "store.workers.claim ttl": lambda s, j: s.workers.claim("todo", ttl_s=j),
+    "store.workers.marks": lambda s, j: s.workers.marks(j),
+    "store.workers.marks limit": lambda s, j: s.workers.marks(limit=j),
     "store.check expect": lambda s, j: s.check(expect=j),
     "scope.get": lambda s, j: chat(s).get(j),
     "scope.lookup": lambda s, j: chat(s).lookup(j),
     "scope.at": lambda s, j: chat(s).at(j),
     "scope.diff": lambda s, j: chat(s).diff(j),
     "scope.diff until": lambda s, j: chat(s).diff(0, j),
-    "scope.modified": lambda s, j: chat(s).modified(j),
+    "scope.diff keys": lambda s, j: chat(s).diff(j).keys(),
     "scope.history after": lambda s, j: list(chat(s).history(after=j)),
     "scope.history until": lambda s, j: list(chat(s).history(until=j)),
-    "scope.revision_of": lambda s, j: chat(s).revision_of(j),
+    "scope.life.revision_at": lambda s, j: chat(s).life.revision_at(j),
     "scope.set path": lambda s, j: chat(s).set(j, 1),
     "scope.set value": lambda s, j: chat(s).set("v", j),
     "scope.set expected": lambda s, j: chat(s).set("v", 1, expected=j),
@@ -212,5 +213,5 @@ def test_the_last_word_on_a_mark_counts(store: Store) -> None:
         tx.mark("twice", "k", priority=2)
         tx.mark("gone", "k")
         tx.clear("gone", "k")
-    assert [mark.priority for mark in store.marks("twice")] == [2]
-    assert store.marks("gone") == []
+    assert [mark.priority for mark in store.workers.marks("twice")] == [2]
+    assert store.workers.marks("gone") == []

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import CorruptError, FormatError, HoldfastError, UnavailableError
+from holdfast import CorruptError, HoldfastError, UnavailableError
+from holdfast.errors import FormatError
 from tests.faults.stores import BACKENDS, bytes_below, content, fill, make, place_of, url_of
 
 HONEST = (CorruptError, FormatError, UnavailableError)

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import CorruptError, FilesTakenError
+from holdfast import CorruptError
+from holdfast.errors import FilesTakenError
 
 WRITER = """
 import sys
 import holdfast
+from holdfast.errors import FilesTakenError
 
 store = holdfast.open(sys.argv[1])
 team = store.team("t")
@@ -24,7 +26,7 @@ try:
         n += 1
         team.set(f"{sys.argv[2]}{n}", n)
         print(n, flush=True)
-except holdfast.FilesTakenError as error:
+except FilesTakenError as error:
     print("taken", error.rescued, flush=True)
     store.close()
 """
@@ -32,6 +34,7 @@ except holdfast.FilesTakenError as error:
 IDLE = """
 import sys, time
 import holdfast
+from holdfast.errors import FilesTakenError
 
 store = holdfast.open(sys.argv[1], read_only=sys.argv[2] == "reader")
 print(store.team("t").get("n"), flush=True)
@@ -39,7 +42,7 @@ try:
     while True:
         store.team("t").get("n")
         time.sleep(0.05)
-except holdfast.FilesTakenError as error:
+except FilesTakenError as error:
     print("taken", error.rescued, flush=True)
 store.close()
 """
@@ -151,8 +154,8 @@ def test_a_store_that_is_moved_keeps_its_workers(store: Path, tmp_path: Path) ->
     store.rename(tmp_path / "moved")
     with holdfast.open(str(store)) as new, holdfast.open(str(tmp_path / "moved")) as moved:
         with pytest.raises(FilesTakenError):
-            old.lease("job")
-        assert moved.lease("job") is not None
+            old.workers.lease("job")
+        assert moved.workers.lease("job") is not None
         new.team("t").set("new", True)
         assert new.team("t").state == {"new": True}
     old.close()

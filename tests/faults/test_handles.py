@@ -14,6 +14,7 @@ import pytest
 
 import holdfast
 from holdfast import HoldfastError, Store, UnavailableError, UsageError
+from holdfast.backends.protocol import START
 from tests.faults.stores import BACKENDS, content, fill, place_of, url_of
 
 CALLS: dict[str, Callable[[Store], Any]] = {
@@ -31,14 +32,14 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "fork": lambda s: s.conversation("c").fork("late"),
     "close scope": lambda s: s.team("red").close(),
     "commit": lambda s: commit(s, s.commit()),
-    "submit": lambda s: commit(s, s.submit()),
+    "submit": lambda s: commit(s, s.commit(waits=False)),
     "view": lambda s: s.view(),
-    "events": lambda s: list(s.follow_events()),
+    "events": lambda s: list(s.follow(as_events=True, after=START, timeout_s=0)),
     "follow": lambda s: list(s.follow("team/red", timeout_s=0)),
     "scopes": lambda s: list(s.scopes()),
-    "lease": lambda s: s.lease("late"),
-    "claim": lambda s: s.claim("todo"),
-    "marks": lambda s: s.marks(),
+    "lease": lambda s: s.workers.lease("late"),
+    "claim": lambda s: s.workers.claim("todo"),
+    "marks": lambda s: s.workers.marks(),
     "check": lambda s: s.check(),
     "status": lambda s: s.status(),
     "position": lambda s: s.position,

@@ -17,6 +17,7 @@ import pytest
 
 import holdfast
 from holdfast import Store, UsageError
+from holdfast.store import PendingCommit
 from tests.interrupting import Interrupter
 
 PATIENCE_S = 120.0
@@ -71,7 +72,7 @@ def test_an_interrupted_call_holds_up_nobody_and_is_there_once_when_it_is_repeat
         if kind == "commit":
             red.append("list", key, key=key)
             return
-        with store.submit(key=key) as tx:
+        with store.commit(waits=False, key=key) as tx:
             tx.scope(red).append("list", key)
         tx.wait()
 
@@ -95,11 +96,11 @@ def test_a_handler_that_writes_is_told_why_it_cannot_and_one_that_submits_can(
     """It interrupts its own thread in the middle of a commit, and would wait for itself."""
     red = store.team("red")
     said: list[str] = []
-    submitted: list[holdfast.PendingCommit] = []
+    submitted: list[PendingCommit] = []
 
     def write() -> None:
         key = f"handler-{len(submitted)}"
-        with store.submit() as tx:
+        with store.commit(waits=False) as tx:
             tx.scope(store.team("green")).set(key, 1)
         submitted.append(tx)
         try:

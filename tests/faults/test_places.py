@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import FormatError, HoldfastError, NotFoundError, UnavailableError, UsageError
+from holdfast import HoldfastError, NotFoundError, UnavailableError, UsageError
+from holdfast.errors import FormatError
 from tests.faults.stores import BACKENDS, bytes_below, content, make, place_of, url_of
+from tests.opening import settled
 
 
 @pytest.fixture
@@ -112,7 +114,7 @@ def test_guarantee_1_a_wrong_option_is_refused_and_never_a_weaker_store(
     here: Path, backend: str, options: dict[str, Any]
 ) -> None:
     with pytest.raises(UsageError):
-        holdfast.open(backend, **options)
+        holdfast.open(backend, **settled(options))
     assert not (here / "store").exists()
     assert not (here / "store.db").exists()
 
@@ -122,7 +124,7 @@ def test_what_is_not_there_is_not_made_when_it_should_not_be(backend: str, tmp_p
     url = url_of(place_of(backend, tmp_path))
     for options in ({"create": False}, {"read_only": True}):
         with pytest.raises(NotFoundError):
-            holdfast.open(url, **options)
+            holdfast.open(url, **settled(options))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -19,7 +19,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import LostCommitsError, UsageError
+from holdfast import UsageError
+from holdfast.errors import LostCommitsError
 from tests.faults.hands_child import Hands
 from tests.faults.mounts import may_mount
 

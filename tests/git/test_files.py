@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 import holdfast
-from holdfast import FileChange, Store
+from holdfast import Store
 from holdfast.cli import main
 from holdfast.errors import NotFoundError, UsageError
 from holdfast.git import EventPlace, ProjectFile, Repository, events_named, record_commit
+from holdfast.record import FileChange
 from tests.git.conftest import Project
 
 
@@ -93,7 +94,7 @@ def test_messages_and_files_lead_to_each_other(
     assert [one["id"] for one in document["linked"]] == [message.id]
     assert (document["changed"], document["staged"]) == ("modified", None)
     assert [one["summary"] for one in document["commits"]] == ["begin"]
-    assert hf.dangling_links() == []
+    assert hf.search.dangling_links() == []
 
 
 def test_commits_and_events_lead_to_each_other(

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast import Settings
 from holdfast.cli import main
 from holdfast.errors import GitError, NotFoundError, UsageError
 from holdfast.git import Repository, commit_trailers, events_named, rebuild_from_git
@@ -57,7 +58,7 @@ def told_by(project: Project) -> list[str]:
 
 def test_a_process_that_writes_commits(here: Project) -> None:
     """A Python process: after each commit of the store, the files and their event."""
-    with holdfast.open(".holdfast", actor="bob", config="holdfast.toml") as hf:
+    with holdfast.open(".holdfast", actor="bob", settings=Settings(config="holdfast.toml")) as hf:
         red = hf.team("red")
         for number in range(3):
             red.tasks.add(f"task {number}")
@@ -72,7 +73,7 @@ def test_a_process_that_writes_commits(here: Project) -> None:
 
 
 def test_many_events_are_told_in_few_commits(here: Project) -> None:
-    with holdfast.open(".holdfast", config="holdfast.toml") as hf:
+    with holdfast.open(".holdfast", settings=Settings(config="holdfast.toml")) as hf:
         with hf.commit() as tx:
             for number in range(BEHIND * 3):
                 tx.scope(hf.team("red")).append("items", number)
@@ -105,17 +106,17 @@ def test_commands_commit_and_status_tells_what_is_not(
 
 def test_turns(here: Project) -> None:
     here.write("holdfast.toml", CONFIG.replace('"each"', '"turn"'))
-    with holdfast.open(".holdfast", config="holdfast.toml") as hf:
+    with holdfast.open(".holdfast", settings=Settings(config="holdfast.toml")) as hf:
         red = hf.team("red")
         red.set("a", 1)
-        with red.turn() as turn:
+        with red.messages.turn() as turn:
             turn.add("user", "hi")
         until(lambda: told_by(here))
         count = len(told_by(here))
         assert count == red.revision
         red.set("a", 3)
     assert len(told_by(here)) == count
-    with holdfast.open(".holdfast", config="holdfast.toml") as hf:
+    with holdfast.open(".holdfast", settings=Settings(config="holdfast.toml")) as hf:
         assert hf.status()["reports"] == []
 
 
@@ -130,10 +131,14 @@ def test_turns(here: Project) -> None:
 def test_what_somebody_does_in_the_repository_goes_first(
     here: Project, busy: str, said: str
 ) -> None:
-    with holdfast.open(".holdfast", config="holdfast.toml") as hf:
+    with holdfast.open(".holdfast", settings=Settings(config="holdfast.toml")) as hf:
         (here.path / ".git" / busy).write_text(here.git("rev-parse", "HEAD"))
         hf.team("red").tasks.add("one")
-        commits = hf._configured.commits  # type: ignore[union-attr]
+        [commits] = [
+            end.__self__.commits  # type: ignore[attr-defined]
+            for end in hf._kernel._closing
+            if isinstance(getattr(end, "__self__", None), Configured)
+        ]
         until(lambda: commits.trouble is not None)  # type: ignore[union-attr]
         assert said in str(commits.trouble)  # type: ignore[union-attr]
         (here.path / ".git" / busy).unlink()
@@ -148,9 +153,9 @@ def test_a_file_that_git_ignores_is_not_committed(here: Project) -> None:
     here.write(
         "holdfast.toml", '[git]\ncommit = "each"\nscope = "team/red"\nfiles = ["secret.log"]'
     )
-    with holdfast.open(".holdfast", config="holdfast.toml") as hf:
+    with holdfast.open(".holdfast", settings=Settings(config="holdfast.toml")) as hf:
         hf.team("red").set("a", 1)
-    with holdfast.open(".holdfast", config="holdfast.toml") as hf:
+    with holdfast.open(".holdfast", settings=Settings(config="holdfast.toml")) as hf:
         assert 'git ignores "secret.log"' in hf.status()["reports"][0]
     assert told_by(here) == []
 
@@ -164,37 +169,43 @@ def test_what_is_missing_is_named(here: Project, tmp_path: Path) -> None:
     ):
         here.write("holdfast.toml", said)
         with pytest.raises(error):
-            holdfast.open(".holdfast", config="holdfast.toml")
+            holdfast.open(".holdfast", settings=Settings(config="holdfast.toml"))
     with pytest.raises(NotFoundError):
-        holdfast.open(".holdfast", config="nowhere.toml")
+        holdfast.open(".holdfast", settings=Settings(config="nowhere.toml"))
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "holdfast.toml").write_text(CONFIG)
-    with holdfast.open(outside / "store", config=outside / "holdfast.toml") as hf:
+    with holdfast.open(
+        outside / "store", settings=Settings(config=outside / "holdfast.toml")
+    ) as hf:
         hf.team("red").set("a", 1)
         [report] = hf.status()["reports"]
     assert "in no git repository" in report
     (outside / "holdfast.toml").write_text("")
-    with holdfast.open(outside / "store", config=outside / "holdfast.toml", read_only=True) as hf:
+    with holdfast.open(
+        outside / "store", read_only=True, settings=Settings(config=outside / "holdfast.toml")
+    ) as hf:
         assert hf.status()["reports"] == []
 
 
 def test_what_was_told_is_found_however_old(here: Project, monkeypatch: Any) -> None:
     """Commits of others since do not make it tell everything again."""
-    with holdfast.open(".holdfast", config="holdfast.toml") as hf:
+    with holdfast.open(".holdfast", settings=Settings(config="holdfast.toml")) as hf:
         hf.team("red").set("a", 1)
     for number in range(commit_trailers._NEWEST + 10):
         here.git("commit", "-q", "--allow-empty", "-m", f"of somebody {number}")
     assert told_until(Repository.find("."), "team/red") == 1
-    with holdfast.open(".holdfast", config="holdfast.toml") as hf:
+    with holdfast.open(".holdfast", settings=Settings(config="holdfast.toml")) as hf:
         hf.team("red").set("a", 2)
     assert told_by(here) == ["team/red@1", "team/red@2"]
 
 
 WRITER = """
+from holdfast import Settings
 import sys
 import holdfast
-with holdfast.open(".holdfast", actor=sys.argv[1], config="holdfast.toml") as hf:
+from holdfast.git.auto_commit import Configured
+with holdfast.open(".holdfast", actor=sys.argv[1], settings=Settings(config="holdfast.toml")) as hf:
     for number in range(10):
         hf.team("red").append("items", f"{sys.argv[1]} {number}")
 """
@@ -212,14 +223,16 @@ def test_processes_take_turns(here: Project) -> None:
     with holdfast.open("memory:") as empty, holdfast.open(".holdfast") as hf:
         rebuilt = rebuild_from_git(empty._log, Repository.find("."))
         assert (rebuilt.added, rebuilt.missing) == (20, [])
-        assert empty.team("red").to_dict() == hf.team("red").to_dict()
+        assert empty.team("red").state.to_dict() == hf.team("red").state.to_dict()
 
 
 # --- killed --------------------------------------------------------------------------------------
 
 KILLED = """
+from holdfast import Settings
 import os, signal, sys
 import holdfast
+from holdfast.git.auto_commit import Configured
 from holdfast.git import repository
 
 left = int(sys.argv[1])
@@ -233,7 +246,7 @@ def run_or_die(words, **options):
     return real(words, **options)
 
 repository.run_git = run_or_die
-with holdfast.open(".holdfast", actor="ann", config="holdfast.toml") as hf:
+with holdfast.open(".holdfast", actor="ann", settings=Settings(config="holdfast.toml")) as hf:
     red = hf.team("red")
     if not red.tasks.list():
         red.tasks.add("one")

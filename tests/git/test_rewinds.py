@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import FileChange, Store, aio
+from holdfast import Store, aio
 from holdfast.errors import ConflictError, NotFoundError, UsageError
 from holdfast.git import FileStep, Repository, Rewinds, WorkTree
 from holdfast.git import work_tree as work_trees
+from holdfast.record import FileChange
 from tests.crash.children import Child
 from tests.git.conftest import Project
 
@@ -29,7 +30,7 @@ def hf(project: Project) -> Iterator[Store]:
 
 @pytest.fixture
 def rewinds(hf: Store, project: Project) -> Rewinds:
-    return hf.rewinds(project.path)
+    return hf.git(project.path)
 
 
 def change_all(project: Project, hf: Store) -> None:
@@ -351,7 +352,7 @@ def test_bad_input(project: Project, hf: Store, rewinds: Rewinds, tmp_path: Path
         rewinds.rewind("files alone", what="everything")  # pyright: ignore[reportArgumentType]
     with pytest.raises(NotFoundError, match="has no scopes"):
         rewinds.rewind("files alone", what="state")
-    outside = hf.rewinds(tmp_path)
+    outside = hf.git(tmp_path)
     with pytest.raises(UsageError, match="needs scopes"):
         outside.mark("nothing")
     with pytest.raises(NotFoundError, match="in no git repository"):
@@ -389,7 +390,7 @@ def test_with_asyncio(project: Project) -> None:
         async with await aio.open(project.path / ".holdfast") as hf:
             chat = hf.conversation("c1")
             await chat.set("a", 1)
-            rewinds = hf.rewinds(project.path)
+            rewinds = hf.git(project.path)
             point = await rewinds.mark("start", [chat])
             await chat.set("a", 2)
             project.write("a.txt", "two\n")
@@ -413,7 +414,7 @@ def test_a_killed_rewind_can_be_finished_or_undone(project: Project, seed: int) 
         chat.set("stage", "early")
         for name, text in early.items():
             project.write(name, text)
-        hf.rewinds(project.path).mark("start", [chat])
+        hf.git(project.path).mark("start", [chat])
         chat.set("stage", "late")
     late = {**early, **{f"f{number}": f"late {number}\n" for number in range(0, 8, 2)}}
     late["g"] = "new\n"
@@ -436,7 +437,7 @@ def test_a_killed_rewind_can_be_finished_or_undone(project: Project, seed: int) 
 
         WorkTree.put = put_or_die  # type: ignore[method-assign]
         with holdfast.open(place) as hf:
-            hf.rewinds(project.path).rewind("start")
+            hf.git(project.path).rewind("start")
 
     assert os.WTERMSIG(Child(rewind_until_killed).end()) == signal.SIGKILL
 
@@ -446,7 +447,7 @@ def test_a_killed_rewind_can_be_finished_or_undone(project: Project, seed: int) 
     for name, text in files().items():
         assert text in (early.get(name), late.get(name))
     with holdfast.open(place) as hf:
-        rewinds = hf.rewinds(project.path)
+        rewinds = hf.git(project.path)
         interrupted = rewinds.interrupted()
         assert interrupted is not None
         assert interrupted.rewinds == rewinds.find("start").id
@@ -477,7 +478,7 @@ def test_refs_that_a_killed_process_left_are_removed(project: Project, step: str
     """Killed after the ref and before the event that names it: nothing else would ever find it."""
     place = project.path / ".holdfast"
     with holdfast.open(place) as hf:
-        hf.rewinds(project.path).mark("start")
+        hf.git(project.path).mark("start")
     project.write("a.txt", "two\n")
 
     def rewind_until_killed(pipe: int, stop: int) -> None:
@@ -490,7 +491,7 @@ def test_refs_that_a_killed_process_left_are_removed(project: Project, step: str
 
         Rewinds._write = write_or_die  # type: ignore[method-assign]
         with holdfast.open(place) as hf:
-            hf.rewinds(project.path).rewind("start")
+            hf.git(project.path).rewind("start")
 
     assert os.WTERMSIG(Child(rewind_until_killed).end()) == signal.SIGKILL
     repository = Repository.find(project.path)
@@ -502,16 +503,16 @@ def test_refs_that_a_killed_process_left_are_removed(project: Project, step: str
         return {ref.rpartition("/")[2] for ref in repository.refs()} - named
 
     with holdfast.open(place) as hf, holdfast.open(project.path / "other") as other:
-        rewinds = hf.rewinds(project.path)
+        rewinds = hf.git(project.path)
         [left] = unnamed(rewinds)
-        other.rewinds(project.path).mark("of another store")
+        other.git(project.path).mark("of another store")
         rewinds.mark("too early: it may be in the middle of it")
         assert left in unnamed(rewinds)
         for note in (project.path / ".git/holdfast/marking").iterdir():
             os.utime(note, (1, 1))
-        other.rewinds(project.path).mark("of another store")
+        other.git(project.path).mark("of another store")
         assert left in unnamed(rewinds)
         rewinds.mark("later")
-        mine = {one.id for one in other.rewinds(project.path).list()}
+        mine = {one.id for one in other.git(project.path).list()}
         assert unnamed(rewinds) == mine
         assert not list((project.path / ".git/holdfast/marking").iterdir())

@@ -101,6 +101,17 @@ def test_what_git_took_back_is_named_and_brought_back(
     assert bring_back(kept.path / ".holdfast").events == 0
 
 
+def test_a_hold_that_was_set_meanwhile_stays(kept: Project) -> None:
+    """The commit does not know of it, and its marks are those of the stream that comes back."""
+    kept.git("reset", "-q", "--hard", "HEAD~2")
+    with opened(kept) as hf:
+        hf.retention.hold("team/red", "a request")
+    bring_back(kept.path / ".holdfast")
+    with opened(kept) as hf:
+        assert [hold.scope for hold in hf.holds()] == ["team/red"]
+    assert contents(kept) == WHOLE
+
+
 def test_a_switch_back_loses_nothing(kept: Project) -> None:
     kept.git("checkout", "-q", "-b", "other", "HEAD~1")
     assert lost(kept) == all_of(5, 5)
@@ -250,7 +261,7 @@ def test_tasks_of_two_branches_are_never_taken_for_each_other(kept: Project) -> 
             "t3": ("ours", "open", None),
             "of-bob": ("named", "open", None),
         }
-        assert {task.id for task in hf.tasks()} == set(found)
+        assert {task.id for task in hf.tasks.list()} == set(found)
         tasks.update("of-bob", note="goes on")
         tasks.add("after the merge")
     assert bring_back(kept.path / ".holdfast", commit="feature").events == 0
@@ -323,7 +334,7 @@ def test_two_branches_become_one(kept: Project) -> None:
     with opened(kept) as hf:
         assert hf.check(read_all=True).ok
         red = hf.team("red")
-        assert red.to_dict() == {
+        assert red.state.to_dict() == {
             "n": 5,
             "both": "ours",
             "items": ["ours", "theirs"],
@@ -337,8 +348,8 @@ def test_two_branches_become_one(kept: Project) -> None:
         assert merged.meta is not None
         assert str(merged.meta.source).startswith("merge:")
         assert merged.meta.original_time is not None
-        assert {one.key for one in hf.decisions(scope="team/red")} == {"d1", "d2"}
-        assert [one.key for one in hf.decisions(incomplete=True)] == ["d2"]
+        assert {one.key for one in hf.decisions.list(scope="team/red")} == {"d1", "d2"}
+        assert [one.key for one in hf.decisions.list(incomplete=True)] == ["d2"]
         assert find_lost(hf) == []
     assert bring_back(kept.path / ".holdfast", commit=theirs).events == 0
 
@@ -375,7 +386,7 @@ def test_git_merge_with_the_driver(kept: Project, capsys: pytest.CaptureFixture[
         assert hf.check(read_all=True).ok
         texts = [one.text for one in hf.conversation("c1").messages]
         assert texts == [*WHOLE[1], "from main", "from feature"]
-        assert hf.team("red").to_dict() == {"n": 5, "both": "ours", "items": ["theirs"]}
+        assert hf.team("red").state.to_dict() == {"n": 5, "both": "ours", "items": ["theirs"]}
         [merge] = [one for one in hf.events(limit=None) if one.type == "git.merged"]
         assert [one["why"] for one in merge.data["not_applied"]] == ["both was changed here too"]
         assert find_lost(hf) == []
@@ -423,7 +434,7 @@ def test_git_merge_with_the_driver_while_the_store_is_open(kept: Project, is_cha
         assert hf.check(read_all=True).ok
         texts = [one.text for one in hf.conversation("c1").messages]
         assert texts == [*WHOLE[1], "from main", "from feature"]
-        state = hf.team("red").to_dict()
+        state = hf.team("red").state.to_dict()
         # What raised was not acknowledged, and may be there or not.
         assert state.pop("cy", []) in (
             [["before"], ["before", "after"]] if is_changed else [[], ["after"]]
@@ -464,7 +475,7 @@ def test_a_merge_that_was_taken_back_is_not_brought_back_twice(
     with opened(kept) as hf:
         texts = [one.text for one in hf.conversation("c1").messages]
         assert texts == [*WHOLE[1], "from main", "since", "from feature"]
-        assert hf.team("red").to_dict() == {
+        assert hf.team("red").state.to_dict() == {
             "n": 5,
             "both": "ours",
             "since": [1],
@@ -500,7 +511,7 @@ def test_a_killed_recovery_is_finished_by_the_next(kept: Project, commits: int) 
         assert hf.check(read_all=True).ok
         texts = [one.text for one in hf.conversation("c1").messages]
         assert texts == [*WHOLE[1], "from main", "from feature"]
-        assert hf.team("red").to_dict() == {"n": 5, "both": "ours", "items": ["theirs"]}
+        assert hf.team("red").state.to_dict() == {"n": 5, "both": "ours", "items": ["theirs"]}
         assert find_lost(hf) == []
 
 

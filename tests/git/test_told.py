@@ -69,7 +69,7 @@ def test_a_lost_log_is_rebuilt(here: Project) -> None:
         red.restore("first")
         commit_events(red, Repository.find("."), ["a.txt"])
         told = [(one.type, one.actor, one.record.payload) for one in red.history()]
-        state, tasks = red.to_dict(), [task.title for task in red.tasks.list()]
+        state, tasks = red.state.to_dict(), [task.title for task in red.tasks.list()]
         assert rebuild_from_git(hf._log, Repository.find(".")).agree == len(told)
     shutil.rmtree(".holdfast")
     with holdfast.open(".holdfast") as hf:
@@ -77,7 +77,7 @@ def test_a_lost_log_is_rebuilt(here: Project) -> None:
         assert (done.added, done.differ, done.missing) == (len(told), [], [])
         red = hf.team("red")
         assert [(one.type, one.actor, one.record.payload) for one in red.history()] == told
-        assert (red.to_dict(), [task.title for task in red.tasks.list()]) == (state, tasks)
+        assert (red.state.to_dict(), [task.title for task in red.tasks.list()]) == (state, tasks)
         assert red.at("first") == {"stage": "one"}
         again = rebuild_from_git(hf._log, Repository.find("."))
         assert (again.added, again.agree, again.missing) == (0, len(told), [])
@@ -100,13 +100,13 @@ def test_when_commits_are_made(here: Project, hf: Store) -> None:
     red, repository = hf.team("red"), Repository.find(".")
     start = hf.position
     red.set("a", 1)
-    with red.turn() as turn:
+    with red.messages.turn() as turn:
         turn.add("user", "hi")
-    events = list(hf.follow_events(after=start, timeout_s=0))
+    events = list(hf.follow(as_events=True, after=start, timeout_s=0))
     assert len(list(commit_as_told(events[:2], red, repository, ["a.txt"], "off"))) == 0
     assert len(list(commit_as_told(events, red, repository, ["a.txt"], "turn"))) == 1
     red.set("a", 2)
-    events = list(hf.follow_events(after=events[-1].position, timeout_s=0))
+    events = list(hf.follow(as_events=True, after=events[-1].position, timeout_s=0))
     assert len(list(commit_as_told(events, red, repository, ["a.txt"], "each"))) == 1
 
 
@@ -164,7 +164,7 @@ def test_what_is_sealed_is_told_in_no_commit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HOLDFAST_KEYS", str(tmp_path_factory.mktemp("keys")))
-    chat = hf.conversation(hf.pseudonym("ada"), subject="ada")
+    chat = hf.conversation(hf.subjects.pseudonym("ada"), subject="ada")
     chat.set("name", "Ada Lovelace")
     with pytest.raises(UsageError, match="in clear, for ever"):
         commit_events(chat, Repository.find("."), [])

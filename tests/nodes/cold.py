@@ -84,9 +84,9 @@ if __name__ == "__main__":
     url, what = sys.argv[1:3]
     with holdfast.open(url) as store:
         if what == "hang":
-            store.process(Graph("hang", [hanging, paid]), "conversation/c")
+            store.nodes.process(Graph("hang", [hanging, paid]), "conversation/c")
         elif what == "run":
-            store.process(RUN_GRAPH, "conversation/c", run="r")
+            store.nodes.process(RUN_GRAPH, "conversation/c", run="r")
         else:
-            walk = store.process(cold_graph(int(what)), "conversation/c", x=1)
+            walk = store.nodes.process(cold_graph(int(what)), "conversation/c", x=1)
             print(walk.value(f"n{int(what) - 1}"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import Store
+from holdfast import Settings, Store
 from holdfast.testing import FakeClock
 from tests.nodes.witness import Calls
 from tests.record.stores import ALL, DURABLE, new_url
@@ -43,5 +43,5 @@ def clock() -> FakeClock:
 @pytest.fixture
 def mem(clock: FakeClock) -> Iterator[Store]:
     """A store in memory, under a clock that the test moves."""
-    with holdfast.open("memory:", actor="ada", clock=clock) as store:
+    with holdfast.open("memory:", actor="ada", settings=Settings(clock=clock)) as store:
         yield store

@@ -118,13 +118,13 @@ def live(url: str, place: Path, x: int, fatal: int) -> None:
     for name in stored(store, x - 1) if x else ():
         ledger.add("found", name, x - 1)
     if x:
-        walk = store.process(GRAPH, SCOPE, x=x - 1)
+        walk = store.nodes.process(GRAPH, SCOPE, x=x - 1)
         assert walk.value("last") == [x - 1, x - 1, 70_000]
         assert all(state.artifacts is not None for state in walk.states.values())
         assert set(stored(store, x - 1).values()) == {1}
     ledger.add("begun", x)
     boundary.passed, boundary.fatal = 0, fatal
-    store.process(GRAPH, SCOPE, x=x)
+    store.nodes.process(GRAPH, SCOPE, x=x)
     ledger.add("passed", boundary.passed)
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-import holdfast
 from holdfast import Graph, NotFoundError, Store, UsageError, node
+from holdfast.backends.protocol import START
+from holdfast.nodes import Plan
 from holdfast.testing import FakeClock
 from tests.nodes.witness import Calls
 
@@ -36,10 +37,10 @@ def kinds(cause):
 
 def test_every_result_says_why_it_was_computed(hf: Store, calls: Calls):
     chat = hf.conversation("c")
-    hf.process(chain(calls), chat, x=10)
-    assert kinds(hf.why("chain", "top", chat).cause) == [("missing", "top")]
-    hf.process(chain(calls), chat, x=20)
-    why = hf.why("chain", "top", "conversation/c")
+    hf.nodes.process(chain(calls), chat, x=10)
+    assert kinds(hf.nodes.why("chain", "top", chat).cause) == [("missing", "top")]
+    hf.nodes.process(chain(calls), chat, x=20)
+    why = hf.nodes.why("chain", "top", "conversation/c")
     [dependency] = why.cause.causes
     assert (dependency.kind, dependency.name) == ("dependency", "middle")
     [base] = dependency.causes[0].causes
@@ -47,40 +48,48 @@ def test_every_result_says_why_it_was_computed(hf: Store, calls: Calls):
     [input_] = base.causes[0].causes
     assert (input_.kind, input_.name, input_.old, input_.new) == ("input", "x", "10", "20")
     chat["noise"] = 1
-    hf.process(chain(calls), chat, x=20)
-    assert kinds(hf.why("chain", "base", chat).cause) == [("input", "state conversation/c noise")]
-    hf.process(chain(calls, scale=3), chat, x=20)
-    code = hf.why("chain", "middle", chat)
+    hf.nodes.process(chain(calls), chat, x=20)
+    assert kinds(hf.nodes.why("chain", "base", chat).cause) == [
+        ("input", "state conversation/c noise")
+    ]
+    hf.nodes.process(chain(calls, scale=3), chat, x=20)
+    code = hf.nodes.why("chain", "middle", chat)
     assert code.cause.kind == "code"
     assert "value scale" in code.cause.causes[0].name
-    hf.process(chain(calls, scale=3), chat, force=["middle"], x=20)
-    assert kinds(hf.why("chain", "middle", chat).cause) == [("forced", "middle")]
-    assert hf.why("chain", "base", chat).toggles == ("code", "x", "state conversation/c noise")
-    assert any("object of type Calls" in one for one in hf.why("chain", "base", chat).untracked)
+    hf.nodes.process(chain(calls, scale=3), chat, force=["middle"], x=20)
+    assert kinds(hf.nodes.why("chain", "middle", chat).cause) == [("forced", "middle")]
+    assert hf.nodes.why("chain", "base", chat).toggles == (
+        "code",
+        "x",
+        "state conversation/c noise",
+    )
+    assert any(
+        "object of type Calls" in one for one in hf.nodes.why("chain", "base", chat).untracked
+    )
     with pytest.raises(NotFoundError):
-        hf.why("chain", "nobody", chat)
+        hf.nodes.why("chain", "nobody", chat)
 
 
 def test_a_plan_says_what_a_walk_would_do_and_writes_nothing(hf: Store, calls: Calls):
     chat, graph = hf.conversation("c"), chain(calls)
 
     def verdicts(**inputs):
-        before = len(list(hf.follow_events()))
-        plan = hf.plan(graph, None, chat, **inputs)
-        assert len(list(hf.follow_events())) == before
+        before = len(list(hf.follow(as_events=True, after=START, timeout_s=0)))
+        plan = hf.nodes.plan(graph, None, chat, **inputs)
+        assert len(list(hf.follow(as_events=True, after=START, timeout_s=0))) == before
         assert calls.take() == []
         return {one.node: one.verdict for one in plan.nodes}
 
     assert verdicts(x=10) == dict.fromkeys(("base", "middle", "top"), "compute")
-    hf.process(graph, chat, x=10)
+    hf.nodes.process(graph, chat, x=10)
     calls.take()
     assert verdicts(x=10) == dict.fromkeys(("base", "middle", "top"), "hit")
     assert verdicts(x=11) == {"base": "compute", "middle": "cut off", "top": "cut off"}
-    plan = hf.plan(graph, "base", chat, x=11)
+    plan = hf.nodes.plan(graph, "base", chat, x=11)
     assert plan.computes == ("base",)
     assert plan.cost["tokens"] == 100
     assert kinds_of(plan.nodes[0].causes) == [("input", "x")]
-    walk = hf.process(graph, chat, x=11)
+    walk = hf.nodes.process(graph, chat, x=11)
     assert {n: s.status for n, s in walk.states.items()} == {
         "base": "computed",
         "middle": "cut off",
@@ -94,46 +103,48 @@ def kinds_of(causes):
 
 def test_a_change_can_be_accepted_by_name(hf: Store, calls: Calls):
     chat = hf.conversation("c")
-    hf.process(chain(calls), chat, x=10)
+    hf.nodes.process(chain(calls), chat, x=10)
     calls.take()
     changed = chain(calls, scale=3)
-    state = hf.accept(changed, "middle", chat, author="grace", because="same for all we use", x=10)
+    state = hf.nodes.accept(
+        changed, "middle", chat, author="grace", because="same for all we use", x=10
+    )
     assert state.value == 2
-    walk = hf.process(changed, chat, x=10)
+    walk = hf.nodes.process(changed, chat, x=10)
     assert (walk.counts["hit"], calls.take()) == (3, [])
-    why = hf.why("chain", "middle", chat)
+    why = hf.nodes.why("chain", "middle", chat)
     assert (why.cause.kind, why.cause.name) == ("accepted", "grace")
     assert why.cause.text == "same for all we use"
-    assert hf.accept(changed, "middle", chat, x=10).revision == state.revision
+    assert hf.nodes.accept(changed, "middle", chat, x=10).revision == state.revision
     chat["noise"] = 5
-    hf.accept(changed, "base", chat, x=10)
-    assert hf.process(changed, chat, x=10).counts["hit"] == 3
+    hf.nodes.accept(changed, "base", chat, x=10)
+    assert hf.nodes.process(changed, chat, x=10).counts["hit"] == 3
     chat["noise"] = 6
-    hf.process(changed, chat, x=10)
+    hf.nodes.process(changed, chat, x=10)
     assert calls.take() == ["base", "middle", "top"]
     with pytest.raises(NotFoundError):
-        hf.accept(changed, "nobody", chat, x=10)
+        hf.nodes.accept(changed, "nobody", chat, x=10)
     with pytest.raises(NotFoundError, match="no result"):
-        hf.accept(changed, "base", "conversation/other", x=10)
+        hf.nodes.accept(changed, "base", "conversation/other", x=10)
 
 
 def test_results_can_be_invalidated(hf: Store, calls: Calls):
     chat, graph = hf.conversation("c"), chain(calls)
-    hf.process(graph, chat, x=10)
-    hf.process(graph, chat, x=10)
+    hf.nodes.process(graph, chat, x=10)
+    hf.nodes.process(graph, chat, x=10)
     calls.take()
-    hf.invalidate(graph, chat, "middle", because="a bug in the model")
-    assert hf.why("chain", "middle", chat).invalidated
+    hf.nodes.invalidate(graph, chat, "middle", because="a bug in the model")
+    assert hf.nodes.why("chain", "middle", chat).invalidated
     with pytest.raises(UsageError, match="invalidated"):
-        hf.accept(graph, "middle", chat, x=10)
-    hf.process(graph, chat, x=10)
+        hf.nodes.accept(graph, "middle", chat, x=10)
+    hf.nodes.process(graph, chat, x=10)
     assert calls.take() == ["middle"]
-    assert hf.why("chain", "middle", chat).cause.causes[0].text == "invalidated"
-    hf.invalidate(graph, chat)
-    hf.process(graph, chat, x=10)
+    assert hf.nodes.why("chain", "middle", chat).cause.causes[0].text == "invalidated"
+    hf.nodes.invalidate(graph, chat)
+    hf.nodes.process(graph, chat, x=10)
     assert calls.take() == ["base", "middle", "top"]
     with pytest.raises(NotFoundError):
-        hf.invalidate(graph, chat, "nobody")
+        hf.nodes.invalidate(graph, chat, "nobody")
 
 
 def test_what_is_too_old_cannot_be_accepted(mem: Store, clock: FakeClock):
@@ -142,10 +153,10 @@ def test_what_is_too_old_cannot_be_accepted(mem: Store, clock: FakeClock):
         return x
 
     graph = Graph("old", [one])
-    mem.process(graph, "conversation/c", x=1)
+    mem.nodes.process(graph, "conversation/c", x=1)
     clock.advance(60)
     with pytest.raises(UsageError, match="too old"):
-        mem.accept(graph, "one", "conversation/c", x=2)
+        mem.nodes.accept(graph, "one", "conversation/c", x=2)
 
 
 def test_a_plan_of_paths_groups_and_failures(mem: Store, calls: Calls):
@@ -169,17 +180,17 @@ def test_a_plan_of_paths_groups_and_failures(mem: Store, calls: Calls):
 
     inner = Graph("inner", [fails]).until("fails", lambda value: value >= 1, most=3)
     graph = Graph("paths", [mode, never, inner, dynamic])
-    first = {one.node: one.verdict for one in mem.plan(graph, None, "conversation/c").nodes}
+    first = {one.node: one.verdict for one in mem.nodes.plan(graph, None, "conversation/c").nodes}
     assert first == {
         "mode": "compute",
         "never": "compute",
         "inner/fails@1": "compute",
         "dynamic": "compute",
     }
-    mem.process(graph, "conversation/c")
-    then = {one.node: one.verdict for one in mem.plan(graph, None, "conversation/c").nodes}
+    mem.nodes.process(graph, "conversation/c")
+    then = {one.node: one.verdict for one in mem.nodes.plan(graph, None, "conversation/c").nodes}
     assert then == {"mode": "hit", "never": "skipped", "inner/fails@1": "hit", "dynamic": "hit"}
-    mem.invalidate(graph, "conversation/c", "mode")
-    last = {one.node: one.verdict for one in mem.plan(graph, None, "conversation/c").nodes}
+    mem.nodes.invalidate(graph, "conversation/c", "mode")
+    last = {one.node: one.verdict for one in mem.nodes.plan(graph, None, "conversation/c").nodes}
     assert (last["mode"], last["dynamic"]) == ("compute", "cut off")
-    assert isinstance(mem.plan(graph, None, "conversation/c"), holdfast.Plan)
+    assert isinstance(mem.nodes.plan(graph, None, "conversation/c"), Plan)

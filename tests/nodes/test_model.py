@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast import Settings
 from holdfast.testing import FakeClock
 from tests.nodes import model as models
 from tests.nodes.model import FILES, HELPERS, KEYS, SCOPE, Model, World
@@ -38,9 +39,9 @@ class Trial:
         self.world.now_us = self.clock.now_us()
         self.noise = 0
         self.calls = Calls()
-        self.handles = [holdfast.open(url, clock=self.clock)]
+        self.handles = [holdfast.open(url, settings=Settings(clock=self.clock))]
         if url != "memory:":
-            self.handles.append(holdfast.open(url, clock=self.clock))
+            self.handles.append(holdfast.open(url, settings=Settings(clock=self.clock)))
         self.load()
 
     def load(self) -> None:
@@ -84,17 +85,17 @@ class Trial:
     def walk(self) -> None:
         """Walks on one of the handles, and compares."""
         hf = self.random.choice(self.handles)
-        planned = hf.plan(self.module.graph, None, SCOPE)
+        planned = hf.nodes.plan(self.module.graph, None, SCOPE)
         assert self.calls.take() == []
         computed, values, artifacts = self.model.walk(self.world)
-        walk = hf.process(self.module.graph, SCOPE)
+        walk = hf.nodes.process(self.module.graph, SCOPE)
         assert self.calls.take() == computed
         assert {name: state.value for name, state in walk.states.items()} == values
         assert [one.value for one in walk.sequence] == artifacts
         # A plan never announces too much, but for what a node that it would compute leaves out.
         left_out = {name for name, state in walk.states.items() if state.status == "skipped"}
         assert not {*planned.computes} - {*computed} - left_out
-        fresh = hf.process(self.module.graph, SCOPE, cache=False)
+        fresh = hf.nodes.process(self.module.graph, SCOPE, cache=False)
         assert fresh.sequence == walk.sequence
         self.calls.take()
 

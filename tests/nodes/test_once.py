@@ -15,7 +15,9 @@ import pytest
 
 import holdfast
 from holdfast import Graph, Store, UsageError, aio, node
+from holdfast.backends.protocol import START
 from holdfast.testing import FakeClock
+from holdfast.workers import Lease
 from tests.nodes import cold
 from tests.nodes.witness import Calls
 
@@ -60,7 +62,7 @@ def test_threads_of_one_process_compute_once(hf: Store, calls: Calls):
     graph, answers = Graph("threads", [slow]), []
 
     def walk(x: int) -> None:
-        answers.append(hf.process(graph, "conversation/c", x=x).value("slow"))
+        answers.append(hf.nodes.process(graph, "conversation/c", x=x).value("slow"))
 
     threads = [threading.Thread(target=walk, args=(number % 2,)) for number in range(8)]
     for thread in threads:
@@ -82,7 +84,7 @@ def test_the_lease_of_a_dead_worker_passes_on(kind: str, tmp_path: Path, ledger:
     other.send_signal(signal.SIGKILL)
     other.communicate()
     with holdfast.open(url) as hf:
-        walk = hf.process(Graph("hang", [cold.hanging, cold.paid]), "conversation/c")
+        walk = hf.nodes.process(Graph("hang", [cold.hanging, cold.paid]), "conversation/c")
         assert walk.counts["computed"] == 2
         assert hf.check().ok
     assert ledger.lines() == ["begun", "begun", "paid"]
@@ -100,17 +102,17 @@ def test_an_old_result_is_served_while_another_computes(mem: Store, clock: FakeC
         return len(calls.names)
 
     graph = Graph("serve", [slow])
-    assert mem.process(graph, "conversation/c").value("slow") == 1
+    assert mem.nodes.process(graph, "conversation/c").value("slow") == 1
     clock.advance(60)
-    other = threading.Thread(target=mem.process, args=(graph, "conversation/c"))
+    other = threading.Thread(target=mem.nodes.process, args=(graph, "conversation/c"))
     other.start()
     while len(calls.names) < 2:
         time.sleep(0.001)
-    walk = mem.process(graph, "conversation/c")
+    walk = mem.nodes.process(graph, "conversation/c")
     assert (walk.value("slow"), walk.states["slow"].status) == (1, "stale")
     go_on.set()
     other.join()
-    assert mem.process(graph, "conversation/c").value("slow") == 2
+    assert mem.nodes.process(graph, "conversation/c").value("slow") == 2
 
 
 def test_a_result_is_not_stored_by_a_worker_that_lost_its_lease(mem: Store, calls: Calls):
@@ -121,15 +123,19 @@ def test_a_result_is_not_stored_by_a_worker_that_lost_its_lease(mem: Store, call
         calls("slow")
         if len(calls.names) == 1:
             [held] = [one for one in mem._log.leases.list(prefix="node/") if one.is_held]
-            lease = holdfast.Lease(held.name, held.owner, held.epoch, 0)
+            lease = Lease(held.name, held.owner, held.epoch, 0)
             mem._log.leases.release(lease)
             taken = mem._log.leases.acquire(held.name, "another", ttl_s=30)
             assert taken is not None
             mem._log.leases.release(taken)
         return len(calls.names)
 
-    assert mem.process(Graph("lost", [slow]), "conversation/c", x=1).value("slow") == 2
-    kept = [event.data["value"] for event in mem.follow_events() if event.type == "node.computed"]
+    assert mem.nodes.process(Graph("lost", [slow]), "conversation/c", x=1).value("slow") == 2
+    kept = [
+        event.data["value"]
+        for event in mem.follow(as_events=True, after=START, timeout_s=0)
+        if event.type == "node.computed"
+    ]
     assert kept == [2]
 
 
@@ -158,23 +164,40 @@ def flow(calls: Calls, *, scale: int = 1):
 
 def test_a_walk_can_be_a_run(hf: Store, calls: Calls):
     graph, chat = flow(calls), hf.conversation("c")
-    walk = hf.process(graph, chat, run="r1", x=1)
+    walk = hf.nodes.process(graph, chat, run="r1", x=1)
     assert calls.take() == ["first", "pay", "other"]
     assert walk.value("pay") == 101
     assert [one.value["content"] for one in walk.sequence] == ["x is 1"]
-    entries = hf.run("r1").journal.entries
+    entries = hf.runs.get("r1").journal.entries
     assert [(e.name, e.effect) for e in entries.values()] == [
         ("first", "pure"),
         ("pay", "effect"),
         ("other", "pure"),
     ]
-    again = hf.process(graph, chat, run="r1", x=1)
+    again = hf.nodes.process(graph, chat, run="r1", x=1)
     assert (again.value("pay"), calls.take()) == (101, [])
-    before = len([e for e in hf.follow_events() if e.stream.startswith("node/")])
-    hit = hf.process(graph, chat, run="r2", x=1)  # hits are steps, and nothing is stored twice
+    before = len(
+        [
+            e
+            for e in hf.follow(as_events=True, after=START, timeout_s=0)
+            if e.stream.startswith("node/")
+        ]
+    )
+    hit = hf.nodes.process(
+        graph, chat, run="r2", x=1
+    )  # hits are steps, and nothing is stored twice
     assert (hit.counts["hit"], calls.take()) == (3, [])
-    assert len(hf.run("r2").journal.entries) == 3
-    assert len([e for e in hf.follow_events() if e.stream.startswith("node/")]) == before
+    assert len(hf.runs.get("r2").journal.entries) == 3
+    assert (
+        len(
+            [
+                e
+                for e in hf.follow(as_events=True, after=START, timeout_s=0)
+                if e.stream.startswith("node/")
+            ]
+        )
+        == before
+    )
 
 
 @pytest.mark.parametrize("kind", ["files", "sqlite"])
@@ -188,28 +211,28 @@ def test_a_walk_that_is_a_run_goes_on_after_a_kill(kind: str, tmp_path: Path, le
     other.send_signal(signal.SIGKILL)
     other.communicate()
     with holdfast.open(url) as hf:
-        walk = hf.process(cold.RUN_GRAPH, "conversation/c", run="r")
+        walk = hf.nodes.process(cold.RUN_GRAPH, "conversation/c", run="r")
         assert walk.value("paid") == "done"
-        assert len(hf.run("r").journal.claims) == 2
+        assert len(hf.runs.get("r").journal.claims) == 2
         assert hf.check().ok
     assert ledger.lines() == ["fast", "begun", "begun", "paid"]
 
 
 def test_what_a_run_recorded_counts_more_than_changed_code(mem: Store, calls: Calls):
     chat = mem.conversation("c")
-    assert mem.process(flow(calls), chat, run="r", x=1).value("first") == 1
+    assert mem.nodes.process(flow(calls), chat, run="r", x=1).value("first") == 1
     calls.take()
     changed = flow(calls, scale=5)
-    assert mem.process(changed, chat, run="r", x=1).value("first") == 1
-    assert mem.process(changed, chat, x=1).value("first") == 5
+    assert mem.nodes.process(changed, chat, run="r", x=1).value("first") == 1
+    assert mem.nodes.process(changed, chat, x=1).value("first") == 5
     with pytest.raises(UsageError, match="cache stays True"):
-        mem.process(changed, chat, run="r3", cache=False, x=1)
+        mem.nodes.process(changed, chat, run="r3", cache=False, x=1)
     with pytest.raises(holdfast.ExistsError):
-        mem.process(changed, "conversation/d", run="r", x=1)
+        mem.nodes.process(changed, "conversation/d", run="r", x=1)
     with pytest.raises(UsageError, match="another graph"):
         graph = flow(calls)
         flow(calls)
-        mem.process(graph, chat, run="r4", x=1)
+        mem.nodes.process(graph, chat, run="r4", x=1)
 
 
 def test_a_graph_is_not_processed_in_the_body_of_a_run(mem: Store, calls: Calls):
@@ -217,19 +240,19 @@ def test_a_graph_is_not_processed_in_the_body_of_a_run(mem: Store, calls: Calls)
 
     @holdfast.run(name="tests:nodes body")
     def body(ctx):
-        return mem.process(graph, "conversation/c", x=1).value("first")
+        return mem.nodes.process(graph, "conversation/c", x=1).value("first")
 
     @holdfast.step(effect="pure")
     def one():
-        return mem.process(graph, "conversation/c", x=1).value("first")
+        return mem.nodes.process(graph, "conversation/c", x=1).value("first")
 
     @holdfast.run(name="tests:nodes step")
     def steps(ctx):
         return ctx.step(one)
 
     with pytest.raises(holdfast.RunFailedError, match="in the body of a run"):
-        mem.start(body).result()
-    assert mem.start(steps).result() == 1
+        mem.runs.start(body).result()
+    assert mem.runs.start(steps).result() == 1
 
 
 # --- asyncio --------------------------------------------------------------------------------------
@@ -253,16 +276,16 @@ def test_nodes_for_asyncio(url: str, calls: Calls):
         async with await aio.open(url) as hf:
             chat = hf.conversation("c")
             await chat.set("n", 10)
-            walks = await asyncio.gather(*(hf.process(graph, chat, x=1) for _ in range(20)))
+            walks = await asyncio.gather(*(hf.nodes.process(graph, chat, x=1) for _ in range(20)))
             assert {walk.value("plain") for walk in walks} == {12}
             assert calls.take() == ["fetch"]
             assert (await walks[0].resolve()).settings == {"n": 11}
             state = await aio.process_node(hf, graph, "plain", chat, inputs={"x": 1})
             assert state.value == 12
-            assert (await hf.plan(graph, None, chat, x=2)).computes == ("fetch",)
-            assert (await hf.why(graph, "fetch", chat)).cause.kind == "missing"
-            await hf.invalidate(graph, chat, "fetch")
-            walk = await hf.process(graph, chat, run="r", x=1)
+            assert (await hf.nodes.plan(graph, None, chat, x=2)).computes == ("fetch",)
+            assert (await hf.nodes.why(graph, "fetch", chat)).cause.kind == "missing"
+            await hf.nodes.invalidate(graph, chat, "fetch")
+            walk = await hf.nodes.process(graph, chat, run="r", x=1)
             assert (walk["fetch"].status, calls.take()) == ("computed", ["fetch"])
 
     asyncio.run(main())
@@ -274,4 +297,4 @@ def test_an_async_node_needs_a_loop(mem: Store):
         return 1
 
     with pytest.raises(UsageError, match="is async"):
-        mem.process(Graph("async", [fetch]), "conversation/c")
+        mem.nodes.process(Graph("async", [fetch]), "conversation/c")

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import Graph, Store, UsageError, ValueDomainError, node
+from holdfast import Graph, Store, UsageError, node
+from holdfast.backends.protocol import START
 from holdfast.copy import copy
+from holdfast.errors import NodeError, ValueDomainError
 from holdfast.nodes import process_node, results
+from holdfast.nodes.walk import Nodes
 from holdfast.testing import FakeClock
 from tests.nodes.witness import Calls
 
@@ -39,14 +42,14 @@ def test_state_of_earlier_walks_is_found_again_per_node(url: str, calls: Calls):
     graph = pair(calls)
     with holdfast.open(url) as hf:
         chat = hf.conversation("c")
-        first = hf.process(graph, chat, thread=["hi"])
+        first = hf.nodes.process(graph, chat, thread=["hi"])
         assert calls.take() == ["flags", "picker"]
         assert first.counts["computed"] == 2
-        again = hf.process(graph, chat, thread=["hi"])
+        again = hf.nodes.process(graph, chat, thread=["hi"])
         assert again.counts["hit"] == 2
     if url != "memory:":
         with holdfast.open(url) as hf:
-            again = hf.process(graph, hf.conversation("c"), thread=["hi"])
+            again = hf.nodes.process(graph, hf.conversation("c"), thread=["hi"])
             assert again.counts["hit"] == 2
             assert hf.check().ok
     assert calls.take() == []
@@ -70,7 +73,7 @@ def test_nodes_run_in_order_and_artifacts_follow_the_nodes(hf: Store, calls: Cal
 
     graph = Graph("order", [second, system])
     assert graph.order == ("system", "second")
-    walk = hf.process(graph, hf.conversation("c"))
+    walk = hf.nodes.process(graph, hf.conversation("c"))
     kinds = [(one.node, one.kind, one.name) for one in walk.sequence]
     assert kinds == [
         ("system", "message", "system"),
@@ -103,12 +106,12 @@ def test_a_change_reaches_what_depends_on_it_and_stops_where_nothing_changed(
 ):
     """NODE-5: a change in one node invalidates those after it, and only those; with cut-off."""
     graph, chat = pair(calls), hf.conversation("c")
-    hf.process(graph, chat, thread=["hi"])
+    hf.nodes.process(graph, chat, thread=["hi"])
     calls.take()
-    walk = hf.process(graph, chat, thread=["ho"])
+    walk = hf.nodes.process(graph, chat, thread=["ho"])
     assert calls.take() == ["flags"]  # its value is the same: the picker is not asked
     assert walk.states["picker"].status == "cut off"
-    hf.process(graph, chat, thread=["a riddle"])
+    hf.nodes.process(graph, chat, thread=["a riddle"])
     assert calls.take() == ["flags", "picker"]
 
 
@@ -120,12 +123,12 @@ def test_going_back_is_a_hit_as_far_as_results_are_kept(hf: Store, calls: Calls)
 
     graph, chat = Graph("back", [one]), hf.conversation("c")
     for x in (1, 2, 1, 2, 1):
-        hf.process(graph, chat, x=x)
+        hf.nodes.process(graph, chat, x=x)
     assert calls.take() == ["1", "2"]
-    hf.process(graph, chat, x=3)
-    hf.process(graph, chat, x=2)
+    hf.nodes.process(graph, chat, x=3)
+    hf.nodes.process(graph, chat, x=2)
     assert calls.take() == ["3"]
-    hf.process(graph, chat, x=1)
+    hf.nodes.process(graph, chat, x=1)
     assert calls.take() == ["1"]  # two others are newer
 
 
@@ -147,7 +150,7 @@ def test_a_state_names_what_affects_it(hf: Store, tmp_path: Path):
         ctx.clock("1d")
         return 2
 
-    state = hf.process(Graph("g", [first, second]), "conversation/c", x=5).states["second"]
+    state = hf.nodes.process(Graph("g", [first, second]), "conversation/c", x=5).states["second"]
     assert state.toggles == (
         "code",
         "x",
@@ -171,12 +174,12 @@ def test_what_a_node_reads_counts_and_nothing_else_does(hf: Store, calls: Calls)
         return [ctx.read(chat, "a"), ctx.read(world, ("b", 0), "none"), ctx.read("team/t")]
 
     graph = Graph("reads", [one])
-    assert hf.process(graph, chat).states["one"].value == [None, "none", {}]
+    assert hf.nodes.process(graph, chat).states["one"].value == [None, "none", {}]
     for _ in range(3):
-        hf.process(graph, chat)
+        hf.nodes.process(graph, chat)
     chat["other"] = 1
     world["c"] = 2
-    hf.process(graph, chat)
+    hf.nodes.process(graph, chat)
     assert calls.take() == ["one"]
     for change in (
         lambda: chat.set("a", 1),
@@ -185,9 +188,9 @@ def test_what_a_node_reads_counts_and_nothing_else_does(hf: Store, calls: Calls)
         lambda: world.append("b", 6),
     ):
         change()
-        hf.process(graph, chat)
+        hf.nodes.process(graph, chat)
     assert calls.take() == ["one"] * 3
-    assert hf.process(graph, chat).states["one"].value == [1, 5, {"x": 1}]
+    assert hf.nodes.process(graph, chat).states["one"].value == [1, 5, {"x": 1}]
 
 
 def test_the_trace_is_checked_in_order_up_to_the_first_change(hf: Store, calls: Calls):
@@ -211,16 +214,16 @@ def test_the_trace_is_checked_in_order_up_to_the_first_change(hf: Store, calls: 
 
     graph = Graph("dynamic", [chooser, left, right])
     chat["mode"] = "left"
-    assert hf.process(graph, chat).states["chooser"].value == 0
+    assert hf.nodes.process(graph, chat).states["chooser"].value == 0
     assert sorted(calls.take()) == ["chooser", "left", "right"]
     chat["r"] = 5  # not an edge now
-    hf.process(graph, chat)
+    hf.nodes.process(graph, chat)
     assert calls.take() == ["right"]
     chat.update({"mode": "right", "l": 7})
     assert process_node(hf, graph, "chooser", chat).value == 5
     assert calls.take() == ["chooser"]  # left is not asked: the mode changed before it was read
     chat["r"] = 6
-    assert hf.process(graph, chat).states["chooser"].value == 6
+    assert hf.nodes.process(graph, chat).states["chooser"].value == 6
     assert calls.take() == ["right", "chooser", "left"]
 
 
@@ -238,13 +241,13 @@ def test_a_part_of_a_nodes_value_is_an_edge_of_its_own(hf: Store, calls: Calls):
         return ctx.read(config, "model")
 
     graph = Graph("parts", [config, user])
-    hf.process(graph, chat)
+    hf.nodes.process(graph, chat)
     calls.take()
     chat["noise"] = 1
-    hf.process(graph, chat)
+    hf.nodes.process(graph, chat)
     assert calls.take() == ["config"]
     chat["model"] = "b"
-    assert hf.process(graph, chat).states["user"].value == "b"
+    assert hf.nodes.process(graph, chat).states["user"].value == "b"
     assert calls.take() == ["config", "user"]
 
 
@@ -259,7 +262,7 @@ def test_files_count_by_stamp_and_then_by_digest(hf: Store, calls: Calls, tmp_pa
     graph, chat = Graph("files", [one]), hf.conversation("c")
 
     def value():
-        return hf.process(graph, chat).states["one"].value
+        return hf.nodes.process(graph, chat).states["one"].value
 
     assert value() is None
     file.write_text("a")
@@ -289,13 +292,13 @@ def test_what_cannot_be_looked_at_is_not_as_it_was(mem: Store, calls: Calls, tmp
         return ctx.file(place)
 
     graph = Graph("odd", [one])
-    mem.process(graph, "conversation/c")
+    mem.nodes.process(graph, "conversation/c")
     place.unlink()
     place.mkdir()
-    with pytest.raises(holdfast.NodeError, match="IsADirectoryError"):
-        mem.process(graph, "conversation/c")
+    with pytest.raises(NodeError, match="IsADirectoryError"):
+        mem.nodes.process(graph, "conversation/c")
     place.rmdir()
-    assert mem.process(graph, "conversation/c").value("one") is None
+    assert mem.nodes.process(graph, "conversation/c").value("one") is None
     short = mem.conversation("short")
 
     @node
@@ -304,12 +307,12 @@ def test_what_cannot_be_looked_at_is_not_as_it_was(mem: Store, calls: Calls, tmp
 
     graph = Graph("closed", [two])
     short["a"] = 1
-    mem.process(graph, "conversation/c")
-    mem.process(graph, "conversation/c")
-    mem.process(graph, "conversation/c")
+    mem.nodes.process(graph, "conversation/c")
+    mem.nodes.process(graph, "conversation/c")
+    mem.nodes.process(graph, "conversation/c")
     short.close(keep=False)
     with pytest.raises(holdfast.ClosedError):
-        mem.process(graph, "conversation/c")
+        mem.nodes.process(graph, "conversation/c")
 
 
 def test_the_order_of_keys_counts_where_a_node_can_see_it(mem: Store, calls: Calls):
@@ -322,11 +325,21 @@ def test_the_order_of_keys_counts_where_a_node_can_see_it(mem: Store, calls: Cal
 
     graph = Graph("order", [keys])
     chat["table"] = {"a": 1, "b": 2}
-    assert mem.process(graph, chat, given={"x": 1, "y": 2}).value("keys") == ["a", "b", "x", "y"]
+    assert mem.nodes.process(graph, chat, given={"x": 1, "y": 2}).value("keys") == [
+        "a",
+        "b",
+        "x",
+        "y",
+    ]
     chat["table"] = {"b": 2, "a": 1}
-    assert mem.process(graph, chat, given={"y": 2, "x": 1}).value("keys") == ["b", "a", "x", "y"]
+    assert mem.nodes.process(graph, chat, given={"y": 2, "x": 1}).value("keys") == [
+        "b",
+        "a",
+        "x",
+        "y",
+    ]
     chat["other"] = 1
-    mem.process(graph, chat, given={"x": 1, "y": 2})
+    mem.nodes.process(graph, chat, given={"x": 1, "y": 2})
     assert calls.take() == ["keys", "keys"]
 
 
@@ -340,14 +353,18 @@ def test_the_environment_and_messages_count(hf: Store, calls: Calls, monkeypatch
 
     graph = Graph("env", [one])
     monkeypatch.delenv("HF_MODE", raising=False)
-    assert hf.process(graph, chat).states["one"].value == ["unset", []]
+    assert hf.nodes.process(graph, chat).states["one"].value == ["unset", []]
     monkeypatch.setenv("HF_MODE", "on")
     chat.say("hello")
-    assert hf.process(graph, chat).states["one"].value == ["on", ["hello"]]
+    assert hf.nodes.process(graph, chat).states["one"].value == ["on", ["hello"]]
     chat["elsewhere"] = 1
-    hf.process(graph, chat)
+    hf.nodes.process(graph, chat)
     assert calls.take() == ["one", "one"]
-    stored = [event.data for event in hf.follow_events() if event.type == "node.computed"]
+    stored = [
+        event.data
+        for event in hf.follow(as_events=True, after=START, timeout_s=0)
+        if event.type == "node.computed"
+    ]
     assert "on" not in str(
         [read for one in stored for read in one["reads"] if read["kind"] == "env"]
     )
@@ -383,24 +400,24 @@ def test_a_source_is_asked_for_its_stamp_first(mem: Store):
     graph, chat = Graph("sources", [download]), mem.conversation("c")
     server.tag, server.text = 1, "one"
     fetched.take()
-    assert mem.process(graph, chat).states["download"].value == "x:one"
+    assert mem.nodes.process(graph, chat).states["download"].value == "x:one"
     fetched.take()
-    assert mem.process(graph, chat).counts["hit"] == 1
+    assert mem.nodes.process(graph, chat).counts["hit"] == 1
     assert fetched.take() == ["etag"]
     server.tag = 2  # another stamp, the same content
-    assert mem.process(graph, chat).counts["hit"] == 1
+    assert mem.nodes.process(graph, chat).counts["hit"] == 1
     assert fetched.take() == ["etag", "fetch"]
-    assert mem.process(graph, chat).counts["hit"] == 1
+    assert mem.nodes.process(graph, chat).counts["hit"] == 1
     assert fetched.take() == ["etag"]
     server.tag, server.text = 3, "two"
-    assert mem.process(graph, chat).states["download"].value == "x:two"
+    assert mem.nodes.process(graph, chat).states["download"].value == "x:two"
 
     @node
     def local(ctx):
         return ctx.source("api", read=lambda: 1)
 
     with pytest.raises(UsageError, match="does not name"):
-        mem.process(Graph("sources", [local]), chat)
+        mem.nodes.process(Graph("sources", [local]), chat)
 
 
 def test_time_is_an_input(mem: Store, clock: FakeClock, calls: Calls):
@@ -427,21 +444,21 @@ def test_time_is_an_input(mem: Store, clock: FakeClock, calls: Calls):
 
     graph, chat = Graph("time", [hourly, daily, soon, after]), mem.conversation("c")
     clock.set(1_700_006_400_000_000)  # 0:00 of a day
-    mem.process(graph, chat)
+    mem.nodes.process(graph, chat)
     assert calls.take() == ["hourly", "daily", "soon", "after"]
     clock.advance(59)
-    mem.process(graph, chat)
-    mem.process(graph, chat)
+    mem.nodes.process(graph, chat)
+    mem.nodes.process(graph, chat)
     assert calls.take() == []
     clock.advance(1)
-    walk = mem.process(graph, chat)
+    walk = mem.nodes.process(graph, chat)
     assert calls.take() == ["soon"]
     assert walk.states["soon"].cause.kind == "time"
     clock.advance(3540)
-    mem.process(graph, chat)
+    mem.nodes.process(graph, chat)
     assert calls.take() == ["hourly", "soon"]
     clock.advance(82800)
-    mem.process(graph, chat)
+    mem.nodes.process(graph, chat)
     assert calls.take() == ["hourly", "daily", "soon"]
 
 
@@ -457,7 +474,7 @@ def test_always_passes_every_cache_and_is_cut_off_all_the_same(hf: Store, calls:
 
     graph, chat = Graph("always", [now, after]), hf.conversation("c")
     for _ in range(3):
-        hf.process(graph, chat)
+        hf.nodes.process(graph, chat)
     assert calls.take() == ["now", "after", "now", "now"]
 
 
@@ -477,7 +494,7 @@ def test_equal_decides_what_is_news(hf: Store, calls: Calls):
     graph = Graph("equal", [model, after])
     for text in ("Yes", "yes", "YES", "no"):
         chat["text"] = text
-        walk = hf.process(graph, chat)
+        walk = hf.nodes.process(graph, chat)
         assert walk.states["model"].value == text
     assert calls.take() == ["model", "after", "model", "model", "model", "after"]
 
@@ -492,10 +509,10 @@ def test_a_missing_file_that_a_node_writes_computes_it(hf: Store, calls: Calls, 
 
     graph, chat = Graph("writes", [writer]), hf.conversation("c")
     for _ in range(3):
-        hf.process(graph, chat)
+        hf.nodes.process(graph, chat)
     assert calls.take() == ["writer"]
     out.unlink()
-    walk = hf.process(graph, chat)
+    walk = hf.nodes.process(graph, chat)
     assert calls.take() == ["writer"]
     assert walk.states["writer"].cause.causes[0].kind == "missing"
 
@@ -503,27 +520,27 @@ def test_a_missing_file_that_a_node_writes_computes_it(hf: Store, calls: Calls, 
 def test_the_cache_can_be_off_and_a_node_forced(hf: Store, calls: Calls):
     """NODE-12, NODE-23: rebuilt from scratch, the same artifacts, and nothing written."""
     graph, chat = pair(calls), hf.conversation("c")
-    on = hf.process(graph, chat, thread=["hi"])
-    events = len(list(hf.follow_events()))
-    off = hf.process(graph, chat, cache=False, thread=["hi"])
+    on = hf.nodes.process(graph, chat, thread=["hi"])
+    events = len(list(hf.follow(as_events=True, after=START, timeout_s=0)))
+    off = hf.nodes.process(graph, chat, cache=False, thread=["hi"])
     assert off.sequence == on.sequence
     assert calls.take() == ["flags", "picker"] * 2
-    assert len(list(hf.follow_events())) == events
-    hf.process(graph, chat, force=["picker"], thread=["hi"])
+    assert len(list(hf.follow(as_events=True, after=START, timeout_s=0))) == events
+    hf.nodes.process(graph, chat, force=["picker"], thread=["hi"])
     assert calls.take() == ["picker"]
-    hf.process(graph, chat, force=True, thread=["hi"])
+    hf.nodes.process(graph, chat, force=True, thread=["hi"])
     assert calls.take() == ["flags", "picker"]
     with pytest.raises(holdfast.NotFoundError):
-        hf.process(graph, chat, force=["nobody"], thread=["hi"])
+        hf.nodes.process(graph, chat, force=["nobody"], thread=["hi"])
 
 
 def test_a_hit_writes_nothing(hf: Store, calls: Calls):
     graph, chat = pair(calls), hf.conversation("c")
-    hf.process(graph, chat, thread=["hi"])
-    events = list(hf.follow_events())
+    hf.nodes.process(graph, chat, thread=["hi"])
+    events = list(hf.follow(as_events=True, after=START, timeout_s=0))
     for _ in range(3):
-        hf.process(graph, chat, thread=["hi"])
-    assert len(list(hf.follow_events())) == len(events)
+        hf.nodes.process(graph, chat, thread=["hi"])
+    assert len(list(hf.follow(as_events=True, after=START, timeout_s=0))) == len(events)
     results = [event for event in events if event.stream.startswith("node/")]
     assert [event.stream for event in results] == ["node/planner/conversation/c"] * 2
     assert [event.type for event in results] == ["node.computed"] * 2
@@ -546,18 +563,18 @@ def test_failures_are_kept_only_if_asked(mem: Store, clock: FakeClock, calls: Ca
         raise KeyError("k")
 
     for _ in range(2):
-        with pytest.raises(holdfast.NodeError) as caught:
-            mem.process(Graph("failing", [kept]), chat)
+        with pytest.raises(NodeError) as caught:
+            mem.nodes.process(Graph("failing", [kept]), chat)
         assert (caught.value.kind, caught.value.text) == ("ValueError", "no None")
-        with pytest.raises(holdfast.NodeError, match='node "loose" of graph "loose" failed'):
-            mem.process(Graph("loose", [loose]), chat)
+        with pytest.raises(NodeError, match='node "loose" of graph "loose" failed'):
+            mem.nodes.process(Graph("loose", [loose]), chat)
     assert calls.take() == ["kept", "loose", "loose"]
     chat["x"] = 1
-    with pytest.raises(holdfast.NodeError, match="no 1"):
-        mem.process(Graph("failing", [kept]), chat)
+    with pytest.raises(NodeError, match="no 1"):
+        mem.nodes.process(Graph("failing", [kept]), chat)
     clock.advance(30)
-    with pytest.raises(holdfast.NodeError, match="no 1"):
-        mem.process(Graph("failing", [kept]), chat)
+    with pytest.raises(NodeError, match="no 1"):
+        mem.nodes.process(Graph("failing", [kept]), chat)
     assert calls.take() == ["kept", "kept"]
 
 
@@ -583,20 +600,20 @@ def test_paths_and_skips(hf: Store, calls: Calls):
         return [long]
 
     graph, chat = Graph("skips", [mode, long, end]), hf.conversation("c")
-    walk = hf.process(graph, chat, wanted="brief")
+    walk = hf.nodes.process(graph, chat, wanted="brief")
     assert calls.take() == ["mode", "end"]
     assert (walk.states["long"].status, walk.value("end")) == ("skipped", [None])
-    assert hf.process(graph, chat, wanted="brief").counts == {
+    assert hf.nodes.process(graph, chat, wanted="brief").counts == {
         "hit": 2,
         "cut off": 0,
         "computed": 0,
         "stale": 0,
         "skipped": 1,
     }
-    walk = hf.process(graph, chat, wanted="all")
+    walk = hf.nodes.process(graph, chat, wanted="all")
     assert calls.take() == ["mode", "long", "end"]
     assert [one.name for one in walk.sequence] == ["system"]
-    assert not hf.process(graph, chat, wanted="brief").sequence
+    assert not hf.nodes.process(graph, chat, wanted="brief").sequence
     assert calls.take() == []
 
     routed = Graph(
@@ -604,10 +621,10 @@ def test_paths_and_skips(hf: Store, calls: Calls):
         [mode, long, end],
         path=lambda inputs, values: ["mode", "end"] + ["long"] * (values.get("mode") == "all"),
     )
-    assert hf.process(routed, chat, wanted="other").value("end") == [None]
-    assert hf.process(routed, chat, wanted="all").value("end") == ["long"]
+    assert hf.nodes.process(routed, chat, wanted="other").value("end") == [None]
+    assert hf.nodes.process(routed, chat, wanted="all").value("end") == ["long"]
     with pytest.raises(UsageError, match='names "nobody"'):
-        hf.process(Graph("bad", [mode], path=lambda i, v: ["nobody"]), chat, wanted="x")
+        hf.nodes.process(Graph("bad", [mode], path=lambda i, v: ["nobody"]), chat, wanted="x")
 
 
 def test_a_graph_can_be_a_node(hf: Store, calls: Calls):
@@ -628,12 +645,12 @@ def test_a_graph_can_be_a_node(hf: Store, calls: Calls):
 
     graph, chat = Graph("whole", [last, Graph("part", [inner]), base]), hf.conversation("c")
     assert graph.order == ("base", "part", "last")
-    walk = hf.process(graph, chat, x=1, y=2)
+    walk = hf.nodes.process(graph, chat, x=1, y=2)
     assert walk.value("last") == {"inner": 3}
     assert [*walk.states] == ["base", "part/inner", "last"]
     assert calls.take() == ["base", "inner", "last"]
-    assert hf.process(graph, chat, x=1, y=2).counts["hit"] == 3
-    assert hf.process(graph, chat, x=2, y=1).states["last"].status == "cut off"
+    assert hf.nodes.process(graph, chat, x=1, y=2).counts["hit"] == 3
+    assert hf.nodes.process(graph, chat, x=2, y=1).states["last"].status == "cut off"
     assert calls.take() == ["base", "inner"]
     assert process_node(hf, graph, "part/inner", chat, inputs={"x": 1, "y": 2}).value == 3
 
@@ -661,19 +678,19 @@ def test_a_part_is_repeated_until_it_is_good_enough(hf: Store, calls: Calls):
         return Graph("flow", [review, publish])
 
     chat = hf.conversation("c")
-    walk = hf.process(graph(5), chat, topic="owls")
+    walk = hf.nodes.process(graph(5), chat, topic="owls")
     assert walk.value("publish") == "owls!!"
     assert [*walk.states][:2] == ["review/write@1", "review/grade@1"]
     assert walk["review/write"].value == "owls!!"
     assert [one.value["content"] for one in walk.sequence] == ["round 1", "round 2", "round 3"]
     assert walk.exhausted == ()
     calls.take()
-    assert hf.process(graph(5), chat, topic="owls").counts["hit"] == 7
-    short = hf.process(graph(2), chat, topic="owls")
+    assert hf.nodes.process(graph(5), chat, topic="owls").counts["hit"] == 7
+    short = hf.nodes.process(graph(2), chat, topic="owls")
     assert (short.exhausted, short.value("publish")) == (("review",), "owls!")
     assert calls.take() == []
     alone = Graph("review", [write, grade]).until("grade", lambda g: g >= 1, most=3)
-    assert hf.process(alone, chat, topic="x")["write"].value == "x!"
+    assert hf.nodes.process(alone, chat, topic="x")["write"].value == "x!"
 
 
 def test_what_is_handed_out_is_a_copy_of_ones_own(hf: Store):
@@ -698,13 +715,13 @@ def test_what_is_handed_out_is_a_copy_of_ones_own(hf: Store):
         return [first, thread]
 
     graph, chat = Graph("copies", [first, second, third]), hf.conversation("c")
-    walk = hf.process(graph, chat, thread=thread)
+    walk = hf.nodes.process(graph, chat, thread=thread)
     assert thread == ["hi"]
     assert walk.value("third") == [{"a": [1, 2]}, ["hi"]]
     assert walk.sequence[0].value["content"] == {"a": [1]}
     walk.states["first"].value["a"].append(9)
     walk.sequence[0].value["content"]["a"].append(9)
-    again = hf.process(graph, chat, thread=thread)
+    again = hf.nodes.process(graph, chat, thread=thread)
     assert again.value("first") == {"a": [1, 2]}
     assert again.sequence == walk.sequence
 
@@ -722,11 +739,13 @@ def test_large_values_are_blobs(hf: Store, calls: Calls):
 
     graph, chat = Graph("large", [large, size]), hf.conversation("c")
     for _ in range(3):
-        walk = hf.process(graph, chat, n=1)
+        walk = hf.nodes.process(graph, chat, n=1)
         assert walk.value("size") == 100_000
         assert len(walk.sequence[0].value["content"]) == 100_000
     [event] = [
-        e for e in hf.follow_events() if e.type == "node.computed" and e.data["node"] == "large"
+        e
+        for e in hf.follow(as_events=True, after=START, timeout_s=0)
+        if e.type == "node.computed" and e.data["node"] == "large"
     ]
     assert len(event.record.payload) < 4000
     assert hf.check().ok
@@ -744,8 +763,8 @@ def test_inputs_that_are_ignored_and_inputs_with_defaults(hf: Store, calls: Call
 
     graph, chat = Graph("ignored", [one]), hf.conversation("c")
     for _ in range(2):
-        assert hf.process(graph, chat, client=Client(), text="a").value("one") == "Aplain"
-    hf.process(graph, chat, client=Client(), text="a", style="bold")
+        assert hf.nodes.process(graph, chat, client=Client(), text="a").value("one") == "Aplain"
+    hf.nodes.process(graph, chat, client=Client(), text="a", style="bold")
     assert calls.take() == ["one", "one"]
 
 
@@ -840,18 +859,22 @@ def test_nothing_is_written_of_a_walk_that_is_refused(hf: Store):
     graph = Graph("one", [one])
     for inputs in ({}, {"x": 1, "y": 2}):
         with pytest.raises(UsageError, match="input"):
-            hf.process(graph, chat, **inputs)
+            hf.nodes.process(graph, chat, **inputs)
     with pytest.raises(ValueDomainError) as caught:
-        hf.process(graph, chat, x=[object()])
+        hf.nodes.process(graph, chat, x=[object()])
     assert caught.value.path == (0,)
     for bad, error in ((unstorable, ValueDomainError), (unruly, UsageError), (skips, UsageError)):
         with pytest.raises(error):
-            hf.process(Graph("bad", [bad]), chat, x=1)
+            hf.nodes.process(Graph("bad", [bad]), chat, x=1)
     with pytest.raises(UsageError):
-        hf.process("one", chat, x=1)  # type: ignore[arg-type]
+        hf.nodes.process("one", chat, x=1)  # type: ignore[arg-type]
     with pytest.raises(UsageError):
-        hf.process(graph, "nowhere/x", x=1)
-    assert not [event for event in hf.follow_events() if event.stream.startswith("node/")]
+        hf.nodes.process(graph, "nowhere/x", x=1)
+    assert not [
+        event
+        for event in hf.follow(as_events=True, after=START, timeout_s=0)
+        if event.stream.startswith("node/")
+    ]
     with pytest.raises(UsageError, match="no level"):
         hf.scope("node/one/conversation/c")
 
@@ -859,20 +882,20 @@ def test_nothing_is_written_of_a_walk_that_is_refused(hf: Store):
 def test_damaged_state_is_an_error_of_its_node_alone(mem: Store, calls: Calls):
     graph, chat = pair(calls), mem.conversation("c")
     two = Graph("planner", [*graph.members.values(), _lone(calls)])
-    mem.process(two, chat, thread=["hi"])
+    mem.nodes.process(two, chat, thread=["hi"])
     calls.take()
-    table = mem._nodes.table("planner", "conversation/c")
+    table = mem._kernel.part(Nodes).table("planner", "conversation/c")
     newest = table.entries("flags")[0]
     broken = holdfast.Event(newest.record).record
     table.entries("flags")[0] = type(newest)(_damaged(broken), table)
-    mem._nodes.idle.clear()
+    mem._kernel.part(Nodes).idle.clear()
     with pytest.raises(holdfast.CorruptError, match='state of node "flags"') as caught:
-        mem.process(two, chat, force=["lone"], thread=["hi"])
+        mem.nodes.process(two, chat, force=["lone"], thread=["hi"])
     assert caught.value.hint == "process it with force to replace it"
     assert calls.take() == ["lone"]  # the others go on
-    walk = mem.process(two, chat, force=["flags"], thread=["hi"])
+    walk = mem.nodes.process(two, chat, force=["flags"], thread=["hi"])
     assert (walk.states["flags"].status, calls.take()) == ("computed", ["flags"])
-    assert mem.process(two, chat, thread=["hi"]).counts["hit"] == 3
+    assert mem.nodes.process(two, chat, thread=["hi"]).counts["hit"] == 3
 
 
 def _lone(calls: Calls):
@@ -893,35 +916,39 @@ def test_a_long_stream_is_not_read_as_a_whole(hf: Store, calls: Calls, monkeypat
     """The results of a node are found by its name, among however many others."""
     graph, chat = pair(calls), hf.conversation("c")
     for number in range(20):
-        hf.process(graph, chat, thread=[f"{number}"])
+        hf.nodes.process(graph, chat, thread=[f"{number}"])
     calls.take()
     monkeypatch.setattr(results, "WHOLE_MAX", 3)
-    monkeypatch.setattr(hf, "_nodes", type(hf._nodes)(hf))  # as a new process would begin
-    table = hf._nodes.table("planner", "conversation/c")
-    assert hf.process(graph, chat, thread=["19"]).counts["hit"] == 2
+    monkeypatch.setattr(hf.nodes, "_nodes", Nodes(hf._kernel))  # as a new process would begin
+    table = hf.nodes._nodes.table("planner", "conversation/c")
+    assert hf.nodes.process(graph, chat, thread=["19"]).counts["hit"] == 2
     assert not table._is_whole
-    assert hf.process(graph, chat, thread=["12"]).counts["hit"] == 2
+    assert hf.nodes.process(graph, chat, thread=["12"]).counts["hit"] == 2
     assert calls.take() == []
-    hf.process(graph, chat, thread=["0"])  # twenty others are newer: it is not kept
+    hf.nodes.process(graph, chat, thread=["0"])  # twenty others are newer: it is not kept
     assert calls.take() == ["flags"]
-    assert hf.process(graph, chat, thread=["0"]).states["flags"].status == "hit"
+    assert hf.nodes.process(graph, chat, thread=["0"]).states["flags"].status == "hit"
     assert table.names() == ["flags", "picker"]
-    hf.invalidate(graph, chat)
-    hf.process(graph, chat, thread=["0"])
+    hf.nodes.invalidate(graph, chat)
+    hf.nodes.process(graph, chat, thread=["0"])
     assert calls.take() == ["flags", "picker"]
-    keys = [event.key for event in hf.follow_events() if event.type == "node.computed"]
+    keys = [
+        event.key
+        for event in hf.follow(as_events=True, after=START, timeout_s=0)
+        if event.type == "node.computed"
+    ]
     assert len(keys) == len({*keys}) == 24
-    monkeypatch.setattr(hf, "_nodes", type(hf._nodes)(hf))
-    hf.invalidate(graph, chat, "picker")
-    assert hf.process(graph, chat, thread=["0"]).states["picker"].status == "computed"
+    monkeypatch.setattr(hf.nodes, "_nodes", Nodes(hf._kernel))
+    hf.nodes.invalidate(graph, chat, "picker")
+    assert hf.nodes.process(graph, chat, thread=["0"]).states["picker"].status == "computed"
     assert calls.take() == ["picker"]
 
 
 def test_results_travel_with_a_copy(hf: Store, calls: Calls, tmp_path: Path):
     graph, chat = pair(calls), hf.conversation("c")
-    hf.process(graph, chat, thread=["hi"])
+    hf.nodes.process(graph, chat, thread=["hi"])
     calls.take()
     with holdfast.open(tmp_path / "copy") as other:
         copy(hf, other)
-        walk = other.process(graph, other.conversation("c"), thread=["hi"])
+        walk = other.nodes.process(graph, other.conversation("c"), thread=["hi"])
         assert (walk.counts["hit"], calls.take()) == (2, [])

@@ -44,21 +44,21 @@ def test_a_rule_stays_the_same_and_its_output_follows_what_it_reads(hf: Store):
     """NODE-16, NODE-20, NODE-21: applied on demand; the rule as stored does not change."""
     graph, chat = Graph("planner", [flags, picker]), hf.conversation("c")
     ruled.take()
-    plain = hf.process(graph, chat, thread=["hi"])
+    plain = hf.nodes.process(graph, chat, thread=["hi"])
     assert ruled.take() == []  # nothing is applied before it is asked for
     resolved = plain.resolve()
     assert (resolved.model, resolved.settings) == ("haiku", {"budget": 10, "temperature": 0.2})
     assert resolved.messages == [{"role": "system", "content": "Be brief."}]
     assert ruled.take() == ["by_kind"]
-    riddle = hf.process(graph, chat, thread=["a riddle"])
+    riddle = hf.nodes.process(graph, chat, thread=["a riddle"])
     assert riddle.states["picker"].status == "hit"
     assert riddle.sequence == plain.sequence
     assert riddle.resolve().model == "opus"
     assert ruled.take() == ["by_kind"]
     for _ in range(2):  # its inputs stand: it is not called again
-        assert hf.process(graph, chat, thread=["hi"]).resolve().model == "haiku"
+        assert hf.nodes.process(graph, chat, thread=["hi"]).resolve().model == "haiku"
     assert ruled.take() == []
-    assert hf.process(graph, chat, cache=False, thread=["hi"]).resolve() == resolved
+    assert hf.nodes.process(graph, chat, cache=False, thread=["hi"]).resolve() == resolved
     [stored] = [one for one in plain.sequence if one.kind == "rule"]
     assert (stored.name, stored.value, stored.reads, stored.priority) == (
         "tests.nodes.test_rules:by_kind",
@@ -86,7 +86,7 @@ def test_who_wins_and_what_is_a_conflict(mem: Store):
         ctx.tool("search", n=2)
 
     chat = mem.conversation("c")
-    one = mem.process(Graph("a", [first, second]), chat).resolve()
+    one = mem.nodes.process(Graph("a", [first, second]), chat).resolve()
     assert (one.model, one.settings) == ("low", {"temperature": 0.9, "top_p": 1})
     assert one.tools == [{"name": "grep"}, {"name": "search", "n": 2}]
     assert [(a.setting, a.by, a.priority) for a in one.applied] == [
@@ -104,23 +104,23 @@ def test_who_wins_and_what_is_a_conflict(mem: Store):
     def limit(ctx):
         ctx.constrain("model", one_of=["tiny", "small"])
 
-    two = mem.process(Graph("b", [first, clash]), chat).resolve()
+    two = mem.nodes.process(Graph("b", [first, clash]), chat).resolve()
     assert two.model is None
     [conflict] = two.conflicts
     assert conflict.between == ("tests.nodes.test_rules:by_kind", "cheap")
     assert conflict.values == ("opus", "tiny")
-    three = mem.process(Graph("c", [first, clash, limit]), chat).resolve()
+    three = mem.nodes.process(Graph("c", [first, clash, limit]), chat).resolve()
     assert (three.model, three.conflicts) == ("tiny", [])
 
     @node
     def other(ctx):
         ctx.constrain("model", one_of=["huge"])
 
-    four = mem.process(Graph("d", [first, limit, other]), chat).resolve()
+    four = mem.nodes.process(Graph("d", [first, limit, other]), chat).resolve()
     assert [(c.between, c.text) for c in four.conflicts] == [
         (("limit", "other"), "no value is within all constraints")
     ]
-    five = mem.process(Graph("e", [first, other]), chat).resolve()
+    five = mem.nodes.process(Graph("e", [first, other]), chat).resolve()
     assert five.conflicts[0].between == ("first", "other")
 
 
@@ -143,9 +143,9 @@ def test_rules_that_are_not_there_or_answer_nonsense(mem: Store):
 
     chat = mem.conversation("c")
     with pytest.raises(UsageError, match="returns a mapping"):
-        mem.process(Graph("g", [one]), chat).resolve()
+        mem.nodes.process(Graph("g", [one]), chat).resolve()
     for bad in (two, three, four):
         with pytest.raises(UsageError):
-            mem.process(Graph("g", [bad]), chat)
+            mem.nodes.process(Graph("g", [bad]), chat)
     with pytest.raises(UsageError):
         holdfast.rule(3)

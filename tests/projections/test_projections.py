@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import Change, ExistsError, ProjectionError, Store, UsageError, aio
+from holdfast import Change, ExistsError, Settings, Store, UsageError, aio
 from holdfast.core import own_event
+from holdfast.errors import ProjectionError
 from holdfast.projections import define, fold, projected, stored
 from holdfast.testing import FakeClock
 from tests.projections import seeds
@@ -80,7 +81,7 @@ def test_a_class_of_handlers(hf: Store) -> None:
     assert Tickets.name == "Tickets"
     assert Tickets.__doc__ == "What became of each ticket."
     chat = hf.conversation("c")
-    tickets = hf.projected(Tickets)
+    tickets = hf.projections.of(Tickets)
     assert tickets.state == {}
     chat.record(TicketOpened("t1", "write"))
     chat.set("x", 1)
@@ -102,17 +103,19 @@ def test_over_a_scope_a_pattern_and_the_store(hf: Store) -> None:
     add(fork, "e")
     add(one, "f")
     Names = names()
-    assert hf.projected(Names).state == ["a", "b", "c", "d", "e", "f"]
-    assert hf.projected(Names, "conversation/*").state == ["a", "c", "d", "e", "f"]
-    assert hf.projected(Names, "conversation/*o*").state == ["a", "c", "d", "e", "f"]
-    assert hf.projected(Names, "*/t*").state == ["c"]
-    assert hf.projected(Names, "conversation/[ot]*").state == []
-    assert hf.projected(Names, "conversation").state == ["a", "c", "d", "e", "f"]
-    assert hf.projected(Names, one).state == ["a", "d", "f"]
-    assert hf.projected(Names, "conversation/fork").state == ["a", "d", "e"], "a fork has its past"
-    assert hf.projected(Names, "team/none").state == []
+    assert hf.projections.of(Names).state == ["a", "b", "c", "d", "e", "f"]
+    assert hf.projections.of(Names, "conversation/*").state == ["a", "c", "d", "e", "f"]
+    assert hf.projections.of(Names, "conversation/*o*").state == ["a", "c", "d", "e", "f"]
+    assert hf.projections.of(Names, "*/t*").state == ["c"]
+    assert hf.projections.of(Names, "conversation/[ot]*").state == []
+    assert hf.projections.of(Names, "conversation").state == ["a", "c", "d", "e", "f"]
+    assert hf.projections.of(Names, one).state == ["a", "d", "f"]
+    assert hf.projections.of(Names, "conversation/fork").state == ["a", "d", "e"], (
+        "a fork has its past"
+    )
+    assert hf.projections.of(Names, "team/none").state == []
     for over in (None, "conversation/*", one, "conversation/fork"):
-        assert hf.projected(Names, over).verify() == []
+        assert hf.projections.of(Names, over).verify() == []
 
 
 def test_states_that_are_no_mapping_and_handlers_that_return(hf: Store) -> None:
@@ -126,8 +129,8 @@ def test_states_that_are_no_mapping_and_handlers_that_return(hf: Store) -> None:
 
     add(hf.team("red"), "a", "bb")
     hf.team("red").record("other", {}, unchecked=True)
-    assert hf.projected(count).state == 3
-    assert hf.projected(last).state == {"last": "bb", "a": True, "bb": True}
+    assert hf.projections.of(count).state == 3
+    assert hf.projections.of(last).state == {"last": "bb", "a": True, "bb": True}
     assert count(5, hf.events(type="added")[0]) == 6, "it is still the function"
 
 
@@ -137,10 +140,10 @@ def test_the_task_projector_runs_unchanged(hf: Store) -> None:
     log = hf.workflow("tasks")
     created = log.record("task_created", {"task_id": "T1", "title": "Review PR"}, unchecked=True)
     started = log.record("task_started", {"task_id": "T1"}, unchecked=True)
-    assert hf.projected(tasks).state["T1"]["status"] == "in_progress"
+    assert hf.projections.of(tasks).state["T1"]["status"] == "in_progress"
     done = log.record("task_completed", {"task_id": "T1", "result": 42}, unchecked=True)
     log.record("task_started", {"task_id": "none"}, unchecked=True)
-    assert hf.projected(tasks).state == {
+    assert hf.projections.of(tasks).state == {
         "T1": {
             "title": "Review PR",
             "status": "completed",
@@ -157,7 +160,7 @@ def test_the_mixed_version_decision_projector_runs_unchanged(hf: Store) -> None:
     """BOOT-68: events of two versions project to one view."""
     decisions = holdfast.projection()(seeds.project_decisions)
     log = hf.workflow("decisions")
-    shown = hf.projected(decisions, log)
+    shown = hf.projections.of(decisions, log)
     log.record("decision_made", {"text": "Use approach A"}, unchecked=True)
     log.record("decision_outcome", {"decision_id": 1, "outcome": "success"}, unchecked=True)
     assert shown.state == {1: {"text": "Use approach A", "result": "success", "priority": "normal"}}
@@ -180,9 +183,9 @@ def test_what_was_removed_is_not_there(hf: Store) -> None:
     add(two, "b")
     Names = names()
     every, pattern, own = (
-        hf.projected(Names),
-        hf.projected(Names, "conv*"),
-        hf.projected(Names, one),
+        hf.projections.of(Names),
+        hf.projections.of(Names, "conv*"),
+        hf.projections.of(Names, one),
     )
     assert (every.state, own.state) == (["a", "b"], ["a"])
     one.remove()
@@ -206,22 +209,22 @@ def test_a_removal_that_is_taken_back_after_the_fold_was_kept(durable: str, tmp_
         add(hf.team("red"), "a")
         add(hf.team("blue"), "b")
         hf.team("red").remove()
-        assert hf.projected(Names).state == ["b"]
-        assert hf.projected(Names, "team/red").state == []
+        assert hf.projections.of(Names).state == ["b"]
+        assert hf.projections.of(Names, "team/red").state == []
     with holdfast.open(url) as hf:
-        assert hf.projected(Names).state == ["b"]
+        assert hf.projections.of(Names).state == ["b"]
         hf.team("red").undo()
-        assert hf.projected(Names).state == ["a", "b"]
-        assert hf.projected(Names, "team/red").state == ["a"]
+        assert hf.projections.of(Names).state == ["a", "b"]
+        assert hf.projections.of(Names, "team/red").state == ["a"]
 
 
 def test_what_expired_is_not_there() -> None:
     clock = FakeClock()
     Names = names()
-    with holdfast.open("memory:", clock=clock) as hf:
+    with holdfast.open("memory:", settings=Settings(clock=clock)) as hf:
         add(hf.conversation("short", ttl_s=10), "a")
         add(hf.team("red"), "b")
-        every = hf.projected(Names)
+        every = hf.projections.of(Names)
         assert every.state == ["a", "b"]
         clock.advance(11)
         assert every.state == ["b"]
@@ -246,20 +249,20 @@ def test_a_fold_is_kept_and_gone_on_with(
     url = new_url(durable, tmp_path)
     with holdfast.open(url) as hf:
         add(hf.team("red"), "a", "b", "c", "d")
-        assert hf.projected(Names).state == ["a", "b", "c", "d"]
+        assert hf.projections.of(Names).state == ["a", "b", "c", "d"]
         assert len(kept(hf)) == 1
         add(hf.team("red"), "e")
-        assert hf.projected(Names, "team/red").state == ["a", "b", "c", "d", "e"]
+        assert hf.projections.of(Names, "team/red").state == ["a", "b", "c", "d", "e"]
         handled.clear()
     with holdfast.open(url) as hf:
-        assert hf.projected(Names).state == ["a", "b", "c", "d", "e"]
+        assert hf.projections.of(Names).state == ["a", "b", "c", "d", "e"]
         assert handled == [5], "it went on from what was kept"
-        assert hf.projected(Names, "team/red").state == ["a", "b", "c", "d", "e"]
+        assert hf.projections.of(Names, "team/red").state == ["a", "b", "c", "d", "e"]
         assert handled == [5], "that one was kept at the close"
-        assert hf.projected(Names).verify() == []
+        assert hf.projections.of(Names).verify() == []
         assert hf.check().ok
     with holdfast.open(url, read_only=True) as hf:
-        assert hf.projected(Names).state == ["a", "b", "c", "d", "e"]
+        assert hf.projections.of(Names).state == ["a", "b", "c", "d", "e"]
 
 
 def test_what_cannot_be_kept_is_shown_all_the_same(durable: str, tmp_path: Path) -> None:
@@ -267,7 +270,7 @@ def test_what_cannot_be_kept_is_shown_all_the_same(durable: str, tmp_path: Path)
     with holdfast.open(url) as hf:
         add(hf.team("red"), "a", "b", "c", "d")
     with holdfast.open(url, read_only=True) as hf:
-        assert hf.projected(names()).state == ["a", "b", "c", "d"]
+        assert hf.projections.of(names()).state == ["a", "b", "c", "d"]
         assert kept(hf) == []
         assert any("was not kept" in text for text in hf.status()["reports"])
 
@@ -276,7 +279,7 @@ def test_a_removal_while_a_replay_is_compared(hf: Store, monkeypatch: pytest.Mon
     """What is removed between the two looks of `verify` is no difference."""
     add(hf.team("red"), "a")
     add(hf.team("blue"), "b")
-    shown = hf.projected(names())
+    shown = hf.projections.of(names())
     assert shown.state == ["a", "b"]
     again = fold.Fold.again
     removals = iter([hf.team("red").remove])
@@ -309,20 +312,22 @@ def test_another_code_or_version_is_folded_again(durable: str, tmp_path: Path) -
     first = declare("state[event.data['name']] = 1", code)
     with holdfast.open(url) as hf:
         add(hf.team("red"), "a", "b", "c")
-        assert hf.projected(first).state == {"a": 1, "b": 1, "c": 1}
+        assert hf.projections.of(first).state == {"a": 1, "b": 1, "c": 1}
     second = declare("state[event.data['name']] = 2", code)
     with holdfast.open(url) as hf:
-        assert hf.projected(second).state == {"a": 2, "b": 2, "c": 2}
-        assert hf.projected(first).state == {"a": 1, "b": 1, "c": 1}, "both can be used by turns"
+        assert hf.projections.of(second).state == {"a": 2, "b": 2, "c": 2}
+        assert hf.projections.of(first).state == {"a": 1, "b": 1, "c": 1}, (
+            "both can be used by turns"
+        )
         assert len(kept(hf)) == 2
     third = declare("state[event.data['name']] = 2", code, version=2)
     assert third.thumb() != second.thumb()
     other = declare("state[event.data['name']] = 2", code, init=lambda: {"x": 0})
     assert other.thumb() != second.thumb()
     with holdfast.open(url) as hf:
-        assert hf.projected(other).state == {"x": 0, "a": 2, "b": 2, "c": 2}
+        assert hf.projections.of(other).state == {"x": 0, "a": 2, "b": 2, "c": 2}
         for number in range(6):
-            hf.projected(declare(f"state['x'] = {number}", code)).state  # noqa: B018
+            hf.projections.of(declare(f"state['x'] = {number}", code)).state  # noqa: B018
         assert len(kept(hf)) == 1 + stored.OTHERS_MAX, "those of older code are let go"
 
 
@@ -336,9 +341,9 @@ def test_a_planted_fault_a_fold_of_older_code_is_found_by_a_replay(
     code.mkdir()
     with holdfast.open(url) as hf:
         add(hf.team("red"), "a", "b", "c")
-        assert hf.projected(declare("state['n'] = 1", code)).state == {"n": 1}
+        assert hf.projections.of(declare("state['n'] = 1", code)).state == {"n": 1}
     with holdfast.open(url) as hf:
-        stale = hf.projected(declare("state['n'] = 2", code))
+        stale = hf.projections.of(declare("state['n'] = 2", code))
         assert stale.state == {"n": 1}, "the plant"
         [found] = stale.verify()
         assert (found.path, found.old, found.new) == (("n",), 1, 2)
@@ -353,7 +358,7 @@ def test_what_an_event_is_read_with_is_part_of_the_code(hf: Store) -> None:
             titles.append(getattr(event.data, "name", None) or event.data["name"])
 
     add(hf.team("red"), "a")
-    assert hf.projected(Titles).state == ["a"]
+    assert hf.projections.of(Titles).state == ["a"]
     plain = Titles.thumb()
 
     @holdfast.event("added", version=2)
@@ -368,7 +373,7 @@ def test_what_an_event_is_read_with_is_part_of_the_code(hf: Store) -> None:
         return old | {"name": old["name"].upper()}
 
     assert Titles.thumb() not in (plain, declared)
-    assert hf.projected(Titles).state == ["A"], "it was folded again"
+    assert hf.projections.of(Titles).state == ["A"], "it was folded again"
 
 
 def test_code_without_source_is_not_kept(hf: Store) -> None:
@@ -376,7 +381,7 @@ def test_code_without_source_is_not_kept(hf: Store) -> None:
     exec("def handle(state, event):\n    state[event.data['name']] = 1\n", space)
     typed = holdfast.projection(types=["added"])(space["handle"])
     add(hf.team("red"), "a", "b", "c", "d")
-    assert hf.projected(typed).state == dict.fromkeys("abcd", 1)
+    assert hf.projections.of(typed).state == dict.fromkeys("abcd", 1)
     assert (typed.thumb(), kept(hf)) == (None, [])
 
 
@@ -386,7 +391,7 @@ def test_a_damaged_fold_is_folded_again(damage: str, durable: str, tmp_path: Pat
     url = new_url(durable, tmp_path)
     with holdfast.open(url) as hf:
         add(hf.team("red"), "a", "b", "c")
-        assert hf.projected(Names).state == ["a", "b", "c"]
+        assert hf.projections.of(Names).state == ["a", "b", "c"]
         [name] = kept(hf)
         objects = hf._log.routes.objects_of("global")
         data = objects.get("snapshot", name)
@@ -396,7 +401,7 @@ def test_a_damaged_fold_is_folded_again(damage: str, durable: str, tmp_path: Pat
             objects.put("snapshot", name, wrong[damage])
         elif damage == "other":
             add(hf.team("blue"), "x", "y", "z")
-            hf.projected(Names, "team/blue").state  # noqa: B018
+            hf.projections.of(Names, "team/blue").state  # noqa: B018
             [other] = [one for one in kept(hf) if one != name]
             found = objects.get("snapshot", other)
             assert found is not None
@@ -408,10 +413,10 @@ def test_a_damaged_fold_is_folded_again(damage: str, durable: str, tmp_path: Pat
             )
     with holdfast.open(url) as hf:
         expected = ["a", "b", "c"] + (["x", "y", "z"] if damage == "other" else [])
-        assert hf.projected(Names).state == expected
+        assert hf.projections.of(Names).state == expected
         if damage != "ahead":
             assert any("is not used" in one for one in hf.status()["reports"])
-        assert hf.projected(Names).verify() == []
+        assert hf.projections.of(Names).verify() == []
 
 
 def test_a_fold_of_another_history_is_not_used(tmp_path: Path) -> None:
@@ -420,12 +425,12 @@ def test_a_fold_of_another_history_is_not_used(tmp_path: Path) -> None:
     with holdfast.open("memory:") as one, holdfast.open("memory:") as two:
         add(one.team("red"), "a", "b", "c")
         add(two.team("red"), "x", "y", "z")
-        assert one.projected(Names).state == ["a", "b", "c"]
+        assert one.projections.of(Names).state == ["a", "b", "c"]
         [name] = kept(one)
         data = one._log.routes.objects_of("global").get("snapshot", name)
         assert data is not None
         two._log.routes.objects_of("global").put("snapshot", name, data)
-        assert two.projected(Names).state == ["x", "y", "z"]
+        assert two.projections.of(Names).state == ["x", "y", "z"]
         assert any("disagrees with the log" in text for text in two.status()["reports"])
 
 
@@ -443,7 +448,7 @@ def test_subscribers_hear_of_changes(hf: Store) -> None:
         if len(told) >= 2:
             enough.set()
 
-    stop = hf.projected(Names).subscribe(tell)
+    stop = hf.projections.of(Names).subscribe(tell)
     add(hf.team("red"), "b", "c")
     assert enough.wait(60)
     assert [(one.scope, one.revision, one.path, one.new) for one in told] == [
@@ -453,7 +458,7 @@ def test_subscribers_hear_of_changes(hf: Store) -> None:
     assert told[0].position is not None
     stop()
     add(hf.team("red"), "d")
-    assert [one.new for one in hf.projected(Names).follow(timeout_s=0)] == []
+    assert [one.new for one in hf.projections.of(Names).follow(timeout_s=0)] == []
 
 
 def test_a_close_waits_until_all_is_told(url: str) -> None:
@@ -471,7 +476,7 @@ def test_a_close_waits_until_all_is_told(url: str) -> None:
         raise error
 
     with holdfast.open(url) as hf:
-        hf.projected(Names).subscribe(tell, on_error=on_error)
+        hf.projections.of(Names).subscribe(tell, on_error=on_error)
         for one in "abc":
             add(hf.team("red"), one)
     assert told == ["a", "b", "c"]
@@ -484,7 +489,7 @@ def test_followers_hear_of_other_handles_and_of_removals(durable: str, tmp_path:
     with holdfast.open(url) as hf, holdfast.open(url) as other:
         add(hf.team("red"), "a")
         add(hf.team("blue"), "b")
-        changes = hf.projected(Names).follow(timeout_s=60)
+        changes = hf.projections.of(Names).follow(timeout_s=60)
         add(other.team("red"), "c")
         first = next(changes)
         assert (first.path, first.new) == ((2,), "c")
@@ -492,7 +497,7 @@ def test_followers_hear_of_other_handles_and_of_removals(durable: str, tmp_path:
         found = [next(changes) for _ in range(3)]
         assert found[0].new == "b"
         assert [one.path for one in found] == [(0,), (1,), (2,)]
-        assert hf.projected(Names).state == ["b"]
+        assert hf.projections.of(Names).state == ["b"]
 
 
 def test_for_asyncio(url: str) -> None:
@@ -501,7 +506,7 @@ def test_for_asyncio(url: str) -> None:
     async def main() -> None:
         async with await aio.open(url) as hf:
             red = hf.team("red")
-            shown = hf.projected(Names, red)
+            shown = hf.projections.of(Names, red)
             await red.record("added", {"name": "a"}, unchecked=True)
             assert (await shown.state, await shown.events) == (["a"], 1)
             assert await shown.verify() == []
@@ -535,12 +540,12 @@ def test_a_handler_that_raises_names_the_event_and_changes_nothing(hf: Store) ->
 
     red = hf.team("red")
     add(red, "a")
-    assert hf.projected(Picky).state == ["a"]
+    assert hf.projections.of(Picky).state == ["a"]
     with hf.commit() as tx:
         add(tx.scope(red), "b", "bad", "c")
     for over in (None, red):
         with pytest.raises(ProjectionError, match="not this one") as error:
-            hf.projected(Picky, over).state  # noqa: B018
+            hf.projections.of(Picky, over).state  # noqa: B018
         assert fault(error) == ("picky", "team/red", 3)
 
     @holdfast.projection(init=list, name="other")
@@ -548,11 +553,11 @@ def test_a_handler_that_raises_names_the_event_and_changes_nothing(hf: Store) ->
         def added(self, names: Any, event: Any) -> None:
             names.append(event.data["name"])
 
-    assert hf.projected(Corrected).state == ["a", "b", "bad", "c"]
+    assert hf.projections.of(Corrected).state == ["a", "b", "bad", "c"]
     # What was folded before the failure is there, once, for the corrected handler of that name.
     monkey = pytest.MonkeyPatch()
     monkey.setattr(Picky, "_handlers", Corrected._handlers)
-    assert hf.projected(Picky).state == ["a", "b", "bad", "c"]
+    assert hf.projections.of(Picky).state == ["a", "b", "bad", "c"]
     monkey.undo()
 
 
@@ -562,17 +567,17 @@ def test_a_handler_that_raises_names_the_event_and_changes_nothing(hf: Store) ->
 def test_states_that_cannot_be_kept(result: str, said: str, hf: Store, tmp_path: Path) -> None:
     add(hf.team("red"), "a")
     with pytest.raises(ProjectionError, match=said):
-        hf.projected(declare(f"return {result}", tmp_path)).state  # noqa: B018
+        hf.projections.of(declare(f"return {result}", tmp_path)).state  # noqa: B018
 
 
 def test_what_is_no_projection(hf: Store) -> None:
     for wrong in (7, dict, None, "names"):
         with pytest.raises(UsageError, match="expected a projection"):
-            hf.projected(wrong)  # pyright: ignore[reportArgumentType]
+            hf.projections.of(wrong)  # pyright: ignore[reportArgumentType]
     with pytest.raises(UsageError, match="a project is a directory"):
         hf.project("names")
     with pytest.raises(UsageError, match="a scope is a scope or its name"):
-        hf.projected(names(), 7)  # pyright: ignore[reportArgumentType]
+        hf.projections.of(names(), 7)  # pyright: ignore[reportArgumentType]
     with pytest.raises(UsageError, match="has no handler"):
         holdfast.projection()(type("Empty", (), {"_hidden": len, "constant": 7}))
     with pytest.raises(UsageError, match="takes the state and an event"):
@@ -594,7 +599,7 @@ def test_what_is_no_projection(hf: Store) -> None:
     with pytest.raises(UsageError, match="version"):
         holdfast.projection(version=0)
     with pytest.raises(UsageError, match="a subscriber is a function"):
-        hf.projected(names()).subscribe(7)  # pyright: ignore[reportArgumentType]
+        hf.projections.of(names()).subscribe(7)  # pyright: ignore[reportArgumentType]
 
 
 def test_bad_classes() -> None:
@@ -623,7 +628,7 @@ def test_a_mixed_store_has_no_order_over_several_scopes(tmp_path: Path) -> None:
     urls = {"team": "memory:", "*": str(tmp_path / "rest")}
     with holdfast.open(urls) as hf:
         add(hf.team("red"), "a")
-        assert hf.projected(names(), "team/red").state == ["a"]
+        assert hf.projections.of(names(), "team/red").state == ["a"]
         for over in (None, "team/*"):
             with pytest.raises(UsageError, match="one order of events"):
-                hf.projected(names(), over)
+                hf.projections.of(names(), over)

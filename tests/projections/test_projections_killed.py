@@ -73,7 +73,7 @@ def test_a_kill_while_a_fold_is_kept(
             monkeypatch.setattr(hf._log.routes, "objects_of", lambda _name: dying)
             for event in range(20):
                 record(hf, event)
-                hf.projected(Counts, "team/red").state  # noqa: B018
+                hf.projections.of(Counts, "team/red").state  # noqa: B018
 
     child = Child(live)
     child.end()
@@ -81,7 +81,7 @@ def test_a_kill_while_a_fold_is_kept(
     with holdfast.open(url) as hf:
         count = len(list(hf.team("red").history(type="named")))
         expected = {f"n{at}": len(range(at, count, 3)) for at in range(min(count, 3))}
-        shown = hf.projected(Counts, "team/red")
+        shown = hf.projections.of(Counts, "team/red")
         assert shown.state == expected
         assert (shown.events, shown.verify()) == (count, [])
         for event in range(count, 20):

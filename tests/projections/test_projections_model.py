@@ -128,20 +128,20 @@ class Trial:
         elif kind == "look":
             self.look([given])
         elif kind == "verify":
-            assert self.hf.projected(Names).verify() == []
-            assert self.hf.projected(Names, given).verify() == []
+            assert self.hf.projections.of(Names).verify() == []
+            assert self.hf.projections.of(Names, given).verify() == []
 
     def look(self, scopes: list[str]) -> None:
         model, hf = self.model, self.hf
-        assert hf.projected(Names).state == model.every("")
-        assert hf.projected(Names, "team/*").state == model.every("team/")
+        assert hf.projections.of(Names).state == model.every("")
+        assert hf.projections.of(Names, "team/*").state == model.every("team/")
         for scope in scopes:
-            assert hf.projected(Names, scope).state == model.own(scope), scope
+            assert hf.projections.of(Names, scope).state == model.own(scope), scope
 
     def end(self) -> None:
         self.look([*SCOPES, *self.forks])
         for over in (None, "team/*", *SCOPES, *self.forks):
-            assert self.hf.projected(Names, over).verify() == []
+            assert self.hf.projections.of(Names, over).verify() == []
         self.hf.close()
 
 

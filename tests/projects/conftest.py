@@ -37,7 +37,7 @@ BACKENDS = ["files", *this_turn(["sqlite", "memory", "redis", "postgresql"], 4)]
 @pytest.fixture(params=BACKENDS)
 def hf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     with holdfast.open(new_url(request.param, tmp_path), actor="ada") as store:
-        store.use_executor(Scripted(SCRIPT))
+        store.runs.use_executor(Scripted(SCRIPT))
         yield store
 
 

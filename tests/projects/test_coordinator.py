@@ -40,7 +40,7 @@ def test_work_on_a_task_is_a_run_and_a_turn_a_block_of_it(hf: Store, project: Pr
     assert (stuck.status, stuck.reason) == ("blocked", "no key")
     assert failed.status == "failed"
     assert "no agent" in failed.reason
-    assert {path.partition("/")[0] for path in hf.run(long.run).journal.entries} >= {
+    assert {path.partition("/")[0] for path in hf.runs.get(long.run).journal.entries} >= {
         "loop.turn[0]",
         "loop.turn[1]",
     }
@@ -56,7 +56,7 @@ def test_work_on_a_task_is_a_run_and_a_turn_a_block_of_it(hf: Store, project: Pr
 def test_a_task_that_is_never_done_is_blocked_after_its_turns(root: Path):
     (root / "holdfast.toml").write_text("[project.limits]\nturns = 3\n")
     with holdfast.open("memory:") as hf:
-        hf.use_executor(Scripted(SCRIPT))
+        hf.runs.use_executor(Scripted(SCRIPT))
         with hf.project(root).coordinate() as main:
             found = main.do("endless")
     assert (found.status, found.reason) == ("blocked", "not done after 3 turns")
@@ -65,7 +65,7 @@ def test_a_task_that_is_never_done_is_blocked_after_its_turns(root: Path):
 def test_a_blocked_task_is_worked_on_again_as_another_run(hf: Store, project: Project):
     with project.coordinate() as main:
         first = main.do("stuck here")
-        hf.use_executor(Scripted({}))
+        hf.runs.use_executor(Scripted({}))
         second = main.work(first.task)
         assert second.status == "done"
         assert first.run != second.run
@@ -155,7 +155,7 @@ def test_a_stop_pauses_work_that_goes_on_later(root: Path, tmp_path: Path, child
         "print('done at last')\n"
     )
     with holdfast.open(str(tmp_path / "s")) as hf, holdfast.open(str(tmp_path / "s")) as other:
-        hf.use_executor(Command([sys.executable, "-c", program]))
+        hf.runs.use_executor(Command([sys.executable, "-c", program]))
         project, seen = hf.project(root), other.project(root)
         with project.coordinate() as main:
             task = main.tasks.add("sleep")
@@ -179,7 +179,7 @@ def test_a_stop_pauses_work_that_goes_on_later(root: Path, tmp_path: Path, child
                 again = [child.result() for child in main.children()]
             assert [(one.run, one.status) for one in again] in ([(found.run, "done")], [])
             await_that(lambda: main.tasks.get(task.id).status == "completed")
-            assert hf.run(found.run).result()["answer"] == "done at last"
+            assert hf.runs.get(found.run).result()["answer"] == "done at last"
 
 
 def test_an_interrupt_is_answered_and_the_work_goes_on(root: Path, tmp_path: Path):
@@ -196,7 +196,7 @@ def test_an_interrupt_is_answered_and_the_work_goes_on(root: Path, tmp_path: Pat
         "    time.sleep(600)\n"
     )
     with holdfast.open(str(tmp_path / "s")) as hf, holdfast.open(str(tmp_path / "s")) as other:
-        hf.use_executor(Command([sys.executable, "-c", program]))
+        hf.runs.use_executor(Command([sys.executable, "-c", program]))
         answers: list[str] = []
 
         def person() -> None:
@@ -223,7 +223,7 @@ def test_children_are_limited_and_end_with_their_tasks(root: Path):
             return super().answer(call)
 
     with holdfast.open("memory:") as hf:
-        hf.use_executor(Waiting({}))
+        hf.runs.use_executor(Waiting({}))
         with hf.project(root).coordinate() as main:
             ids = [main.tasks.add(f"part {number}").id for number in range(5)]
             first = main.spawn(ids[0], "ann")
@@ -244,7 +244,7 @@ def test_children_are_limited_and_end_with_their_tasks(root: Path):
 def test_a_task_asked_for_beside_a_coordinator_is_done_by_it(root: Path, tmp_path: Path):
     """RALPH-4, RALPH-5: a single task leaves no session; beside a coordinator it is a follow-up."""
     with holdfast.open(str(tmp_path / "s")) as hf, holdfast.open(str(tmp_path / "s")) as other:
-        hf.use_executor(Scripted({}))
+        hf.runs.use_executor(Scripted({}))
         alone = hf.project(root).do("first")
         assert (alone.status, alone.answer, alone.tasks) == ("done", "ok: Task: first", ("t1",))
         assert alone.usage == {"input": 11, "output": 15}
@@ -263,7 +263,7 @@ def test_a_task_asked_for_beside_a_coordinator_is_done_by_it(root: Path, tmp_pat
 
 def test_a_task_asked_for_is_done_here_if_the_coordinator_leaves(root: Path, tmp_path: Path):
     with holdfast.open(str(tmp_path / "s")) as hf, holdfast.open(str(tmp_path / "s")) as other:
-        other.use_executor(Scripted({}))
+        other.runs.use_executor(Scripted({}))
         found: list[Any] = []
         with hf.project(root).coordinate() as main:
             asking = threading.Thread(target=lambda: found.append(other.project(root).do("it")))
@@ -278,8 +278,8 @@ def test_a_run_of_a_project_is_left_alone_without_a_coordinator(hf: Store, proje
         task = main.tasks.add("a")
         main._assign(task, {"task": "t1", "run": "shop.t1.1"})
         asked = {"project": "shop", "task": "t1", "text": "a", "turns": 3}
-        hf.start(holdfast.projects.work.work, asked, id="shop.t1.1", queue="later")
-    run = hf.resume("shop.t1.1")
+        hf.runs.start(holdfast.projects.work.work, asked, id="shop.t1.1", queue="later")
+    run = hf.runs.resume("shop.t1.1")
     with pytest.raises(UsageError, match="nobody coordinates"):
         run.result()
     with project.coordinate() as main:
@@ -297,11 +297,11 @@ def test_an_agent_that_cannot_be_used_blocks_its_task(root: Path):
                 ([sys.executable, "-c", "import time; time.sleep(600)"], "longer than 0.2 s"),
                 ([sys.executable, "-c", "import sys; sys.exit(3)"], "ended with 3"),
             ):
-                hf.use_executor(Command(argv, timeout=0.2 if "600" in argv[-1] else None))
+                hf.runs.use_executor(Command(argv, timeout=0.2 if "600" in argv[-1] else None))
                 found = main.do(f"ask {says}")
                 assert (found.status, says in found.reason) == ("failed", True), found
                 assert main.tasks.get(found.task).status == "blocked"
-            hf.use_executor(Command([sys.executable, "-c", prints]))
+            hf.runs.use_executor(Command([sys.executable, "-c", prints]))
             found = main.do("print much")
             assert found.status == "done"
             assert len(found.answer) <= 1 << 20
@@ -313,7 +313,7 @@ def test_a_turn_costs_at_most_five_commits(root: Path, tmp_path: Path):
     for turns in (1, 2, 3):
         answers = ["more\nstatus: continue"] * (turns - 1) + ["done"]
         with holdfast.open(str(tmp_path / f"s{turns}")) as hf:
-            hf.use_executor(Scripted({"sessions": [{"match": "", "answer": answers}]}))
+            hf.runs.use_executor(Scripted({"sessions": [{"match": "", "answer": answers}]}))
             with hf.project(root).coordinate() as main:
                 task = main.tasks.add("count it")
                 seen: list[Any] = []
@@ -331,7 +331,7 @@ def test_a_task_is_assigned_though_others_commit_at_the_same_moment(root: Path, 
     """A child or another process changes the tasks while the coordinator claims one."""
     place = str(tmp_path / "s")
     with holdfast.open(place) as hf, holdfast.open(place) as other:
-        hf.use_executor(Scripted({}))
+        hf.runs.use_executor(Scripted({}))
         there = other.project(root)
         with hf.project(root).coordinate() as main:
             task = main.tasks.add("mine")

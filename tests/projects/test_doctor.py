@@ -31,7 +31,7 @@ def parts(project: Project) -> dict[str, str]:
 def test_files_are_restored_from_the_log_from_git_or_kept(root: Path, place: str):
     """RALPH-52, RALPH-54: each file that differs is named, with three ways out."""
     with holdfast.open(place) as hf:
-        hf.use_executor(Scripted({}))
+        hf.runs.use_executor(Scripted({}))
         project = hf.project(root)
         assert project.doctor() == []
         with project.coordinate() as main:
@@ -82,14 +82,14 @@ def test_what_a_dead_process_left_is_named(root: Path, place: str):
 
     def dies(pipe: int, stop: int) -> None:
         with holdfast.open(place) as hf:
-            hf.use_executor(Dying({}))
+            hf.runs.use_executor(Dying({}))
             project = hf.project(root)
             with project.coordinate() as main, project.enter_session(project.begin_session()):
                 main.do("write it")
 
     Child(dies).end()
     with holdfast.open(place) as hf:
-        hf.use_executor(Scripted({}))
+        hf.runs.use_executor(Scripted({}))
         project = hf.project(root)
         found = {one.part: one for one in project.doctor() if one.name == "shop.t1.1"}
         assert found["work"].options == ("holdfast project recover --go-on",)

@@ -27,7 +27,7 @@ def place(root: Path) -> str:
 
 def lists(project: Project) -> dict[str, Any]:
     """What the files show: all that recovery must give back."""
-    state = project.scope.to_dict()
+    state = project.scope.state.to_dict()
     kept = {
         name: {id: {k: v for k, v in one.items() if k in ("title",)} for id, one in found.items()}
         for name in ("goals", "progress", "todo", "learnings")
@@ -58,7 +58,7 @@ SCRIPT = {"sessions": [{"match": "stuck", "answer": "no\nstatus: blocked: no; ke
 def test_the_files_show_the_project_and_take_edits(root: Path, place: str):
     """RALPH-16, RALPH-19, RALPH-20, RALPH-21: lists in the root; an edit becomes an event."""
     with holdfast.open(place) as hf:
-        hf.use_executor(Scripted(SCRIPT))
+        hf.runs.use_executor(Scripted(SCRIPT))
         project = hf.project(root)
         fill(project)
         assert all((root / name).is_file() for name in FILES)
@@ -110,7 +110,7 @@ def test_an_edit_while_it_works_takes_effect(root: Path, place: str):
             return super().answer(call)
 
     with holdfast.open(place) as hf:
-        hf.use_executor(Editing({}))
+        hf.runs.use_executor(Editing({}))
         project = hf.project(root)
         with project.coordinate() as main:
             main.tasks.add("first")
@@ -123,7 +123,7 @@ def test_an_edit_while_it_works_takes_effect(root: Path, place: str):
 def test_without_the_store_the_files_give_the_same_lists(root: Path, place: str):
     """RALPH-25, RALPH-26, RALPH-39: `rm -rf .holdfast`, then recover from the files: equal."""
     with holdfast.open(place) as hf:
-        hf.use_executor(Scripted(SCRIPT))
+        hf.runs.use_executor(Scripted(SCRIPT))
         fill(hf.project(root))
         before = lists(hf.project(root))
     shutil.rmtree(place)
@@ -155,7 +155,7 @@ def test_a_recovery_says_what_was_worked_on_and_goes_on(root: Path, place: str):
 
     def dies(pipe: int, stop: int) -> None:
         with holdfast.open(place) as hf:
-            hf.use_executor(Dying({}))
+            hf.runs.use_executor(Dying({}))
             with hf.project(root).coordinate() as main:
                 main.do("write it")
 
@@ -165,7 +165,7 @@ def test_a_recovery_says_what_was_worked_on_and_goes_on(root: Path, place: str):
     path = root / "RALPH_TASKS.md"
     path.write_text(f"{path.read_text()}- [ ] and this\n")
     with holdfast.open(place) as hf:
-        hf.use_executor(Scripted({}))
+        hf.runs.use_executor(Scripted({}))
         project = hf.project(root)
         found = project.recover(go_on=True)
         facts = {(one.source, one.name): one.value for one in found.facts}
@@ -183,7 +183,7 @@ def test_a_rewind_brings_the_files_in_line_with_the_log(root: Path, place: str):
     (root / ".gitignore").write_text(".holdfast*\n")
     git(root, "init", "-q", "-b", "main")
     with holdfast.open(place) as hf:
-        hf.use_executor(Scripted({}))
+        hf.runs.use_executor(Scripted({}))
         project = hf.project(root)
         with project.coordinate() as main:
             main.tasks.add("one")
@@ -203,7 +203,7 @@ def test_a_rewind_brings_the_files_in_line_with_the_log(root: Path, place: str):
 def test_files_that_cannot_be_written_stop_no_work(root: Path, place: str):
     """RALPH-53, RALPH-56: the log has it all, and the files are written when they can be."""
     with holdfast.open(place) as hf:
-        hf.use_executor(Scripted({}))
+        hf.runs.use_executor(Scripted({}))
         project = hf.project(root)
         (root / "RALPH_TASKS.md").mkdir()
         with project.coordinate() as main:
@@ -217,7 +217,7 @@ def test_files_that_cannot_be_written_stop_no_work(root: Path, place: str):
 def test_files_can_be_switched_off(root: Path, place: str):
     (root / "holdfast.toml").write_text("[project]\nviews = false\n")
     with holdfast.open(place) as hf:
-        hf.use_executor(Scripted({}))
+        hf.runs.use_executor(Scripted({}))
         hf.project(root).do("it")
     assert not any((root / name).exists() for name in FILES)
 
@@ -236,9 +236,9 @@ def test_what_is_erased_beside_a_project_goes_from_its_files(root: Path, place: 
         views.sync()
         before = {name: (root / name).read_text() for name in FILES if (root / name).exists()}
         assert sum(text in said for said in before.values()) == 2
-        store.erase("ada")
+        store.subjects.erase("ada")
         assert {name: (root / name).read_text() for name in before} == before
-        store.erase(match=text)
+        store.subjects.erase(match=text)
         after = {name: (root / name).read_text() for name in before}
         assert not any(text in said for said in after.values())
         assert {n: said.replace(text, "[erased]") for n, said in before.items()} == after

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import LimitError, Store, UsageError
+from holdfast import LimitError, Settings, Store, UsageError
 from holdfast.agents import Scripted
 from holdfast.core import limits
 from holdfast.core.observe import Observed
 from holdfast.projects import Project, housekeeping, work
+from holdfast.runs.engine import Engine
 from holdfast.testing import FakeClock
 
 
@@ -42,7 +43,7 @@ def test_a_long_conversation_is_compacted_and_the_goal_is_said_again(root: Path)
     (root / "holdfast.toml").write_text("[project]\ncompact_at = 1000\n")
     with holdfast.open("memory:") as hf:
         agent = Recording({"sessions": [{"match": "", "answer": "word " * 100}]})
-        hf.use_executor(agent)
+        hf.runs.use_executor(agent)
         project = hf.project(root)
         with project.coordinate() as main:
             main.scope.set("goals", {"g1": {"title": "open a shop", "status": "open"}})
@@ -72,7 +73,7 @@ def test_a_summary_that_a_crash_cut_off_is_made_once(root: Path, tmp_path: Path)
     """The commit is there and its record in the journal is not: it is found by its run."""
     (root / "holdfast.toml").write_text("[project]\ncompact_at = 1000\n")
     with holdfast.open(str(tmp_path / "s")) as hf:
-        hf.use_executor(Recording({}))
+        hf.runs.use_executor(Recording({}))
         project = hf.project(root)
         with project.coordinate() as main:
             main.session = project.begin_session()
@@ -85,7 +86,7 @@ def test_a_summary_that_a_crash_cut_off_is_made_once(root: Path, tmp_path: Path)
 
             class Step:
                 run = "shop.x.1"
-                _execution = hf._engine  # only its log is asked for
+                _execution = hf._kernel.part(Engine)  # only its log is asked for
 
             Step._execution = type("E", (), {"log": hf._log})()
             work._compact.function(Step, "shop", main.session, "another", 2)
@@ -97,7 +98,7 @@ def test_an_older_message_that_has_to_do_with_the_question_is_told(root: Path):
     (root / "holdfast.toml").write_text("[project]\nbudget = 500\n")
     with holdfast.open("memory:") as hf:
         agent = Recording({})
-        hf.use_executor(agent)
+        hf.runs.use_executor(agent)
         project = hf.project(root)
         with project.coordinate() as main:
             main.session = project.begin_session()
@@ -117,7 +118,7 @@ def test_a_long_answer_before_is_cut_to_the_budget(root: Path):
     long = "x" * 100_000 + "\nthe end\nstatus: continue"
     with holdfast.open("memory:") as hf:
         agent = Recording({"sessions": [{"match": "", "answer": [long, "done"]}]})
-        hf.use_executor(agent)
+        hf.runs.use_executor(agent)
         with hf.project(root).coordinate() as main:
             assert main.do("it").status == "done"
         said = dict(agent.calls[1].context)["your last answer"]
@@ -145,7 +146,7 @@ def make_sessions(project: Project, clock: FakeClock, count: int) -> list[str]:
 def test_sessions_go_by_age_number_and_size(root: Path, said: str, left: int):
     """RALPH-49, RALPH-51: off unless it is said; a dry run changes nothing; the bin gives back."""
     clock = FakeClock()
-    with holdfast.open("memory:", clock=clock) as hf:
+    with holdfast.open("memory:", settings=Settings(clock=clock)) as hf:
         made = make_sessions(hf.project(root), clock, 5)
         with pytest.raises(UsageError, match="keeps all its sessions"):
             hf.project(root).prune()
@@ -162,7 +163,7 @@ def test_sessions_go_by_age_number_and_size(root: Path, said: str, left: int):
         assert project.prune().binned[0].scope == planned.binned[0].scope
         assert {one.id for one in project.sessions()} == set(made[-left:])
         assert project.scope.get("session") == made[-1]
-        hf.unretain(planned.binned[0].scope)
+        hf.retention.bring_back(planned.binned[0].scope)
         assert len(project.sessions()) == left + 1
         assert hf.check().ok
 
@@ -170,7 +171,7 @@ def test_sessions_go_by_age_number_and_size(root: Path, said: str, left: int):
 def test_the_newest_session_may_go_too_and_is_not_looked_for_then(root: Path):
     (root / "holdfast.toml").write_text("[project.retention]\nolder_than = '1d'\n")
     clock = FakeClock()
-    with holdfast.open("memory:", clock=clock) as hf:
+    with holdfast.open("memory:", settings=Settings(clock=clock)) as hf:
         project = hf.project(root)
         assert project.prune().binned == []
         make_sessions(project, clock, 2)
@@ -178,10 +179,10 @@ def test_the_newest_session_may_go_too_and_is_not_looked_for_then(root: Path):
         project.prune()
         assert project.sessions() == []
         assert project.scope.get("session") is None
-        assert len(hf.binned()) == 2
+        assert len(hf.retention.bin()) == 2
         clock.advance(86_400 * 10)
         assert project.prune().events > 0  # the bin is emptied, with no session left
-        assert hf.binned() == []
+        assert hf.retention.bin() == []
 
 
 def test_a_policy_never_reaches_another_project(root: Path, tmp_path: Path):
@@ -192,7 +193,7 @@ def test_a_policy_never_reaches_another_project(root: Path, tmp_path: Path):
     for place in (root, odd):
         (place / "holdfast.toml").write_text("[project.retention]\ncount = 1\n")
     clock = FakeClock()
-    with holdfast.open("memory:", clock=clock) as hf:
+    with holdfast.open("memory:", settings=Settings(clock=clock)) as hf:
         make_sessions(hf.project(root), clock, 3)
         make_sessions(hf.project(other), clock, 3)
         hf.project(root).prune()
@@ -251,7 +252,7 @@ def test_a_context_that_takes_long_is_built_without_a_search(
 ):
     """RALPH-57: a loss of speed is handled: the turn after it does not pay for it again."""
     with holdfast.open("memory:") as hf:
-        hf.use_executor(Scripted({}))
+        hf.runs.use_executor(Scripted({}))
         asked: list[Any] = []
         build = hf.context
         now = [0.0]
@@ -275,7 +276,7 @@ def test_files_that_take_long_are_looked_at_less_often(root: Path, monkeypatch: 
     now = [1000.0]
     monkeypatch.setattr(holdfast.projects.coordinator, "monotonic", lambda: now[0])
     with holdfast.open("memory:") as hf:
-        hf.use_executor(Scripted({}))
+        hf.runs.use_executor(Scripted({}))
         with hf.project(root).coordinate() as main:
             views, looks = main._views, []
             assert views is not None
@@ -336,7 +337,7 @@ def test_on_a_disk_with_little_space_no_task_is_begun(root: Path, monkeypatch: p
     free = [10_000_000]
     monkeypatch.setattr(housekeeping, "disk_space", lambda _: (free[0], 1 << 40))
     with holdfast.open("memory:") as hf:
-        hf.use_executor(Scripted({}))
+        hf.runs.use_executor(Scripted({}))
         project = hf.project(root)
         with project.coordinate() as main:
             task = main.tasks.add("it")

@@ -77,7 +77,7 @@ def die_at_file(number: int) -> None:
 def play(place: str, root: Path) -> None:
     """A whole scene, which can be begun again at any point."""
     with holdfast.open(place, actor="ada") as hf:
-        hf.use_executor(Scripted(SCRIPT))
+        hf.runs.use_executor(Scripted(SCRIPT))
         project = hf.project(root)
         for number, kind in enumerate(("note", "steer", "follow-up")):
             project.send(kind, f"{kind} {number}", id=f"m{number}")
@@ -105,7 +105,7 @@ def outcome(place: str, root: Path) -> dict[str, Any]:
             for revision in codec.decode(record.payload)["revisions"]
         ]
         unfinished = [mark.key for mark in hf._log.marks.list("run", limit=100)]
-        state = project.scope.to_dict()
+        state = project.scope.state.to_dict()
         return {
             "tasks": [
                 (task.id, task.title, task.status, task.outcome, task.why)
@@ -200,7 +200,7 @@ def test_each_message_is_taken_once_whatever_is_killed_and_stopped(root: Path):
 
     def works(pipe: int, stop: int) -> None:
         with holdfast.open(place) as hf:
-            hf.use_executor(Scripted({"sessions": [{"match": "", "answer": ENDLESS}]}))
+            hf.runs.use_executor(Scripted({"sessions": [{"match": "", "answer": ENDLESS}]}))
             project = hf.project(root)
             with project.coordinate(wait_s=30) as main:
                 tell(pipe, begun=True)

@@ -72,7 +72,7 @@ def begin(root: Path) -> None:
 def play(root: Path) -> None:
     """Everything that is left to do; it can be begun again at any moment."""
     with holdfast.open(str(root / ".holdfast")) as hf:
-        hf.use_executor(Acting())
+        hf.runs.use_executor(Acting())
         project = hf.project(root)
         with project.coordinate() as main:
             main.resume()

@@ -101,7 +101,7 @@ def repeat_a_reply(root: Path, planted: Callable[[], None] | None) -> list[str]:
 
     def talk() -> None:
         with holdfast.open(place) as hf:
-            hf.use_executor(Scripted({}))
+            hf.runs.use_executor(Scripted({}))
             with hf.project(root).coordinate() as main:
                 main.talk("hello", id="x.inbox.1")
 
@@ -155,7 +155,7 @@ def merge_a_half(root: Path, planted: Callable[[], None] | None) -> set[str]:
 
     def play() -> None:
         with holdfast.open(str(root / ".holdfast")) as hf:
-            hf.use_executor(Scripted({}))
+            hf.runs.use_executor(Scripted({}))
             project: Project = hf.project(root)
             with project.coordinate() as main:
                 task = main.tasks.add("look at it", key="a")

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import ConflictError, ExpiredError, NotFoundError, Store, UsageError
+from holdfast import ConflictError, NotFoundError, Store, UsageError
 from holdfast.agents import Answer, Command
+from holdfast.errors import ExpiredError
 from holdfast.projects import Project, handoff
 
 
@@ -45,7 +46,7 @@ WRITES = (
 def test_a_turn_is_linked_to_its_files_and_can_be_taken_back(repository: Path):
     """RALPH-13: messages name the files they changed; a rewind brings files and state back."""
     with holdfast.open(str(repository / ".holdfast")) as hf:
-        hf.use_executor(Command([sys.executable, "-c", WRITES], cwd=repository))
+        hf.runs.use_executor(Command([sys.executable, "-c", WRITES], cwd=repository))
         project = hf.project(repository)
         assert project.survey().git.value["branch"] == "main"
         with project.coordinate() as main:
@@ -58,21 +59,21 @@ def test_a_turn_is_linked_to_its_files_and_can_be_taken_back(repository: Path):
         assert shown.branch == "main"
         outcome = project.do("more")
         assert outcome.files == ("notes.txt",)
-        point = next(one for one in hf.rewinds(repository).list() if one.name.endswith("turn 1"))
+        point = next(one for one in hf.git(repository).list() if one.name.endswith("turn 1"))
         assert point.commit
         with project.coordinate() as main:
             main.rewind(point)
         assert (repository / "notes.txt").read_text() == "one\nmore\n"
         assert [task.status for task in project.tasks.list()] == ["open"]
         assert (project.status().work, project.status().mode) == (None, "conversation")
-        hf.rewinds(repository).undo()
+        hf.git(repository).undo()
         assert (repository / "notes.txt").read_text() == "one\nmore\nmore\n"
 
 
 def test_work_goes_on_without_git(repository: Path, monkeypatch: pytest.MonkeyPatch):
     (repository / ".git/HEAD").write_text("nonsense\n")
     with holdfast.open(str(repository / ".holdfast")) as hf:
-        hf.use_executor(Command([sys.executable, "-c", "print('done')"], cwd=repository))
+        hf.runs.use_executor(Command([sys.executable, "-c", "print('done')"], cwd=repository))
         assert hf.project(repository).do("it").status == "done"
 
 
@@ -96,7 +97,7 @@ class Listening:
 def test_a_turn_is_told_goals_tasks_notes_and_what_was_said(hf: Store, project: Project):
     """RALPH-2, RALPH-46, RALPH-48: what the scope has on record, under the project's budget."""
     agent = Listening()
-    hf.use_executor(agent)
+    hf.runs.use_executor(agent)
     project.scope.set(("goals", "g1"), {"title": "open the shop"})
     project.scope.memory.notes.put("key", "below the mat")
     with project.coordinate() as main:

@@ -88,7 +88,7 @@ def test_a_child_works_on_files_of_its_own_which_are_merged(hf: Store, root: Pat
         # The person goes on meanwhile, in another place of the same file.
         files.write("poem.txt", files.read("poem.txt").replace("three", "THREE"))
 
-    hf.use_executor(Writing(act))
+    hf.runs.use_executor(Writing(act))
     with hf.project(root).coordinate() as main:
         result = main.spawn(main.tasks.add("rework it").id, "ann", worktree=True).result()
         assert (result.status, result.ref) == ("done", "")
@@ -112,7 +112,7 @@ def test_on_a_conflict_nothing_is_merged_and_the_files_are_kept(
         (place / "other.txt").write_text("also mine\n")
         files.write("poem.txt", "yours\n")
 
-    hf.use_executor(Writing(act))
+    hf.runs.use_executor(Writing(act))
     with hf.project(root).coordinate() as main:
         result = main.spawn(main.tasks.add("rework it").id, worktree=True).result()
         assert (result.status, result.merged) == ("blocked", ())
@@ -136,7 +136,7 @@ def test_files_of_a_task_that_was_not_done_are_kept_apart(hf: Store, root: Path,
         raise AgentError("no agent")
 
     for act, status in ((blocked, "blocked"), (fails, "failed")):
-        hf.use_executor(Writing(act))
+        hf.runs.use_executor(Writing(act))
         with hf.project(root).coordinate() as main:
             result = main.spawn(main.tasks.add(status).id, worktree=True).result()
         assert result.status == status
@@ -153,7 +153,7 @@ def test_a_command_runs_in_the_tree_and_a_project_below_the_root_in_its_part(
     files.write("shop/menu.txt", "soup\n")
     files.commit()
     program = "import os, pathlib; pathlib.Path('done.txt').write_text(os.getcwd()); print('ok')"
-    hf.use_executor(Command([sys.executable, "-c", program]))
+    hf.runs.use_executor(Command([sys.executable, "-c", program]))
     with hf.project(root / "shop").coordinate() as main:
         plain = main.do("cook")
         assert plain.status == "done", plain
@@ -169,7 +169,7 @@ def test_without_git_it_is_refused_and_nothing_is_begun(
 ):
     plain = tmp_path / "plain"
     plain.mkdir()
-    hf.use_executor(Scripted({}))
+    hf.runs.use_executor(Scripted({}))
     with hf.project(plain).coordinate() as main:
         task = main.tasks.add("a")
         with pytest.raises(UsageError, match=r"needs git: .* is in no git repository"):
@@ -201,7 +201,7 @@ def test_a_filter_or_a_merge_driver_of_the_repository_is_not_run(
         (place / "poem.txt").write_text(POEM.replace("five", "FIVE"))
         files.write("poem.txt", POEM.replace("one", "ONE"))
 
-    hf.use_executor(Writing(act))
+    hf.runs.use_executor(Writing(act))
     with hf.project(root).coordinate() as main:
         assert main.spawn(main.tasks.add("a"), worktree=True).result().merged == ("poem.txt",)
     assert files.read("poem.txt") == "ONE\ntwo\nthree\nfour\nFIVE\n"
@@ -217,7 +217,7 @@ def test_two_children_at_once_have_trees_of_their_own(hf: Store, root: Path, fil
         both.wait()
 
     agent = Writing(act)
-    hf.use_executor(agent)
+    hf.runs.use_executor(agent)
     with hf.project(root).coordinate() as main:
         started = [main.spawn(main.tasks.add(one), worktree=True) for one in "ab"]
         assert [one.result().status for one in started] == ["done", "done"]
@@ -272,7 +272,7 @@ def test_a_kill_at_any_step_of_a_tree_changes_nothing_of_the_end(
 
     def play() -> None:
         with holdfast.open(str(root / ".holdfast")) as hf:
-            hf.use_executor(Writing(act))
+            hf.runs.use_executor(Writing(act))
             with hf.project(root).coordinate() as main:
                 task = main.tasks.add("rework it", key="a")
                 main.resume()

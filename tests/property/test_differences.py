@@ -85,7 +85,7 @@ def test_a_scope_whose_state_is_replaced_is_each_of_them_in_turn(
     with holdfast.open("memory:") as hf:
         one, other = hf.team("one"), hf.team("other")
         for state in given_states:
-            one.replace_state(state)
+            one.update(state, replace=True)
             other.set((), state)
             assert bytes(dump(one.state)) == bytes(dump(other.state))
         assert hf.check().ok

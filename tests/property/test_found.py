@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 import holdfast
+from holdfast import Settings
 from holdfast.testing import FakeClock
 
 
 def test_a_key_of_one_scope_is_refused_for_a_commit_over_two() -> None:
     """Guarantee 3: the same key with another change is a UsageError, whichever scope has it."""
-    with holdfast.open("memory:", clock=FakeClock()) as store:
+    with holdfast.open("memory:", settings=Settings(clock=FakeClock())) as store:
         a, b = store.team("a"), store.team("b")
         b.set("n", 1)
         a.set("n", 1, key="k")
@@ -26,7 +27,7 @@ def test_a_key_of_one_scope_is_refused_for_a_commit_over_two() -> None:
 
 def test_the_global_scope_is_not_forked() -> None:
     """There is one: a second would be a stream that no scope can be made of."""
-    with holdfast.open("memory:", clock=FakeClock()) as store:
+    with holdfast.open("memory:", settings=Settings(clock=FakeClock())) as store:
         store.global_().set("n", 1)
         with pytest.raises(holdfast.UsageError, match="one global scope"):
             store.global_().fork("f")

@@ -149,7 +149,7 @@ class Lives(RuleBasedStateMachine):
             assert [scope.name for scope in store.scopes()] == there
             for name, life in self.lives.items():
                 chat = store.conversation(name)
-                assert chat.to_dict() == life.state
+                assert chat.state.to_dict() == life.state
                 assert len(chat.messages) == life.messages
                 assert chat.revision == self.revisions.get(name, 0)
 

@@ -150,10 +150,10 @@ def compare(store: holdfast.Store, name: str, steps: list[Step], writes: list[An
             version = min(version + 1, len(steps) + 1)
             log.use_schemas(Typed([schema_of(version, steps)]))
         else:
-            before = scope.to_dict()
+            before = scope.state.to_dict()
             write(scope, kind, field, value)
             if kind == "set":
-                assert scope.to_dict() == before | {field: value}
+                assert scope.state.to_dict() == before | {field: value}
     schema = schema_of(version, steps)
     log.use_schemas(Typed([schema]))
     chain: Schema[Any] = schema.__holdfast_schema__  # type: ignore[attr-defined]
@@ -171,7 +171,7 @@ def compare(store: holdfast.Store, name: str, steps: list[Step], writes: list[An
         log.snapshots._write(scope.name, log.newest(scope.name), log.snapshots._begin(scope.name))
         log.folds.states.pop(scope.name)
         assert log.newest(scope.name).version == fold(EMPTY, records, log.blobs.read).version
-        shown = scope.to_dict()
+        shown = scope.state.to_dict()
         scope.set("z", 1)
-        assert scope.to_dict() == shown | {"z": 1}
+        assert scope.state.to_dict() == shown | {"z": 1}
         assert log.newest(scope.name).version == version

@@ -20,6 +20,7 @@ from holdfast.agents import Answer, Call, Question, Scripted
 from holdfast.errors import NotFoundError, RunFailedError, StillRunningError, UnavailableError
 from holdfast.prose.program import prose, start
 from holdfast.prose.settings import Settings
+from holdfast.runs.engine import Engine
 from tests.prose.samples import BY_NAME, Sample
 from tests.runs.cuts import NOWHERE, Cut, Cutting, Place, cutting, settle
 
@@ -58,10 +59,10 @@ class Watched:
 def opened(url: str, sample: Sample, place: Place = NOWHERE, die: Any = None) -> Any:
     """Opens a store whose backend dies at a place, with the sample's script."""
     store = holdfast.open(url)
-    store._engine.supervisor.flush_s = None
+    store._kernel.part(Engine).supervisor.flush_s = None
     backend = cutting(store, Cutting(store._log._backend, place, die))
     watched = Watched(sample, backend)
-    store.use_executor(watched)
+    store.runs.use_executor(watched)
     return store, backend, watched
 
 
@@ -69,8 +70,8 @@ def finish(store: Store, sample: Sample) -> Any:
     """Starts a program, or goes on with it, and returns what it gives."""
     backend: Any = store._log._backend
     try:
-        store.run(ID)
-        run = store.resume(ID)
+        store.runs.get(ID)
+        run = store.runs.resume(ID)
     except NotFoundError:
         settings = Settings(backoff_scale=0.0)
         run = start(store, sample.program, sample.inputs, id=ID, settings=settings)
@@ -103,7 +104,7 @@ def assert_ends(store: Store, sample: Sample, given: Any) -> None:
 def answered(store: Store) -> set[str]:
     """Returns the sessions and decisions whose answers are in the journal."""
     try:
-        journal = store.run(ID).journal
+        journal = store.runs.get(ID).journal
     except NotFoundError:
         return set()
     return {path for path, entry in journal.entries.items() if entry.state == "done"}
@@ -121,7 +122,7 @@ def cut(sample: Sample, url: str, place: Place) -> None:
         if url == "memory:":
             backend.revive()
             watched = Watched(sample, backend)
-            store.use_executor(watched)
+            store.runs.use_executor(watched)
         else:
             store.close()
             store, _, watched = opened(url, sample)

@@ -9,7 +9,7 @@ from holdfast.prose import check, gather_text, start
 
 def result(text: str) -> object:
     with holdfast.open("memory:") as store:
-        store.use_executor(Scripted({}))
+        store.runs.use_executor(Scripted({}))
         return start(store, gather_text(text), id="r").result()
 
 

@@ -10,18 +10,13 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import (
-    NeedsAttentionError,
-    RunCancelledError,
-    RunFailedError,
-    Store,
-    UsageError,
-)
+from holdfast import NeedsAttentionError, RunFailedError, Store, UsageError
 from holdfast.agents import Answer, Call, Scripted
-from holdfast.errors import NotFoundError, ProgramError
+from holdfast.errors import NotFoundError, ProgramError, RunCancelledError
 from holdfast.prose.program import gather, gather_text, put_edited, start, stored_of
 from holdfast.prose.settings import Settings
 from holdfast.prose.variables import variables_of
+from holdfast.runs.engine import Engine
 from tests.runs.cuts import until
 
 FAST = Settings(backoff_scale=0.0)
@@ -53,7 +48,7 @@ def hf() -> Any:
 def given(hf: Store, text: str, script: Any = None, **how: Any) -> tuple[Any, Listening]:
     """Runs a program to its end; returns its result, and who was asked."""
     agent = Listening(script)
-    hf.use_executor(agent)
+    hf.runs.use_executor(agent)
     how.setdefault("settings", FAST)
     run = start(hf, gather_text(text), how.pop("inputs", {}), id="p", **how)
     return run.result(timeout=60), agent
@@ -73,13 +68,13 @@ def test_a_let_may_change_and_a_const_may_not(hf: Store):
     assert given(hf, 'let x = session "a"\nx = session "b"\noutput x\n')[0] == "ok: b"
     with pytest.raises(ProgramError):
         gather_text('const y = session "a"\ny = session "b"\n')
-    assert [one.id for one in hf.runs()] == ["p"]
+    assert [one.id for one in hf.runs.list()] == ["p"]
 
 
 def test_variables_are_read_from_the_journal(hf: Store):
     given(hf, "let x = 1\nif true:\n  let y = 2\nrepeat 2:\n  x = x + 1\n  let z = 3\n")
-    bound = variables_of(hf.run("p").journal)
-    values = {place: hf._engine.load(one.entry.value) for place, one in bound.items()}
+    bound = variables_of(hf.runs.get("p").journal)
+    values = {place: hf._kernel.part(Engine).load(one.entry.value) for place, one in bound.items()}
     assert values == {
         ("", "x"): 3,
         ("", "y"): 2,
@@ -101,12 +96,12 @@ def test_a_losing_branch_leaves_null(hf: Store):
 
 def test_iterations_say_which_of_how_many(hf: Store):
     """OP-19: `repeat 3 as i` says "iteration 2 of 3", also from the journal."""
-    hf.use_executor(Scripted({}))
+    hf.runs.use_executor(Scripted({}))
     text = 'repeat 3 as i:\n  session "n {i}"\n  if i == 1:\n    input go: "Go?"\n'
     run = start(hf, gather_text(text), id="p")
     until(run, "waiting")
     assert run.progress.blocks == ("repeat: iteration 2 of 3",)
-    hf.answer("p", "go", "yes")
+    hf.runs.answer("p", "go", "yes")
     assert len(run.result()) == 3
 
 
@@ -133,7 +128,7 @@ def test_settings_of_a_session_come_before_those_of_its_agent(hf: Store):
     ]
     assert agent.calls[0].skills == ("s",)
     assert agent.calls[0].permissions == {"read": ["*.md"], "bash": "deny"}
-    assert hf.run("p").journal.entries["session#3"].label == "label"
+    assert hf.runs.get("p").journal.entries["session#3"].label == "label"
 
 
 def test_a_resume_without_memory_is_an_error(hf: Store):
@@ -147,7 +142,7 @@ def test_memory_of_the_user_outlives_the_run(hf: Store):
     first = 'agent a:\n  model: opus\n  prompt: "p"\n  persist: user\nsession: a\n'
     given(hf, first)
     agent = Listening()
-    hf.use_executor(agent)
+    hf.runs.use_executor(agent)
     again = first.replace("session: a", 'resume: a\n  prompt: "q"')
     start(hf, gather_text(again), id="later").result(timeout=60)
     assert agent.calls[0].memory == "asked: p\nanswered: ok: p"
@@ -201,7 +196,7 @@ def test_small_values_pass_as_they_are_and_large_ones_do_not(hf: Store):
     assert use["b"] == "l" * 10
     assert use["c"].startswith("(21 characters, digest ")
     assert use["c"].endswith("holdfast prose show p --value c)")
-    entries = hf.run("p").journal.entries
+    entries = hf.runs.get("p").journal.entries
     assert [path for path in entries if path.startswith("summarise")] == ["summarise"]
     assert entries["summarise"].effect == "read"
 
@@ -216,12 +211,12 @@ def test_retries_are_attempts_of_one_step(hf: Store):
     """OP-27: which attempt of how many, also in the journal."""
     script = {"sessions": [{"match": "f", "answer": [{"fail": "1"}, "ok"]}]}
     assert given(hf, 'session "f" (retry: 2, backoff: exponential)\n', script)[0] == "ok"
-    entry = hf.run("p").journal.entries["session"]
+    entry = hf.runs.get("p").journal.entries["session"]
     assert (entry.attempt, entry.attempts) == (2, 3)
 
 
 def test_sessions_of_the_class_effect_park(hf: Store):
-    hf.use_executor(Scripted({"sessions": [{"match": "", "answer": {"fail": "broken"}}]}))
+    hf.runs.use_executor(Scripted({"sessions": [{"match": "", "answer": {"fail": "broken"}}]}))
     run = start(hf, gather_text('session "a"\n'), id="p", settings=Settings(sessions="effect"))
     with pytest.raises(NeedsAttentionError, match="broken"):
         run.result(timeout=60)
@@ -270,7 +265,7 @@ def test_what_does_not_fit_fails_with_a_kind(hf: Store, text: str, kind: str):
 
 def test_finally_runs_when_nothing_is_caught(hf: Store):
     agent = Listening({"sessions": [{"match": "bad", "answer": {"fail": "no"}}]})
-    hf.use_executor(agent)
+    hf.runs.use_executor(agent)
     text = 'try:\n  session "bad"\nfinally:\n  session "tidy"\n'
     with pytest.raises(RunFailedError, match="no"):
         start(hf, gather_text(text), id="p").result(timeout=60)
@@ -318,10 +313,10 @@ session "never"
 def test_finally_runs_after_a_cancel_between_operations(hf: Store):
     """From the inside out, with the names as they are; its own errors do not count (OP-17)."""
     agent = Held("two")
-    hf.use_executor(agent)
+    hf.runs.use_executor(agent)
     run = start(hf, gather_text(IN_PARTS), id="p")
     assert agent.begun.wait(60)
-    hf.cancel("p")
+    hf.runs.cancel("p")
     agent.go_on.set()
     with pytest.raises(RunCancelledError):
         run.result(timeout=60)
@@ -333,7 +328,7 @@ def test_finally_runs_after_a_cancel_between_operations(hf: Store):
 
 def test_finally_runs_in_each_branch_and_at_a_wait(hf: Store):
     agent = Listening()
-    hf.use_executor(agent)
+    hf.runs.use_executor(agent)
     text = (
         'parallel:\n  a = do:\n    try:\n      input one: "?"\n    finally:\n'
         '      session "tidy a"\n  b = do:\n    try:\n      input two: "?"\n'
@@ -341,7 +336,7 @@ def test_finally_runs_in_each_branch_and_at_a_wait(hf: Store):
     )
     run = start(hf, gather_text(text), id="p")
     until(run, "waiting")
-    hf.cancel("p")
+    hf.runs.cancel("p")
     with pytest.raises(RunCancelledError):
         run.result(timeout=60)
     assert sorted(call.prompt for call in agent.calls) == ["tidy a", "tidy b"]
@@ -349,14 +344,14 @@ def test_finally_runs_in_each_branch_and_at_a_wait(hf: Store):
 
 def test_finally_runs_in_a_branch_that_lost(hf: Store):
     agent = Held("slow")
-    hf.use_executor(agent)
+    hf.runs.use_executor(agent)
     text = (
         'parallel ("first"):\n  session "quick"\n  do:\n    try:\n      session "slow"\n'
         '      session "never"\n    finally:\n      session "tidy"\nsession "after"\n'
     )
     run = start(hf, gather_text(text), id="p")
     assert agent.begun.wait(60)
-    entries = hf._engine.active["p"].journal.entries
+    entries = hf._kernel.part(Engine).active["p"].journal.entries
     while "parallel/1" not in entries:
         time.sleep(0.001)
     agent.go_on.set()
@@ -382,7 +377,7 @@ def test_a_filter_asks_about_what_says_neither(hf: Store):
 def test_an_input_that_a_used_program_does_not_have_is_an_error(hf: Store, tmp_path: Path):
     (tmp_path / "lib.prose").write_text('input n: "?"\nn\n')
     (tmp_path / "main.prose").write_text('use "lib"\nlib(m: 2)\n')
-    hf.use_executor(Scripted({}))
+    hf.runs.use_executor(Scripted({}))
     with pytest.raises(RunFailedError, match='lib has no input "m": it has n'):
         start(hf, gather(tmp_path / "main.prose"), id="p").result(timeout=60)
 
@@ -399,7 +394,7 @@ def test_a_program_is_used_with_names_of_its_own(hf: Store, tmp_path: Path):
     with pytest.raises(NotFoundError, match="shout"):
         gather(main)
     program = gather(main, [tmp_path / "lib"])
-    hf.use_executor(Scripted({}))
+    hf.runs.use_executor(Scripted({}))
     run = start(hf, program, id="p")
     assert run.result(timeout=60) == {"x": "mine", "l": "ok: shout a!"}
     assert "run.prose=r/session=x" in run.journal.entries
@@ -412,7 +407,7 @@ def test_nothing_is_committed_of_a_program_that_has_an_error(hf: Store, tmp_path
         gather(tmp_path / "main.prose")
     with pytest.raises(UsageError, match="no input"):
         start(hf, gather_text('session "a"\n'), {"x": 1})
-    assert hf.runs() == []
+    assert hf.runs.list() == []
 
 
 # --- edited programs ------------------------------------------------------------------------------
@@ -422,15 +417,15 @@ WAITING = 'let a = session "one"\nsession "two"\ninput go: "Go?"\nsession "three
 
 def edited(hf: Store, text: str) -> tuple[Any, list[str]]:
     """Runs a program up to its wait, edits it, and goes on; returns what was asked after that."""
-    hf.use_executor(Listening())
+    hf.runs.use_executor(Listening())
     run = start(hf, gather_text(WAITING), id="p")
     until(run, "waiting")
     put_edited(hf, "p", gather_text(text))
     agent = Listening()
-    hf.use_executor(agent)
-    hf.answer("p", "go", 1)
+    hf.runs.use_executor(agent)
+    hf.runs.answer("p", "go", 1)
     try:
-        result = hf.resume("p").result(timeout=60)
+        result = hf.runs.resume("p").result(timeout=60)
     except NeedsAttentionError as parked:
         result = parked
     return result, [call.prompt for call in agent.calls]

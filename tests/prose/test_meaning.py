@@ -56,7 +56,7 @@ def test_a_branch_that_succeeded_counts_although_too_few_did(hf: Store):
         'parallel ("any", count: 2, on-fail: "ignore"):\n  a = session "good"\n'
         '  b = session "bad"\noutput [a, b]\n'
     )
-    hf.use_executor(Scripted(BAD))
+    hf.runs.use_executor(Scripted(BAD))
     assert start(hf, gather_text(text), id="p", settings=FAST).result(60) == ["ok: good", None]
 
 
@@ -122,7 +122,7 @@ def test_a_checkpoint_says_what_the_session_is_passed(hf: Store, tmp_path: Path)
             seen.append(json.loads((tmp_path / "v" / "checkpoint.json").read_text())["context"])
             return super().answer(call)
 
-    hf.use_executor(Reading({}))
+    hf.runs.use_executor(Reading({}))
     settings = Settings(views=str(tmp_path / "v"))
     start(hf, gather_text(text), id="p", settings=settings).result(60)
     assert seen == [{}, {"a": 7, "o.b": None}, {}, {"first": 7, "input": 9}]
@@ -184,22 +184,22 @@ class Polite(Scripted):
 def test_a_condition_of_an_input_is_worded_by_the_executor(hf: Store):
     """Once, also when the program is entered again; a text is shown as it is written."""
     agent = Polite()
-    hf.use_executor(agent)
+    hf.runs.use_executor(agent)
     text = 'let x = "ada"\ninput a: **the age of {x}**\ninput b: "The town"\noutput [a, b]\n'
     run = start(hf, gather_text(text), id="p")
     until(run, "waiting")
     assert run.journal.entries["wait.a"].label == "Please: the age of ada?"
-    hf.answer("p", "a", 1)
+    hf.runs.answer("p", "a", 1)
     while "wait.b" not in run.journal.entries:
         until(run, "waiting")
     assert run.journal.entries["wait.b"].label == "The town"
-    hf.answer("p", "b", 2)
+    hf.runs.answer("p", "b", 2)
     assert run.result(timeout=60) == [1, 2]
     assert agent.asked == ["the age of ada"]
 
 
 def test_who_does_not_word_questions_is_not_asked_to(hf: Store):
-    hf.use_executor(Scripted({}))
+    hf.runs.use_executor(Scripted({}))
     run = start(hf, gather_text("input a: **the age**\na\n"), id="p")
     until(run, "waiting")
     assert list(run.journal.entries) == ["wait.a"]

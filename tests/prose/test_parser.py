@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-import holdfast
+from holdfast.errors import ProgramError
 from holdfast.prose import check, parse, syntax
 
 
@@ -114,7 +114,7 @@ def test_operators_bind_as_the_grammar_says():
 
 
 def test_a_program_with_errors_is_refused_with_all_of_them():
-    with pytest.raises(holdfast.ProgramError) as caught:
+    with pytest.raises(ProgramError) as caught:
         parse('let = 1\nsession "a"\nlet x 2\nif **fine**:\n', "p.prose")
     places = [(one.line, one.column, one.code) for one in caught.value.problems]
     assert places == [(1, 5, "syntax"), (3, 7, "syntax"), (4, 1, "empty-body")]
@@ -130,7 +130,7 @@ def test_line_ends_of_other_systems_and_a_byte_order_mark_change_nothing():
 
 def test_a_program_may_be_given_as_bytes():
     assert parse('session "Grüße"'.encode()) == parse('session "Grüße"')
-    with pytest.raises(holdfast.ProgramError) as caught:
+    with pytest.raises(ProgramError) as caught:
         parse(b'session "a"\n session "\xff"')
     (problem,) = caught.value.problems
     assert (problem.line, problem.column, problem.code) == (2, 11, "encoding")

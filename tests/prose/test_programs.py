@@ -35,7 +35,7 @@ def test_a_program_means_what_it_says(part: int):
             found["errors"] = errors
         else:
             with holdfast.open("memory:") as store:
-                store.use_executor(Scripted(one.get("script", {})))
+                store.runs.use_executor(Scripted(one.get("script", {})))
                 run = start(store, gather_text(text), one.get("inputs", {}), settings=FAST)
                 try:
                     found["gives"] = run.result(timeout=60)

@@ -35,7 +35,7 @@ IN_CONTEXT = [one for one in SAMPLES if not one.memory]
 def opened(sample: Sample) -> tuple[Store, Watched]:
     memory = holdfast.open("memory:")
     watched = Watched(sample, Cutting(memory._log._backend))
-    memory.use_executor(watched)
+    memory.runs.use_executor(watched)
     return memory, watched
 
 
@@ -78,7 +78,7 @@ def test_a_transcript_is_the_journal(sample: Sample):
     assert all(line.startswith("prose ") for line in lines)
     with holdfast.open("memory:") as memory:
         put_into(memory, rebuild(read_transcript("\n".join([*lines, ""]))))
-        again = memory.run(ID)
+        again = memory.runs.get(ID)
         assert known(again.journal) == known(journal)
         assert again.variables.keys() == {
             "/".join(name for name in place if name) for place in journal.variables
@@ -95,7 +95,7 @@ def test_a_transcript_that_ends_anywhere_is_resumed(sample: Sample):
         with memory:
             put_into(memory, rebuild(read_transcript(text)))
             before = answered(memory)
-            assert result_of(memory.resume(ID)) == sample.gives, count
+            assert result_of(memory.runs.resume(ID)) == sample.gives, count
             assert not before & set(watched.asked), count
 
 
@@ -155,7 +155,7 @@ def test_large_values_are_told_too():
     assert result == sample.gives
     with holdfast.open("memory:") as memory:
         put_into(memory, rebuild(read_transcript("\n".join([*lines, ""]))))
-        assert memory.run(ID).result() == sample.gives
+        assert memory.runs.get(ID).result() == sample.gives
 
 
 @pytest.mark.parametrize("name", ["repeat", "parallel_for", "retried"])
@@ -174,11 +174,11 @@ def test_a_program_that_outgrows_its_transcript_goes_on_in_the_store(name: str, 
                 run.result(timeout=60)
         store = holdfast.open(str(tmp_path / f"{name}-{most}"))
         watched = Watched(sample, Cutting(store._log._backend))
-        store.use_executor(watched)
+        store.runs.use_executor(watched)
         with store:
             put_into(store, moved(telling))
             before = answered(store)
-            assert result_of(store.resume(ID)) == sample.gives
+            assert result_of(store.runs.resume(ID)) == sample.gives
             assert not before & set(watched.asked)
 
 

@@ -21,6 +21,7 @@ from holdfast.prose.settings import Settings
 from holdfast.prose.variables import variables_of
 from holdfast.prose.view_files import ViewDirectory
 from holdfast.prose.views import read_const, read_let, render_const
+from holdfast.runs.engine import Engine
 from tests.prose.cutting import assert_ends, go_on, opened
 from tests.prose.samples import BY_NAME, Sample
 from tests.runs.cuts import Cut, settle, until
@@ -51,7 +52,7 @@ def hf() -> Iterator[Store]:
 
 def shown(hf: Store, place: Path, text: str, act: Any = lambda call: None, **how: Any) -> Any:
     agent = Editing(how.pop("script", {}), act)
-    hf.use_executor(agent)
+    hf.runs.use_executor(agent)
     settings = Settings(backoff_scale=0.0, views=str(place), **how)
     return start(hf, gather_text(text), id=ID, settings=settings), agent
 
@@ -59,7 +60,7 @@ def shown(hf: Store, place: Path, text: str, act: Any = lambda call: None, **how
 def test_views_are_off_unless_asked_for(hf: Store, tmp_path: Path, monkeypatch: Any):
     """OP-29."""
     monkeypatch.chdir(tmp_path)
-    hf.use_executor(Scripted({}))
+    hf.runs.use_executor(Scripted({}))
     start(hf, gather_text('const x = session "a"\n'), id=ID).result()
     assert list(tmp_path.iterdir()) == []
 
@@ -155,8 +156,10 @@ def test_an_edited_const_parks_the_program_and_is_restored(hf: Store, tmp_path: 
         run.result(timeout=60)
     until(run, "needs_attention")
     [value] = [one.entry.value for one in variables_of(run.journal).values() if one.name == "x"]
-    ViewDirectory(tmp_path).write("state/x.md", render_const("x", hf._engine.load(value)))
-    assert hf.resume(ID).result() == "ok: a"
+    ViewDirectory(tmp_path).write(
+        "state/x.md", render_const("x", hf._kernel.part(Engine).load(value))
+    )
+    assert hf.runs.resume(ID).result() == "ok: a"
     assert [call.prompt for call in agent.calls] == ["a", "b", "ok: a"]
 
 
@@ -202,7 +205,7 @@ def test_views_that_cannot_be_written_park_the_program(hf: Store, tmp_path: Path
         run.result(timeout=60)
     until(run, "needs_attention")
     place.unlink()
-    assert hf.resume(ID).result() == "ok: a"
+    assert hf.runs.resume(ID).result() == "ok: a"
     assert len(agent.calls) == 1
 
 
@@ -247,12 +250,12 @@ def cut_in_a_write(sample: Sample, url: str, place: Path, number: int) -> bool:
 
 def assert_shown(store: Store, place: Path) -> None:
     """Every name of the program is shown as the store has it."""
-    for (scope, name), one in variables_of(store.run(ID).journal).items():
+    for (scope, name), one in variables_of(store.runs.get(ID).journal).items():
         if scope:
             continue
         data = (place / "state" / f"{name}.md").read_bytes()
         value = read_const(name, data) if one.kind == "const" else read_let(data)
-        assert value == store._engine.load(one.entry.value), name
+        assert value == store._kernel.part(Engine).load(one.entry.value), name
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)

@@ -94,7 +94,7 @@ def _perform(store: Store, name: str, scope: str = "", *rest: Any) -> None:
         case "decide", (key, text):
             chat.decide(text, key=key, links=["file:a.py"] if key == "k1" else ())
         case "outcome", (key, text):
-            store.outcome(f"{key}@{chat.name}", text)
+            store.decisions.close(f"{key}@{chat.name}", text)
         case "add", (key, text):
             others = [one.id for one in chat.tasks.list() if one.id != key][:1]
             chat.tasks.add(text, id=key, tags=["doc"], depends_on=others)

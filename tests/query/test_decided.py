@@ -22,6 +22,7 @@ from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 from holdfast.errors import HoldfastError, UnavailableError
 from holdfast.query import decided, index
 from holdfast.record import decisions
+from holdfast.record.context import RecordContext
 from tests.crash.children import Child
 from tests.query.histories import SCOPES, actions, perform
 from tests.record.kills import await_deaths, open_dying
@@ -35,17 +36,21 @@ def listed(store: Store) -> list[Any]:
     found: list[Any] = []
     questions: list[dict[str, Any]] = [{}, *({"scope": f"conversation/{one}"} for one in SCOPES)]
     for asked in questions:
-        found.append(list(store.decisions(**asked, limit=None)))
-        page = store.decisions(**asked, limit=1)
+        found.append(list(store.decisions.list(**asked, limit=None)))
+        page = store.decisions.list(**asked, limit=1)
         paged = list(page)
         while page.more:
-            page = store.decisions(**asked, limit=1, after=page.cursor)
+            page = store.decisions.list(**asked, limit=1, after=page.cursor)
             paged += page
         found.append(paged)
     for one in SCOPES:
         chat = store.conversation(one)
-        found.append(list(store.decisions(scope=chat, before=7)))
-        for read in (chat.recall, chat.messages.render, lambda: store.stale(verify=False)):
+        found.append(list(store.decisions.list(scope=chat, before=7)))
+        for read in (
+            chat.decisions.recall,
+            chat.messages.render,
+            lambda: store.stale(verify=False),
+        ):
             try:
                 found.append(read())
             except HoldfastError as error:
@@ -56,11 +61,12 @@ def listed(store: Store) -> list[Any]:
 @contextmanager
 def without_index(store: Store) -> Generator[None]:
     """The block in which lists are made of events alone."""
-    find, store._context.find_decisions = store._context.find_decisions, None
+    context = store._kernel.part(RecordContext)
+    find, context.find_decisions = context.find_decisions, None
     try:
         yield
     finally:
-        store._context.find_decisions = find
+        context.find_decisions = find
 
 
 @pytest.mark.parametrize("backend", ALL)
@@ -126,15 +132,15 @@ def test_no_list_reads_a_conversation(url: str, monkeypatch: pytest.MonkeyPatch)
         chat = store.conversation("long")
         store.query(limit=1)
         counted = count_reads(store, monkeypatch)
-        assert [one.key for one in chat.recall().recent] == ["d1"]
-        assert [one.key for one in store.decisions(scope=chat)] == ["d1"]
-        assert [one.key for one in store.decisions()] == ["d1"]
+        assert [one.key for one in chat.decisions.recall().recent] == ["d1"]
+        assert [one.key for one in store.decisions.list(scope=chat)] == ["d1"]
+        assert [one.key for one in store.decisions.list()] == ["d1"]
         assert chat.messages.render(2).endswith("this session:\n  - use the plain store")
         assert store.stale() == []
         assert sum(counted) < 1_200
         with without_index(store):
             counted.clear()
-            assert [one.key for one in chat.recall().recent] == ["d1"]
+            assert [one.key for one in chat.decisions.recall().recent] == ["d1"]
             assert sum(counted) > 3_000
 
 
@@ -197,10 +203,12 @@ def test_an_index_that_is_far_behind_is_not_waited_for(
     monkeypatch.setattr(decided, "EVENT_S", 0.0)
     monkeypatch.setattr(index, "BATCH_EVENTS", 1_000)
     with filled(str(tmp_path / "store")) as store:
-        behind = [store.index_status().behind]
+        behind = [store.search.status().behind]
         for _ in range(4):
-            assert [one.key for one in store.conversation("long").recall().recent] == ["d1"]
-            behind.append(store.index_status().behind)
+            assert [one.key for one in store.conversation("long").decisions.recall().recent] == [
+                "d1"
+            ]
+            behind.append(store.search.status().behind)
     assert behind[0] > behind[1] > behind[2] > behind[3] == behind[4] == 0
 
 
@@ -216,7 +224,7 @@ def test_an_index_that_cannot_be_used_is_done_without(
         store.query(limit=1)
         monkeypatch.setattr(index.QueryIndex, "catch_up", refuse)
         for scope in (None, "conversation/long"):
-            assert [one.key for one in store.decisions(scope=scope)] == ["d1"]
+            assert [one.key for one in store.decisions.list(scope=scope)] == ["d1"]
     assert "the index is not used: no room" in caplog.text
 
 
@@ -229,17 +237,17 @@ def test_decisions_of_a_subject_are_read_from_events(
     keys = str(tmp_path / "keys")
     with holdfast.open(str(tmp_path / "store"), keys=keys) as store:
         store.conversation("plain").decide("one", key="d1")
-        sealed = store.conversation(store.pseudonym("ada"), subject="ada")
+        sealed = store.conversation(store.subjects.pseudonym("ada"), subject="ada")
         sealed.decide("two", key="d2")
-        fork = sealed.fork(store.pseudonym("ada") + "-f")
+        fork = sealed.fork(store.subjects.pseudonym("ada") + "-f")
         for chat in (sealed, fork, store.conversation("plain")):
             for n in range(6):
                 chat.say(f"say {n}")
         store.query(limit=1)
         for chat in (sealed, fork):
-            assert [one.key for one in chat.recall().recent] == ["d2"]
-            assert [one.key for one in store.decisions(scope=chat)] == ["d2"]
-        assert {one.key for one in store.decisions()} == {"d1", "d2"}
+            assert [one.key for one in chat.decisions.recall().recent] == ["d2"]
+            assert [one.key for one in store.decisions.list(scope=chat)] == ["d2"]
+        assert {one.key for one in store.decisions.list()} == {"d1", "d2"}
 
 
 def test_decisions_of_old_forms_are_read_from_events(
@@ -260,6 +268,6 @@ def test_decisions_of_old_forms_are_read_from_events(
         for n in range(6):
             chat.say(f"say {n}")
         from_index = listed(store)
-        assert [one.key for one in store.decisions(scope=chat)] == ["d2", "1"]
+        assert [one.key for one in store.decisions.list(scope=chat)] == ["d2", "1"]
         with without_index(store):
             assert listed(store) == from_index

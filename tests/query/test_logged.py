@@ -13,11 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast import Page, Store
+from holdfast import Settings, Store
 from holdfast.core import paging
 from holdfast.core.event import Event, to_datetime
 from holdfast.errors import UnavailableError
 from holdfast.query import decided, logged
+from holdfast.query.questions import Questions
+from holdfast.store import OwnEvent, Page
 from holdfast.testing import FakeClock
 from tests.query.histories import actions, perform
 from tests.record.stores import ALL, new_url
@@ -94,8 +96,8 @@ def test_pages_from_the_index_equal_those_from_the_log(
             clock = FakeClock(start_us=1_750_000_000_000_000, seed=1)
             url = new_url(backend, Path(place))
             with (
-                holdfast.open(url, actor="ada", clock=clock) as store,
-                holdfast.open(url, actor="bob", clock=clock) as other,
+                holdfast.open(url, actor="ada", settings=Settings(clock=clock)) as store,
+                holdfast.open(url, actor="bob", settings=Settings(clock=clock)) as other,
             ):
                 one = other if backend != "memory" else store
                 for action, step in zip(history, steps * len(history), strict=False):
@@ -184,7 +186,7 @@ def test_without_an_index_the_log_is_read(tmp_path: Path, monkeypatch: pytest.Mo
             chat.set("n", n)
             chat.record("ticket_opened", {"id": n}, unchecked=True)
         store.query(limit=1)
-        found: Any = store._questions.find_positions
+        found: Any = store._kernel.part(Questions).find_positions
         asked = 0
 
         def fails_later(*given: Any, **named: Any) -> Any:
@@ -193,7 +195,7 @@ def test_without_an_index_the_log_is_read(tmp_path: Path, monkeypatch: pytest.Mo
             # It is wrong about some, which are looked at again and left out; then it is gone.
             return None if asked > 1 else [one - 1 for one in found(*given, **named)]
 
-        monkeypatch.setattr(store._questions, "find_positions", fails_later)
+        monkeypatch.setattr(store._kernel.part(Questions), "find_positions", fails_later)
         events = store.events(type="ticket_opened", limit=4)
         assert [one.data["id"] for one in events] == [0, 5, 6, 7]
         assert (asked, events.more) == (2, True)
@@ -203,9 +205,9 @@ def test_without_an_index_the_log_is_read(tmp_path: Path, monkeypatch: pytest.Mo
 
         monkeypatch.undo()
         monkeypatch.setattr(paging, "LOOKED_MAX", 2)
-        monkeypatch.setattr(store._questions, "_index", refuses)
+        monkeypatch.setattr(store._kernel.part(Questions), "_index", refuses)
         assert len(store.events(type="ticket_opened")) == 20
-        assert len(store.events(type=holdfast.OwnEvent, newest_first=True)) == 20
+        assert len(store.events(type=OwnEvent, newest_first=True)) == 20
 
 
 def test_a_mixed_store_is_looked_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast import HoldfastError, Store, UsageError, aio
+from holdfast import HoldfastError, Settings, Store, UsageError, aio
 from holdfast.query import index, scan
 from tests.query.test_query_model import scanned
 from tests.record.stores import ALL, new_url
@@ -77,7 +77,7 @@ def test_with_an_index_on_a_path_the_same_is_found(
         )
         def check(history: list[Any], asked: list[Any], declared_at: int) -> None:
             url = new_url(backend, Path(place))
-            with holdfast.open(url, actor="ada", indexes=DECLARED) as store:
+            with holdfast.open(url, actor="ada", settings=Settings(indexes=DECLARED)) as store:
                 if backend != "memory" and declared_at:
                     with holdfast.open(url, actor="ada") as plain:
                         for one in history[:declared_at]:
@@ -121,7 +121,9 @@ def test_only_states_that_may_fit_are_looked_at(tmp_path: Path, monkeypatch: Any
         filled(hf, 100)
         assert len(hf.query(where=("customer.id", "=", 7))) == 2
         assert len(looked) == 100
-    with holdfast.open(place, indexes=[declared]) as hf:  # declared when states were there
+    with holdfast.open(
+        place, settings=Settings(indexes=[declared])
+    ) as hf:  # declared when states were there
         looked.clear()
         assert [one.id for one in hf.scopes(where={"customer.id": 7})] == ["c57", "c7"]
         assert [one.id for one in hf.scopes("conversation", where={"customer.id": 7}, prefix="c5")]
@@ -153,18 +155,18 @@ def _(old: dict[str, Any]) -> dict[str, Any]:
 def test_comparisons_are_of_what_the_program_shows(monkeypatch: Any) -> None:
     """A state of an older version is compared as its upgrade has it, with an index or without."""
     declared = holdfast.index("conversation", "customer")
-    with holdfast.open(new_url("memory", Path()), unchecked=True) as store:
+    with holdfast.open(new_url("memory", Path()), settings=Settings(unchecked=True)) as store:
         backend = store._log._backend
         for number in range(10):
             store.conversation(f"old{number}").set("id", number)
         for indexes in ([], [declared]):
-            hf = holdfast.open(backend=backend, schemas=[Ticket], indexes=indexes)
+            hf = holdfast.open(backend, schemas=[Ticket], settings=Settings(indexes=indexes))
             hf.conversation("new").update({"customer": 3, "stage": "open"})
             found = [hit.scope for hit in hf.query(where={"customer": 3})]
             assert sorted(found) == ["conversation/new", "conversation/old3"]
             assert [one.id for one in hf.scopes(where={"customer": 3})] == ["new", "old3"]
             looked = count_states(monkeypatch)
-            hf.migrate()
+            hf.schemas.migrate()
             assert len(hf.query(where={"customer": 3})) == 2
             assert len(looked) == (2 if indexes else 11)
             looked.clear()
@@ -188,13 +190,13 @@ def test_a_renamed_field_is_compared_by_its_new_name(tmp_path: Path) -> None:
         hf.team("old").set("customer", {"mail": "ann"})
         hf.team("both").set("customer", {"mail": "ann", "email": "bob"})
     declared = [holdfast.index("team", "customer.email")]
-    with holdfast.open(place, schemas=[Order], indexes=declared) as hf:
+    with holdfast.open(place, schemas=[Order], settings=Settings(indexes=declared)) as hf:
         assert hf.team("old").state == {"customer": {"email": "ann"}}
         assert [one.id for one in hf.scopes(where={"customer.email": "ann"})] == ["old"]
         assert [one.id for one in hf.scopes(where={"customer.email": "bob"})] == ["both"]
         [finding] = hf.check().findings
         assert "has customer.mail beside the new name" in str(finding)
-        hf.migrate()
+        hf.schemas.migrate()
         assert hf.team("old").at(hf.team("old").revision, raw=True) == {
             "customer": {"email": "ann"}
         }
@@ -219,7 +221,9 @@ def test_time_for_an_index_that_is_not_whole(tmp_path: Path, monkeypatch: Any) -
         filled(hf, 30)
         hf.query(limit=1)
     looked = count_states(monkeypatch)
-    with holdfast.open(place, indexes=[holdfast.index("conversation", "customer.id")]) as hf:
+    with holdfast.open(
+        place, settings=Settings(indexes=[holdfast.index("conversation", "customer.id")])
+    ) as hf:
         assert len(hf.query(where={"customer.id": 7}, timeout=0)) == 1
         assert len(looked) == 30
         looked.clear()
@@ -245,13 +249,13 @@ def test_what_cannot_be_declared(given: Any, said: str) -> None:
 @pytest.mark.parametrize("given", ["conversation", 7, [("conversation", "x")]])
 def test_what_is_no_list_of_indexes(given: Any) -> None:
     with pytest.raises(UsageError, match="indexes is a list"):
-        holdfast.open("memory:", indexes=given)
+        holdfast.open("memory:", settings=Settings(indexes=given))
 
 
 def test_asyncio() -> None:
     async def main() -> None:
         declared = holdfast.index("conversation", "stage")
-        async with await aio.open("memory:", indexes=[declared]) as hf:
+        async with await aio.open("memory:", settings=Settings(indexes=[declared])) as hf:
             await hf.conversation("c").set("stage", "open")
             assert [one.id for one in await hf.scopes(where={"stage": "open"})] == ["c"]
 

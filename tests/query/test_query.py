@@ -17,13 +17,15 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import Store, Where, aio
+from holdfast import Settings, Store, aio
 from holdfast.errors import UnavailableError, UsageError
 from holdfast.query import follow
 from holdfast.query.form import check_query
 from holdfast.query.index import QueryIndex
 from holdfast.query.scan import scan
 from holdfast.query.words import chunks_of, has_term, parse_text, split_words
+from holdfast.record.context import RecordContext
+from holdfast.search import Where
 from holdfast.testing import FakeClock
 
 
@@ -59,7 +61,7 @@ def test_a_question_finds_what_the_lists_show(hf: Store) -> None:
     chat.facts.state("gone", 1)
     chat.facts.withdraw("gone")
     chat.decide("a", key="d1", links=["file:a.py"])
-    hf.outcome("d1@conversation/c1", "it worked")
+    hf.decisions.close("d1@conversation/c1", "it worked")
     chat.decide("b", key="d2")
     fork = chat.fork("c2")
     fork.say("in the fork")
@@ -67,7 +69,7 @@ def test_a_question_finds_what_the_lists_show(hf: Store) -> None:
     for scope in (chat, fork):
         shown = {
             "message": {one.id for one in scope.messages},
-            "decision": {one.id for one in hf.decisions(scope=scope)},
+            "decision": {one.id for one in hf.decisions.list(scope=scope)},
             "task": {one.id for one in scope.tasks.list()},
             "fact": {one.name for one in scope.facts.list()},
         }
@@ -92,7 +94,7 @@ def test_a_decision_that_a_fork_inherited_is_as_it_is_now(hf: Store) -> None:
     chat.decide("a", key="d1")
     chat.fork("c2").fork("c3")
     assert [hit.status for hit in hf.query(kind="decision")] == ["open"] * 3
-    hf.outcome("d1@conversation/c1", "done")
+    hf.decisions.close("d1@conversation/c1", "done")
     assert [hit.status for hit in hf.query(kind="decision")] == ["closed"] * 3
 
 
@@ -113,14 +115,14 @@ def test_lives(hf: Store) -> None:
 
 def test_scopes_that_end_by_themselves_are_not_found(tmp_path: Path) -> None:
     clock = FakeClock()
-    with holdfast.open(str(tmp_path / "s"), clock=clock) as hf:
+    with holdfast.open(str(tmp_path / "s"), settings=Settings(clock=clock)) as hf:
         hf.conversation("short", ttl_s=10).say("soon gone")
         hf.conversation("long").say("stays")
         assert len(hf.query(kind="message")) == 2
         clock.advance(11)
         assert [hit.shown for hit in hf.query(kind="message")] == ["stays"]
         assert len(hf.query(kind="log", scope="*/short")) == 0
-        hf.rebuild_index()
+        hf.search.rebuild()
         assert [hit.shown for hit in hf.query(kind="message")] == ["stays"]
 
 
@@ -133,7 +135,7 @@ def test_runs_and_events(hf: Store) -> None:
     def pay(ctx: Any) -> int:
         return ctx.step(one)
 
-    hf.start(pay, id="r1").result(timeout=60)
+    hf.runs.start(pay, id="r1").result(timeout=60)
     [found] = hf.query(kind="run")
     assert (found.id, found.status, found.type.rpartition(".")[2]) == ("r1", "completed", "pay")
     assert [hit.type for hit in hf.query(type="run.ended")] == ["run.ended"]
@@ -172,7 +174,7 @@ def test_events_of_your_own(hf: Store) -> None:
 
 def test_pages_and_times(tmp_path: Path) -> None:
     clock = FakeClock()
-    with holdfast.open(str(tmp_path / "s"), clock=clock) as hf:
+    with holdfast.open(str(tmp_path / "s"), settings=Settings(clock=clock)) as hf:
         chat = hf.conversation("c")
         for number in range(7):
             clock.advance(60)
@@ -332,7 +334,7 @@ def test_links_are_resolved_and_dangling_ones_listed(hf: Store) -> None:
     fork = chat.fork("d")
 
     def led(link: str, scope: Any = chat) -> Any:
-        found = hf.resolve(link, scope=scope)
+        found = hf.search.resolve(link, scope=scope)
         return found and (found.kind, found.id)
 
     assert led("decision:d1@conversation/c") == ("decision", "d1@conversation/c")
@@ -344,8 +346,8 @@ def test_links_are_resolved_and_dangling_ones_listed(hf: Store) -> None:
     for nowhere in ("task:t2", "run:r1", "file:a.py", "conversation/none"):
         assert led(nowhere) is None
     with pytest.raises(UsageError):
-        hf.resolve("")
-    found = {(one.scope, one.link) for one in hf.dangling_links()}
+        hf.search.resolve("")
+    found = {(one.scope, one.link) for one in hf.search.dangling_links()}
     links = ("task:none", "message:gone", "conversation/nowhere", "decision:d9@x/y")
     assert found == {(scope.name, link) for scope in (chat, fork) for link in links}
 
@@ -357,13 +359,13 @@ def test_an_index_outlives_its_process_and_follows(durable_url: str) -> None:
     with holdfast.open(durable_url, actor="architect") as hf:
         hf.conversation("c").say("one")
         assert len(hf.query(text="one")) == 1
-        before = hf.index_status()
+        before = hf.search.status()
         hf.conversation("c").say("two")
-        assert hf.index_status().behind > 0
+        assert hf.search.status().behind > 0
     with holdfast.open(durable_url) as hf:
-        assert hf.index_status().position == before.position
+        assert hf.search.status().position == before.position
         assert len(hf.query(kind="message")) == 2
-        assert hf.index_status().behind == 0
+        assert hf.search.status().behind == 0
 
 
 @pytest.mark.parametrize("kind", ["files", "sqlite"])
@@ -375,7 +377,7 @@ def test_a_damaged_or_foreign_index_is_made_again(
     with holdfast.open(url) as hf:
         hf.conversation("c").say("one")
         hf.query()
-        place = Path(hf.index_status().place)
+        place = Path(hf.search.status().place)
     if harm == "bytes":
         place.write_bytes(b"\x00nonsense" * 4096)
     elif harm == "empty":
@@ -399,7 +401,7 @@ def test_what_is_no_file_where_the_index_was(
     with holdfast.open(url) as hf:
         hf.conversation("c").say("one")
         hf.query()
-        place = Path(hf.index_status().place)
+        place = Path(hf.search.status().place)
     place.unlink()
     if harm == "a folder":
         place.mkdir()
@@ -410,7 +412,7 @@ def test_what_is_no_file_where_the_index_was(
         caplog.clear()
         with caplog.at_level(logging.WARNING, "holdfast.query"), holdfast.open(url) as hf:
             assert [hit.shown for hit in hf.query()] == ["one"]
-            assert hf.index_status().place != str(place)
+            assert hf.search.status().place != str(place)
         assert ("is made again" in caplog.text) is is_told
     assert place.is_dir() is (harm == "a folder"), "what is not ours is left where it is"
 
@@ -440,7 +442,7 @@ def test_an_index_that_may_not_be_opened_is_named_and_done_without(
         monkeypatch.setattr(os, "open", refuse)
         with pytest.raises(UnavailableError, match=r'index-1.db" cannot be used: .*denied'):
             hf.query()
-        assert [one.key for one in hf.conversation("c").recall().recent] == ["d1"]
+        assert [one.key for one in hf.conversation("c").decisions.recall().recent] == ["d1"]
         assert "the index is not used" in caplog.text
 
 
@@ -495,7 +497,7 @@ def test_where_another_process_fills_the_index_a_question_waits(tmp_path: Path) 
         hf.conversation("c").say("one")
         hf.query()
         hf.conversation("c").say("two")
-        folder = Path(hf.index_status().place).parent
+        folder = Path(hf.search.status().place).parent
         with open(folder / "indexer.lock", "rb+") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
             with pytest.raises(UnavailableError, match="behind after"):
@@ -521,7 +523,7 @@ def test_two_processes_share_an_index(tmp_path: Path) -> None:
     assert [child.wait(timeout=300) for child in children] == [0, 0]
     with holdfast.open(url) as hf:
         assert len(hf.query(kind="message")) == 80
-        assert list(hf.query()) == list(scan(hf._context, check_query(0)))
+        assert list(hf.query()) == list(scan(hf._kernel.part(RecordContext), check_query(0)))
 
 
 @pytest.mark.parametrize("kind", ["files", "sqlite", "postgresql"])
@@ -557,7 +559,7 @@ def test_a_kill_while_the_index_is_made_loses_nothing(kind: str, tmp_path: Path)
         assert len(hf.query(scope="conversation/d")) == 61
         for asked in ({}, {"kind": "log"}, {"text": "17"}):
             query = check_query(hf._log.clock.now_us(), **asked)
-            assert list(hf.query(**asked)) == list(scan(hf._context, query))
+            assert list(hf.query(**asked)) == list(scan(hf._kernel.part(RecordContext), query))
 
 
 def test_an_index_in_memory_where_a_store_is_only_read(tmp_path: Path) -> None:
@@ -566,12 +568,12 @@ def test_an_index_in_memory_where_a_store_is_only_read(tmp_path: Path) -> None:
         hf.conversation("c").say("one")
     with holdfast.open(url, read_only=True) as hf:
         assert len(hf.query()) == 1
-        assert hf.index_status().place == ":memory:"
+        assert hf.search.status().place == ":memory:"
     assert not (tmp_path / "s/query").exists()
     with holdfast.open(url) as hf:
         hf.query()
     with holdfast.open(url, read_only=True) as hf:
-        assert hf.index_status().place != ":memory:"
+        assert hf.search.status().place != ":memory:"
 
 
 def test_an_index_in_memory_where_there_is_no_place(tmp_path: Path) -> None:
@@ -580,7 +582,7 @@ def test_an_index_in_memory_where_there_is_no_place(tmp_path: Path) -> None:
         (tmp_path / "s/query").write_text("in the way")
         hf.conversation("c").say("one")
         assert len(hf.query()) == 1
-        assert hf.index_status().place == ":memory:"
+        assert hf.search.status().place == ":memory:"
 
 
 def test_a_mixed_store_has_an_index(tmp_path: Path) -> None:
@@ -591,7 +593,7 @@ def test_a_mixed_store_has_an_index(tmp_path: Path) -> None:
             hf.conversation("c").say(f"chat {number}")
         assert len(hf.query(text="team")) == 3
         hf.conversation("c").say("chat 3")
-        assert hf.index_status().behind == 1
+        assert hf.search.status().behind == 1
         assert len(hf.query()) == 7
 
 
@@ -600,8 +602,8 @@ def test_asyncio(tmp_path: Path) -> None:
         async with await aio.open(str(tmp_path / "s")) as hf:
             await hf.conversation("c").say("one")
             assert [hit.shown for hit in await hf.query(text="one")] == ["one"]
-            await hf.rebuild_index()
-            assert (await hf.index_status()).position == 0
+            await hf.search.rebuild()
+            assert (await hf.search.status()).position == 0
 
     asyncio.run(main())
 
@@ -610,7 +612,7 @@ def test_asyncio(tmp_path: Path) -> None:
 
 
 def _is_as_scanned(hf: Store) -> bool:
-    return list(hf.query()) == list(scan(hf._context, check_query(0)))
+    return list(hf.query()) == list(scan(hf._kernel.part(RecordContext), check_query(0)))
 
 
 def test_an_index_that_misses_forks_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

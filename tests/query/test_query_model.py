@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import holdfast
-from holdfast import Store
+from holdfast import Settings, Store
 from holdfast.query import index
 from holdfast.query.form import Hit, check_query
 from holdfast.query.scan import scan
+from holdfast.record.context import RecordContext
 from holdfast.testing import FakeClock
 from tests.query.histories import actions, perform, questions
 from tests.record.stores import ALL, new_url
@@ -28,7 +29,7 @@ BEGIN = int(datetime(2026, 1, 2, tzinfo=UTC).timestamp()) * 1_000_000
 
 def scanned(store: Store, **question: Any) -> list[Any]:
     query = check_query(store._log.clock.now_us(), **question)
-    return list(scan(store._context, query))
+    return list(scan(store._kernel.part(RecordContext), query))
 
 
 @pytest.mark.parametrize("backend", ALL)
@@ -72,7 +73,7 @@ def test_five_backends_answer_alike(history: list[Any], asked: list[dict[str, An
         for backend in ALL:
             clock = FakeClock(start_us=BEGIN)
             url = new_url(backend, Path(place))
-            with holdfast.open(url, actor="ada", clock=clock) as store:
+            with holdfast.open(url, actor="ada", settings=Settings(clock=clock)) as store:
                 for action in history:
                     clock.advance(1)
                     perform(store, action)

@@ -1,4 +1,4 @@
-"""What a statement of `hf.sql` may not do to the server, to the store, or to who waits for it."""
+"""What a statement of `hf.search.sql` may not do to the server, the store, or who waits for it."""
 
 from __future__ import annotations
 
@@ -80,19 +80,19 @@ def _sessions(hf: Store) -> set[tuple[Any, ...]]:
 
 def test_no_statement_reaches_the_sessions_of_the_store(shop: Store, tmp_path: Path) -> None:
     """The superuser is who asks: nothing but the one who checks the statement is in the way."""
-    shop.sql("SELECT 1")
+    shop.search.sql("SELECT 1")
     before = _sessions(shop)
     assert len(before) == 1
     for statement in (*ATTACKS, f"COPY tasks TO PROGRAM 'touch {tmp_path}/ran'"):
         with pytest.raises(UsageError):
-            shop.sql(statement)
+            shop.search.sql(statement)
         assert _sessions(shop) == before, statement
     assert not (tmp_path / "ran").exists()
     shop.team("red").set("name", "Zoë")
     with holdfast.open(shop.url) as other:
         assert other.team("red").get("name") == "Zoë"
         assert other.check().ok
-    assert shop.sql("SELECT id FROM tasks").rows == [("t1",)]
+    assert shop.search.sql("SELECT id FROM tasks").rows == [("t1",)]
 
 
 def test_ordinary_questions_are_answered(shop: Store) -> None:
@@ -108,8 +108,8 @@ def test_ordinary_questions_are_answered(shop: Store) -> None:
         "SELECT id FROM tasks WHERE id = 'none'": [],
     }
     for statement, rows in answered.items():
-        assert shop.sql(statement).rows == rows, statement
-    assert shop.sql("SELECT id AS a, 1 AS b FROM tasks LIMIT 0").columns == ("a", "b")
+        assert shop.search.sql(statement).rows == rows, statement
+    assert shop.search.sql("SELECT id AS a, 1 AS b FROM tasks LIMIT 0").columns == ("a", "b")
 
 
 def test_a_connection_that_somebody_changed_is_not_used_again(shop: Store) -> None:
@@ -148,7 +148,7 @@ def test_a_search_path_that_hides_the_catalog_is_set_right(tmp_path: Path) -> No
             with holdfast.open(f"{url}&options=-csearch_path%3Dhides,pg_catalog") as hf:
                 hf.team("red").set("a", 1)
                 assert hf.team("red").get("a") == 1
-                hf.sql("SELECT 1")
+                hf.search.sql("SELECT 1")
         finally:
             client.execute("DROP SCHEMA hides CASCADE")
 
@@ -161,23 +161,23 @@ def test_time_rows_and_bytes_have_limits(hf: Store) -> None:
     hf.conversation("c").tasks.add("write", id="t1")
     numbers = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x FROM n"
     with pytest.raises(LimitError, match=r"0\.2 s"):
-        hf.sql(ENDLESS, timeout=0.2)
+        hf.search.sql(ENDLESS, timeout=0.2)
     with pytest.raises(LimitError, match="100000 rows"):
-        hf.sql(numbers)
+        hf.search.sql(numbers)
     with pytest.raises(LimitError, match="3 rows"):
-        hf.sql(f"{numbers} LIMIT 4", max_rows=3)
-    assert hf.sql(f"{numbers} LIMIT 3", max_rows=3).rows == [(1,), (2,), (3,)]
+        hf.search.sql(f"{numbers} LIMIT 4", max_rows=3)
+    assert hf.search.sql(f"{numbers} LIMIT 3", max_rows=3).rows == [(1,), (2,), (3,)]
     large = "replace('abcdefghij', 'a', title) FROM tasks"
     hf.conversation("c").tasks.add("x" * 50_000, id="t2")
     with pytest.raises(LimitError, match="60000 bytes"):
-        hf.sql(f"SELECT a, b FROM (SELECT title a, {large}), (SELECT title b FROM tasks)"
+        hf.search.sql(f"SELECT a, b FROM (SELECT title a, {large}), (SELECT title b FROM tasks)"
                .replace("tasks)", "tasks) AS one", 1) + " AS two", max_bytes=60_000)  # fmt: skip
-    assert len(hf.sql("SELECT title FROM tasks", max_bytes=60_000).rows) == 2
+    assert len(hf.search.sql("SELECT title FROM tasks", max_bytes=60_000).rows) == 2
     for name in ("timeout", "max_rows", "max_bytes"):
         wrong: Any = {name: "many"}
         with pytest.raises(UsageError, match=name):
-            hf.sql("SELECT 1", **wrong)
-    assert hf.sql("SELECT count(*) FROM tasks").rows == [(2,)]
+            hf.search.sql("SELECT 1", **wrong)
+    assert hf.search.sql("SELECT count(*) FROM tasks").rows == [(2,)]
 
 
 HUGE = {
@@ -187,11 +187,11 @@ HUGE = {
 _ASK = """
 import resource, sys, holdfast
 with holdfast.open(sys.argv[1]) as hf:
-    hf.sql("SELECT 1")
+    hf.search.sql("SELECT 1")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for statement in sys.argv[2:]:
         try:
-            hf.sql(statement, timeout=1)
+            hf.search.sql(statement, timeout=1)
         except holdfast.LimitError:
             continue
         print("answered", statement)
@@ -217,12 +217,12 @@ import signal, sys, holdfast
 # A background job of a shell ignores SIGINT, and so would a Python that inherits that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 with holdfast.open(sys.argv[1]) as hf:
-    hf.sql("SELECT 1")
+    hf.search.sql("SELECT 1")
     try:
         print("asking", flush=True)
-        hf.sql(sys.argv[2], timeout=3000)
+        hf.search.sql(sys.argv[2], timeout=3000)
     except KeyboardInterrupt:
-        print("interrupted", hf.sql("SELECT 1").rows, flush=True)
+        print("interrupted", hf.search.sql("SELECT 1").rows, flush=True)
         sys.stdin.read()
 """
 
@@ -261,7 +261,7 @@ def test_a_question_has_a_role_of_its_own_where_one_is_named(tmp_path: Path) -> 
     url = new_url("postgresql", tmp_path)
     with holdfast.open(url) as hf:
         hf.conversation("c").tasks.add("write", id="t1")
-        schema = hf.refresh_tables().removeprefix("schema ")
+        schema = hf.search.tables().removeprefix("schema ")
     with psycopg.connect(url.partition("&application")[0], autocommit=True) as client:
         names: Any = schema
         client.execute("DROP ROLE IF EXISTS hf_asks")
@@ -269,15 +269,15 @@ def test_a_question_has_a_role_of_its_own_where_one_is_named(tmp_path: Path) -> 
         try:
             with holdfast.open(f"{url}&sql_role=hf_asks") as hf:
                 with pytest.raises(UsageError, match="hf_asks"):
-                    hf.sql("SELECT id FROM tasks")
+                    hf.search.sql("SELECT id FROM tasks")
                 client.execute(f"GRANT USAGE ON SCHEMA {names} TO hf_asks")
                 client.execute(f"GRANT SELECT ON {names}.tasks TO hf_asks")
-                assert hf.sql("SELECT id, current_user::text FROM tasks").rows == [
+                assert hf.search.sql("SELECT id, current_user::text FROM tasks").rows == [
                     ("t1", "hf_asks")
                 ]
             nobody = pytest.raises(UsageError, match="hf_nobody_at_all")
             with holdfast.open(f"{url}&sql_role=hf_nobody_at_all") as hf, nobody:
-                hf.sql("SELECT 1")
+                hf.search.sql("SELECT 1")
             with pytest.raises(UsageError, match="sql_role"):
                 holdfast.open(f"{url}&sql_role=")
         finally:
@@ -298,7 +298,7 @@ def test_a_server_that_goes_away_during_a_question_is_named(
             )
         return ask(self, statement, values)
 
-    shop.sql("SELECT 1")
+    shop.search.sql("SELECT 1")
     monkeypatch.setattr(PostgresqlConnection, "ask", cut)
     with pytest.raises(UnavailableError):
-        shop.sql("SELECT 1")
+        shop.search.sql("SELECT 1")

@@ -31,16 +31,16 @@ def fill(hf: Store) -> None:
     chat.set("customer", {"id": 7, "plan": "gold"})
     chat.record("noted", {"a": 1}, refs=["file:a.py"], unchecked=True)
     chat.fork("d").say("in the fork")
-    hf.outcome("d1@conversation/c", "done")
+    hf.decisions.close("d1@conversation/c", "done")
     hf.conversation("gone").say("away")
     hf.conversation("gone").remove()
 
 
 def test_everything_recorded_is_in_tables(hf: Store) -> None:
     """BOOT-7, BOOT-50, BOOT-51: decisions, tasks, events by type and time, with foreign keys."""
-    hf.sql("SELECT 1")
+    hf.search.sql("SELECT 1")
     fill(hf)
-    select = hf.sql
+    select = hf.search.sql
     assert select("SELECT scope, content FROM messages ORDER BY 1, revision").rows == [
         ("conversation/c", "hello"),
         ("conversation/d", "hello"),
@@ -82,8 +82,8 @@ def test_a_statement_only_reads(hf: Store) -> None:
     hf.conversation("c").tasks.add("write", id="t1")
     for statement in REFUSED:
         with pytest.raises(UsageError):
-            hf.sql(statement)
-    assert hf.sql("SELECT id FROM tasks").rows == [("t1",)]
+            hf.search.sql(statement)
+    assert hf.search.sql("SELECT id FROM tasks").rows == [("t1",)]
 
 
 def test_pragmas_and_other_files_are_refused(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_pragmas_and_other_files_are_refused(tmp_path: Path) -> None:
         attach = f"ATTACH '{tmp_path / 'other.db'}' AS other"
         for statement in ("PRAGMA query_only = 0; SELECT 1", attach, "  "):
             with pytest.raises(UsageError):
-                hf.sql(statement)
+                hf.search.sql(statement)
     assert not (tmp_path / "other.db").exists()
 
 
@@ -102,7 +102,7 @@ def test_a_foreign_write_is_noticed(
     url = str(tmp_path / "s")
     with holdfast.open(url) as hf:
         hf.conversation("c").tasks.add("write", id="t1")
-        place = Path(hf.refresh_tables())
+        place = Path(hf.search.tables())
     if harm == "bytes":
         place.write_bytes(b"nonsense" * 2000)
     else:
@@ -118,10 +118,10 @@ def test_a_foreign_write_is_noticed(
             )
         client.close()
     with caplog.at_level(logging.WARNING, "holdfast.query"), holdfast.open(url) as hf:
-        assert hf.sql("SELECT id, status FROM tasks").rows == [("t1", "open")]
+        assert hf.search.sql("SELECT id, status FROM tasks").rows == [("t1", "open")]
         assert "are made again" in caplog.text
         caplog.clear()
-        hf.refresh_tables()
+        hf.search.tables()
         assert not caplog.text
         assert hf.check().ok
 
@@ -130,7 +130,7 @@ def test_python_s_own_sqlite_in_the_same_process_harms_nothing(tmp_path: Path) -
     with holdfast.open(f"sqlite:{tmp_path / 's.db'}") as hf:
         for number in range(5):
             hf.conversation("c").say(f"m {number}")
-            client = sqlite3.connect(hf.refresh_tables())
+            client = sqlite3.connect(hf.search.tables())
             assert client.execute("SELECT count(*) FROM messages").fetchall() == [(number + 1,)]
             client.close()
         assert len(hf.query(kind="message")) == 5
@@ -153,15 +153,19 @@ def test_a_kill_during_a_refresh_loses_nothing(tmp_path: Path) -> None:
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
         "T._put = stop\n"
         "with holdfast.open(sys.argv[1]) as hf:\n"
-        "    hf.refresh_tables()\n"
+        "    hf.search.tables()\n"
     )
     for steps in ("1", "2"):
         killed = subprocess.run([sys.executable, "-c", program, url, steps], check=False)
         assert killed.returncode == -9
     with holdfast.open(url) as hf:
-        after = {table: hf.sql(f"SELECT * FROM {table} ORDER BY 1, 2").rows for table in TABLES}
-        Path(hf.refresh_tables()).unlink()
-        again = {table: hf.sql(f"SELECT * FROM {table} ORDER BY 1, 2").rows for table in TABLES}
+        after = {
+            table: hf.search.sql(f"SELECT * FROM {table} ORDER BY 1, 2").rows for table in TABLES
+        }
+        Path(hf.search.tables()).unlink()
+        again = {
+            table: hf.search.sql(f"SELECT * FROM {table} ORDER BY 1, 2").rows for table in TABLES
+        }
     assert after == again
 
 
@@ -170,7 +174,7 @@ def test_a_role_that_may_only_select(tmp_path: Path) -> None:
     url = new_url("postgresql", tmp_path)
     with holdfast.open(url) as hf:
         fill(hf)
-        schema = hf.refresh_tables().removeprefix("schema ")
+        schema = hf.search.tables().removeprefix("schema ")
         bare = (
             url.partition("?")[0]
             + "?"

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import UnavailableError, UsageError, aio
+from holdfast import Settings, UnavailableError, UsageError, aio
 from holdfast.query import vectors
+from tests.opening import settled
 from tests.record import stores
 from tests.record.stores import new_url
 
@@ -57,7 +58,7 @@ def texts_of(found: Sequence[Any]) -> list[str]:
 def test_what_was_said_is_found_by_its_meaning(url: str) -> None:
     """BOOT-29: of every kind, in forks too; as it is now; what else is asked for leaves out."""
     words = Words()
-    with holdfast.open(url, actor="ada", embedder=words) as hf:
+    with holdfast.open(url, actor="ada", settings=Settings(embedder=words)) as hf:
         chat = hf.conversation("c")
         chat.say("the cache is cold")
         chat.decide("warm the cache", key="d1")
@@ -65,26 +66,28 @@ def test_what_was_said_is_found_by_its_meaning(url: str) -> None:
         chat.facts.state("birds", "they sing")
         chat.record("noted", {"said": "birds sing"}, unchecked=True)
         chat.set("cache", "a state is not compared")
-        found = hf.similar("the cache is cold")
+        found = hf.search.similar("the cache is cold")
         assert texts_of(found)[:2] == ["the cache is cold", "warm the cache"]
         assert found[0].score == pytest.approx(1.0, abs=1e-5)
         assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
         assert len(found) == 5
-        [decision] = hf.similar("warm the cache", kind="decision")
+        [decision] = hf.search.similar("warm the cache", kind="decision")
         assert decision.hit.id == "d1@conversation/c"
-        assert texts_of(hf.similar("birds", limit=2, scope="conversation", text="sing")) == [
+        assert texts_of(hf.search.similar("birds", limit=2, scope="conversation", text="sing")) == [
             "birds sing", "birds"
         ]  # fmt: skip
         fork = chat.fork("f")
-        [near] = hf.similar("the cache is cold", scope=fork, limit=1)
+        [near] = hf.search.similar("the cache is cold", scope=fork, limit=1)
         assert (near.hit.scope, near.hit.shown) == (fork.name, "the cache is cold")
         chat.messages.edit(chat.messages[0], content="the oven is hot")
-        assert texts_of(hf.similar("the oven is hot", limit=1)) == ["the oven is hot"]
-        assert texts_of(hf.similar("the oven is hot", limit=1, scope=fork)) != ["the oven is hot"]
+        assert texts_of(hf.search.similar("the oven is hot", limit=1)) == ["the oven is hot"]
+        assert texts_of(hf.search.similar("the oven is hot", limit=1, scope=fork)) != [
+            "the oven is hot"
+        ]
         fork.remove()
-        assert not hf.similar("the cache is cold", scope=fork)
+        assert not hf.search.similar("the cache is cold", scope=fork)
         words.seen.clear()
-        hf.similar("birds")
+        hf.search.similar("birds")
         assert words.seen == ["birds"], "what was seen once is kept"
 
 
@@ -100,28 +103,28 @@ def test_the_nearest_of_one_agent_by_1536_numbers(url: str) -> None:
     def hash_of(text: str, n: int) -> int:
         return sum(map(ord, text)) * (n + 1)
 
-    with holdfast.open(url, actor="ada", embedder=Long()) as hf:
+    with holdfast.open(url, actor="ada", settings=Settings(embedder=Long())) as hf:
         chat = hf.team("red")
         for n in range(12):
             with holdfast.provenance(actor="ada" if n % 2 else "bob"):
                 chat.facts.state(f"fact{n}", f"it is {'x' * n}")
-        found = hf.similar("fact3", kind="fact", actor="ada", limit=10)
+        found = hf.search.similar("fact3", kind="fact", actor="ada", limit=10)
         assert [one.hit.actor for one in found] == ["ada"] * 6
         scores = [one.score for one in found]
         assert scores == sorted(scores, reverse=True)
 
 
 def test_what_was_seen_is_kept_for_other_processes(durable_url: str) -> None:
-    with holdfast.open(durable_url, embedder=Words()) as hf:
+    with holdfast.open(durable_url, settings=Settings(embedder=Words())) as hf:
         hf.conversation("c").say("the cache is cold")
-        hf.similar("cache")
+        hf.search.similar("cache")
     words = Words()
     with holdfast.open(durable_url) as hf:
         hf.conversation("c").say("the oven is hot")
-        assert texts_of(hf.similar("oven", limit=1, embedder=words)) == ["the oven is hot"]
+        assert texts_of(hf.search.similar("oven", limit=1, embedder=words)) == ["the oven is hot"]
         assert words.seen == ["oven", "the oven is hot"]
         other = Words(7, name="others")
-        assert len(hf.similar("oven", embedder=other)) == 2, "two models beside each other"
+        assert len(hf.search.similar("oven", embedder=other)) == 2, "two models beside each other"
         assert len(other.seen) == 3
 
 
@@ -172,7 +175,7 @@ def _equals_brute_force(
 
     monkeypatch.setattr(vectors, "nearest", noting)
     monkeypatch.setattr(vectors, "AT_ONCE", 1_000)
-    with holdfast.open(url, embedder=words) as hf:
+    with holdfast.open(url, settings=Settings(embedder=words)) as hf:
         chat = hf.conversation("c")
         for at in range(0, count, 1_000):
             some = said[at : at + 1_000]
@@ -180,7 +183,7 @@ def _equals_brute_force(
         by_text = {text: words.vector(text) for text in said}
         for asked in (said[5], said[77], "w1 w2"):
             target = words.vector(asked)
-            found = hf.similar(asked, timeout=300)
+            found = hf.search.similar(asked, timeout=300)
             best = sorted(
                 ((cosine(target, by_text[text]), at) for at, text in enumerate(said)), reverse=True
             )[:10]
@@ -217,43 +220,43 @@ class Wrong(Words):
     ],
 )
 def test_an_embedder_that_does_not_do_what_it_says(answer: Any, said: str) -> None:
-    with holdfast.open("memory:", embedder=Wrong(answer)) as hf:
+    with holdfast.open("memory:", settings=Settings(embedder=Wrong(answer))) as hf:
         hf.conversation("c").say("hello")
         with pytest.raises(UsageError, match=said):
-            hf.similar("hello")
+            hf.search.similar("hello")
 
 
 def test_an_embedder_that_fails_or_changes(tmp_path: Path) -> None:
     place = str(tmp_path / "store")
-    with holdfast.open(place, embedder=Words()) as hf:
+    with holdfast.open(place, settings=Settings(embedder=Words())) as hf:
         hf.conversation("c").say("hello")
-        assert len(hf.similar("hello")) == 1
-    with holdfast.open(place, embedder=Failing()) as hf:
+        assert len(hf.search.similar("hello")) == 1
+    with holdfast.open(place, settings=Settings(embedder=Failing())) as hf:
         with pytest.raises(UnavailableError, match="failed: OSError: no network"):
-            hf.similar("hello")
-        assert len(hf.similar("hello", embedder=Words())) == 1
-    with holdfast.open(place, embedder=Words(5)) as hf:
+            hf.search.similar("hello")
+        assert len(hf.search.similar("hello", embedder=Words())) == 1
+    with holdfast.open(place, settings=Settings(embedder=Words(5))) as hf:
         with pytest.raises(UsageError, match="had the dimension 24, and now has 5"):
-            hf.similar("hello")
-        hf.rebuild_index()
-        assert len(hf.similar("hello")) == 1
+            hf.search.similar("hello")
+        hf.search.rebuild()
+        assert len(hf.search.similar("hello")) == 1
 
 
 def test_a_text_without_a_direction() -> None:
-    with holdfast.open("memory:", embedder=Words()) as hf:
+    with holdfast.open("memory:", settings=Settings(embedder=Words())) as hf:
         hf.conversation("c").say("hello")
         nothing = Wrong([[0, 0, 0]])
-        assert hf.similar("hello", embedder=nothing) == []
+        assert hf.search.similar("hello", embedder=nothing) == []
 
 
 def test_a_search_that_has_no_time_for_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    with holdfast.open("memory:", embedder=Words()) as hf:
+    with holdfast.open("memory:", settings=Settings(embedder=Words())) as hf:
         hf.conversation("c").say("hello")
         hf.query(limit=1)
         with pytest.raises(UnavailableError, match="has not seen everything in time"):
-            hf.similar("hello", timeout=0)
-        assert hf.similar("hello", timeout=0, stale_ok=True) == []
-        assert len(hf.similar("hello")) == 1
+            hf.search.similar("hello", timeout=0)
+        assert hf.search.similar("hello", timeout=0, stale_ok=True) == []
+        assert len(hf.search.similar("hello")) == 1
 
 
 @pytest.mark.parametrize(
@@ -267,7 +270,7 @@ def test_a_search_that_has_no_time_for_what_is_new(monkeypatch: pytest.MonkeyPat
 )
 def test_what_is_no_embedder(given: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        holdfast.open("memory:", **given)
+        holdfast.open("memory:", **settled(given))
 
 
 @pytest.mark.parametrize(
@@ -282,19 +285,22 @@ def test_what_is_no_embedder(given: Any, said: str) -> None:
     ],
 )
 def test_bad_questions(text: Any, asked: Any, said: str) -> None:
-    with holdfast.open("memory:", embedder=Words()) as hf, pytest.raises(UsageError, match=said):
-        hf.similar(text, **asked)
+    with (
+        holdfast.open("memory:", settings=Settings(embedder=Words())) as hf,
+        pytest.raises(UsageError, match=said),
+    ):
+        hf.search.similar(text, **asked)
 
 
 def test_a_store_without_an_embedder() -> None:
     with holdfast.open("memory:") as hf, pytest.raises(UsageError, match="without an embedder"):
-        hf.similar("hello")
+        hf.search.similar("hello")
 
 
 def test_asyncio() -> None:
     async def main() -> None:
-        async with await aio.open("memory:", embedder=Words()) as hf:
+        async with await aio.open("memory:", settings=Settings(embedder=Words())) as hf:
             await hf.conversation("c").say("hello")
-            assert len(await hf.similar("hello")) == 1
+            assert len(await hf.search.similar("hello")) == 1
 
     asyncio.run(main())

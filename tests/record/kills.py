@@ -21,7 +21,7 @@ from msgspec import Struct
 
 import holdfast
 import holdfast.store
-from holdfast import Store
+from holdfast import Settings, Store, opening
 from holdfast.core.leases import RETURNED
 from tests.crash.children import Child, tell
 from tests.selection import this_turn
@@ -133,7 +133,7 @@ def run_child(
 
     def live(pipe: int, _stop: int) -> None:
         counting: list[_Counting | _CountingCalls] = []
-        genuine = holdfast.store.open_backend
+        genuine = opening.open_backend
 
         def opened(*args: Any, **named: Any) -> Any:
             backend, shown = genuine(*args, **named)
@@ -143,7 +143,7 @@ def run_child(
                 counting.append(_Counting(backend, kill))
             return counting[-1], shown
 
-        holdfast.store.open_backend = opened
+        opening.open_backend = opened
         work(url)
         tell(pipe, commits=sum(each.commits for each in counting))
 
@@ -181,17 +181,17 @@ def kill_everywhere(
 
 def open_dying(url: str) -> Store:
     """Opens a store in a child whose death others must notice soon."""
-    return holdfast.open(url, heartbeat_s=HEARTBEAT_S)
+    return holdfast.open(url, settings=Settings(heartbeat_s=HEARTBEAT_S))
 
 
 def open_watched(url: str) -> Store:
     """Opens a store in a child that others must see alive, and whose death they must notice."""
-    return holdfast.open(url, heartbeat_s=WATCHED_S)
+    return holdfast.open(url, settings=Settings(heartbeat_s=WATCHED_S))
 
 
 def await_deaths(store: Store) -> None:
     """Returns when every worker but this one is known to be dead."""
     ends = time.monotonic() + PATIENCE_S
-    while any(worker.alive and worker.id != store.worker for worker in store.workers()):
+    while any(worker.alive and worker.id != store.workers.own for worker in store.workers.list()):
         assert time.monotonic() < ends, "a worker that was killed still counts as alive"
         time.sleep(0.02)

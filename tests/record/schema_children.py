@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 import holdfast
+from holdfast.errors import NewerSchemaError
 
 SCOPES = 4
 
@@ -58,7 +59,7 @@ def work(url: str, version: int, seed: int, steps: int) -> None:
             kind = chance.choice(["increment", "edit", "append", "wrong", "joint", "say"])
             try:
                 done = act(store, scope, kind, field, f"{version}-{step}")
-            except holdfast.NewerSchemaError:
+            except NewerSchemaError:
                 assert version == 1
                 done = False
             if done:
@@ -91,7 +92,7 @@ def act(store: holdfast.Store, scope: Any, kind: str, field: str, name: str) -> 
 
 def down(store: holdfast.Store) -> None:
     """Brings every scope down, so that the older program may write again."""
-    left = store.migrate(to=1).outdated
+    left = store.schemas.migrate(to=1).outdated
     assert all("expected revision" in str(one.error) for one in left), left
 
 
@@ -104,7 +105,7 @@ def main(words: list[str]) -> None:
     if what == "migrate":
         with holdfast.open(url, schemas=[Tally2]) as store:
             tell({"ready": True})
-            tell({"migrated": store.migrate().migrated})
+            tell({"migrated": store.schemas.migrate().migrated})
         return
     work(url, int(what), *map(int, rest))
 

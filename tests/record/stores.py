@@ -43,7 +43,7 @@ def begun_and_seen(hf: Store, ttl_s: float) -> tuple[Any, Any]:
     chat = hf.conversation(f"c{ttl_s}", ttl_s=ttl_s)
     try:
         chat.tasks.claim(chat.tasks.add("one").id)
-        found, ends = [task.scope for task in hf.tasks()], chat.expires_at
+        found, ends = [task.scope for task in hf.tasks.list()], chat.life.expires_at
     except ExpiredError:  # a slow machine
         return begun_and_seen(hf, 10 * ttl_s)
     assert found == [chat.name]

@@ -41,7 +41,7 @@ EVERYTHING = {(key,) for key in STATE}
 
 def test_boot_37_what_was_never_read_is_listed(hf: Store) -> None:
     team = fill(hf)
-    with hf.audit(team) as audit:
+    with team.life.audit() as audit:
         assert paths(audit) == EVERYTHING
         assert team.state["customer"]["name"] == "Ada"
         assert hf.team("t").get("stage") == "triage"
@@ -82,7 +82,7 @@ READS: dict[str, Any] = {
     "names": (lambda hf, team: sorted(team), CUSTOMER),
     "values": (lambda hf, team: list(team.state.values()), CUSTOMER),
     "is it there": (lambda hf, team: team["customer"] is None, BUT_CUSTOMER | CUSTOMER),
-    "to_dict": (lambda hf, team: team.to_dict(), set()),
+    "to_dict": (lambda hf, team: team.state.to_dict(), set()),
     "equal": (lambda hf, team: team.state == STATE, set()),
     "repr": (lambda hf, team: repr(team.state["customer"]), BUT_CUSTOMER),
     "stored again": (
@@ -108,14 +108,14 @@ READS: dict[str, Any] = {
 def test_every_way_to_read_is_observed(hf: Store, name: str) -> None:
     read, unread = READS[name]
     team = fill(hf)
-    with hf.audit("team/t") as audit:
+    with hf.scope("team/t").life.audit() as audit:
         read(hf, team)
     assert paths(audit) == unread
 
 
 def test_a_commit_to_several_scopes_reports_what_it_reads(hf: Store) -> None:
     team = fill(hf)
-    with hf.audit(team) as audit, hf.commit() as tx:
+    with team.life.audit() as audit, hf.commit() as tx:
         pending = tx.scope(team)
         pending.set("stage", "done")
         assert pending.get("model") == "small"
@@ -126,7 +126,7 @@ def test_a_commit_to_several_scopes_reports_what_it_reads(hf: Store) -> None:
 def test_an_observed_read_returns_what_is_there(hf: Store) -> None:
     """A state that reports its readers equals the plain one, and is encoded like it."""
     team = fill(hf)
-    with hf.audit(team):
+    with team.life.audit():
         noted = team.state
         assert noted == STATE
         assert noted.to_dict() == STATE
@@ -145,12 +145,12 @@ def test_an_observed_read_returns_what_is_there(hf: Store) -> None:
             draft |= {"model": "large"}
         wide = hf.team("wide")
         wide.update({f"k{number}": number for number in range(300)})
-        with hf.audit(wide), wide.edit() as draft:
+        with wide.life.audit(), wide.edit() as draft:
             draft["k1"] += 1
     changed = {**STATE, "model": "large", "customer": {**STATE["customer"], "name": "Bob"}}
     changed["transcript"] = [*STATE["transcript"], "z"]
     del changed["empty"]
-    assert team.to_dict() == changed
+    assert team.state.to_dict() == changed
     assert wide.get("k1") == 2
     assert len(wide) == 300
     assert hf.check().ok
@@ -161,8 +161,8 @@ def test_reading_costs_nothing_extra_without_an_audit(hf: Store) -> None:
     team = fill(hf)
     plain = team.state
     assert hf._log.show is state_of
-    with hf.audit(team) as outer:
-        with hf.audit("global"), hf.audit(team) as inner:
+    with team.life.audit() as outer:
+        with hf.scope("global").life.audit(), team.life.audit() as inner:
             team.get("model")
         assert hf._log.show is not state_of
         assert hf.team("other").state == {}
@@ -176,14 +176,14 @@ def test_reading_costs_nothing_extra_without_an_audit(hf: Store) -> None:
     assert outer.reads == [("model",), ("stage",), ("empty",)], "it is gone on with"
     assert hf._log.show is state_of
     with pytest.raises(UsageError, match="was not begun"):
-        hf.audit(team).unread()
-    assert hf.audit(team).items()[0].read is None
+        team.life.audit().unread()
+    assert team.life.audit().items()[0].read is None
 
 
 def test_reads_of_every_thread_are_observed(hf: Store) -> None:
     team = hf.team("t")
     team.update({str(number): number for number in range(100)})
-    audit = hf.audit(team)
+    audit = team.life.audit()
 
     def read(start: int) -> None:
         for number in range(start, 100, 8):
@@ -209,15 +209,15 @@ def test_boot_37_how_often_it_changes(hf: Store) -> None:
     team.set((), {"a": 3, "b": {"x": 2}, "log": ["one"], "new": 1})
     team.delete("new")
     team.restore(at)
-    items = {item.path[0]: item for item in hf.audit(team).items()}
+    items = {item.path[0]: item for item in team.life.audit().items()}
     assert {key: item.changes for key, item in items.items()} == {"a": 4, "b": 3, "log": 2}
     times = {event.revision: event.time for event in team.history()}
     assert items["log"].changed_at == times[5]
     assert items["a"].changed_at == times[team.revision]
     fork = team.fork("f")
     fork.set("a", 9)
-    assert hf.audit(fork).items()[-1].changes in (3, 5)
-    assert {item.path[0]: item.changes for item in hf.audit(fork).items()}["a"] == 5
+    assert fork.life.audit().items()[-1].changes in (3, 5)
+    assert {item.path[0]: item.changes for item in fork.life.audit().items()}["a"] == 5
 
 
 def test_sizes_are_those_of_what_is_stored(hf: Store) -> None:
@@ -236,7 +236,7 @@ def test_sizes_are_those_of_what_is_stored(hf: Store) -> None:
     values["grown"] = [{"a": 1}, {"b": 2}]
     team.set(("wide", "k7"), "changed")
     values["wide"]["k7"] = "changed"
-    sizes = {item.path[0]: item.size for item in hf.audit(team).items()}
+    sizes = {item.path[0]: item.size for item in team.life.audit().items()}
     assert sizes == {key: len(codec.encode(value)) for key, value in values.items()}
 
 
@@ -252,8 +252,8 @@ def test_boot_37_whether_removing_an_item_changes_behaviour(hf: Store) -> None:
     chat = hf.conversation("c", parent=hf.team("t"))
     chat.update({"customer": {"name": "Ada", "city": "London"}, "answered": 3, "old": [1]})
     chat.say("hi")
-    before, revision = chat.to_dict(), chat.revision
-    with hf.audit(chat) as audit:
+    before, revision = chat.state.to_dict(), chat.revision
+    with chat.life.audit() as audit:
         answer(chat)
     chat.restore(revision)
     assert paths(audit) == {("customer", "city"), ("answered",), ("old",)}
@@ -267,17 +267,17 @@ def test_boot_37_whether_removing_an_item_changes_behaviour(hf: Store) -> None:
     assert not trial.is_same, "it is never read, and yet counts"
     assert (trial.whole.changes, trial.without.changes) == ({("answered",): 4}, {("answered",): 1})
     assert trial.whole.returned == trial.without.returned == "small"
-    assert chat.to_dict() == before
+    assert chat.state.to_dict() == before
     assert len(chat.messages) == 1
     forks = [scope for scope in hf.scopes("conversation") if scope.name != chat.name]
     assert len(forks) == 8
-    assert all(fork.is_closed for fork in forks)
+    assert all(fork.life.is_closed for fork in forks)
     assert hf.check().ok
 
 
 def test_a_job_that_raises_is_compared_too(hf: Store) -> None:
     team = fill(hf)
-    trial = hf.audit(team).without("model", lambda scope: scope["model"])
+    trial = team.life.audit().without("model", lambda scope: scope["model"])
     assert (trial.whole.returned, trial.whole.error) == ("small", None)
     assert trial.without.error is not None
     assert "KeyError" in trial.without.error
@@ -287,14 +287,14 @@ def test_a_job_that_raises_is_compared_too(hf: Store) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        hf.audit(team).without("model", stop)
-    assert [scope.is_closed for scope in hf.scopes("team")].count(False) == 1
-    assert hf.audit(team).without("model", lambda scope: scope.close(keep=False)).is_same
+        team.life.audit().without("model", stop)
+    assert [scope.life.is_closed for scope in hf.scopes("team")].count(False) == 1
+    assert team.life.audit().without("model", lambda scope: scope.close(keep=False)).is_same
 
 
 def test_items_that_cannot_be_left_out(hf: Store) -> None:
     team = fill(hf)
-    audit = hf.audit(team)
+    audit = team.life.audit()
     with pytest.raises(NotFoundError, match="nothing at"):
         audit.without("absent", answer)
     with pytest.raises(UsageError, match="part of the state"):
@@ -305,9 +305,9 @@ def test_items_that_cannot_be_left_out(hf: Store) -> None:
         audit.without(3, answer)  # pyright: ignore
     hf.global_().set("a", 1)
     with pytest.raises(UsageError, match="global scope cannot be forked"):
-        hf.audit("global").without("a", answer)
+        hf.scope("global").life.audit().without("a", answer)
     with pytest.raises(UsageError):
-        hf.audit(7)  # pyright: ignore
+        hf.scope(7).life.audit()  # pyright: ignore
 
 
 def test_the_audit_for_asyncio(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_the_audit_for_asyncio(tmp_path: Path) -> None:
         async with await aio.open(new_url("sqlite", tmp_path)) as hf:
             team = hf.team("t")
             await team.update(STATE)
-            async with hf.audit(team) as audit:
+            async with team.life.audit() as audit:
                 await reply(team)
                 async with team.edit() as draft:
                     draft["stage"] = draft["model"]
@@ -336,7 +336,7 @@ def test_the_audit_for_asyncio(tmp_path: Path) -> None:
             assert (trial.whole.returned, trial.is_same) == ("Ada", False)
             with pytest.raises(asyncio.CancelledError):
                 await audit.without("customer", fail)
-            opened = [await scope.is_closed for scope in await hf.scopes("team")]
+            opened = [await scope.life.is_closed for scope in await hf.scopes("team")]
             assert opened.count(False) == 1
 
     asyncio.run(main())
@@ -344,6 +344,6 @@ def test_the_audit_for_asyncio(tmp_path: Path) -> None:
 
 def test_an_audit_of_another_store_observes_nothing_here(tmp_path: Path) -> None:
     with holdfast.open("memory:") as one, holdfast.open("memory:") as other:
-        with one.audit(fill(one)) as audit:
+        with fill(one).life.audit() as audit:
             fill(other).get("model")
         assert audit.reads == []

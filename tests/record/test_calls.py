@@ -12,6 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import ExistsError, Store, UsageError, aio
+from holdfast.record import repair
 from tests.record.kills import await_deaths, kill_everywhere, open_dying
 from tests.record.stores import new_url
 
@@ -48,12 +49,12 @@ def test_the_outcome_is_the_result_of_the_call_in_one_commit(hf: Store) -> None:
         assert results(hf) == []
         decision.outcome("sent", output={"id": 7})
     assert results(hf) == [("c1", '{"id":7}')]
-    closed = hf.decision(decision.id)
+    closed = hf.decisions.get(decision.id)
     assert (closed.call, closed.arguments, closed.outcome) == ("c1", {"to": "ana"}, "sent")
     newest = list(chat.history())[-2:]
     assert [one.type for one in newest] == ["decision.closed", "message.added"]
     assert newest[0].position == newest[1].position
-    assert holdfast.repair(chat.messages.items()).mended == []
+    assert repair(chat.messages.items()).mended == []
 
 
 def test_each_call_is_decided_once(hf: Store) -> None:
@@ -123,7 +124,7 @@ def test_a_recovered_call_has_its_result(durable: str, tmp_path: Path) -> None:
             await_deaths(hf)
             hf.recover()
             chat = hf.conversation("c")
-            decided = hf.decisions(scope=chat)
+            decided = hf.decisions.list(scope=chat)
             assert all(one.status == "closed" for one in decided)
             assert results(hf) == [("c1", '{"id":7}')] * len(decided), (kill.nth, kill.when)
             assert all(one[1:] == ("c1", {"to": "ana"}) for one in seen)

@@ -10,22 +10,32 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Store, UndecidedError, UsageError
+from holdfast import Store, UsageError
 from holdfast.cli import main
+from holdfast.decisions import UndecidedWarning
+from holdfast.errors import UndecidedError
 
 
 def test_a_person_logs_a_catch_by_hand(hf: Store):
     """BOOT-46: what a reviewer notices is logged, beside what the policy caught."""
     chat = hf.conversation("c")
-    with hf.policy("refuse"), pytest.raises(UndecidedError), chat.effect("POST /refunds"):
+    with (
+        hf.decisions.policy("refuse"),
+        pytest.raises(UndecidedError),
+        chat.decisions.effect("POST /refunds"),
+    ):
         pass
-    with hf.policy("warn"), pytest.warns(holdfast.UndecidedWarning), chat.effect("GET /orders"):
+    with (
+        hf.decisions.policy("warn"),
+        pytest.warns(UndecidedWarning),
+        chat.decisions.effect("GET /orders"),
+    ):
         pass
-    logged = chat.catch(
+    logged = chat.decisions.catch(
         "the refund was agreed on the phone", outcome="written down", notes="see mail",
         about="message:m1",
     )  # fmt: skip
-    found = chat.catches()
+    found = chat.decisions.catches()
     assert [(one.control, one.caught, one.outcome) for one in found] == [
         ("decide first", "POST /refunds", "refused"),
         ("decide first", "GET /orders", "let through, with a warning"),
@@ -33,10 +43,12 @@ def test_a_person_logs_a_catch_by_hand(hf: Store):
     ]
     assert found[2] == logged
     assert (logged.notes, logged.about, logged.actor) == ("see mail", "message:m1", "ada")
-    assert [one.revision for one in hf.catches()] == [one.revision for one in reversed(found)]
-    assert hf.catches(limit=1).more
+    assert [one.revision for one in hf.decisions.catches()] == [
+        one.revision for one in reversed(found)
+    ]
+    assert hf.decisions.catches(limit=1).more
     fork = chat.fork("d")
-    assert fork.catches() == found
+    assert fork.decisions.catches() == found
 
 
 STATED = [
@@ -58,7 +70,7 @@ def test_decisions_that_only_messages_have_are_caught_once(hf: Store):
     chat = hf.conversation("c")
     for role, text in STATED + NOT_STATED:
         chat.say(text, role=role)
-    found = chat.catch_decisions()
+    found = chat.decisions.catch_unrecorded()
     assert [one.caught for one in found] == [
         "We decided to replace the broken lamp.",
         "I'll use PostgreSQL for sessions.",
@@ -68,8 +80,8 @@ def test_decisions_that_only_messages_have_are_caught_once(hf: Store):
     assert {one.control for one in found} == {"decision without a record"}
     ids = [message.id for message in chat.messages]
     assert [one.about for one in found] == [f"message:{id}" for id in ids[:4]]
-    assert chat.catch_decisions() == []
-    assert chat.catches() == found
+    assert chat.decisions.catch_unrecorded() == []
+    assert chat.decisions.catches() == found
 
 
 def test_what_is_recorded_is_not_caught(hf: Store):
@@ -79,7 +91,7 @@ def test_what_is_recorded_is_not_caught(hf: Store):
     chat.decide("paint it", links=[f"message:{message.id}"])
     chat.say("We decided to replace the broken lamp.")
     chat.say("We have agreed.")
-    assert [one.caught for one in chat.catch_decisions()] == ["We have agreed."]
+    assert [one.caught for one in chat.decisions.catch_unrecorded()] == ["We have agreed."]
 
 
 def test_a_function_of_the_callers_says_what_a_message_decides(hf: Store):
@@ -90,19 +102,21 @@ def test_a_function_of_the_callers_says_what_a_message_decides(hf: Store):
     def find(message: Any) -> str | None:
         return message.text if message.text.startswith("beschlossen") else None
 
-    assert [one.caught for one in chat.catch_decisions(find=find)] == ["beschlossen: blau"]
+    assert [one.caught for one in chat.decisions.catch_unrecorded(find=find)] == [
+        "beschlossen: blau"
+    ]
     with pytest.raises(UsageError, match="find returns what a message decides"):
-        chat.catch_decisions(find=lambda _: 7)  # pyright: ignore[reportArgumentType]
+        chat.decisions.catch_unrecorded(find=lambda _: 7)  # pyright: ignore[reportArgumentType]
     with pytest.raises(UsageError, match="find"):
-        chat.catch_decisions(find=7)  # pyright: ignore[reportArgumentType]
+        chat.decisions.catch_unrecorded(find=7)  # pyright: ignore[reportArgumentType]
     with pytest.raises(UsageError, match="what was caught is text"):
-        chat.catch("")
+        chat.decisions.catch("")
 
 
 PROGRAM = """
 import sys, holdfast
 with holdfast.open(sys.argv[1]) as hf:
-    print(len(hf.conversation("c").catch_decisions()))
+    print(len(hf.conversation("c").decisions.catch_unrecorded()))
 """
 
 
@@ -119,7 +133,7 @@ def test_processes_that_look_at_once_catch_each_message_once(tmp_path: Path):
         child.communicate()
         assert child.returncode == 0
     with holdfast.open(place) as hf:
-        about = [one.about for one in hf.conversation("c").catches()]
+        about = [one.about for one in hf.conversation("c").decisions.catches()]
     assert len(about) == len(set(about)) == 20
 
 

@@ -23,8 +23,10 @@ from holdfast.copy import copy
 from holdfast.core import codec, layers
 from holdfast.interchange import export_scopes
 from holdfast.record import sessions
+from holdfast.record.context import RecordContext
 from holdfast.scope import Scope
 from holdfast.views.kinds import state_file
+from tests.opening import settled
 from tests.record.stores import new_url
 from tests.record.test_shared_values import CANARY, SECRET, leaks, shared
 from tests.record.test_subjects import stored
@@ -79,21 +81,21 @@ def _long_list(hf: Store, place: Path) -> None:
         team.set(("log", n), f"{CANARY} {n}", subject="ada")
     _snapshots(hf, place)
     with holdfast.open(hf.url, keys=place / "keys") as other:
-        assert other.team("red").to_dict()["log"][33] == f"{CANARY} 33"
+        assert other.team("red").state.to_dict()["log"][33] == f"{CANARY} 33"
         _snapshots(other, place)
-        assert len(other.team("red").to_dict()["log"]) == 600
+        assert len(other.team("red").state.to_dict()["log"]) == 600
     names = hf._log._backend.objects.names("snapshot")
     assert any("/items-" in name for name in names), names
 
 
 def _hold(hf: Store, place: Path) -> None:
-    hf.hold_subject("ada", "case")
+    hf.subjects.hold("ada", "case")
 
 
 def _retain(hf: Store, place: Path) -> None:
     hf.team("gone").set("mail", CANARY, subject="ada")
     hf.team("gone").remove()
-    hf.retain(grace_s=0)
+    hf.retention.run(grace_s=0)
 
 
 def _facts(hf: Store, place: Path) -> None:
@@ -102,7 +104,7 @@ def _facts(hf: Store, place: Path) -> None:
 
 
 def _groups(hf: Store, place: Path) -> None:
-    for delivery in hf.group("readers").deliveries(timeout_s=0):
+    for delivery in hf.workers.group("readers").deliveries(timeout_s=0):
         delivery.done()
 
 
@@ -114,7 +116,7 @@ def _removed(hf: Store, place: Path) -> None:
 def _tasks(hf: Store, place: Path) -> None:
     task = hf.team("red").tasks.add("write back")
     hf.team("red").tasks.claim(task.id)
-    hf.tasks()
+    hf.tasks.list()
 
 
 def _decisions(hf: Store, place: Path) -> None:
@@ -124,37 +126,37 @@ def _decisions(hf: Store, place: Path) -> None:
 
 def _session(hf: Store, place: Path) -> None:
     talk = hf.conversation("talk")
-    sessions.begin_session(hf._context, talk, keep=True)
-    with talk.turn():
+    sessions.begin_session(hf._kernel.part(RecordContext), talk, keep=True)
+    with talk.messages.turn():
         talk.messages.add("user", f"{CANARY} hi", subject="ada")
 
 
 def _run(hf: Store, place: Path) -> None:
     OPEN[str(place)] = hf
-    hf.start(reads, str(place), id="closed").result()
+    hf.runs.start(reads, str(place), id="closed").result()
     assert SEEN.pop() == f"{CANARY}@x.org"
 
 
 def _nodes(hf: Store, place: Path) -> None:
-    hf.process(holdfast.Graph("closed", [told]), hf.team("red"))
+    hf.nodes.process(holdfast.Graph("closed", [told]), hf.team("red"))
     assert SEEN.pop() == f"{CANARY}@x.org"
 
 
 def _projection(hf: Store, place: Path) -> None:
     hf.team("red").record("met", {"who": "somebody"}, unchecked=True)
-    assert hf.projected(Met).state == {"times": 1}  # what is sealed takes no part
+    assert hf.projections.of(Met).state == {"times": 1}  # what is sealed takes no part
     assert SEEN.pop() == {"who": "somebody"}
 
 
 def _lease(hf: Store, place: Path) -> None:
-    with hf.lease("team/red"):
+    with hf.workers.lease("team/red"):
         hf.team("red").set("plan", "theirs")
 
 
 def _index(hf: Store, place: Path) -> None:
     assert not list(hf.query(text=CANARY))
     assert not list(hf.query(where={"mail": f"{CANARY}@x.org"}))
-    hf.refresh_tables()
+    hf.search.tables()
 
 
 def _views(hf: Store, place: Path) -> None:
@@ -202,7 +204,7 @@ WRITERS: dict[str, Driver | str] = {
     "audit_export": "heads and digests of links",
     "backup": _backup,
     "interchange": _backup,
-    "core/copy": _copy,
+    "transfer/sink": _copy,
     "core/snapshot": _snapshots,
     "core/blobs": "seals what it is given; every driver has a large value",
     "core/holds": "copies blobs as they are stored",
@@ -272,13 +274,13 @@ def test_what_is_driven_keeps_sealed_values_closed(url: str, tmp_path: Path) -> 
         "keys": tmp_path / "keys",
         "indexes": [holdfast.index("team", "mail")],
     }
-    with holdfast.open(url, **options) as hf:
+    with holdfast.open(url, **settled(options)) as hf:
         shared(hf)
         for name, drive in DRIVERS.items():
             drive(hf, tmp_path)
             assert SECRET not in stored(hf), name
             assert not leaks(url, tmp_path), name
-    with holdfast.open(url, **options) as hf:
+    with holdfast.open(url, **settled(options)) as hf:
         assert SECRET not in stored(hf)
     assert not leaks(url, tmp_path)
 
@@ -317,7 +319,7 @@ def test_a_layer_that_opens_what_it_keeps_is_noticed(
 
 
 def _own_scope(hf: Store) -> Scope:
-    own = hf.conversation(hf.pseudonym("ada"), subject="ada")
+    own = hf.conversation(hf.subjects.pseudonym("ada"), subject="ada")
     own.set("mail", f"{CANARY}@x.org")
     own.set("letters", [CANARY * 8000])
     own.messages.add("user", f"{CANARY} hello")
@@ -340,7 +342,7 @@ def reads_much(ctx: Any, url: str) -> int:
 
 
 def _scope_of_ada(hf: Store) -> Scope:
-    return hf.conversation(hf.pseudonym("ada"))
+    return hf.conversation(hf.subjects.pseudonym("ada"))
 
 
 @holdfast.node
@@ -358,20 +360,23 @@ def test_a_run_of_nobody_keeps_sealed_what_it_reads_of_a_subjects_scope(
     with holdfast.open(url, keys=tmp_path / "keys") as hf:
         OPEN["own"] = hf
         _own_scope(hf)
-        until(hf.start(reads_own, "own", id="of-nobody"), "waiting")
+        until(hf.runs.start(reads_own, "own", id="of-nobody"), "waiting")
         state = {"mail": f"{CANARY}@x.org", "letters": [CANARY * 8000]}
         assert SEEN.pop() == (state, state["mail"], state["letters"], "default")
         assert SECRET not in stored(hf)
         assert not leaks(url, tmp_path)
     with holdfast.open(url, keys=tmp_path / "keys") as hf:  # another process would do the same
         OPEN["own"] = hf
-        hf.answer("of-nobody", "go on")
-        assert hf.resume("of-nobody").result() == [True, True]
+        hf.runs.answer("of-nobody", "go on")
+        assert hf.runs.resume("of-nobody").result() == [True, True]
         assert SEEN.pop()[0] == state
-        assert hf.subject("ada").scopes == [f"conversation/{hf.pseudonym('ada')}", "run/of-nobody"]
+        assert hf.subjects.get("ada").scopes == [
+            f"conversation/{hf.subjects.pseudonym('ada')}",
+            "run/of-nobody",
+        ]
         assert SECRET not in stored(hf)
 
-        receipt = hf.erase("ada")
+        receipt = hf.subjects.erase("ada")
 
         outcomes = {one.scope.partition("/")[0]: one.outcome for one in receipt.scopes}
         own = "pending" if receipt.left else "deleted"  # of SQLite, pages are left to vacuum
@@ -386,15 +391,15 @@ def test_a_run_that_reads_on_after_the_erasure_gets_nothing(tmp_path: Path) -> N
     with holdfast.open(tmp_path / "store", keys=tmp_path / "keys") as hf:
         OPEN["own"] = hf
         own = _own_scope(hf)
-        until(hf.start(reads_own, "own", id="before"), "waiting")
-        hf.erase("ada")
+        until(hf.runs.start(reads_own, "own", id="before"), "waiting")
+        hf.subjects.erase("ada")
         SEEN.clear()
-        hf.answer("before", "go on")
-        assert hf.resume("before").result() == [False, False]
+        hf.runs.answer("before", "go on")
+        assert hf.runs.resume("before").result() == [False, False]
         assert SEEN == [(ERASED, ERASED, ERASED, ERASED)]
         SEEN.clear()
         OPEN["own"] = _Kept(own)
-        until(hf.start(reads_own, "own", id="after"), "waiting")
+        until(hf.runs.start(reads_own, "own", id="after"), "waiting")
         assert SEEN == [({}, None, None, "default")]
 
 
@@ -418,20 +423,20 @@ def test_nodes_keep_no_word_of_what_they_read_of_a_subjects_scope(url: str, tmp_
         OPEN["nodes"] = hf
         own = _own_scope(hf)
         graph = holdfast.Graph("closed.own", [told_of_ada])
-        hf.process(graph, hf.team("red"))
+        hf.nodes.process(graph, hf.team("red"))
         whole, mail, hello = SEEN.pop()
         assert (whole["mail"], mail, hello) == (f"{CANARY}@x.org", mail, f"{CANARY} hello")
         everything = stored(hf)
         assert SECRET not in everything
-        for guess in (mail, own.to_dict()):
+        for guess in (mail, own.state.to_dict()):
             assert sha256(codec.encode(guess)).hexdigest().encode() not in everything
         # It is computed again when what was read is another, and only then.
         own.set("other", 1)
-        hf.process(graph, hf.team("red"))
+        hf.nodes.process(graph, hf.team("red"))
         assert SEEN.pop()[0]["other"] == 1
-        hf.process(graph, hf.team("red"))
+        hf.nodes.process(graph, hf.team("red"))
         assert SEEN == []
-        hf.erase("ada")
+        hf.subjects.erase("ada")
         assert hf.check().findings == []
     assert not leaks(url, tmp_path)
 
@@ -440,8 +445,8 @@ def test_a_large_value_that_another_scope_has_too_stays_there(url: str, tmp_path
     """Equal data of one subject is one blob. It is unreadable elsewhere, and nothing is damaged."""
     with holdfast.open(url, keys=tmp_path / "keys") as hf:
         own, team = _own_scope(hf), hf.team("red")
-        team.set("letters", own.to_dict()["letters"], subject="ada")
-        hf.erase("ada")
+        team.set("letters", own.state.to_dict()["letters"], subject="ada")
+        hf.subjects.erase("ada")
         assert team.state["letters"] is ERASED
         assert hf.check().findings == []
         backup(hf, tmp_path / "backup")
@@ -452,9 +457,9 @@ def test_a_run_that_reads_much_with_something_sealed_in_it_is_found(tmp_path: Pa
     with holdfast.open(tmp_path / "store", keys=tmp_path / "keys") as hf:
         OPEN["much"] = hf
         shared(hf).set("much", "x" * 100_000)
-        hf.start(reads_much, "much", id="much").result()
+        hf.runs.start(reads_much, "much", id="much").result()
         hf.team("red").delete("letters")
-        hf.retain(grace_s=0)
+        hf.retention.run(grace_s=0)
         assert hf.check().findings == []
-        assert hf.subject("ada").scopes == ["run/much", "team/red"]
-        assert {one.scope for one in hf.erase("ada").scopes} == {"run/much", "team/red"}
+        assert hf.subjects.get("ada").scopes == ["run/much", "team/red"]
+        assert {one.scope for one in hf.subjects.erase("ada").scopes} == {"run/much", "team/red"}

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import LetGoError, RetentionPolicy, Store
+from holdfast import Settings, Store
 from holdfast.backends.protocol import GONE, START
 from holdfast.core import compaction, retention
-from holdfast.core.copy import copy_log
-from holdfast.errors import CorruptError
+from holdfast.errors import CorruptError, LetGoError
+from holdfast.retention import RetentionPolicy
 from holdfast.testing import FakeClock
+from holdfast.transfer.copy import copy_log
 from tests.record.kills import kill_everywhere, open_dying
 from tests.record.stores import new_url
 
@@ -28,7 +29,7 @@ CANARY = "CANARY-b45e"
 @pytest.fixture
 def aged(url: str) -> Iterator[tuple[Store, FakeClock]]:
     clock = FakeClock()
-    with holdfast.open(url, clock=clock) as store:
+    with holdfast.open(url, settings=Settings(clock=clock)) as store:
         yield store, clock
 
 
@@ -43,7 +44,7 @@ def fill(hf: Store) -> dict[int, Any]:
         if number % 5 == 0:
             team.append("log", f"item {number} " + "x" * 100)
         team.say(f"message {number}")
-        states[team.revision] = team.to_dict()
+        states[team.revision] = team.state.to_dict()
     return states
 
 
@@ -56,16 +57,16 @@ def test_old_changes_go_and_everything_that_was_named_is_known(aged: Any) -> Non
     hf, clock = aged
     states = fill(hf)
     team = hf.team("t")
-    before, four, position = team.to_dict(), team.at("four").to_dict(), hf.position
+    before, four, position = team.state.to_dict(), team.at("four").to_dict(), hf.position
     digest = hf.check().digest
     clock.advance(DAY_S)
-    planned = hf.retain(policies=KEEP, grace_s=0, dry_run=True)
+    planned = hf.retention.preview(policies=KEEP, grace_s=0)
     assert [(one.scope, one.why) for one in planned.scopes] == [("team/t", "compacted")]
     assert (hf.position, hf.check().digest) == (position, digest)
-    done = hf.retain(policies=KEEP, grace_s=0)
+    done = hf.retention.run(policies=KEEP, grace_s=0)
     assert done.events == planned.events > 10
     assert done.refused == {}
-    assert (team.to_dict(), team.at("four").to_dict()) == (before, four)
+    assert (team.state.to_dict(), team.at("four").to_dict()) == (before, four)
     newest = team.revision - 1
     known = {}
     for revision, state in states.items():
@@ -78,7 +79,7 @@ def test_old_changes_go_and_everything_that_was_named_is_known(aged: Any) -> Non
     assert [one.name for one in team.checkpoints()] == ["four"]
     assert payloads(hf).count(CANARY.encode()) == 1  # in the base, at the checkpoint
     assert hf.check().findings == []
-    assert hf.retain(policies=KEEP, grace_s=0).scopes == []  # once is enough
+    assert hf.retention.run(policies=KEEP, grace_s=0).scopes == []  # once is enough
     assert [event.checkpoint for event in team.history() if event.checkpoint] == ["four"]
     assert list(hf.query(kind="state", where={"n.value": 19}))
 
@@ -89,18 +90,18 @@ def test_a_new_handle_and_a_copy_read_the_same(aged: Any, tmp_path: Path) -> Non
     fill(hf)
     team = hf.team("t")
     clock.advance(DAY_S)
-    hf.retain(policies=KEEP, grace_s=0)
+    hf.retention.run(policies=KEEP, grace_s=0)
     team.append("log", "later")
-    want = team.to_dict(), team.at("four").to_dict()
+    want = team.state.to_dict(), team.at("four").to_dict()
     for name in hf._log._backend.objects.names("snapshot"):
         hf._log._backend.objects.delete("snapshot", name)
     hf._log.folds.states.clear()
-    assert (team.to_dict(), team.at("four").to_dict()) == want
+    assert (team.state.to_dict(), team.at("four").to_dict()) == want
     assert [dict(one.state) for one in team.states(after=team.revision - 1)] == [want[0]]
-    assert hf.states([team])["team/t"].to_dict() == want[0]
-    with holdfast.open(f"sqlite:{tmp_path / 'copy.db'}", clock=clock) as target:
+    assert hf.view().states([team])["team/t"].to_dict() == want[0]
+    with holdfast.open(f"sqlite:{tmp_path / 'copy.db'}", settings=Settings(clock=clock)) as target:
         copy_log(hf._log, target._log)
-        assert (target.team("t").to_dict(), target.team("t").at("four").to_dict()) == want
+        assert (target.team("t").state.to_dict(), target.team("t").at("four").to_dict()) == want
         assert target.check().digest == hf.check().digest
 
 
@@ -109,20 +110,20 @@ def test_it_is_compacted_again_and_goes_on(aged: Any) -> None:
     team = hf.team("t")
     fill(hf)
     clock.advance(DAY_S)
-    hf.retain(policies=KEEP, grace_s=0)
+    hf.retention.run(policies=KEEP, grace_s=0)
     fill(hf)
     team.checkpoint("later")
     team.set("n", 1)
     want = team.at("later").to_dict()
     clock.advance(DAY_S)
-    again = hf.retain(policies=KEEP, grace_s=0)
+    again = hf.retention.run(policies=KEEP, grace_s=0)
     assert again.events > 10
     hf._log.folds.states.clear()
     assert (team["n"], team.at("later").to_dict()) == (1, want)
     assert [one.name for one in team.checkpoints()] == ["later", "four", "four"]
-    assert len(team.to_dict()["log"]) == 8
+    assert len(team.state.to_dict()["log"]) == 8
     team.restore("later")
-    assert team.to_dict() == want
+    assert team.state.to_dict() == want
     assert hf.check().findings == []
 
 
@@ -135,18 +136,18 @@ def test_what_another_handle_has_in_memory_is_still_read(backend: str, tmp_path:
         for number in range(300):
             team.append("log", f"item {number} " + "x" * 200)
             team.set("n", "y" * 500)
-        want = team.to_dict()
+        want = team.state.to_dict()
     with holdfast.open(url) as other, holdfast.open(url) as hf:
         state = other.team("t").state  # from a snapshot, items unread
         for _ in range(2):
-            assert hf.retain(policies=KEEP, grace_s=0).events > 0
+            assert hf.retention.run(policies=KEEP, grace_s=0).events > 0
             for number in range(8):
                 hf.team("t").set("m", number)
         assert state.to_dict() == want
-        assert other.team("t").to_dict() == {**want, "m": 7}
+        assert other.team("t").state.to_dict() == {**want, "m": 7}
         other._log.snapshots.flush(other._log._states)
     with holdfast.open(url) as hf:
-        assert hf.team("t").to_dict() == {**want, "m": 7}
+        assert hf.team("t").state.to_dict() == {**want, "m": 7}
         assert hf.check().findings == []
 
 
@@ -155,16 +156,16 @@ def test_a_fork_keeps_its_past_and_none_begins_at_what_went(aged: Any) -> None:
     fill(hf)
     team = hf.team("t")
     fork = team.fork("f", at=7)
-    want = fork.to_dict()
+    want = fork.state.to_dict()
     clock.advance(DAY_S)
     policies = [RetentionPolicy("team/t", types=["state"], count=5)]
-    hf.retain(policies=policies, grace_s=0)
+    hf.retention.run(policies=policies, grace_s=0)
     hf._log.folds.states.clear()
-    assert fork.to_dict() == want
+    assert fork.state.to_dict() == want
     assert team.at(7).to_dict() == want
     with pytest.raises(LetGoError):
         team.fork("g", at=12)
-    assert team.fork("h").to_dict() == team.to_dict()
+    assert team.fork("h").state.to_dict() == team.state.to_dict()
     assert hf.check().findings == []
 
 
@@ -174,16 +175,16 @@ def test_what_is_under_way_held_or_closed_is_left_alone(aged: Any) -> None:
         for number in range(8):
             hf.team(id).set("n", number)
     decision = hf.team("open").decide("deploy?")
-    hf.hold("team/held")
+    hf.retention.hold("team/held")
     hf.team("closed").close()
     clock.advance(DAY_S)
     heads = hf._log.heads(["team/open", "team/held", "team/closed"])
-    done = hf.retain(policies=KEEP, grace_s=0)
+    done = hf.retention.run(policies=KEEP, grace_s=0)
     assert (done.events, done.held) == (0, ["team/held"])
     assert set(done.refused) == {"team/open", "team/closed"}
     assert heads == hf._log.heads(["team/open", "team/held", "team/closed"])
-    hf.outcome(decision.id, "yes")
-    assert hf.retain(policies=KEEP, grace_s=0).events > 0
+    hf.decisions.close(decision.id, "yes")
+    assert hf.retention.run(policies=KEEP, grace_s=0).events > 0
 
 
 def test_a_state_that_is_not_what_its_events_fold_to_keeps_every_event(aged: Any) -> None:
@@ -191,9 +192,9 @@ def test_a_state_that_is_not_what_its_events_fold_to_keeps_every_event(aged: Any
     fill(hf)
     clock.advance(DAY_S)
     log, name = hf._log, "team/t"
-    hf.team("t").to_dict()
+    hf.team("t").state.to_dict()
     right = log.replayed(name, log.heads([name])[0], log.heads([name])[0].revision)
-    cut = max(one.until for one in hf.retain(policies=KEEP, grace_s=0, dry_run=True).scopes)
+    cut = max(one.until for one in hf.retention.preview(policies=KEEP, grace_s=0).scopes)
     at = type(log).at
 
     def lie(stream: str, revision: int) -> Any:
@@ -206,7 +207,7 @@ def test_a_state_that_is_not_what_its_events_fold_to_keeps_every_event(aged: Any
 
     log.at = lie  # as a damaged snapshot would
     with pytest.raises(CorruptError, match="is not what its events fold to"):
-        hf.retain(policies=KEEP, grace_s=0)
+        hf.retention.run(policies=KEEP, grace_s=0)
     del log.at
     assert all(record.payload != GONE for record in log.read_all(after=START, limit=10_000))
     assert log.replayed(name, log.heads([name])[0], right.revision).root == right.root
@@ -221,7 +222,7 @@ def test_the_proof_is_what_finds_it(aged: Any, monkeypatch: pytest.MonkeyPatch) 
     want = team.at("four").to_dict()
     monkeypatch.setattr(compaction, "prove", lambda *_: None)
     monkeypatch.setattr(compaction, "diff_ops", lambda *_: ())  # a base that says nothing
-    hf.retain(policies=KEEP, grace_s=0)
+    hf.retention.run(policies=KEEP, grace_s=0)
     log.folds.states.clear()
     assert team.at("four").to_dict() != want
 
@@ -232,7 +233,7 @@ def test_a_repeated_key_of_what_went_writes_nothing(aged: Any) -> None:
     team.set("n", 1, key="once")
     fill(hf)
     clock.advance(DAY_S)
-    hf.retain(policies=KEEP, grace_s=0)
+    hf.retention.run(policies=KEEP, grace_s=0)
     revision = team.revision
     with suppress(LetGoError):
         team.set("n", 1, key="once")
@@ -246,7 +247,7 @@ def live(url: str) -> None:
     team = store.team("t")
     for number in range(4):
         team.set("n", {"value": number}, checkpoint="two" if number == 1 else None)
-    store.retain(policies=FEW, grace_s=0)
+    store.retention.run(policies=FEW, grace_s=0)
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])
@@ -260,9 +261,9 @@ def test_a_compaction_that_is_killed_anywhere_is_whole_or_resumes(
             team = hf.team("t")
             if team.revision < 4:
                 continue  # killed before the history was there
-            hf.retain(policies=FEW, grace_s=0, wait_s=60)
+            hf.retention.run(policies=FEW, grace_s=0, wait_s=60)
             hf._log.folds.states.clear()
-            assert team.to_dict() == {"n": {"value": 3}}, kill
+            assert team.state.to_dict() == {"n": {"value": 3}}, kill
             assert team.at("two").to_dict() == {"n": {"value": 1}}, kill
             assert hf.check().findings == [], kill
     assert trials > 9
@@ -271,12 +272,12 @@ def test_a_compaction_that_is_killed_anywhere_is_whole_or_resumes(
 def test_a_sealed_scope_is_known_from_its_base(tmp_path: Path) -> None:
     """Its base is sealed too, and is found: the name that it has says nothing of the subject."""
     place = tmp_path / "store"
-    with holdfast.open(place, keys=tmp_path / "keys", clear_ids=True) as hf:
+    with holdfast.open(place, keys=tmp_path / "keys", settings=Settings(clear_ids=True)) as hf:
         team = hf.team("t", subject="ada@example.org")
         for number in range(12):
             name = "three" if number == 3 else None
             team.set("n", {"value": number, "text": CANARY}, checkpoint=name)
-        assert hf.retain(policies=KEEP, grace_s=0).events > 0
+        assert hf.retention.run(policies=KEEP, grace_s=0).events > 0
         hf._log.folds.states.clear()
         assert (team["n"]["value"], team.at("three")["n"]["value"]) == (11, 3)
         assert [one.name for one in team.checkpoints()] == ["three"]

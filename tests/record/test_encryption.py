@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Store, StoreKey, StoreKeyError, interchange
+from holdfast import Store, interchange
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.mixed import MixedBackend
 from holdfast.backends.protocol import GONE, START, Append, Commit, Record
@@ -22,8 +22,9 @@ from holdfast.clock import SystemClock
 from holdfast.copy import copy
 from holdfast.core import encryption
 from holdfast.core.encryption import KEYS, EncryptedBackend
-from holdfast.core.salvage import salvage_log
-from holdfast.errors import CorruptError, UsageError
+from holdfast.errors import CorruptError, StoreKeyError, UsageError
+from holdfast.keys import KeyStatus, StoreKey
+from holdfast.transfer.salvage import salvage_log
 from tests.crash.children import Child
 from tests.record.stores import ALL, new_url
 from tests.servers import postgresql, redis
@@ -69,8 +70,8 @@ def on_disk(hf: Store, url: str, tmp_path: Path) -> bytes:
 
 
 def inner(hf: Store) -> list[Any]:
-    assert hf._encryption is not None
-    return [part.inner for part in hf._encryption.parts]
+    assert hf._kernel.encryption is not None
+    return [part.inner for part in hf._kernel.encryption.parts]
 
 
 def test_no_byte_of_the_store_is_in_clear_at_any_time(
@@ -81,7 +82,7 @@ def test_no_byte_of_the_store_is_in_clear_at_any_time(
     with holdfast.open(url, store_key=KEY) as hf:
         lived(hf)
         assert len(hf.query(text=CANARY)) > 5
-        assert CANARY in repr(hf.sql("SELECT * FROM messages").rows)
+        assert CANARY in repr(hf.search.sql("SELECT * FROM messages").rows)
         stored = on_disk(hf, url, tmp_path)
         assert CANARY.encode() not in stored
         assert KEY not in stored
@@ -93,7 +94,7 @@ def test_no_byte_of_the_store_is_in_clear_at_any_time(
         assert blobs
         assert not blobs & set(inner(hf)[0].objects.names("blob"))
         assert hf.check().findings == []
-        assert hf.status()["encrypted"] == hf.key_status().data_key
+        assert hf.status()["encrypted"] == hf.keys.status().data_key
 
 
 def test_equal_data_in_two_places_is_stored_as_different_bytes() -> None:
@@ -128,9 +129,9 @@ def test_a_plain_store_is_not_opened_with_a_key(durable: str, tmp_path: Path) ->
     url = new_url(durable, tmp_path)
     with holdfast.open(url) as hf:
         hf.team("red").set("n", 1)
-        assert hf.key_status() == holdfast.KeyStatus(is_encrypted=False)
+        assert hf.keys.status() == KeyStatus(is_encrypted=False)
         with pytest.raises(StoreKeyError, match="it has no keys"):
-            hf.rotate_key()
+            hf.keys.rotate()
     with pytest.raises(StoreKeyError, match="is not encrypted, and a store key was given"):
         holdfast.open(url, store_key=KEY)
     with holdfast.open(url) as hf:
@@ -158,7 +159,7 @@ def test_two_who_begin_a_store_at_once_have_one_key(tmp_path: Path) -> None:
         assert child.trouble is None, child.trouble
     with holdfast.open(tmp_path / "store", store_key=KEY) as hf:
         assert len(hf.team("red").get("who")) == 3
-        assert hf.key_status().data_keys == 1
+        assert hf.keys.status().data_keys == 1
 
 
 def test_who_begins_it_without_a_key_first_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,8 +189,8 @@ def test_a_rotation_writes_no_data_again(url: str) -> None:
     with holdfast.open(url, store_key=KEY) as hf:
         hf.team("red").set("large", ["x" * 100_000])
         before = [one for one in inner(hf)[0].read_all() if one.stream != KEYS]
-        first = hf.key_status()
-        second = hf.rotate_key()
+        first = hf.keys.status()
+        second = hf.keys.rotate()
         assert first.data_key != second.data_key
         assert (first.data_keys, second.data_keys) == (1, 2)
         hf.team("red").set("n", 1)
@@ -204,10 +205,10 @@ def test_another_process_meets_the_new_key(durable: str, tmp_path: Path) -> None
     url = new_url(durable, tmp_path)
     with holdfast.open(url, store_key=KEY) as old, holdfast.open(url, store_key=KEY) as new:
         old.team("red").set("n", 1)
-        new.rotate_key()
+        new.keys.rotate()
         new.team("red").set("n", 2)
         assert old.team("red").get("n") == 2
-        new.rewrap_key(OTHER)
+        new.keys.rewrap(OTHER)
         new.team("red").set("n", 3)
         assert old.team("red").get("n") == 3, "what it has unwrapped, it keeps"
         old.team("red").set("n", 4)
@@ -217,9 +218,9 @@ def test_another_process_meets_the_new_key(durable: str, tmp_path: Path) -> None
 def test_a_rewrap_leaves_nothing_that_the_old_key_opens(url: str, tmp_path: Path) -> None:
     with holdfast.open(url, store_key=KEY) as hf:
         lived(hf)
-        hf.rotate_key()
+        hf.keys.rotate()
         digest = hf.check().digest
-        done = hf.rewrap_key(OTHER)
+        done = hf.keys.rewrap(OTHER)
         assert done.is_done
         assert done.older == 0
         assert done.wrapped_by == [StoreKey(OTHER).id]
@@ -281,19 +282,19 @@ def test_a_killed_rotation_or_rewrap_leaves_a_store_that_opens(
     with holdfast.open(url, store_key=KEY) as hf:
         hf.team("red").set("n", CANARY)
     for fatal in range(2):
-        killed(url, Store.rotate_key, fatal)
+        killed(url, lambda hf: hf.keys.rotate(), fatal)
         with holdfast.open(url, store_key=KEY) as hf:
             assert hf.team("red").get("n") == CANARY
             hf.team("red").append("rotated", fatal)
     for fatal in range(5):
-        killed(url, lambda hf: hf.rewrap_key(OTHER), fatal)
+        killed(url, lambda hf: hf.keys.rewrap(OTHER), fatal)
         with opened_by_either(url) as hf:
             assert hf.team("red").get("n") == CANARY
             assert hf.team("red").get("rotated") == [0, 1]
             hf.team("red").append("went on", fatal)
-            assert hf.rewrap_key(OTHER).is_done
-            assert hf.key_status().older == 0
-            hf.rewrap_key(KEY)
+            assert hf.keys.rewrap(OTHER).is_done
+            assert hf.keys.status().older == 0
+            hf.keys.rewrap(KEY)
 
 
 def test_a_killed_rewrap_of_several_backends_is_opened_by_one_key(tmp_path: Path) -> None:
@@ -302,11 +303,11 @@ def test_a_killed_rewrap_of_several_backends_is_opened_by_one_key(tmp_path: Path
         hf.team("red").set("n", CANARY)
         hf.global_().set("n", CANARY)
     for fatal in range(9):
-        killed(urls, lambda hf: hf.rewrap_key(OTHER), fatal)
+        killed(urls, lambda hf: hf.keys.rewrap(OTHER), fatal)
         with opened_by_either(urls) as hf:
             assert (hf.team("red").get("n"), hf.global_().get("n")) == (CANARY, CANARY)
-            assert hf.rewrap_key(OTHER).is_done
-            hf.rewrap_key(KEY)
+            assert hf.keys.rewrap(OTHER).is_done
+            hf.keys.rewrap(KEY)
     assert CANARY.encode() not in b"".join(
         path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()
     )
@@ -314,14 +315,14 @@ def test_a_killed_rewrap_of_several_backends_is_opened_by_one_key(tmp_path: Path
 
 def test_a_rewrap_that_is_not_done_keeps_keys_from_being_rotated() -> None:
     with holdfast.open("memory:", store_key=KEY) as hf:
-        assert hf._encryption is not None
-        [part] = hf._encryption.parts
+        assert hf._kernel.encryption is not None
+        [part] = hf._kernel.encryption.parts
         part.wrap_with(StoreKey(KEY), StoreKey(OTHER))
-        assert not hf.key_status().is_done
+        assert not hf.keys.status().is_done
         with pytest.raises(UsageError, match="being rewrapped"):
-            hf.rotate_key()
-        assert hf.rewrap_key(OTHER).is_done
-        hf.rotate_key()
+            hf.keys.rotate()
+        assert hf.keys.rewrap(OTHER).is_done
+        hf.keys.rotate()
 
 
 # --- copies --------------------------------------------------------------------------------------
@@ -343,7 +344,7 @@ def test_a_copy_has_equal_links_and_bytes_of_its_own(backend: str, tmp_path: Pat
         copy(two, back)
         digests = {store.check().digest for store in (plain, one, two, back)}
         assert len(digests) == 1
-        assert back.team("red").to_dict() == plain.team("red").to_dict()
+        assert back.team("red").state.to_dict() == plain.team("red").state.to_dict()
         first, second = ({r.payload for r in inner(store)[0].read_all()} for store in (one, two))
         assert not first & second
         assert CANARY.encode() not in on_disk(one, url, tmp_path)
@@ -418,8 +419,8 @@ def changed(payload: bytes | None) -> CorruptError:
     with holdfast.open("memory:", store_key=KEY) as hf:
         hf.team("red").set("n", 1)
         hf.team("blue").set("n", 1)
-        assert hf._encryption is not None
-        backend: EncryptedBackend = hf._encryption.parts[0]
+        assert hf._kernel.encryption is not None
+        backend: EncryptedBackend = hf._kernel.encryption.parts[0]
         [record] = backend.inner.read("team/red")
         [other] = backend.inner.read("team/blue")
         forged = other.payload if payload is None else payload
@@ -452,8 +453,8 @@ def test_an_object_that_was_changed_is_damage() -> None:
 
 def test_keys_that_are_damaged_or_newer_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with holdfast.open("memory:", store_key=KEY) as hf:
-        assert hf._encryption is not None
-        [part] = hf._encryption.parts
+        assert hf._kernel.encryption is not None
+        [part] = hf._kernel.encryption.parts
         keys, id = part.keys, part.keys.current.id
         mine = StoreKey(KEY).id
         for payload, error, match in (
@@ -478,12 +479,12 @@ def test_keys_that_are_damaged_or_newer_are_told(monkeypatch: pytest.MonkeyPatch
 def test_a_subject_is_sealed_and_erased_in_an_encrypted_store(url: str, tmp_path: Path) -> None:
     """The two are independent: the key of a person is destroyed, that of the store stays."""
     with holdfast.open(url, store_key=KEY, keys=tmp_path.parent / f"{tmp_path.name}-keys") as hf:
-        chat = hf.conversation(hf.pseudonym("ada"), subject="ada")
+        chat = hf.conversation(hf.subjects.pseudonym("ada"), subject="ada")
         chat.set("name", CANARY)
         chat.set("large", [CANARY * 8000])
         hf.team("red").set("n", 1)
         assert chat.get("name") == CANARY
-        assert hf.erase("ada").events >= 2
+        assert hf.subjects.erase("ada").events >= 2
         assert chat.get("name") is None
         assert CANARY not in repr(list(chat.history(removed=True)))
         assert hf.team("red").get("n") == 1
@@ -496,4 +497,4 @@ def test_a_given_backend_of_several_parts_is_refused_with_a_key() -> None:
     memory = MemoryBackend(clock=SystemClock())
     mixed = MixedBackend({"*": memory}, {"*": "memory:"})
     with pytest.raises(UsageError, match="cannot be encrypted"):
-        holdfast.open(backend=mixed, store_key=KEY)
+        holdfast.open(mixed, store_key=KEY)

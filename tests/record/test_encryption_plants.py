@@ -20,8 +20,8 @@ WORD = "CANARY-19fe"
 
 
 def inner(hf: Store) -> Any:
-    assert hf._encryption is not None
-    return hf._encryption.parts[0].inner
+    assert hf._kernel.encryption is not None
+    return hf._kernel.encryption.parts[0].inner
 
 
 def payloads_are_hidden(place: Path) -> None:
@@ -47,8 +47,8 @@ def equal_payloads_differ(place: Path) -> None:
 
 def the_old_key_opens_nothing(place: Path) -> None:
     with holdfast.open("memory:", store_key=KEY) as hf:
-        old = hf.key_status().store_key.encode()
-        hf.rewrap_key(OTHER)
+        old = hf.keys.status().store_key.encode()
+        hf.keys.rewrap(OTHER)
         events = inner(hf).read(encryption.KEYS)
         assert not any(old in one.payload for one in events), "the old key still opens it"
 

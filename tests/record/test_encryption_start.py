@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import StoreKeyError
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.mixed import MixedBackend
 from holdfast.backends.protocol import Append, Commit, Mark, Receipt, Record
 from holdfast.clock import SystemClock
 from holdfast.core import encryption
 from holdfast.core.encryption import KEYS, StoreKey, check_plain
-from holdfast.errors import UnavailableError
+from holdfast.errors import StoreKeyError, UnavailableError
 from tests.crash.children import Child, tell
 from tests.record.stores import DURABLE, new_url
 from tests.record.test_encryption import on_disk
@@ -149,7 +148,7 @@ def judge_round(url: str, children: list[Child], tmp_path: Path) -> str:
     except StoreKeyError:
         hf = holdfast.open(url, store_key=KEY)
     with hf:
-        is_encrypted = hf.key_status().is_encrypted
+        is_encrypted = hf.keys.status().is_encrypted
         assert kinds <= {int(is_encrypted)}
         for number, steps in enumerate(wrote):
             state = hf.team(f"t{number}").state
@@ -159,7 +158,7 @@ def judge_round(url: str, children: list[Child], tmp_path: Path) -> str:
             assert number % 2 == int(is_encrypted) or not state
         assert hf.check().findings == []
         if is_encrypted:
-            part = hf._encryption.parts[0].inner  # type: ignore[union-attr]
+            part = hf._kernel.encryption.parts[0].inner  # type: ignore[union-attr]
             assert all(b"CLEAR" not in one.payload for one in part.read_all(limit=1000))
         return "encrypted" if is_encrypted else "plain" if kinds else "empty"
 
@@ -232,7 +231,7 @@ def test_a_first_event_that_cannot_be_seen_is_not_guessed(monkeypatch: pytest.Mo
         with_keys(backend)
         monkeypatch.setattr(backend, "wait", lambda after, timeout_s: 0)
         with pytest.raises(UnavailableError, match="cannot be seen yet"):
-            holdfast.open(backend=backend, store_key=key)
+            holdfast.open(backend, store_key=key)
 
 
 def test_every_part_of_a_given_backend_is_looked_at() -> None:
@@ -240,4 +239,4 @@ def test_every_part_of_a_given_backend_is_looked_at() -> None:
     mixed = MixedBackend(parts, dict.fromkeys(parts, "memory:"))
     with_keys(parts["team"])
     with pytest.raises(StoreKeyError, match="is encrypted, and no store key was given"):
-        holdfast.open(backend=mixed)
+        holdfast.open(mixed)

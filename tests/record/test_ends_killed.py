@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Store
+from holdfast import Settings, Store
 from holdfast.backends.protocol import GONE, START
 from holdfast.core import retention
 from holdfast.core.expiry import EXPIRING
@@ -73,7 +73,7 @@ def prepare_ended(url: str) -> None:
         with hf.commit() as tx:
             tx.mark("todo", "a", ttl_s=0.2)
         until_ended(hf)
-        while hf.marks("todo"):
+        while hf.workers.marks("todo"):
             pass
 
 
@@ -89,7 +89,7 @@ def retain(url: str) -> None:
     # On a server the lease of a run that is killed is free when it runs out; the next one waits.
     retention.LEASE_TTL_S = 0.3
     with open_dying(url) as hf:
-        hf.retain(grace_s=0, wait_s=60)
+        hf.retention.run(grace_s=0, wait_s=60)
 
 
 def test_a_retain_that_is_killed_at_the_ends_is_finished_by_the_next(
@@ -99,9 +99,9 @@ def test_a_retain_that_is_killed_at_the_ends_is_finished_by_the_next(
         with holdfast.open(kill.url) as hf:
             team = hf.team("t")
             shown = {"stays": {"n": 1}, "list": ["an item that is long enough to be named " * 3, 2]}
-            assert team.to_dict() == shown, kill
-            hf.retain(grace_s=0, wait_s=60)
-            assert team.to_dict() == shown, kill
+            assert team.state.to_dict() == shown, kill
+            hf.retention.run(grace_s=0, wait_s=60)
+            assert team.state.to_dict() == shown, kill
             assert team.at("named") == {"stays": {"n": 1}}, kill
             if hf._log.heads(["conversation/v"])[0].expires_us:
                 await_server(hf)
@@ -123,17 +123,17 @@ def at(us: int) -> FakeClock:
 
 
 def prepare_sliding(url: str) -> None:
-    with holdfast.open(url, clock=at(0)) as hf:
+    with holdfast.open(url, settings=Settings(clock=at(0))) as hf:
         hf.conversation("v", ttl_s=60, slides=True).set("n", 0)
 
 
 def write_at(us: int) -> Any:
     def work(url: str) -> None:
-        with holdfast.open(url, clock=at(us)) as hf:
+        with holdfast.open(url, settings=Settings(clock=at(us))) as hf:
             with suppress(ExpiredError):
                 hf.conversation("v").set("n", 1)
             with suppress(ExpiredError):
-                hf.conversation("v").touch()
+                hf.conversation("v").life.touch()
             hf.team("t").set("reached", True)
 
     return work
@@ -141,9 +141,9 @@ def write_at(us: int) -> Any:
 
 def touch_at(us: int) -> Any:
     def work(url: str) -> None:
-        with holdfast.open(url, clock=at(us)) as hf:
+        with holdfast.open(url, settings=Settings(clock=at(us))) as hf:
             with suppress(ExpiredError):
-                hf.conversation("v").touch()
+                hf.conversation("v").life.touch()
             hf.team("t").set("reached", True)
 
     return work
@@ -155,23 +155,23 @@ def test_a_process_killed_right_before_a_sliding_end_has_moved_it_or_not(
 ) -> None:
     for kill in kills(local, tmp_path, prepare_sliding, work_at(END_US - 1)):
         moved = kill.nth > 1 or kill.when == "after"
-        with holdfast.open(kill.url, clock=at(END_US)) as hf:
+        with holdfast.open(kill.url, settings=Settings(clock=at(END_US))) as hf:
             chat = hf.conversation("v")
             if not moved:
                 with pytest.raises(ExpiredError):
                     chat.get("n")
             else:
                 assert chat.get("n") == (1 if work_at is write_at else 0), kill
-                ends = chat.expires_at
+                ends = chat.life.expires_at
                 assert ends is not None
                 assert ends.timestamp() * 1e6 == (START_US + 2 * END_US - 1) // 1000 * 1000
                 [mark] = hf._log.marks.list(EXPIRING)
                 assert mark.due == ends.timestamp() * 1e6, kill
             assert hf.check().findings == []
-        with holdfast.open(kill.url, clock=at(2 * END_US)) as hf:
+        with holdfast.open(kill.url, settings=Settings(clock=at(2 * END_US))) as hf:
             with pytest.raises(ExpiredError):
                 hf.conversation("v").get("n")
-            hf.retain(grace_s=0)
+            hf.retention.run(grace_s=0)
             left = hf._log.read("conversation/v", after=1)
             assert {one.payload for one in left if one.type == "changed"} == {GONE}, kill
 
@@ -181,7 +181,7 @@ def test_a_process_killed_at_a_sliding_end_has_moved_nothing(
     local: str, tmp_path: Path, work_at: Any
 ) -> None:
     for kill in kills(local, tmp_path, prepare_sliding, work_at(END_US)):
-        with holdfast.open(kill.url, clock=at(END_US)) as hf:
+        with holdfast.open(kill.url, settings=Settings(clock=at(END_US))) as hf:
             with pytest.raises(ExpiredError):
                 hf.conversation("v").get("n")
             assert len(hf._log.read("conversation/v", after=0)) == 2, kill

@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import NotFoundError, Store, UsageError, aio
-from holdfast.errors import ClosedError, UnavailableError
+from holdfast.errors import ClosedError, UnavailableError, ValueDomainError
 from tests.record.stores import new_url
 from tests.record.test_session_names import fill
 
@@ -34,10 +34,10 @@ def test_boot_32_a_scratch_scope_is_a_scope_and_leaves_nothing(hf: Store) -> Non
     plan.checkpoint("before")
     plan.set("step", 2)
     plan.say(CANARY)
-    with plan.turn() as turn:
+    with plan.messages.turn() as turn:
         turn.add("user", CANARY)
     assert (plan.at("before")["step"], plan["step"]) == (CANARY, 2)
-    assert hf.scratch("plan").to_dict() == plan.to_dict()
+    assert hf.scratch("plan").state.to_dict() == plan.state.to_dict()
     assert [message.text for message in hf.scratch("plan").messages] == [CANARY, CANARY]
     assert plan.fork("other")["step"] == 2
     assert plan.name == "scratch/plan"
@@ -66,9 +66,9 @@ def test_boot_36_no_byte_of_a_scratch_scope_or_a_turn_is_on_disk(
 def test_each_scratch_without_an_id_is_another_and_each_handle_has_its_own(hf: Store) -> None:
     one, two = hf.scratch(), hf.scratch()
     one.set("n", 1)
-    assert (one.name == two.name, two.to_dict()) == (False, {})
+    assert (one.name == two.name, two.state.to_dict()) == (False, {})
     with holdfast.open("memory:") as other:
-        assert other.scratch("plan").to_dict() == {}
+        assert other.scratch("plan").state.to_dict() == {}
     with pytest.raises(UsageError):
         hf.scratch("")
 
@@ -76,11 +76,11 @@ def test_each_scratch_without_an_id_is_another_and_each_handle_has_its_own(hf: S
 def test_a_dropped_scratch_is_empty_when_it_is_asked_for_again(hf: Store) -> None:
     with hf.scratch("plan") as plan:
         plan.set("n", 1)
-    assert hf.scratch("plan").to_dict() == {}
+    assert hf.scratch("plan").state.to_dict() == {}
     again = hf.scratch("plan")
     again.set("n", 2)
     plan.drop()  # of the one before, which is gone already
-    assert hf.scratch("plan").to_dict() == {"n": 2}
+    assert hf.scratch("plan").state.to_dict() == {"n": 2}
 
 
 def test_a_scratch_looks_up_in_the_store(hf: Store) -> None:
@@ -99,7 +99,7 @@ def test_a_scratch_takes_no_part_in_a_commit_of_the_store(hf: Store) -> None:
     with pytest.raises(UsageError, match="scratch scope"), hf.commit() as tx:
         tx.scope(hf.team("t")).set("n", 1)
         tx.scope(scratch).set("n", 1)
-    assert hf.team("t").to_dict() == {}
+    assert hf.team("t").state.to_dict() == {}
     with pytest.raises(UsageError, match="scratch scope"):
         hf.view().state(scratch)
 
@@ -122,10 +122,10 @@ def _thinking(ctx: Any, id: str) -> int:
 
 def test_a_run_and_a_lease_block_may_use_a_scratch(hf: Store) -> None:
     STORES[:] = [hf]
-    with hf.lease("work", ttl_s=30):
+    with hf.workers.lease("work", ttl_s=30):
         hf.scratch("plan").set("n", 5)
     assert hf.scratch("plan")["n"] == 5
-    assert hf.start(_thinking, "in-run", id="r").result() == 2
+    assert hf.runs.start(_thinking, "in-run", id="r").result() == 2
 
 
 def test_asyncio_is_handed_the_same_scratch() -> None:
@@ -153,7 +153,7 @@ def test_what_is_kept_for_a_turn_is_one_item_with_what_is_stored(hf: Store) -> N
     memory.notes.put("n", 1, lifetime="turn")
     memory.notes.drop("n")
     assert memory.notes.list() == []
-    with pytest.raises(holdfast.ValueDomainError):
+    with pytest.raises(ValueDomainError):
         memory.files.put("b", object(), lifetime="turn")
 
 
@@ -173,15 +173,15 @@ def test_boot_12_a_session_is_exported_under_the_documented_names(
     fill(hf)
     chat = hf.conversation("s1")
     chat.set("raw", b"\x00\x01")
-    found = chat.export_session(tmp_path / "s1.json")
+    found = chat.session.export(tmp_path / "s1.json")
     assert json.loads((tmp_path / "s1.json").read_text()) == found
     assert set(found) == {
         "session_id", "scope", "status", "started_at", "persisted_at", "revision", "messages",
         "decisions", "tool_results", "files_read", "state",
     }  # fmt: skip
     assert (found["session_id"], found["scope"]) == ("s1", "conversation/s1")
-    assert chat.updated_at is not None
-    assert found["started_at"] <= found["persisted_at"] == chat.updated_at.isoformat()
+    assert chat.life.updated_at is not None
+    assert found["started_at"] <= found["persisted_at"] == chat.life.updated_at.isoformat()
     assert [one["role"] for one in found["messages"]] == ["user", "assistant", "assistant", "tool"]
     assert [(one["decision"], one["outcome"], one["message_index"]) for one in found["decisions"]
             ] == [("fix 7", "fixed", 2), ("deploy", None, 4)]  # fmt: skip
@@ -203,16 +203,16 @@ def test_boot_6_a_session_is_exported_when_it_ends_and_its_bytes_go(
     assert found["revision"] == closed_at - 1
     assert {one["status"] for one in found["decisions"]} == {"closed", "abandoned"}
     with pytest.raises(ClosedError):
-        chat.export_session()
-    assert hf.retain(grace_s=0).events
+        chat.session.export()
+    assert hf.retention.run(grace_s=0).events
     with pytest.raises(ClosedError):
-        chat.export_session()
+        chat.session.export()
 
 
 def test_a_session_that_cannot_be_exported_is_not_closed(hf: Store, tmp_path: Path) -> None:
     chat = hf.conversation("c")
     with pytest.raises(NotFoundError, match="no session to export"):
-        chat.export_session()
+        chat.session.export()
     chat.say("hello")
     with pytest.raises(UnavailableError, match="cannot be written"):
         chat.close(keep=False, export=tmp_path / "absent" / "c.json")
@@ -220,6 +220,6 @@ def test_a_session_that_cannot_be_exported_is_not_closed(hf: Store, tmp_path: Pa
     with pytest.raises(UnavailableError):
         chat.close(keep=False, export=tmp_path / "taken")
     with pytest.raises(UsageError, match="path of a file"):
-        chat.export_session(f"{tmp_path}/")
-    assert not chat.is_closed
+        chat.session.export(f"{tmp_path}/")
+    assert not chat.life.is_closed
     assert sorted(path.name for path in tmp_path.iterdir() if path.suffix == ".new") == []

@@ -22,6 +22,7 @@ from holdfast.core.matching import Match
 from holdfast.errors import CorruptError, HeldError, UsageError
 from holdfast.interchange import export_scopes, import_scopes
 from holdfast.scope import Scope
+from tests.opening import settled
 from tests.record.stores import new_url
 from tests.record.test_subjects import on_disk, stored
 
@@ -79,7 +80,7 @@ def lived(hf: Store) -> Scope:
     chat.restore(early)
     chat.fork("c2").set("forked", WORD)
     hf.conversation("c3").set("name", "somebody else")
-    assert hf.start(greets, WORD, id="r1").result() == f"hello {WORD}"
+    assert hf.runs.start(greets, WORD, id="r1").result() == f"hello {WORD}"
     return chat
 
 
@@ -88,13 +89,13 @@ def read(hf: Store) -> str:
     seen: list[object] = []
     for name in ("c1", "c2", "c3"):
         chat = hf.conversation(name)
-        seen += [chat.to_dict(), [one.content for one in chat.messages.last(50)]]
+        seen += [chat.state.to_dict(), [one.content for one in chat.messages.last(50)]]
         seen += [[(one.title, one.status) for one in chat.tasks.list()]]
         seen += [[one.value for one in chat.facts.list()]]
         seen += [event.data for event in chat.history() if not event.is_let_go]
         seen += [chat.at(revision).to_dict() for revision in range(1, chat.revision + 1)]
-    seen += [repr(list(hf.decisions(scope="conversation/c1")))]
-    seen += [hf.run("r1").result()]
+    seen += [repr(list(hf.decisions.list(scope="conversation/c1")))]
+    seen += [hf.runs.get("r1").result()]
     return repr(seen)
 
 
@@ -107,7 +108,7 @@ def test_a_text_goes_from_every_kind_of_field_and_the_rest_stays(
     assert WORD in read(hf)
     list(hf.query(text="hello"))
     before = hf.check()
-    receipt = hf.erase(match=WORD)
+    receipt = hf.subjects.erase(match=WORD)
     outcomes = {one.scope: one.outcome for one in receipt.scopes}
     is_left = "pending" if receipt.left else "anonymised"
     assert outcomes == dict.fromkeys(
@@ -123,7 +124,7 @@ def test_a_text_goes_from_every_kind_of_field_and_the_rest_stays(
         assert "somebody else" in seen
         assert chat.get(("name", "kept")) == "stays"
         assert chat.at("named")["people"]["[erased]"] == {"n": 1, "m": 2}
-        assert hf.run("r1").result() == "hello [erased]"
+        assert hf.runs.get("r1").result() == "hello [erased]"
         assert WORD.encode() not in stored(hf)
         report = hf.check()
         assert report.findings == []
@@ -132,28 +133,28 @@ def test_a_text_goes_from_every_kind_of_field_and_the_rest_stays(
     assert list(hf.query(text="Löwe")) == []
     if url.startswith(("/", "redis")):
         assert WORD.encode() not in on_disk(url, tmp_path, tmp_path / "none")
-    assert hf.erase(match=WORD).events == 0
-    assert WORD not in repr(hf.erasures())
-    assert len(hf.erasures()) == 2
+    assert hf.subjects.erase(match=WORD).events == 0
+    assert WORD not in repr(hf.subjects.receipts())
+    assert len(hf.subjects.receipts()) == 2
 
 
 def test_a_dry_run_says_the_same_and_changes_nothing(hf: Store) -> None:
     lived(hf)
     before, position = stored(hf), hf._log.position()
-    planned = hf.erase(match=WORD, dry_run=True)
+    planned = hf.subjects.erase(match=WORD, dry_run=True)
     assert planned.is_dry_run
     assert (stored(hf), hf._log.position()) == (before, position)
-    done = hf.erase(match=WORD)
+    done = hf.subjects.erase(match=WORD)
     rows = {(one.scope, one.revisions) for one in planned.scopes}
     assert rows == {(one.scope, one.revisions) for one in done.scopes}
-    assert hf.erasures()[0]["position"] == done.position > position
+    assert hf.subjects.receipts()[0]["position"] == done.position > position
 
 
 def test_what_cannot_be_rewritten_is_named_with_the_reason(hf: Store) -> None:
     hf.conversation(WORD).set("n", 1)
     chat = hf.conversation("c1")
     chat.set("n", f"{WORD}!", key=f"k {WORD}", checkpoint=f"at {WORD}")
-    receipt = hf.erase(match=WORD)
+    receipt = hf.subjects.erase(match=WORD)
     kept = {one.reason.split(" is ")[0]: one.scope for one in receipt.scopes if one.reason}
     assert kept["an idempotency key"] == kept["the name of a checkpoint"] == "conversation/c1"
     assert chat.get("n") == "[erased]!"
@@ -166,13 +167,13 @@ def test_case_forms_and_one_scope_alone(hf: Store) -> None:
     for chat in (one, other):
         chat.set("a", "LÖWE x lo\u0308we y Löwe")
         chat.set("escaped", 'say "Löwe"\n\tand \\Löwe')
-    assert hf.erase(match="löwe", dry_run=True).events == 2  # NFD, in lower case
-    hf.erase(match="löwe", scope=one, ignore_case=True)
-    assert one.to_dict() == {"a": "*** x *** y ***", "escaped": 'say "***"\n\tand \\***'}
+    assert hf.subjects.erase(match="löwe", dry_run=True).events == 2  # NFD, in lower case
+    hf.subjects.erase(match="löwe", scope=one, ignore_case=True)
+    assert one.state.to_dict() == {"a": "*** x *** y ***", "escaped": 'say "***"\n\tand \\***'}
     assert other.get("a") == "LÖWE x lo\u0308we y Löwe"
     one.set("phone", 5550199)
     one.set("other", 55501990)
-    hf.erase(match="5550199")
+    hf.subjects.erase(match="5550199")
     assert (one.get("phone"), one.get("other")) == (0, 55501990)
     assert hf.check().findings == []
 
@@ -181,28 +182,28 @@ def test_bad_input_erases_nothing_and_is_not_repeated(hf: Store) -> None:
     hf.conversation("c1").set("n", "xy")
     for bad, said in (("xy", "3 to"), ("  x  ", "3 to"), (7, "is a text"), ("set", "itself")):
         with pytest.raises(UsageError, match=said) as caught:
-            hf.erase(match=bad)  # type: ignore[arg-type]
+            hf.subjects.erase(match=bad)  # type: ignore[arg-type]
         assert repr(bad) not in str(caught.value)
     with pytest.raises(UsageError, match="or a text"):
-        hf.erase("ada", match=WORD)
+        hf.subjects.erase("ada", match=WORD)
     with pytest.raises(UsageError, match="for a match"):
-        hf.erase(scope="conversation/c1", dry_run=True)
+        hf.subjects.erase(scope="conversation/c1", dry_run=True)
     assert repr(Match(WORD)) == "<Match>"
 
 
 def test_a_hold_and_an_unfinished_run_keep_the_text(hf: Store) -> None:
     chat = hf.conversation("c1")
     chat.set("n", WORD)
-    hf.hold("conversation/c1", "case 7")
+    hf.retention.hold("conversation/c1", "case 7")
     before = stored(hf)
     with pytest.raises(HeldError, match="nothing was erased") as caught:
-        hf.erase(match=WORD)
+        hf.subjects.erase(match=WORD)
     assert WORD not in str(caught.value)
     assert stored(hf) == before
-    hf.unhold("conversation/c1")
-    hf.start(waits, WORD, id="r1")
+    hf.retention.unhold("conversation/c1")
+    hf.runs.start(waits, WORD, id="r1")
     with pytest.raises(UsageError, match='run "r1"'):
-        hf.erase(match=WORD)
+        hf.subjects.erase(match=WORD)
     assert chat.get("n") == WORD
 
 
@@ -213,7 +214,7 @@ def test_keys_that_would_be_one_are_refused_by_name(hf: Store) -> None:
     chat.set(("of", "ADA LOWE 1", "m"), 2)
     before = stored(hf)
     with pytest.raises(UsageError, match='state of scope "conversation/c1"'):
-        hf.erase(match="ada lowe", ignore_case=True)
+        hf.subjects.erase(match="ada lowe", ignore_case=True)
     assert stored(hf) == before
 
 
@@ -232,17 +233,17 @@ def test_one_that_ends_anywhere_is_finished_without_the_text(
         else:
             patched.setattr(retention._Run, step, broken)
         with pytest.raises(CorruptError):
-            hf.erase(match=WORD)
+            hf.subjects.erase(match=WORD)
     assert chat.get(("name", "kept")) == "stays"
     assert hf.check().findings == []
-    done = hf.finish_erasures()
+    done = hf.subjects.finish()
     if step == "_tell_shorter":  # nothing was told yet: only who has the text can go on
         assert done == []
-        hf.erase(match=WORD)
+        hf.subjects.erase(match=WORD)
     assert WORD not in read(hf)
     assert WORD.encode() not in stored(hf)
     assert hf.check().findings == []
-    assert hf.finish_erasures() == []
+    assert hf.subjects.finish() == []
 
 
 def test_an_older_backup_copy_or_export_does_not_bring_it_back(
@@ -252,16 +253,16 @@ def test_an_older_backup_copy_or_export_does_not_bring_it_back(
     with holdfast.open(new_url(durable, tmp_path), keys=keys) as hf:
         lived(hf)
         hf.conversation("old").set("all", f"of {WORD} goes")
-        mine = hf.conversation(hf.pseudonym("ada"), subject="ada")
+        mine = hf.conversation(hf.subjects.pseudonym("ada"), subject="ada")
         mine.set("n", WORD)
         backup(hf, tmp_path / "backup")
         with open(tmp_path / "export", "wb") as file:
             export_scopes(hf, [], file)
         older = holdfast.open(new_url("files", tmp_path), keys=tmp_path / "none")
         copy(hf, older)
-        hf.erase(scope="conversation/old")
-        hf.erase("ada")
-        hf.erase(match=WORD)
+        hf.subjects.erase(scope="conversation/old")
+        hf.subjects.erase("ada")
+        hf.subjects.erase(match=WORD)
         expected = read(hf)
     for take in ("restore", "copy", "import"):
         with holdfast.open(new_url(durable, tmp_path), keys=keys) as target:
@@ -287,7 +288,7 @@ def test_a_backup_made_since_is_pruned(tmp_path: Path, keys: Path) -> None:
     with holdfast.open(tmp_path / "store", keys=keys) as hf:
         lived(hf)
         backup(hf, tmp_path / "backup", label="before")
-        hf.erase(match=WORD)
+        hf.subjects.erase(match=WORD)
         backup(hf, tmp_path / "backup")
     assert WORD.encode() in on_disk("", tmp_path / "backup", keys)
     holdfast.backup.prune(tmp_path / "backup")
@@ -304,7 +305,7 @@ def test_a_key_store_without_a_ledger_is_named_in_the_receipt(tmp_path: Path) ->
     program.write_text("import sys\nsys.exit('no such verb')\n")
     with holdfast.open(tmp_path / "s", keys=f"command:{sys.executable} {program}") as hf:
         hf.conversation("c1").set("n", WORD)
-        receipt = hf.erase(match=WORD)
+        receipt = hf.subjects.erase(match=WORD)
     assert [one.outcome for one in receipt.scopes] == ["pending"]
     assert "brings it back" in receipt.left[-1].remedy
 
@@ -322,7 +323,7 @@ def test_what_is_written_meanwhile_is_found_by_a_second_look(
         return real(*given, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(cutting, "cut", beside)
-    receipt = hf.erase(match=WORD)
+    receipt = hf.subjects.erase(match=WORD)
     assert {one.scope for one in receipt.scopes} == {f"conversation/c{n}" for n in (1, 8, 9)}
     assert WORD.encode() not in stored(hf)
 
@@ -335,11 +336,11 @@ def test_another_process_goes_on_from_the_state_without_it(
         hf.conversation("c1").set(("people", WORD), {"n": 1})
         hf.conversation("c1").set("n", WORD)
         assert other.conversation("c1").get("n") == WORD
-        hf.erase(match=WORD)
-        assert WORD not in repr(other.conversation("c1").to_dict())
+        hf.subjects.erase(match=WORD)
+        assert WORD not in repr(other.conversation("c1").state.to_dict())
         other.conversation("c1").set("more", 1)
     with holdfast.open(url, keys=keys) as hf:
-        assert hf.conversation("c1").to_dict() == {
+        assert hf.conversation("c1").state.to_dict() == {
             "people": {"[erased]": {"n": 1}}, "n": "[erased]", "more": 1,
         }  # fmt: skip
 
@@ -355,9 +356,9 @@ def test_a_handle_that_closes_late_brings_nothing_back(
             for number in range(50):
                 chat.set(f"k{number}", f"{WORD} {'x' * 2000}")
             chat.fork("c2").set("n", 1)
-            hf.erase(match=WORD)
+            hf.subjects.erase(match=WORD)
         assert WORD.encode() not in stored(hf)
-        assert WORD not in repr(hf.conversation("c1").to_dict())
+        assert WORD not in repr(hf.conversation("c1").state.to_dict())
         assert not [one for one in hf.conversation("c1").checkpoints() if "cut" in one.name]
 
 
@@ -365,11 +366,11 @@ def test_an_encrypted_store_and_a_mixed_one(tmp_path: Path, keys: Path) -> None:
     parts = {"*": tmp_path / "files", "conversation": f"sqlite:{tmp_path / 'c.db'}"}
     for number, open_more in enumerate(({"store_key": b"k" * 32}, {})):
         place = parts if number else tmp_path / "encrypted"
-        with holdfast.open(place, keys=keys, **open_more) as hf:  # type: ignore[arg-type]
+        with holdfast.open(place, keys=keys, **settled(open_more)) as hf:  # type: ignore[arg-type]
             lived(hf)
             hf.team("red").set("n", WORD)
-            hf.erase(match=WORD)
-            assert WORD not in read(hf) + repr(hf.team("red").to_dict())
+            hf.subjects.erase(match=WORD)
+            assert WORD not in read(hf) + repr(hf.team("red").state.to_dict())
             assert WORD.encode() not in stored(hf)
             assert hf.check().findings == []
 
@@ -381,7 +382,7 @@ def test_a_part_that_nobody_says_was_cut_is_damage(tmp_path: Path) -> None:
         [finding] = hf.check().findings
         assert "nobody has said that it was cut out" in finding.problem
         hf.conversation("c2").set("n", WORD)
-        hf.erase(match=WORD)
+        hf.subjects.erase(match=WORD)
         hf._log._backend.shorten({"conversation/c2": {1: b'[ ["set","n","x"]]'}})  # type: ignore
         assert any("since a part" in one.problem for one in hf.check().findings)
 
@@ -400,7 +401,7 @@ if step == "shorten":
 else:
     setattr(retention._Run, step, killed)
 with holdfast.open(place + "/store", keys=place + "/keys") as hf:
-    hf.erase(match=text)
+    hf.subjects.erase(match=text)
 """
 
 
@@ -411,7 +412,7 @@ def test_a_killed_process_is_finished_by_another_one(tmp_path: Path, step: str) 
     command = [sys.executable, "-c", _KILLED, str(tmp_path), step, WORD]
     assert subprocess.run(command, check=False).returncode == -9
     with holdfast.open(tmp_path / "store", keys=tmp_path / "keys") as hf:
-        [receipt] = hf.finish_erasures(wait_s=120)
+        [receipt] = hf.subjects.finish(wait_s=120)
         assert {one.outcome for one in receipt.scopes} == {"anonymised"}
         assert WORD not in read(hf)
         assert hf.check().findings == []

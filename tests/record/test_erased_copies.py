@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Store
+from holdfast import Settings, Store
 from holdfast.copy import copy
 from holdfast.core import retention
 from holdfast.errors import ConflictError, UsageError
@@ -40,7 +40,9 @@ def keys(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def hf(url: str, keys: Path) -> Iterator[Store]:
-    with holdfast.open(url, keys=keys, clear_ids=True, embedder=Letters()) as store:
+    with holdfast.open(
+        url, keys=keys, settings=Settings(clear_ids=True, embedder=Letters())
+    ) as store:
         yield store
 
 
@@ -65,16 +67,16 @@ def test_node_results_of_a_subject_s_scope_are_the_subject_s(hf: Store, keys: Pa
     chat.say(canaries.new("message"))
     made = graph(chat)
     given = [canaries.new("input")]
-    first = hf.process(made, chat, thread=given)
-    assert hf.process(made, chat, thread=given).counts["hit"] == 2
+    first = hf.nodes.process(made, chat, thread=given)
+    assert hf.nodes.process(made, chat, thread=given).counts["hit"] == 2
     assert canaries.found_in(repr(first.states["told"].value).encode()) == {
         "state",
         "message",
         "input",
     }
     assert canaries.found_in(stored(hf)) == set()
-    assert hf.subject("ada").scopes == ["conversation/c", "node/copies/conversation/c"]
-    receipt = hf.erase("ada")
+    assert hf.subjects.get("ada").scopes == ["conversation/c", "node/copies/conversation/c"]
+    receipt = hf.subjects.erase("ada")
     assert {one.scope: one.outcome for one in receipt.scopes}.keys() == {
         "conversation/c",
         "node/copies/conversation/c",
@@ -99,12 +101,12 @@ def test_a_session_is_erased_with_every_copy_of_it(hf: Store, tmp_path: Path) ->
     fork = hf.team("beside")
     fork.set("n", 1)
     stays.set("n", 1)
-    hf.process(graph(chat), chat, thread=[canaries.new("node input")])
-    hf.process(graph(stays), stays, thread=["other"])
-    assert len(hf.projected(names()).state) == 1
+    hf.nodes.process(graph(chat), chat, thread=[canaries.new("node input")])
+    hf.nodes.process(graph(stays), stays, thread=["other"])
+    assert len(hf.projections.of(names()).state) == 1
     assert list(hf.query(text="hello"))
-    hf.similar("hello")
-    hf.refresh_tables()
+    hf.search.similar("hello")
+    hf.search.tables()
     place = tmp_path / "views"
     kinds = [task_list(chat, "T.md"), decision_list(chat, "D.md"), event_rows(chat)]
     views = hf.views(place, [*kinds, state_file(chat, "nested.yaml", at="nested")])
@@ -113,7 +115,7 @@ def test_a_session_is_erased_with_every_copy_of_it(hf: Store, tmp_path: Path) ->
     assert {"task new title", "decision", "own event", "state path"} <= shown
     edited = place / "T.md"
     edited.write_text(edited.read_text() + f"- [ ] {canaries.new('edited file')}\n")
-    receipt = hf.erase(scope="conversation/gone")
+    receipt = hf.subjects.erase(scope="conversation/gone")
     assert [one.scope for one in receipt.scopes] == [
         "conversation/gone",
         "node/copies/conversation/gone",
@@ -122,8 +124,8 @@ def test_a_session_is_erased_with_every_copy_of_it(hf: Store, tmp_path: Path) ->
     assert canaries.found_in(stored(hf)) == set()
     assert canaries.found_below(place) == {}
     assert list(hf.query(text="hello")) == []
-    assert hf.projected(names()).state == []
-    assert hf.process(graph(stays), stays, thread=["other"]).counts["hit"] == 2
+    assert hf.projections.of(names()).state == []
+    assert hf.nodes.process(graph(stays), stays, thread=["other"]).counts["hit"] == 2
     assert hf.check().findings == []
     if hf.status()["kind"] == "files":
         assert canaries.found_below(tmp_path) == {}
@@ -131,7 +133,9 @@ def test_a_session_is_erased_with_every_copy_of_it(hf: Store, tmp_path: Path) ->
 
 def test_files_of_states_show_nothing_of_a_subject_s_scope(tmp_path: Path, keys: Path) -> None:
     canaries = Canaries(5)
-    with holdfast.open(f"yaml:{tmp_path / 'y'}", keys=keys, clear_ids=True) as hf:
+    with holdfast.open(
+        f"yaml:{tmp_path / 'y'}", keys=keys, settings=Settings(clear_ids=True)
+    ) as hf:
         hf.conversation("c", subject="ada").set("text", canaries.new("own"))
         hf.team("red").set("mail", canaries.new("shared"), subject="ada")
         hf.team("red").set("open", 1)
@@ -141,7 +145,7 @@ def test_files_of_states_show_nothing_of_a_subject_s_scope(tmp_path: Path, keys:
 
 
 def test_a_view_whose_scope_becomes_a_subject_s_is_not_written(tmp_path: Path, keys: Path) -> None:
-    with holdfast.open(tmp_path / "s", keys=keys, clear_ids=True) as hf:
+    with holdfast.open(tmp_path / "s", keys=keys, settings=Settings(clear_ids=True)) as hf:
         views = hf.views(tmp_path / "v", [state_file(hf.team("red"), "red.json")])
         views.sync()
         own = hf.team("red", subject="ada")
@@ -160,13 +164,13 @@ def test_a_file_that_cannot_be_written_is_told_and_nothing_is_kept_for_it(tmp_pa
         views = hf.views(tmp_path / "v", [task_list(chat, "T.md")])
         views.sync()
         (tmp_path / "v" / "T.md").write_text("# Tasks\n")  # an edit that waits to be accepted
-        receipt = hf.erase(scope="conversation/c")
+        receipt = hf.subjects.erase(scope="conversation/c")
         assert [Path(one.where).name for one in receipt.left] in ([], ["T.md"])
         (tmp_path / "v").rename(tmp_path / "gone")
         (tmp_path / "v").write_text("a file in its place")
         chat = hf.conversation("d")
         chat.set("n", 1)
-        receipt = hf.erase(scope="conversation/d")
+        receipt = hf.subjects.erase(scope="conversation/d")
         assert [one.where for one in receipt.left] == [str(tmp_path / "v")]
         assert [one.outcome for one in receipt.scopes] == ["deleted"]
 
@@ -181,9 +185,9 @@ def test_a_text_goes_from_files_too_and_an_edit_does_not_bring_it_back(tmp_path:
         views.sync()
         file = tmp_path / "v" / "T.md"
         file.write_text(file.read_text() + f"- [ ] write to {text}\n")
-        assert hf.erase(match=text, dry_run=True).left == []
+        assert hf.subjects.erase(match=text, dry_run=True).left == []
         assert file.read_text().count(text) == 2  # a preview leaves files as they are
-        hf.erase(match=text)
+        hf.subjects.erase(match=text)
         assert "write to" in file.read_text()
         views.sync()
         assert canaries.found_below(tmp_path) == {}
@@ -203,13 +207,13 @@ def test_an_erasure_that_is_finished_later_writes_files_anew(
         chat.set("said", f"call {text} back")
         views = hf.views(tmp_path / "v", [state_file(chat, "c.json")])
         views.sync()
-        assert hf.finish_erasures() == []
+        assert hf.subjects.finish() == []
         with monkeypatch.context() as patch:
             patch.setattr(retention._Run, "_collect_blobs", _cut_short)
             with pytest.raises(KeyboardInterrupt):
-                hf.erase(match=text)
+                hf.subjects.erase(match=text)
         assert text in (tmp_path / "v" / "c.json").read_text()
-        [receipt] = hf.finish_erasures()
+        [receipt] = hf.subjects.finish()
         assert [one for one in receipt.left if "c.json" in one.where] == []
         assert "call" in (tmp_path / "v" / "c.json").read_text()
         assert canaries.found_below(tmp_path) == {}
@@ -223,7 +227,7 @@ def test_a_second_copy_of_an_older_store_is_refused_with_what_to_do(tmp_path: Pa
         hf.team("red").set("said", f"{text} was here")
     shutil.copytree(tmp_path / "store", old)
     with holdfast.open(tmp_path / "store", keys=keys) as hf:
-        hf.erase(match=text)
+        hf.subjects.erase(match=text)
     with holdfast.open(old, keys=keys) as source:
         with holdfast.open(tmp_path / "target", keys=keys) as target:
             copy(source, target)
@@ -234,4 +238,4 @@ def test_a_second_copy_of_an_older_store_is_refused_with_what_to_do(tmp_path: Pa
             assert target.status()["digest"] == before
         with holdfast.open(tmp_path / "again", keys=keys) as again:
             copy(source, again)
-            assert again.team("red").to_dict() == {"said": "[erased] was here"}
+            assert again.team("red").state.to_dict() == {"said": "[erased] was here"}

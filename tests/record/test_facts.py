@@ -16,9 +16,9 @@ import holdfast
 from holdfast import (
     Contradicted,
     CorruptError,
-    Fact,
     Holds,
     NotFoundError,
+    Settings,
     Store,
     Unknown,
     UsageError,
@@ -27,6 +27,8 @@ from holdfast.core import layers
 from holdfast.core.codec import encode
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.layers import Layer
+from holdfast.facts import Fact
+from holdfast.record.context import RecordContext
 from holdfast.testing import FakeClock
 from tests.record.kills import await_deaths, kill_everywhere, open_dying
 from tests.record.stores import new_url
@@ -80,7 +82,7 @@ def test_a_fact_is_stated_read_replaced_and_withdrawn(hf: Store) -> None:
     assert stated.valid_until is not None
     assert stated.valid_until <= stated.stated_at + timedelta(hours=1)
     assert stated.updated_at == stated.stated_at
-    assert stated.stated_by == hf.worker
+    assert stated.stated_by == hf.workers.own
     chat.facts.state("model", {"name": "m", "keys": [1, b"x"]})
     assert chat.facts.state("branch", "next").value == "next"
     assert [(fact.name, fact.value) for fact in chat.facts.list()] == [
@@ -116,7 +118,7 @@ def test_a_fact_that_was_stated_often_is_found_in_few_lookups(
     chat = hf.conversation("c")
     for number in range(70):
         chat.facts.state("n", number)
-    hf._context.known_numbers.clear()  # as a process that comes later  # pyright: ignore
+    hf._kernel.part(RecordContext).known_numbers.clear()  # as a process that comes later  # pyright: ignore
     find, looks = hf._log._backend.find, list[int]()
 
     def counted(*args: Any, **named: Any) -> Any:
@@ -133,7 +135,7 @@ def test_a_fact_that_was_stated_often_is_found_in_few_lookups(
 
 def test_a_stale_fact_is_marked_before_it_is_read(tmp_path: Path) -> None:
     clock = FakeClock()
-    with holdfast.open(str(tmp_path / "store"), clock=clock) as hf:
+    with holdfast.open(str(tmp_path / "store"), settings=Settings(clock=clock)) as hf:
         chat = hf.conversation("c")
         chat.facts.state("branch", "main", valid_for="1h")
         chat.facts.state("forever", 1)
@@ -158,7 +160,7 @@ def test_a_verifier_makes_a_fact_fresh_or_stale_and_is_asked_only_when_needed(
     tmp_path: Path,
 ) -> None:
     clock = FakeClock()
-    with holdfast.open(str(tmp_path / "store"), clock=clock) as hf:
+    with holdfast.open(str(tmp_path / "store"), settings=Settings(clock=clock)) as hf:
         facts = hf.conversation("c").facts
         facts.state("f", "holds", verify=asked, valid_for="1h", about=str(tmp_path))
         clock.advance(7200)
@@ -317,7 +319,7 @@ def test_a_worker_that_crashed_in_the_middle(durable: str, tmp_path: Path) -> No
     url = new_url(durable, tmp_path)
     program = (
         "import sys, time, holdfast\n"
-        "hf = holdfast.open(sys.argv[1], heartbeat_s=0.2)\n"
+        "hf = holdfast.open(sys.argv[1], settings=holdfast.Settings(heartbeat_s=0.2))\n"
         "d = hf.conversation('c').decide('do task 3')\n"
         "print(d.id, flush=True)\n"
         "time.sleep(600)\n"
@@ -331,14 +333,14 @@ def test_a_worker_that_crashed_in_the_middle(durable: str, tmp_path: Path) -> No
     try:
         id = worker.stdout.readline().decode().strip()
         with holdfast.open(url) as hf:
-            assert [d.id for d in hf.decisions(incomplete=True)] == [id]
+            assert [d.id for d in hf.decisions.list(incomplete=True)] == [id]
             worker.send_signal(signal.SIGKILL)
             worker.wait()
             await_deaths(hf)
             [stale] = hf.stale()
             assert (stale.kind, stale.id, stale.why) == ("decision", id, "owner silent")
             assert "do task 3" in stale.text
-            hf.outcome(id, "somebody else does it")
+            hf.decisions.close(id, "somebody else does it")
             assert hf.stale() == []
     finally:
         worker.kill()
@@ -376,7 +378,7 @@ def test_facts_killed_anywhere_agree_with_their_marks(durable: str, tmp_path: Pa
             done = [event.type for event in chat.history()]
             assert len(done) == kill.nth - (kill.when == "before"), kill
             found = chat.facts.list()
-            assert len(found) == len(hf.marks("fact")) == (len(done) in (1, 2, 3, 4)), kill
+            assert len(found) == len(hf.workers.marks("fact")) == (len(done) in (1, 2, 3, 4)), kill
             stale = hf.stale(verify=False)
             assert bool(stale) == (len(done) == 2), kill
             if found:
@@ -393,7 +395,7 @@ def test_workers_state_one_fact_at_once(durable: str, tmp_path: Path) -> None:
     def work(_pipe: int, _stop: int) -> None:
         with holdfast.open(url) as hf:
             for number in range(15):
-                hf.team("t").facts.state("n", f"{hf.worker} {number}")
+                hf.team("t").facts.state("n", f"{hf.workers.own} {number}")
 
     children = [Child(work) for _ in range(4)]
     for child in children:
@@ -459,13 +461,13 @@ def test_a_verdict_about_one_statement_does_not_count_for_the_next(
     looking.append((lambda: facts.withdraw("version"), answer))
     facts.check("version")
     assert facts.list() == []
-    assert hf.marks("fact") == []
+    assert hf.workers.marks("fact") == []
 
 
 def test_a_scope_that_expires_during_a_verification_hides_no_other_fact() -> None:
     """Clause 18, and guarantee 7: the others are stale, and listed."""
     clock = FakeClock()
-    with holdfast.open("memory:", clock=clock) as hf:
+    with holdfast.open("memory:", settings=Settings(clock=clock)) as hf:
         short, closing, last = hf.conversation("a", ttl_s=5), hf.team("b"), hf.team("c")
         for scope in (closing, short, last):
             scope.facts.state("name", 1, verify=looks, valid_for="1h")

@@ -73,7 +73,7 @@ def test_a_foreign_item_is_added_once(hf: Store) -> None:
     assert chat.messages.add("user", "a", foreign_id="f1") == once
     with pytest.raises(UsageError, match="another change"):
         chat.messages.add("user", "b", foreign_id="f1")
-    with chat.turn() as turn:
+    with chat.messages.turn() as turn:
         assert turn.add("user", "a", foreign_id="f1") == once
     batch = [{"role": "user", "content": text, "foreign_id": text} for text in ("a", "b", "c")]
     assert contents(chat.messages.add_many(batch)) == ["a", "b", "c"]

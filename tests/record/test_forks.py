@@ -48,7 +48,11 @@ def test_every_list_agrees_on_a_decision_that_a_fork_inherited(hf: Store) -> Non
     d = chat.decide("x")
     fork = chat.fork("b")
     d.outcome("done")
-    for found in (hf.decisions(), hf.decisions(scope=fork), hf.decisions(scope=chat)):
+    for found in (
+        hf.decisions.list(),
+        hf.decisions.list(scope=fork),
+        hf.decisions.list(scope=chat),
+    ):
         assert [(entry.id, entry.status) for entry in found] == [(d.id, "closed")]
 
 
@@ -78,11 +82,11 @@ def test_a_fork_keeps_standing_orders_when_its_origin_is_removed(hf: Store) -> N
     second = team.decide("never shout", standing=True)
     fork = team.fork("b")
     team.decide("after the fork", standing=True)
-    before = [entry.id for entry in fork.recall().orders]
-    for one in hf.decisions(scope=team):
+    before = [entry.id for entry in fork.decisions.recall().orders]
+    for one in hf.decisions.list(scope=team):
         assert one.status == "standing"
     team.remove()
-    assert [entry.id for entry in fork.recall().orders] == before
+    assert [entry.id for entry in fork.decisions.recall().orders] == before
     assert set(before) == {first.id, second.id}
 
 
@@ -92,11 +96,11 @@ def test_a_fork_keeps_the_standing_orders_of_its_past(hf: Store) -> None:
     rule = team.decide("never promise a date", standing=True)
     fork = team.fork("what-if")
     team.decide("behind the fork", standing=True)
-    assert [order.id for order in fork.recall().orders] == [rule.id]
+    assert [order.id for order in fork.decisions.recall().orders] == [rule.id]
     chat = hf.conversation("c", parent=fork)
-    assert [order.id for order in chat.recall().orders] == [rule.id]
+    assert [order.id for order in chat.decisions.recall().orders] == [rule.id]
     newer = fork.decide("promise weeks", standing=True, supersedes=rule.id)
-    assert [order.id for order in fork.recall().orders] == [newer.id]
+    assert [order.id for order in fork.decisions.recall().orders] == [newer.id]
 
 
 def test_a_key_decides_once_in_a_fork_too(hf: Store) -> None:
@@ -121,10 +125,10 @@ def test_a_restore_undoes_no_decision_and_no_fact(hf: Store) -> None:
     d = chat.decide("refund")
     chat.facts.state("branch", "main")
     chat.restore(before)
-    assert [entry.id for entry in hf.decisions(incomplete=True)] == [d.id]
+    assert [entry.id for entry in hf.decisions.list(incomplete=True)] == [d.id]
     assert chat.facts.get("branch").value == "main"
     d.outcome("refunded")
-    assert hf.decisions(incomplete=True) == []
+    assert hf.decisions.list(incomplete=True) == []
 
 
 @pytest.mark.parametrize("keep", [True, False])
@@ -135,13 +139,13 @@ def test_facts_of_a_closed_scope_are_no_longer_verified(hf: Store, keep: bool) -
     open_.facts.state("y", 1, verify=never)
     chat.close(keep=keep)
     assert [(one.id, one.why) for one in hf.stale()] == [("y", "contradicted")]
-    assert [mark.group for mark in hf.marks(facts.INDEX)] == ["conversation/d"]
+    assert [mark.group for mark in hf.workers.marks(facts.INDEX)] == ["conversation/d"]
     if keep:
         assert [fact.name for fact in chat.facts.list()] == ["x"]
         assert chat.facts.check("x").stale
         assert not chat.facts.get("x").stale, "a closed scope takes no writes"
     else:
-        assert hf.marks(facts.INDEX_KEPT) == []
+        assert hf.workers.marks(facts.INDEX_KEPT) == []
         with pytest.raises(ClosedError):
             chat.facts.list()
 
@@ -168,10 +172,14 @@ def test_nothing_is_opened_while_a_scope_is_being_closed(
 
     monkeypatch.setattr("holdfast.scope.marks_at_close", slow)
     chat.close()
-    assert chat.is_closed
-    assert (hf.decisions(incomplete=True), hf.tasks(), chat.recall().orders) == ([], [], [])
+    assert chat.life.is_closed
+    assert (
+        hf.decisions.list(incomplete=True),
+        hf.tasks.list(),
+        chat.decisions.recall().orders,
+    ) == ([], [], [])
     for index in ("decision", "order", "task"):
-        assert hf.marks(index) == []
+        assert hf.workers.marks(index) == []
 
 
 def test_check_finds_a_missing_blob_of_a_fact_or_a_message(hf: Store) -> None:

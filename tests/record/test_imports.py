@@ -137,7 +137,7 @@ def test_an_import_for_asyncio(url: str) -> None:
             await chat.messages.import_many(items(2))
             async with hf.commit(time=moment(3)) as tx:
                 tx.scope(chat).set("n", 1)
-            async with hf.submit(time=moment(4)) as tx:
+            async with hf.commit(waits=False, time=moment(4)) as tx:
                 tx.scope(chat).set("n", 2)
             await tx.wait()
             await hf.commit(lambda tx: tx.scope(chat).set("n", 3), time=moment(5))

@@ -15,6 +15,7 @@ import holdfast
 from holdfast import ConflictError, Store, UsageError, aio
 from holdfast.backends.files.disk import Disk
 from holdfast.core.event import JOINED
+from holdfast.tasks import Tasks
 from tests.record.kills import kill_everywhere, run_child
 from tests.record.stores import new_url
 
@@ -63,11 +64,11 @@ def work_of(hf: Store) -> dict[str, Any]:
     return {
         "messages": [(one.role, one.text) for one in chat.messages],
         "tasks": {one.id: one.status for one in chat.tasks.list()},
-        "decisions": sorted((one.decision, one.status) for one in hf.decisions(scope=chat)),
+        "decisions": sorted((one.decision, one.status) for one in hf.decisions.list(scope=chat)),
         "facts": [(one.name, one.value) for one in chat.facts.list()],
         "turns": [one.status for one in chat.messages.turns()],
         "state": (chat.get("last"), team.get("sent")),
-        "marks": [mark.key for mark in hf.marks("outbox")],
+        "marks": [mark.key for mark in hf.workers.marks("outbox")],
     }
 
 
@@ -106,12 +107,12 @@ def close(pending: Any) -> Any:
 @pytest.fixture(autouse=True)
 def _as_ana(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the tasks of these tests be closed by their owner's name, in whichever process."""
-    genuine = holdfast.Tasks.close
+    genuine = Tasks.close
 
     def closed(self: Any, task: Any, outcome: str, **options: Any) -> Any:
         return genuine(self, task, outcome, **{"owner": "ana", **options})
 
-    monkeypatch.setattr(holdfast.Tasks, "close", closed)
+    monkeypatch.setattr(Tasks, "close", closed)
 
 
 def counted(hf: Store, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -221,7 +222,10 @@ def test_a_merge_takes_part(begun: Store) -> None:
     assert [one.content for one in new] == ["first", "third"]
     said = ["first", "second", "third", "fourth"]
     assert [one.content for one in chat.messages] == said
-    assert len({event.position for event in begun.follow_events(after=position)}) == 1
+    assert (
+        len({event.position for event in begun.follow(as_events=True, after=position, timeout_s=0)})
+        == 1
+    )
     assert chat.messages.merge(other) == []
     chat.messages.add("user", "first", foreign_id="f1")
     chat.messages.add_many([{"role": "user", "content": "third", "foreign_id": "f3"}])
@@ -326,13 +330,13 @@ def test_a_decision_that_supersedes_one_of_another_scope(begun: Store) -> None:
     with begun.commit() as tx:
         tx.scope(chat).decide("be long", standing=True, supersedes=old.id)
         tx.scope(chat).set("a", 1)
-    assert begun.decision(old.id).status == "superseded"
-    assert [one.decision for one in chat.recall().orders] == ["be long"]
+    assert begun.decisions.get(old.id).status == "superseded"
+    assert [one.decision for one in chat.decisions.recall().orders] == ["be long"]
 
 
 def test_a_turn_from_outside_is_joined_and_ended(begun: Store) -> None:
     chat = begun.conversation("c")
-    turn = chat.turn()
+    turn = chat.messages.turn()
     with pytest.raises(RuntimeError), begun.commit() as tx:
         tx.scope(chat).messages.add("user", "lost", turn=turn)
         raise RuntimeError("no")
@@ -378,17 +382,17 @@ def test_it_is_refused_in_the_body_of_a_run_and_done_in_a_step(begun: Store) -> 
         with begun.commit() as tx:
             tx.scope(chat).messages.add("user", "hi")
 
-    begun.start(good).result()
+    begun.runs.start(good).result()
     assert len(chat.messages) == 1
     with pytest.raises(holdfast.RunFailedError, match="in the body of a run"):
-        begun.start(bad).result()
+        begun.runs.start(bad).result()
 
 
 def test_submitted_joint_commits_keep_their_order(begun: Store) -> None:
     chat = begun.conversation("c")
     submitted = []
     for n in range(5):
-        with begun.submit() as tx:
+        with begun.commit(waits=False) as tx:
             tx.scope(chat).messages.add("user", str(n))
             tx.scope(chat).set("n", n)
         submitted.append(tx)
@@ -403,7 +407,7 @@ def test_asyncio(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
             chat, team = hf.conversation("c"), hf.team("t")
             await chat.tasks.add("send")
             decision = await chat.decide("send", key="d")
-            calls = counted(hf._store, monkeypatch)
+            calls = counted(hf.sync, monkeypatch)
             for _ in range(2):
                 async with hf.commit(key="k") as tx:
                     pending = tx.scope(chat)
@@ -624,7 +628,7 @@ def test_a_backend_with_one_key_in_a_commit(monkeypatch: pytest.MonkeyPatch) -> 
     from holdfast.clock import SystemClock
 
     monkeypatch.setattr(MemoryBackend, "record_keys", False)
-    with holdfast.open(backend=MemoryBackend(clock=SystemClock())) as hf:
+    with holdfast.open(MemoryBackend(clock=SystemClock())) as hf:
         chat = hf.conversation("c")
         with hf.commit() as tx:
             tx.scope(chat).tasks.add("one")

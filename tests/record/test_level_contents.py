@@ -8,14 +8,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import (
-    ClosedError,
-    ConversationState,
-    GlobalState,
-    Store,
-    TeamState,
-    WorkflowState,
-)
+from holdfast import ClosedError, Store
+from holdfast.scope import ConversationState, GlobalState, TeamState, WorkflowState
 from tests.crash.children import Child, tell
 from tests.record.stores import new_url
 
@@ -42,13 +36,13 @@ def review(ctx: holdfast.Context, names: list[str]) -> int:
 def await_approval(hf: Store, id: str) -> None:
     """Returns when a run waits for its answer."""
     after = hf.position
-    while not any(entry.kind == "wait" for entry in hf.run(id).journal.entries.values()):
+    while not any(entry.kind == "wait" for entry in hf.runs.get(id).journal.entries.values()):
         after = hf._log.wait_after(after, 1.0)
 
 
 def test_vic_19_a_workflow_holds_what_its_nodes_share(hf: Store) -> None:
     """Shared state, intermediate results, the status of each node; one execution long."""
-    run = hf.start(review, ["docs", "code"], id="w1")
+    run = hf.runs.start(review, ["docs", "code"], id="w1")
     state = hf.workflow("w1")
     assert isinstance(state, WorkflowState)
     await_approval(hf, "w1")
@@ -57,12 +51,12 @@ def test_vic_19_a_workflow_holds_what_its_nodes_share(hf: Store) -> None:
     done = {path: entry for path, entry in run.journal.entries.items() if "fetch" in path}
     assert len(done) == 2, "the result of each node, by its path"
     assert all(entry.state == "done" for entry in done.values())
-    hf.answer("w1", "approve", True)
+    hf.runs.answer("w1", "approve", True)
     assert run.result() == 2
     assert run.status == "completed"
-    other = hf.start(review, ["docs"], id="w2")
+    other = hf.runs.start(review, ["docs"], id="w2")
     await_approval(hf, "w2")
-    hf.answer("w2", "approve", True)
+    hf.runs.answer("w2", "approve", True)
     assert other.result() == 1
     assert hf.workflow("w2").get("nodes") == 1, "another execution, another state"
     state.close(keep=False)
@@ -108,7 +102,7 @@ def test_vic_20_a_team_holds_what_its_agents_share(durable: str, tmp_path: Path)
         for gone in (lambda: team.state, lambda: team.messages.last(1)):
             with pytest.raises(ClosedError, match="dropped"):
                 gone()
-        assert hf.conversation("ada", parent=team).is_closed is False
+        assert hf.conversation("ada", parent=team).life.is_closed is False
 
 
 def test_vic_21_the_global_scope_holds_what_all_share(hf: Store) -> None:
@@ -126,10 +120,10 @@ def test_vic_1_26_one_store_for_all_of_it(hf: Store) -> None:
     """Turns, tool calls, a workflow, a team and checkpoints; what was stored does not change."""
     chat, team = hf.conversation("c"), hf.team("red")
     assert isinstance(chat, ConversationState)
-    with chat.turn() as turn:
+    with chat.messages.turn() as turn:
         turn.add("user", "where is my order?")
         turn.add("assistant", tool_calls=[{"id": "1", "name": "look", "arguments": {"order": 7}}])
-    run = hf.start(review, ["docs"], id="w")
+    run = hf.runs.start(review, ["docs"], id="w")
     await_approval(hf, "w")
     team.increment("closed")
     chat.update({"stage": "triage", "order": {"id": 7}})
@@ -141,6 +135,6 @@ def test_vic_1_26_one_store_for_all_of_it(hf: Store) -> None:
     chat.restore("before")
     assert chat.state == {"stage": "triage", "order": {"id": 7}}
     assert len(chat.messages) == 2
-    hf.answer("w", "approve", True)
+    hf.runs.answer("w", "approve", True)
     assert run.result() == 1
     assert team.get("closed") == 1

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 import holdfast
-from holdfast import NotFoundError, Scope, Store, UsageError, aio
+from holdfast import NotFoundError, Scope, Settings, Store, UsageError, aio
 from holdfast.record.memory import ERRORS_MAX, KEY, Memory
 from holdfast.testing import FakeClock
 from tests.record.kills import kill_everywhere, open_dying
@@ -111,7 +111,7 @@ def test_what_is_kept_for_a_turn_is_deleted_however_it_ends(hf: Store) -> None:
 
 def test_the_history_of_errors_is_bounded() -> None:
     clock = FakeClock()
-    with holdfast.open("memory:", clock=clock) as hf:
+    with holdfast.open("memory:", settings=Settings(clock=clock)) as hf:
         memory = hf.team("t").memory
         for n in range(ERRORS_MAX + 5):
             clock.advance(1)
@@ -200,7 +200,7 @@ def test_working_memory_is_consistent_wherever_its_writer_is_killed(
             assert len(held) <= 1, kill
             notes = {one.name: one.value for one in chat.memory.notes.list()}
             assert notes in ({}, {"n": "first"}, {"n": "second"}), kill
-            if chat.is_closed:
+            if chat.life.is_closed:
                 assert chat.memory.files.list() == [], kill
                 assert notes == {"n": "second"}, kill
             assert hf.check().ok, kill

@@ -218,7 +218,7 @@ def test_an_undo_reverts_a_change_and_leaves_messages_alone(hf: Store) -> None:
     chat.set("stage", 1)
     mark = chat.checkpoint("early")
     chat.set("stage", 2)
-    with chat.turn() as turn:
+    with chat.messages.turn() as turn:
         turn.add("user", "hello")
         chat.undo()
         assert [turn.status for turn in chat.messages.turns()] == ["open"]

@@ -66,14 +66,14 @@ def test_every_method_for_asyncio(url: str) -> None:
         assert (await chat.messages.last(1))[0].content == "k"
         await chat.messages.add_many([{"role": "user", "content": "m"}], state={"n": 1})
         assert await chat.get("n") == 1
-        async with chat.turn() as turn:
+        async with chat.messages.turn() as turn:
             await turn.add("user", "t")
             await turn.add_many([{"role": "assistant", "content": "u"}])
             await chat.messages.add("user", "v", turn=turn)
         [done] = await chat.messages.turns()
         assert (done.id, done.status) == (turn.id, "completed")
         with pytest.raises(ValueError, match="broken"):
-            async with chat.turn() as turn:
+            async with chat.messages.turn() as turn:
                 await turn.add("user", "w")
                 raise ValueError("broken")
         assert [one.status for one in await chat.messages.turns()] == ["failed", "completed"]

@@ -39,7 +39,7 @@ def die_in(function: Any, url: str) -> None:
     def live(_pipe: int, _stop: int) -> None:
         os.environ[DIES] = "1"
         STORES.append(open_dying(url))
-        STORES[-1].start(function, id="r").result()
+        STORES[-1].runs.start(function, id="r").result()
 
     child = Child(live)
     child.end()
@@ -53,7 +53,7 @@ def test_a_resumed_run_adds_no_message_twice(backend: str, tmp_path: Path) -> No
     die_in(talks, url)
     with holdfast.open(url) as hf:
         STORES.append(hf)
-        assert hf.resume("r").result() == 3
+        assert hf.runs.resume("r").result() == 3
         said = list(hf.conversation("c").messages)
         assert [message.content for message in said] == ["one", "two", "two", "three"]
         assert len({message.id for message in said}) == 4
@@ -100,7 +100,7 @@ def test_changes_that_depend_on_stored_messages_are_refused_in_a_body(hf: Store,
             return f"{refused.message}; {refused.hint}"
         return "it was done"
 
-    told = hf.start(changes, id="r").result()
+    told = hf.runs.start(changes, id="r").result()
     assert "in the body of a run" in told
     assert told.endswith("do it in a step of the run")
     assert hf.conversation("c").revision == before
@@ -109,7 +109,7 @@ def test_changes_that_depend_on_stored_messages_are_refused_in_a_body(hf: Store,
     def steps(ctx: holdfast.Context) -> None:
         ctx.step(change, name)
 
-    hf.start(steps, id="s").result()
+    hf.runs.start(steps, id="s").result()
     assert hf.conversation("c").revision > before
 
 
@@ -130,7 +130,7 @@ def test_changes_that_depend_on_stored_messages_are_refused_in_an_async_body(
         async with await aio.open(new_url("sqlite", tmp_path)) as hf:
             ASYNC.append(hf)
             await hf.conversation("c").say("a")
-            return await (await hf.start(changes, id="r")).result()
+            return await (await hf.runs.start(changes, id="r")).result()
 
     assert "in the body of a run" in asyncio.run(main())
 
@@ -160,6 +160,6 @@ def test_changes_that_are_the_same_each_time_happen_once_in_a_body(
         STORES.append(hf)
         chat = hf.conversation("c")
         said = chat.revision
-        assert hf.resume("r").result() == 1
+        assert hf.runs.resume("r").result() == 1
         assert [message.content for message in chat.messages] == ["with a key", "the end"]
         assert chat.revision == said + 1, "neither was cleared nor said once more"

@@ -12,8 +12,10 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import ExpiredError, OwnEvent, Store, UsageError, aio
+from holdfast import Settings, Store, UsageError, aio
 from holdfast.copy import copy
+from holdfast.errors import ExpiredError
+from holdfast.store import OwnEvent
 from holdfast.testing import FakeClock
 from tests.crash.children import Child
 from tests.record.kills import open_dying
@@ -48,7 +50,7 @@ def test_an_event_is_recorded_and_read(hf: Store) -> None:
     hf.team("red").record(CaseOpened("t2"))
     assert ids(hf.events(type=CaseOpened)) == ["t1", "t2"]
     assert ids(hf.events(type="case_opened", newest_first=True, limit=1)) == ["t2"]
-    assert chat.to_dict() == {"stage": "open"}
+    assert chat.state.to_dict() == {"stage": "open"}
     assert [event.type for event in hf.events()] == [
         "case_opened", "changed", "case_closed", "case_opened",
     ]  # fmt: skip
@@ -77,7 +79,7 @@ def test_a_key_records_once(hf: Store) -> None:
         chat.record(CaseOpened("other"), key="k")
     assert chat.revision == 2
     named = chat.record(CaseOpened("t2"), expected=2, checkpoint="second")
-    assert chat.revision_of("second") == named.revision == 3
+    assert chat.life.revision_at("second") == named.revision == 3
     with pytest.raises(holdfast.ConflictError):
         chat.record(CaseOpened("t3"), expected=2)
 
@@ -136,14 +138,14 @@ def test_a_restore_takes_no_event_back(hf: Store) -> None:
 def test_followers_are_told(hf: Store) -> None:
     after = hf.position
     hf.conversation("c").record(CaseOpened("t1"))
-    [event] = list(hf.follow_events(after=after))
+    [event] = list(hf.follow(as_events=True, after=after, timeout_s=0))
     assert isinstance(event, OwnEvent)
     assert event.data == CaseOpened("t1")
 
 
 def test_events_end_with_their_scope(tmp_path: Path) -> None:
     clock = FakeClock()
-    with holdfast.open("memory:", clock=clock) as hf:
+    with holdfast.open("memory:", settings=Settings(clock=clock)) as hf:
         chat = hf.conversation("c", ttl_s=10)
         chat.record(CaseOpened("t1"))
         hf.team("red").record(CaseOpened("t2"))
@@ -185,14 +187,14 @@ def test_a_run_that_is_entered_again_records_nothing_twice(backend: str, tmp_pat
     def live(_pipe: int, _stop: int) -> None:
         os.environ[DIES] = "after one"
         STORES.append(open_dying(url))
-        STORES[-1].start(records, id="r").result()
+        STORES[-1].runs.start(records, id="r").result()
 
     child = Child(live)
     child.end()
     assert child.was_killed, child.trouble
     with holdfast.open(url) as hf:
         STORES.append(hf)
-        assert hf.resume("r").result() == [1, 2, 3]
+        assert hf.runs.resume("r").result() == [1, 2, 3]
         events = list(hf.conversation("c").history())
         assert [event.type for event in events] == [
             "case_opened", "case_closed", "case_opened",

@@ -36,19 +36,19 @@ def test_old_and_new_events_project_to_one_view(hf: Store) -> None:
         ("decision_made", {"decision": "Use approach C", "priority": "low"}),
     )
     new = chat.decide("Use approach D")
-    found = hf.decisions(scope=chat)
+    found = hf.decisions.list(scope=chat)
     assert [(d.decision, d.outcome, d.priority, d.status) for d in found] == [
         ("Use approach D", None, 0, "open"),
         ("Use approach C", None, -1, "open"),
         ("Use approach B", "failed", 0, "closed"),
         ("Use approach A", "success", 1, "closed"),
     ]
-    assert hf.decision("2@conversation/c").rationale == "faster"
-    assert [d.id for d in hf.decisions(scope=chat, before=found[0].revision, limit=1)] == [
+    assert hf.decisions.get("2@conversation/c").rationale == "faster"
+    assert [d.id for d in hf.decisions.list(scope=chat, before=found[0].revision, limit=1)] == [
         "3@conversation/c"
     ]
     new.outcome("done")
-    assert [d.id for d in hf.decisions(incomplete=True)] == []
+    assert [d.id for d in hf.decisions.list(incomplete=True)] == []
 
 
 def test_old_events_keep_what_has_no_place_today(hf: Store) -> None:
@@ -61,7 +61,7 @@ def test_old_events_keep_what_has_no_place_today(hf: Store) -> None:
         ("decision_result", {"decision_id": 1, "result": "ok", "outcome": "fine", "cost": 3}),
         ("decision_prioritized", {"decision_id": 1, "priority": "high", "why": "late"}),
     )
-    [found] = hf.decisions(scope=chat)
+    [found] = hf.decisions.list(scope=chat)
     assert (found.planned_action, found.outcome, found.links) == ("do it", "ok", ())
     assert found.more == {
         "confidence": 0.5, "links": 7, "outcome": "fine", "cost": 3, "why": "late"
@@ -88,10 +88,10 @@ def test_events_with_unexpected_data_are_reported(type: str, data: Any) -> None:
         write_old(hf, chat.name, ("decision_made", {"text": "fine"}))
         write_old(hf, chat.name, (type, data))
         if data == {"decision_id": 1, "priority": "x"}:
-            assert hf.decisions(scope=chat)[0].priority == 0
+            assert hf.decisions.list(scope=chat)[0].priority == 0
             return
         with pytest.raises(CorruptError, match="event 2 of") as caught:
-            hf.decisions(scope=chat)
+            hf.decisions.list(scope=chat)
         assert (caught.value.stream, caught.value.revision) == (chat.name, 2)
 
 
@@ -120,7 +120,7 @@ def play(hf: Store, model: Model, dice: random.Random) -> None:
         status = "standing" if standing else "open"
         model.made[made.id] = {"status": status, "priority": 0, "outcome": None, "error": None}
     elif verb == "close":
-        hf.outcome(chosen, "done")
+        hf.decisions.close(chosen, "done")
         model.made[chosen] |= {"status": "closed", "outcome": "done"}
     elif verb == "raise":
         with pytest.raises(ZeroDivisionError), scope.decide("x") as d:
@@ -129,7 +129,7 @@ def play(hf: Store, model: Model, dice: random.Random) -> None:
             1 / 0  # noqa: B018
     elif verb == "prioritise":
         number = dice.randint(-3, 3)
-        hf.prioritise(chosen, number)
+        hf.decisions.prioritise(chosen, number)
         model.made[chosen]["priority"] = number
     else:
         made = scope.decide("x", supersedes=chosen)
@@ -148,15 +148,17 @@ def test_decisions_agree_with_a_model(kind: str, tmp_path: Path) -> None:
         with holdfast.open(url) as hf:
             for _ in range(60):
                 play(hf, model, dice)
-            listed = [d for name in "ab" for d in hf.decisions(scope=f"conversation/{name}")]
+            listed = [d for name in "ab" for d in hf.decisions.list(scope=f"conversation/{name}")]
             for d in listed:
                 told = {name: getattr(d, name) for name in model.made[d.id]}
                 assert told == model.made[d.id]
-                assert hf.decision(d.id) == d
+                assert hf.decisions.get(d.id) == d
             assert {d.id for d in listed} == set(model.made)
-            found = hf.decisions(incomplete=True)
+            found = hf.decisions.list(incomplete=True)
             assert {d.id for d in found} == set(model.keys("open"))
             assert found == sorted(found, key=lambda d: (-d.priority, d.timestamp))
-            orders = [order for name in "ab" for order in hf.conversation(name).recall().orders]
+            orders = [
+                order for name in "ab" for order in hf.conversation(name).decisions.recall().orders
+            ]
             assert {order.id for order in orders} == set(model.keys("standing"))
             assert hf.check().ok

@@ -14,10 +14,13 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Meta, NodeContext, Store, UsageError, aio, node, provenance
+from holdfast import NodeContext, Store, UsageError, aio, node, provenance
 from holdfast.cli import main
 from holdfast.query.form import check_query
 from holdfast.query.scan import scan
+from holdfast.record.context import RecordContext
+from holdfast.store import Meta
+from tests.opening import settled
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +138,7 @@ def test_what_is_no_provenance_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         provenance(**given)
     with pytest.raises(UsageError):
-        holdfast.open("memory:", **given)
+        holdfast.open("memory:", **settled(given))
 
 
 def test_an_import_says_so(hf: Store) -> None:
@@ -163,7 +166,7 @@ def test_reads_and_questions_filter_on_it(hf: Store) -> None:
             assert {hit.scope for hit in hits} == {"conversation/b"}, kind
             assert {(hit.source, hit.trust) for hit in hits} == {("tool", "low")}
             query = check_query(hf._log.clock.now_us(), kind=kind, **asked, limit=None)
-            assert list(hits) == list(scan(hf._context, query))
+            assert list(hits) == list(scan(hf._kernel.part(RecordContext), query))
     assert not hf.query(source="human")
     for wrong in ({"source": 7}, {"trust": b"low"}):
         with pytest.raises(UsageError):
@@ -196,7 +199,7 @@ def test_a_path_goes_back_to_what_it_was_before_its_newest_writer(hf: Store) -> 
     assert preview.taken_back[0].revision is None
     assert team["a"] == 3
     done = hf.undo(source="tool")
-    assert team.to_dict() == {
+    assert team.state.to_dict() == {
         "a": 1, "b": 3, "c": {"x": 1}, "list": [1], "gone": 1, "m": {"k": 1}, "mine": 1,
     }  # fmt: skip
     [taken] = done.taken_back
@@ -228,7 +231,7 @@ def test_what_somebody_else_wrote_inside_stays(hf: Store) -> None:
     by_tool(lambda: team.set("q", 5))
     team.set("q", 6)
     done = hf.undo(source="tool")
-    assert team.to_dict() == {"p": {"y": 2}, "q": 6}
+    assert team.state.to_dict() == {"p": {"y": 2}, "q": 6}
     assert {one.path for one in done.not_taken_back} >= {("p",), ("q",)}
 
 
@@ -240,7 +243,7 @@ def test_since_and_scope_narrow_it(hf: Store) -> None:
     hf.undo(source="tool", since=begun + timedelta(hours=1))
     assert (red["a"], blue["a"]) == (1, 1)
     hf.undo(source="tool", scope="team/r*", since="1h")
-    assert (red.to_dict(), blue["a"]) == ({}, 1)
+    assert (red.state.to_dict(), blue["a"]) == ({}, 1)
     with pytest.raises(UsageError, match="source, an actor or a trust"):
         hf.undo(since="1h")
 
@@ -259,7 +262,7 @@ def test_what_was_said_and_decided_stays_and_is_listed_with_what_depends(hf: Sto
         team.messages.add("tool", "a is 1")
         with team.decide("use a", key="use") as decision:
             decision.outcome("done")
-    hf.process(graph, team)
+    hf.nodes.process(graph, team)
     team.decide("build on it", key="build", links=["decision:use"]).outcome("done")
     copy = team.fork("copy")
     done = hf.undo(source="tool")
@@ -300,7 +303,7 @@ def test_another_writer_in_between_is_seen(hf: Store, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(holdfast.undo.Undoing, "_write", write)
     done = hf.undo(source="tool")
-    assert team.to_dict() == {"a": 3}
+    assert team.state.to_dict() == {"a": 3}
     assert [one.path for one in done.not_taken_back] == [("a",)]
 
 

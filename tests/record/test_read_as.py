@@ -13,6 +13,8 @@ import holdfast
 from holdfast import aio
 from holdfast.copy import copy
 from holdfast.core.typed import Typed
+from holdfast.errors import NewerSchemaError, UpgradeError
+from holdfast.record import read_as
 from holdfast.render.record import decision_document
 
 
@@ -60,23 +62,23 @@ def test_own_decisions_of_two_versions_read_as_one_type(hf: holdfast.Store):
     chat.decide("refund", key="d1").outcome("paid")
     run_as(hf, Choice2)
     new = chat.decide("ship", key="d2", priority="high", more={"tags": ["blue"]})
-    assert holdfast.read_as(Choice2, new.stored) == Choice2("ship", "high", ["blue"])
+    assert read_as(Choice2, new.stored) == Choice2("ship", "high", ["blue"])
     with hf.commit() as joint:
         joint.scope(chat).decide("post", key="d3", more={"tags": []})
     new.outcome("sent")
-    found = list(reversed(hf.decisions(scope=chat.name)))
+    found = list(reversed(hf.decisions.list(scope=chat.name)))
     assert [one.version for one in found] == [0, 1, 2, 2]
-    assert [holdfast.read_as(Choice2, one) for one in found] == [
+    assert [read_as(Choice2, one) for one in found] == [
         Choice2("wait", "normal", []),
         Choice2("refund", "normal", [], "paid"),
         Choice2("ship", "high", ["blue"], "sent"),
         Choice2("post", "normal", []),
     ]
     assert found[1].outcome == "paid", "the decision itself is as it is stored"
-    raw = holdfast.read_as(Choice2, found[1], raw=True)
+    raw = read_as(Choice2, found[1], raw=True)
     assert raw["outcome"] == "paid"
     assert not {"tags", "result", "more", "version"} & raw.keys()
-    assert holdfast.read_as(Choice1, found[2]) == Choice1("ship", "sent"), "newer, and it fits"
+    assert read_as(Choice1, found[2]) == Choice1("ship", "sent"), "newer, and it fits"
     assert "version" not in decision_document(found[0])
     assert decision_document(found[2])["version"] == 2
 
@@ -88,21 +90,21 @@ def test_messages_of_two_versions_read_as_one_type(hf: holdfast.Store, tmp_path:
     run_as(hf, Said)
     added = chat.messages.add("user", "good", metadata={"sentiment": 0.5})
     expected = [Said("user", "hi", {"sentiment": None}), Said("user", "good", {"sentiment": 0.5})]
-    assert holdfast.read_as(Said, added) == expected[1]
-    assert [holdfast.read_as(Said, one) for one in chat.messages] == expected
-    assert "metadata" not in holdfast.read_as(Said, chat.messages[0], raw=True)
+    assert read_as(Said, added) == expected[1]
+    assert [read_as(Said, one) for one in chat.messages] == expected
+    assert "metadata" not in read_as(Said, chat.messages[0], raw=True)
     other.messages.merge(chat)
-    assert [holdfast.read_as(Said, one) for one in other.messages] == expected
+    assert [read_as(Said, one) for one in other.messages] == expected
     with holdfast.open(tmp_path / "copied") as copied:
         copy(hf, copied)
         found = copied.conversation("c1").messages
-        assert [holdfast.read_as(Said, one) for one in found] == expected
+        assert [read_as(Said, one) for one in found] == expected
     chat.decide("look", call="t1").outcome("seen")
     with pytest.raises(holdfast.SchemaError, match="metadata"):
-        holdfast.read_as(Said, chat.messages[-1])  # of version 2: no upgrade adds what it lacks
+        read_as(Said, chat.messages[-1])  # of version 2: no upgrade adds what it lacks
     summary = other.messages.compact("both greet", keep_last=0)
     with pytest.raises(holdfast.SchemaError, match="metadata"):
-        holdfast.read_as(Said, summary)
+        read_as(Said, summary)
 
 
 def test_both_beside_a_schema_of_the_state(hf: holdfast.Store):
@@ -118,11 +120,11 @@ def test_both_beside_a_schema_of_the_state(hf: holdfast.Store):
     chat.decide("go", more={"tags": []})
     chat.messages.add("user", "hi", metadata={}, state={"stage": "shut"})
     assert chat.typed.stage == "shut"
-    assert hf.migrate(check=True).outdated == []
+    assert hf.schemas.migrate(check=True).outdated == []
     versions = [event.meta.schema for event in chat.history() if event.meta]
     assert versions == [5, 2, 2, 5]
     run_as(hf, Choice2, Said)
-    with pytest.raises(holdfast.NewerSchemaError):
+    with pytest.raises(NewerSchemaError):
         chat.set("stage", "open")
 
 
@@ -140,16 +142,16 @@ def test_an_upgrade_that_fails_names_the_event_and_hinders_nobody(tmp_path: Path
         hf.conversation("c1").decide("wait", key="d0", links=["file:a"])
     with holdfast.open(tmp_path / "state", schemas=[Bad]) as hf:
         chat = hf.conversation("c1")
-        [old] = hf.decisions(scope=chat.name)
+        [old] = hf.decisions.list(scope=chat.name)
         where = f'the decision of event {old.revision} of "conversation/c1"'
-        with pytest.raises(holdfast.UpgradeError, match=f"upgrade of {where} from version 1 to 2"):
-            holdfast.read_as(Bad, old)
-        assert hf.decisions(scope=chat.name) == [old]
-        assert holdfast.read_as(Bad, old, raw=True)["links"] == ["file:a"]
-        assert hf.outcome(old.id, "done").status == "closed"
+        with pytest.raises(UpgradeError, match=f"upgrade of {where} from version 1 to 2"):
+            read_as(Bad, old)
+        assert hf.decisions.list(scope=chat.name) == [old]
+        assert read_as(Bad, old, raw=True)["links"] == ["file:a"]
+        assert hf.decisions.close(old.id, "done").status == "closed"
         new = chat.decide("now").stored
-        with pytest.raises(holdfast.NewerSchemaError, match="has version 3"):
-            holdfast.read_as(Choice2, new)
+        with pytest.raises(NewerSchemaError, match="has version 3"):
+            read_as(Choice2, new)
 
 
 def test_what_cannot_be_read_as_a_type(tmp_path: Path):
@@ -165,9 +167,9 @@ def test_what_cannot_be_read_as_a_type(tmp_path: Path):
         chat = hf.conversation("c1")
         said = chat.messages.add("user", "hi")
         with pytest.raises(holdfast.UsageError, match="reads a decision, found"):
-            holdfast.read_as(Choice2, said)
+            read_as(Choice2, said)
         with pytest.raises(holdfast.UsageError, match="is not for a decision or a message"):
-            holdfast.read_as(State, said)
+            read_as(State, said)
         with pytest.raises(holdfast.UsageError, match="every decision has outcome"):
             chat.decide("go", more={"outcome": "done"})
         with pytest.raises(holdfast.UsageError, match="more is a mapping"):
@@ -180,7 +182,7 @@ def test_decisions_of_a_type_from_a_task_that_waits(tmp_path: Path):
             chat = hf.conversation("c1")
             async with chat.decide("ship", more={"tags": ["blue"]}) as made:
                 await made.outcome("sent")
-            [found] = await hf.decisions(scope=chat.name)
-            assert holdfast.read_as(Choice2, found) == Choice2("ship", "normal", ["blue"], "sent")
+            [found] = await hf.decisions.list(scope=chat.name)
+            assert read_as(Choice2, found) == Choice2("ship", "normal", ["blue"], "sent")
 
     asyncio.run(main())

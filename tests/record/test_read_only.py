@@ -53,9 +53,9 @@ def test_every_write_is_refused_and_no_file_is_touched(
                 pytest.fail(f"{what} was not refused")
         if key is not None:
             with pytest.raises(UsageError):
-                hf.rotate_key()
+                hf.keys.rotate()
             with pytest.raises(UsageError):
-                hf.rewrap_key(b"o" * 32)
+                hf.keys.rewrap(b"o" * 32)
         assert team.get("n") == 1
         assert hf.check().digest == digest
     assert on_disk(tmp_path) == before

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Done, NotDone, Store, UsageError
+from holdfast import Done, NotDone, Settings, Store, UsageError
 from holdfast.record.verifier_commands import load_verifiers
 from holdfast.testing import FakeClock
 from tests.crash.children import Child
@@ -55,20 +55,20 @@ def test_a_decision_closed_within_its_block_keeps_that_outcome(hf: Store) -> Non
     """Leaving the block once tried to close it again, and raised ExistsError."""
     chat = hf.conversation("c")
     with chat.decide("by its id") as one:
-        hf.outcome(one.id, "done")
+        hf.decisions.close(one.id, "done")
     with chat.decide("superseded") as two:
         newer = chat.decide("in its place", supersedes=two.id)
     assert (one.stored.outcome, two.stored.superseded_by) == ("done", newer.id)
-    assert hf.decision(one.id).outcome == "done"
+    assert hf.decisions.get(one.id).outcome == "done"
 
 
 def test_an_error_that_cannot_be_shown_as_text_is_not_hidden(hf: Store, tmp_path: Path) -> None:
     chat = hf.conversation("c")
     with pytest.raises(Unspeakable), chat.decide("x"):
         raise Unspeakable
-    [left] = hf.decisions(incomplete=True)
+    [left] = hf.decisions.list(incomplete=True)
     assert left.error == "Unspeakable: its message cannot be shown"
-    with pytest.raises(Unspeakable), chat.turn() as turn:
+    with pytest.raises(Unspeakable), chat.messages.turn() as turn:
         turn.add("user", "x")
         raise Unspeakable
     assert chat.messages.turns()[0].status == "failed"
@@ -82,7 +82,7 @@ def test_an_error_that_cannot_be_shown_as_text_is_not_hidden(hf: Store, tmp_path
 
 def test_a_turn_that_cannot_be_ended_does_not_hide_why_it_failed(hf: Store) -> None:
     chat = hf.conversation("c")
-    with pytest.raises(ValueError, match="mine") as raised, chat.turn() as turn:
+    with pytest.raises(ValueError, match="mine") as raised, chat.messages.turn() as turn:
         turn.add("user", "x")
         chat.close()
         raise ValueError("mine")
@@ -103,7 +103,7 @@ def test_an_act_that_failed_is_tried_again_by_the_next_recovery(tmp_path: Path) 
         FAILS[0] = False
         [found] = hf.recover().acts
         assert (found.did, found.text) == ("done again", "did it")
-        assert (hf.recover().acts, hf.decision(id).status, len(DID)) == ([], "closed", 1)
+        assert (hf.recover().acts, hf.decisions.get(id).status, len(DID)) == ([], "closed", 1)
 
 
 def test_two_workers_that_attach_with_one_key_at_once_get_one_decision(
@@ -111,13 +111,13 @@ def test_two_workers_that_attach_with_one_key_at_once_get_one_decision(
 ) -> None:
     chat = hf.conversation("c")
     made: list[str] = []
-    register = hf.lease_keeper.register
+    register = hf._kernel.leases.register
 
     def faster() -> None:
-        monkeypatch.setattr(hf.lease_keeper, "register", register)
+        monkeypatch.setattr(hf._kernel.leases, "register", register)
         made.append(hf.conversation("c").decide("x", key="k").id)
 
-    monkeypatch.setattr(hf.lease_keeper, "register", faster)
+    monkeypatch.setattr(hf._kernel.leases, "register", faster)
     assert chat.decide("x", key="k", if_exists="attach").id == made[0]
 
 
@@ -125,18 +125,18 @@ def test_two_workers_that_attach_with_one_key_at_once_get_one_decision(
 def test_marks_of_scopes_that_expired_are_swept(kind: str, tmp_path: Path) -> None:
     """Servers expire scopes by their own clocks; the marks are the same there."""
     clock = FakeClock()
-    with holdfast.open(new_url(kind, tmp_path), clock=clock) as hf:
+    with holdfast.open(new_url(kind, tmp_path), settings=Settings(clock=clock)) as hf:
         short = hf.conversation("short", ttl_s=1)
         short.decide("x")
         short.decide("y", standing=True)
         short.facts.state("z", 1)
         short.tasks.add("t")
-        short.turn().add("user", "u")
+        short.messages.turn().add("user", "u")
         kept = hf.conversation("long")
         kept.decide("x")
         clock.advance(10)
         hf.recover()
-        found = [mark for mark in hf.marks() if mark.group.startswith("conversation/")]
+        found = [mark for mark in hf.workers.marks() if mark.group.startswith("conversation/")]
         assert [(mark.index, mark.group) for mark in found] == [("decision", "conversation/long")]
 
 
@@ -145,15 +145,15 @@ def test_the_mark_of_a_turn_whose_worker_died_is_swept(durable: str, tmp_path: P
     holdfast.open(url).close()
 
     def live(_pipe: int, _stop: int) -> None:
-        open_dying(url).conversation("c").turn().add("user", "x")
+        open_dying(url).conversation("c").messages.turn().add("user", "x")
         os.kill(os.getpid(), 9)
 
     child = Child(live)
     child.end()
     assert child.was_killed, child.trouble
     with holdfast.open(url) as hf:
-        hf.conversation("c").turn().add("user", "y")
-        while len(hf.marks("turn")) == 2:  # on servers until its lease has lapsed
+        hf.conversation("c").messages.turn().add("user", "y")
+        while len(hf.workers.marks("turn")) == 2:  # on servers until its lease has lapsed
             hf.recover()
         assert [turn.status for turn in hf.conversation("c").messages.turns()] == [
             "open",
@@ -164,7 +164,7 @@ def test_the_mark_of_a_turn_whose_worker_died_is_swept(durable: str, tmp_path: P
 def test_a_fact_is_not_believed_for_years_because_a_clock_was_wrong() -> None:
     """An event's time never falls in a stream: one clock ahead lengthened all later facts."""
     clock = FakeClock()
-    with holdfast.open("memory:", clock=clock) as hf:
+    with holdfast.open("memory:", settings=Settings(clock=clock)) as hf:
         chat = hf.conversation("c")
         clock.advance(365 * 86400)
         chat.facts.state("ahead", 1, valid_for="1h")
@@ -222,7 +222,7 @@ def test_a_command_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) 
 @pytest.mark.parametrize("wrong", ["owner", "epic", "tag", "suspect"])
 def test_bad_filters_are_refused(hf: Store, wrong: str) -> None:
     chat = hf.conversation("c")
-    for call in (chat.tasks.list, hf.tasks):
+    for call in (chat.tasks.list, hf.tasks.list):
         with pytest.raises(UsageError, match=wrong):
             call(**{wrong: 3})  # pyright: ignore[reportArgumentType]
 
@@ -233,11 +233,11 @@ def test_other_bad_arguments_are_refused() -> None:
         wrong: list[Any] = [
             lambda: chat.messages.cursor(3),  # pyright: ignore[reportArgumentType]
             lambda: chat.messages["a":"b"],  # pyright: ignore[reportArgumentType]
-            lambda: chat.effect(3).__enter__(),  # pyright: ignore[reportArgumentType]
+            lambda: chat.decisions.effect(3).__enter__(),  # pyright: ignore[reportArgumentType]
             lambda: chat.facts.state("x", 1, valid_for="500000d"),
-            lambda: hf.decisions(older_than="500000d"),
-            lambda: hf.decision("a@\0"),
-            lambda: hf.decisions(scope="\ud800"),
+            lambda: hf.decisions.list(older_than="500000d"),
+            lambda: hf.decisions.get("a@\0"),
+            lambda: hf.decisions.list(scope="\ud800"),
             lambda: holdfast.verifier(lambda _: Done()),
             lambda: chat.tasks.claim(epic=3),  # pyright: ignore[reportArgumentType]
         ]

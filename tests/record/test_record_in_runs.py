@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Done, Store, UndecidedError, UsageError
+from holdfast import Done, Store, UsageError
+from holdfast.errors import UndecidedError
 from tests.crash.children import Child
 from tests.record.kills import open_dying
 from tests.record.stores import new_url
@@ -58,7 +59,7 @@ def test_a_resumed_run_decides_nothing_twice(
     def live(_pipe: int, _stop: int) -> None:
         os.environ[DIES] = place
         STORES.append(open_dying(url))
-        STORES[-1].start(decides, id="r").result()
+        STORES[-1].runs.start(decides, id="r").result()
 
     child = Child(live)
     child.end()
@@ -67,16 +68,16 @@ def test_a_resumed_run_decides_nothing_twice(
         STORES.append(hf)
         if recovers:
             hf.recover()
-        keys = hf.resume("r").result()
-        made = hf.decisions(scope="conversation/c")[::-1]
+        keys = hf.runs.resume("r").result()
+        made = hf.decisions.list(scope="conversation/c")[::-1]
         assert [entry.key for entry in made] == keys[:3]
         assert keys[0].startswith("run/r/")
         assert keys[1] == "of-mine"
         outcome = "found paid" if recovers and place == "in the block" else "refunded"
         assert [entry.outcome for entry in made] == [outcome, "said", "said twice"]
-        assert [task.id for task in hf.tasks()] == [keys[3]]
-        assert hf.decisions(incomplete=True) == []
-        assert hf.resume("r").result() == keys
+        assert [task.id for task in hf.tasks.list()] == [keys[3]]
+        assert hf.decisions.list(incomplete=True) == []
+        assert hf.runs.resume("r").result() == keys
         assert hf.check().ok
 
 
@@ -96,23 +97,23 @@ def test_a_run_that_waits_in_the_block_of_a_decision_continues_with_another_work
         url = new_url("sqlite", tmp_path)
     with holdfast.open(url) as one, holdfast.open(url) as two:
         STORES.append(one)
-        run = one.start(waits, id="r")
+        run = one.runs.start(waits, id="r")
         while run.status != "waiting":
             one._log.clock.sleep(0.01)
-        [left] = two.decisions(incomplete=True)
-        assert (left.error, left.owner, left.place) == (None, one.worker, left.key)
+        [left] = two.decisions.list(incomplete=True)
+        assert (left.error, left.owner, left.place) == (None, one.workers.own, left.key)
         STORES.append(two)
-        two.answer("r", "approve", "yes")
-        id = two.resume("r").result()
-        assert (id, two.decision(id).outcome) == (left.id, "answered yes")
-        assert two.decision(id).events <= 3
+        two.runs.answer("r", "approve", "yes")
+        id = two.runs.resume("r").result()
+        assert (id, two.decisions.get(id).outcome) == (left.id, "answered yes")
+        assert two.decisions.get(id).events <= 3
 
 
 @holdfast.run(name="in-runs:refused")
 def refused(ctx: holdfast.Context, what: str) -> str:
     chat = STORES[-1].conversation("c")
     tries: dict[str, Any] = {
-        "turn": lambda: chat.turn().add("user", "x"),
+        "turn": lambda: chat.messages.turn().add("user", "x"),
         "fact": lambda: chat.facts.state("x", 1),
         "withdraw": lambda: chat.facts.withdraw("x"),
         "check": lambda: chat.facts.check("x"),
@@ -133,7 +134,7 @@ def test_what_a_replay_cannot_repeat_is_refused_in_a_body(what: str) -> None:
     with holdfast.open("memory:") as hf:
         STORES.append(hf)
         hf.conversation("c").tasks.add("x")
-        said = hf.start(refused, what, id="r").result()
+        said = hf.runs.start(refused, what, id="r").result()
         assert "cannot be done in the body of a run" in said
         assert "in a step" in said
 
@@ -141,7 +142,7 @@ def test_what_a_replay_cannot_repeat_is_refused_in_a_body(what: str) -> None:
 @holdfast.step(effect="idempotent", name="in-runs:records")
 def records() -> int:
     chat = STORES[-1].conversation("c")
-    with chat.turn() as turn:
+    with chat.messages.turn() as turn:
         turn.add("user", "x")
     chat.facts.state("x", 1)
     chat.tasks.add("y")
@@ -161,8 +162,8 @@ def steps(ctx: holdfast.Context) -> int:
 def test_everything_is_allowed_in_a_step() -> None:
     with holdfast.open("memory:") as hf:
         STORES.append(hf)
-        assert hf.start(steps, id="r").result() == 1
-        [made] = hf.decisions()
+        assert hf.runs.start(steps, id="r").result() == 1
+        [made] = hf.decisions.list()
         assert made.key.startswith("run/r/")
 
 
@@ -191,10 +192,10 @@ def test_an_effect_step_without_a_decision_is_caught() -> None:
     with holdfast.open("memory:") as hf:
         STORES.append(hf)
         ACTED.clear()
-        assert hf.start(undecided, True, id="off").result() == "posted"
-        with hf.policy("refuse"):
-            assert hf.start(undecided, True, id="decided").result() == "posted"
-            said = hf.start(undecided, False, id="undecided").result()
+        assert hf.runs.start(undecided, True, id="off").result() == "posted"
+        with hf.decisions.policy("refuse"):
+            assert hf.runs.start(undecided, True, id="decided").result() == "posted"
+            said = hf.runs.start(undecided, False, id="undecided").result()
         assert "has no open decision" in said
         assert ACTED == ["decided", "decided"]
         [breach] = hf.workflow("undecided").history(type="policy.breached")

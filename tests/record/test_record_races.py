@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Decision, NotDone, Scope, Store, UnavailableError
+from holdfast import Decision, NotDone, Scope, Settings, Store, UnavailableError
 from holdfast.core import codec
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.event import CLOSED
@@ -67,24 +67,24 @@ def once(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) -> None:
 def test_each_change_comes_after_the_faster_one(hf: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     chat = hf.conversation("c")
     d = chat.decide("x")
-    once(monkeypatch, lambda: hf.prioritise(d.id, 1))
-    assert hf.prioritise(d.id, 2).priority == 2
-    once(monkeypatch, lambda: hf.prioritise(d.id, 3))
-    closed = hf.outcome(d.id, "done")
+    once(monkeypatch, lambda: hf.decisions.prioritise(d.id, 1))
+    assert hf.decisions.prioritise(d.id, 2).priority == 2
+    once(monkeypatch, lambda: hf.decisions.prioritise(d.id, 3))
+    closed = hf.decisions.close(d.id, "done")
     assert (closed.priority, closed.events) == (3, 5)
-    assert hf.decision(d.id) == closed
+    assert hf.decisions.get(d.id) == closed
 
 
 def test_an_error_is_recorded_after_a_change_made_meanwhile(hf: Store) -> None:
     chat = hf.conversation("c")
     with pytest.raises(ZeroDivisionError), chat.decide("x") as d:
-        hf.prioritise(d.id, 1)
+        hf.decisions.prioritise(d.id, 1)
         1 / 0  # noqa: B018
-    assert (hf.decision(d.id).priority, hf.decision(d.id).error is None) == (1, False)
+    assert (hf.decisions.get(d.id).priority, hf.decisions.get(d.id).error is None) == (1, False)
     with pytest.raises(ZeroDivisionError), chat.decide("y") as d:
-        hf.outcome(d.id, "closed elsewhere")
+        hf.decisions.close(d.id, "closed elsewhere")
         1 / 0  # noqa: B018
-    assert (hf.decision(d.id).status, hf.decision(d.id).error) == ("closed", None)
+    assert (hf.decisions.get(d.id).status, hf.decisions.get(d.id).error) == ("closed", None)
 
 
 def test_a_superseded_decision_may_be_closed_or_gone_by_then(
@@ -96,21 +96,21 @@ def test_a_superseded_decision_may_be_closed_or_gone_by_then(
         old = scope.decide("plan a")
         new = chat.decide("plan b", supersedes=old.id)
         decisions.supersede(new.stored)  # as a recovery that comes late
-        assert hf.decision(old.id).events == 2
+        assert hf.decisions.get(old.id).events == 2
     old = chat.decide("plan c")
-    once(monkeypatch, lambda: hf.prioritise(old.id, 1))
+    once(monkeypatch, lambda: hf.decisions.prioritise(old.id, 1))
     newer = chat.decide("plan d", supersedes=old.id)
-    assert hf.decision(old.id).superseded_by == newer.id
+    assert hf.decisions.get(old.id).superseded_by == newer.id
     old = team.decide("plan e")
     once(monkeypatch, lambda: close_alone(team))
     newer = chat.decide("plan f", supersedes=old.id)
-    assert hf.marks("superseding") == []
+    assert hf.workers.marks("superseding") == []
     assert newer.stored.is_open
 
 
 def test_a_superseded_decision_may_have_expired() -> None:
     clock = FakeClock()
-    with holdfast.open("memory:", clock=clock) as hf:
+    with holdfast.open("memory:", settings=Settings(clock=clock)) as hf:
         old = hf.conversation("c", ttl_s=5).decide("plan a")
         newer = hf.team("t").decide("plan b", supersedes=old.id)
         clock.advance(10)
@@ -122,7 +122,9 @@ def test_a_recovery_that_was_taken_for_dead_says_that_it_acted(tmp_path: Path) -
     url = new_url("sqlite", tmp_path)
     leave(url)
     with holdfast.open(url) as hf:
-        meanwhile.append(lambda decision: hf.outcome(decision.id, "closed by another").outcome)
+        meanwhile.append(
+            lambda decision: hf.decisions.close(decision.id, "closed by another").outcome
+        )
         [did] = hf.recover().acts
         assert did.did == "done again"
         assert "was already closed" in did.text
@@ -140,7 +142,7 @@ def test_a_decision_is_closed_whatever_its_act_returns(
     with holdfast.open(url) as hf:
         meanwhile.append(lambda _: output)
         [did] = hf.recover().acts
-        closed = hf.decision("k@conversation/c")
+        closed = hf.decisions.get("k@conversation/c")
         assert did.did == "done again"
         assert closed.outcome == (text if text is not None else repr(output))
         assert closed.output == stored
@@ -189,7 +191,7 @@ def test_a_key_that_another_writer_took_first(hf: Store, monkeypatch: pytest.Mon
     monkeypatch.setattr(Decisions, "_read", looked)
     with pytest.raises(holdfast.ExistsError, match="exists already"):
         chat.decide("second", key="k")
-    assert [d.decision for d in hf.decisions(scope=chat)] == ["first"]
+    assert [d.decision for d in hf.decisions.list(scope=chat)] == ["first"]
 
 
 # --- concurrent recoveries, and results that were lost -------------------------------------------
@@ -238,7 +240,7 @@ def test_threads_that_listed_a_decision_before_act_once(
 
         monkeypatch.setattr(Decisions, "list", then_another)
         assert hf.recover().acts == meanwhile == []
-        assert hf.decision("k@conversation/c").outcome == "first"
+        assert hf.decisions.get("k@conversation/c").outcome == "first"
 
 
 @pytest.mark.parametrize("lost", ["decision.taken", "decision.closed"])
@@ -264,7 +266,7 @@ def test_a_recovery_whose_result_was_lost_is_continued(
             hf.recover()
         acts = hf.recover().acts
         assert [did.did for did in acts] == (["done again"] if lost == "decision.taken" else [])
-        assert hf.decision("k@conversation/c").outcome == "first"
+        assert hf.decisions.get("k@conversation/c").outcome == "first"
         assert len(meanwhile) == 1
         meanwhile.clear()
 
@@ -287,7 +289,7 @@ def test_an_unfinished_recovery_is_not_taken_from_a_living_worker(tmp_path: Path
 def test_a_decision_whose_scope_expires_while_its_verifier_is_asked() -> None:
     """Clause 18: the others are recovered anyway."""
     clock = FakeClock()
-    with holdfast.open("memory:", clock=clock) as hf:
+    with holdfast.open("memory:", settings=Settings(clock=clock)) as hf:
         for scope in (hf.conversation("short", ttl_s=5), hf.conversation("long")):
             scope.decide("x", verify=not_done, act=act, key="k")
             clock.advance(1)

@@ -60,10 +60,10 @@ def test_an_act_is_verified_and_done_exactly_once(durable: str, tmp_path: Path, 
     url = new_url(durable, tmp_path)
     leave_open(url, tmp_path, paid=paid)
     with holdfast.open(url) as hf:
-        [found] = hf.decisions(incomplete=True)
+        [found] = hf.decisions.list(incomplete=True)
         assert (found.key, found.outcome) == ("k", None)
         await_deaths(hf)
-        [found] = hf.decisions(incomplete=True)
+        [found] = hf.decisions.list(incomplete=True)
         assert found.owner_alive is False
         report = hf.recover()
         [did] = report.acts
@@ -72,12 +72,12 @@ def test_an_act_is_verified_and_done_exactly_once(durable: str, tmp_path: Path, 
             ("done", "closed") if paid else ("not done", "done again")
         )
         assert report.open == []
-        closed = hf.decision(found.id)
+        closed = hf.decisions.get(found.id)
         assert closed.how == ("verified" if paid else "done again")
         assert closed.output == ({"paid": "k"} if paid else "paid by recovery")
-        assert closed.closed_by == hf.worker
-        assert closed.owner == (found.owner if paid else hf.worker)
-        assert hf.recover().acts == hf.decisions(incomplete=True) == []
+        assert closed.closed_by == hf.workers.own
+        assert closed.owner == (found.owner if paid else hf.workers.own)
+        assert hf.recover().acts == hf.decisions.list(incomplete=True) == []
         assert hf.check().ok
     assert lines(tmp_path, "paid") == ["k"]
     assert lines(tmp_path, "asked") == ["k"]
@@ -109,10 +109,10 @@ def test_an_unclear_answer_leaves_the_decision_open(
         [did] = hf.recover().acts
         assert (did.verdict, did.did) == (verdict, "left open")
         assert why in did.text
-        [left] = hf.decisions(incomplete=True)
+        [left] = hf.decisions.list(incomplete=True)
         if act is break_down:
-            assert (left.owner, left.error) == (hf.worker, "OSError: no network")
-        assert hf.outcome(left.id, "looked: not paid").closed_by == hf.worker
+            assert (left.owner, left.error) == (hf.workers.own, "OSError: no network")
+        assert hf.decisions.close(left.id, "looked: not paid").closed_by == hf.workers.own
     assert lines(tmp_path, "paid") == []
 
 
@@ -169,8 +169,10 @@ def test_many_workers_that_recover_at_once_act_once(durable: str, tmp_path: Path
     assert did["done again"] == len(keys)
     assert did["left open"] == 0
     with holdfast.open(url) as hf:
-        assert hf.decisions(incomplete=True) == []
-        assert {d.outcome for d in hf.decisions(scope="conversation/c")} == {"paid by recovery"}
+        assert hf.decisions.list(incomplete=True) == []
+        assert {d.outcome for d in hf.decisions.list(scope="conversation/c")} == {
+            "paid by recovery"
+        }
 
 
 def test_many_workers_decide_at_once(durable: str, tmp_path: Path) -> None:
@@ -182,7 +184,7 @@ def test_many_workers_decide_at_once(durable: str, tmp_path: Path) -> None:
             chat = hf.conversation("c")
             ids: list[str] = []
             for number in range(DECISIONS):
-                with chat.decide(f"{hf.worker} {number}") as d:
+                with chat.decide(f"{hf.workers.own} {number}") as d:
                     ids.append(d.id)
             tell(pipe, ids=ids)
 
@@ -192,7 +194,7 @@ def test_many_workers_decide_at_once(durable: str, tmp_path: Path) -> None:
         assert child.trouble is None, child.trouble
     ids = {id for child in children for id in child.lines[-1]["ids"]}
     with holdfast.open(url) as hf:
-        found = hf.decisions(scope="conversation/c")
+        found = hf.decisions.list(scope="conversation/c")
         assert len(ids) == len(found) == WORKERS * DECISIONS
         assert {d.id for d in found} == ids
         assert {d.status for d in found} == {"closed"}
@@ -225,14 +227,16 @@ def test_an_act_killed_anywhere_is_done_exactly_once(durable: str, tmp_path: Pat
     for kill in kill_everywhere(work, fresh, in_turns=True):
         place = newest(tmp_path)
         with judged(kill) as hf:
-            known = hf.decisions(scope="conversation/c")
+            known = hf.decisions.list(scope="conversation/c")
             was_open = [d for d in known if d.is_open]
             acts = hf.recover().acts
             assert len(acts) == len(was_open), kill
             assert lines(place, "asked") == ["k"] * len(was_open), kill
             assert lines(place, "paid") == ["k"] * len(known), kill
-            assert all(d.status == "closed" for d in hf.decisions(scope="conversation/c")), kill
-            assert hf.marks("decision") == []
+            assert all(d.status == "closed" for d in hf.decisions.list(scope="conversation/c")), (
+                kill
+            )
+            assert hf.workers.marks("decision") == []
             assert hf.check().ok, kill
 
 
@@ -258,12 +262,12 @@ def test_a_recovery_killed_anywhere_is_finished_by_the_next(durable: str, tmp_pa
     for kill in kill_everywhere(work, fresh, in_turns=True):
         place = newest(tmp_path)
         with judged(kill) as hf:
-            was_open = hf.decisions(incomplete=True)
+            was_open = hf.decisions.list(incomplete=True)
             acts = hf.recover().acts
             assert len(acts) == len(was_open), kill
             assert lines(place, "paid") == ["k"], kill
             assert len(lines(place, "asked")) == 1 + len(was_open), kill
-            assert hf.decisions(incomplete=True) == [], kill
+            assert hf.decisions.list(incomplete=True) == [], kill
             assert hf.check().ok, kill
 
 
@@ -287,16 +291,16 @@ def test_other_operations_killed_anywhere_leave_all_or_nothing(
         with judged(kill) as hf:
             chat = hf.conversation("c")
             hf.recover()
-            found = {d.key: d for d in hf.decisions(scope=chat)}
+            found = {d.key: d for d in hf.decisions.list(scope=chat)}
             if "old" in found:
                 # Never without an order: the older one counts until the newer one does.
-                keys = {order.key for order in chat.recall().orders}
+                keys = {order.key for order in chat.decisions.recall().orders}
                 assert keys == ({"new"} if "new" in found else {"old"}), kill
-            marked = {mark.key.partition(":")[2] for mark in hf.marks("decision")}
+            marked = {mark.key.partition(":")[2] for mark in hf.workers.marks("decision")}
             assert marked == {key for key, d in found.items() if d.is_open}, kill
-            assert hf.marks("superseding") == [], kill
-            assert [d.priority for d in hf.decisions(incomplete=True)] == [
-                mark.priority for mark in hf.marks("decision")
+            assert hf.workers.marks("superseding") == [], kill
+            assert [d.priority for d in hf.decisions.list(incomplete=True)] == [
+                mark.priority for mark in hf.workers.marks("decision")
             ], kill
             assert hf.check().ok, kill
 

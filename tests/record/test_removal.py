@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Lease, Store, aio
+from holdfast import Settings, Store, aio
 from holdfast.copy import copy
 from holdfast.errors import (
     ConflictError,
     LeaseLostError,
     NotFoundError,
+    RunCancelledError,
     UnavailableError,
     UsageError,
 )
@@ -23,6 +24,7 @@ from holdfast.record import removal
 from holdfast.record.context import RecordContext
 from holdfast.scope import Scope
 from holdfast.testing import FakeClock
+from holdfast.workers import Lease
 from tests.record.kills import kill_everywhere, open_dying
 from tests.record.stores import new_url
 
@@ -40,16 +42,16 @@ def fill(chat: Scope) -> None:
 def seen(chat: Scope) -> dict[str, Any]:
     """Returns all that a reader of a scope sees, but for revisions."""
     return {
-        "state": chat.to_dict(),
+        "state": chat.state.to_dict(),
         "messages": [message.content for message in chat.messages],
         "tasks": [task.title for task in chat.tasks.list()],
         "facts": [fact.name for fact in chat.facts.list()],
-        "decisions": [decision.decision for decision in chat.recall().recent],
+        "decisions": [decision.decision for decision in chat.decisions.recall().recent],
         "checkpoints": [checkpoint.name for checkpoint in chat.checkpoints()],
         "history": [event.type for event in chat.history()],
         "states": [dict(one.state) for one in chat.states()],
-        "updated": chat.updated_at is not None,
-        "closed": chat.is_closed,
+        "updated": chat.life.updated_at is not None,
+        "closed": chat.life.is_closed,
         "parent": chat.parent,
     }
 
@@ -88,7 +90,7 @@ def test_the_name_begins_again(hf: Store, url: str) -> None:
     fill(chat)
     assert seen(chat) == old
     assert names(hf) == ["conversation/c"]
-    assert chat.set("stage", "open", key="once") == chat.revision_of("begun")
+    assert chat.set("stage", "open", key="once") == chat.life.revision_at("begun")
     with pytest.raises(NotFoundError, match="an earlier life"):
         chat.restore(1)
     if url != "memory:":
@@ -114,7 +116,7 @@ def test_an_undo_brings_everything_back_until_the_new_life_begins(hf: Store, url
     chat.remove()
     chat.set("n", 1)
     chat.undo()
-    assert chat.to_dict() == {}
+    assert chat.state.to_dict() == {}
     with pytest.raises(NotFoundError, match="no change to undo"):
         hf.conversation("d").undo()
     assert [event.type for event in chat.history()] == ["changed", "restored"]
@@ -126,15 +128,15 @@ def test_a_closed_scope_is_removed_and_an_undo_leaves_it_closed(hf: Store) -> No
     chat.set("n", 1)
     chat.close()
     chat.remove()
-    assert not chat.is_closed
+    assert not chat.life.is_closed
     chat.undo()
-    assert chat.is_closed
+    assert chat.life.is_closed
     hf._log.folds.states.clear()
     with pytest.raises(holdfast.ClosedError):
         chat.say("too late")
     chat.remove()
     chat.set("n", 2)
-    assert chat.to_dict() == {"n": 2}
+    assert chat.state.to_dict() == {"n": 2}
 
 
 def test_a_late_write_of_the_old_life_never_fits(hf: Store, url: str) -> None:
@@ -154,7 +156,7 @@ def test_a_late_write_of_the_old_life_never_fits(hf: Store, url: str) -> None:
         edit.__exit__(None, None, None)
     with pytest.raises(ConflictError):
         late.set("n", 2, expected=0)
-    assert late.to_dict() == chat.to_dict() == {"n": 7}
+    assert late.state.to_dict() == chat.state.to_dict() == {"n": 7}
     if other is not hf:
         other.close()
 
@@ -181,7 +183,7 @@ def test_a_key_of_the_old_life_is_free_for_a_writer_that_knows_only_that(
     chat.remove()
     chat.set("m", 1)
     assert late.set("n", 2, key="k") == chat.revision
-    assert chat.to_dict() == {"m": 1, "n": 2}
+    assert chat.state.to_dict() == {"m": 1, "n": 2}
     assert [event.key for event in chat.history(removed=True)] == ["k", None, None, "k"]
     if other is not hf:
         other.close()
@@ -200,7 +202,7 @@ def test_a_joint_commit_is_of_the_life_that_it_is_made_in(hf: Store) -> None:
     chat.remove()
     talk("two")
     talk("two")
-    assert ([m.content for m in chat.messages], chat.to_dict()) == (["two"], {"text": "two"})
+    assert ([m.content for m in chat.messages], chat.state.to_dict()) == (["two"], {"text": "two"})
     assert hf.check().ok
 
 
@@ -295,8 +297,8 @@ def test_an_undo_of_the_return_removes_the_scope_again(hf: Store) -> None:
     chat.decide("order", key="d", owner="ann", standing=True)
 
     def seen() -> tuple[object, ...]:
-        record = chat.tasks.list(), chat.facts.list(), hf.decisions(), hf.tasks()
-        return (chat.to_dict(), len(chat.messages), *map(len, record), len(hf.scopes()))
+        record = chat.tasks.list(), chat.facts.list(), hf.decisions.list(), hf.tasks.list()
+        return (chat.state.to_dict(), len(chat.messages), *map(len, record), len(hf.scopes()))
 
     for _ in range(2):
         chat.remove()
@@ -349,11 +351,11 @@ def test_what_is_under_way_is_named(hf: Store) -> None:
     with pytest.raises(UsageError, match=f'task "{task.id}" is in progress, by worker'):
         chat.remove()
     chat.tasks.close(task.id, "done")
-    with chat.turn() as turn:
+    with chat.messages.turn() as turn:
         turn.add("user", "hello")
         with pytest.raises(UsageError, match="has a turn there"):
             chat.remove()
-    with hf.lease(chat.name), pytest.raises(UsageError, match="holds the lease"):
+    with hf.workers.lease(chat.name), pytest.raises(UsageError, match="holds the lease"):
         chat.remove()
     assert chat.remove() == chat.revision
     with pytest.raises(UsageError, match="written by holdfast itself"):
@@ -371,21 +373,21 @@ def test_nobody_takes_the_lease_between_the_look_and_the_commit(
 
     def look(context: RecordContext, stream: str) -> None:
         looked(context, stream)
-        with pytest.raises(LeaseLostError, match=f"{hf.worker}.remove"):
-            hf.lease(stream)
+        with pytest.raises(LeaseLostError, match=f"{hf.workers.own}.remove"):
+            hf.workers.lease(stream)
         tries.append(stream)
 
     monkeypatch.setattr(removal, "check_nothing_under_way", look)
     chat.remove()
     assert tries == [chat.name]
-    with hf.lease(chat.name):
+    with hf.workers.lease(chat.name):
         chat.set("n", 2)
 
 
 def test_a_removal_whose_lease_has_lapsed_removes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was paused longer than its lease lasts, and somebody took the scope's name meanwhile."""
     clock = FakeClock()
-    with holdfast.open("memory:", clock=clock) as hf:
+    with holdfast.open("memory:", settings=Settings(clock=clock)) as hf:
         chat = hf.conversation("c")
         chat.set("n", 1)
         looked = removal.check_nothing_under_way
@@ -393,7 +395,7 @@ def test_a_removal_whose_lease_has_lapsed_removes_nothing(monkeypatch: pytest.Mo
         def pause(context: RecordContext, stream: str) -> None:
             looked(context, stream)
             clock.advance(removal.LEASE_S + 1)
-            hf.lease(stream, ttl_s=3600)
+            hf.workers.lease(stream, ttl_s=3600)
 
         monkeypatch.setattr(removal, "check_nothing_under_way", pause)
         with pytest.raises(UsageError, match="holds the lease"):
@@ -404,12 +406,12 @@ def test_a_removal_whose_lease_has_lapsed_removes_nothing(monkeypatch: pytest.Mo
 def test_a_removal_inside_another_lease_has_the_fence_of_that(hf: Store) -> None:
     chat = hf.conversation("c")
     chat.set("n", 1)
-    with hf.lease("nightly") as lease:
+    with hf.workers.lease("nightly") as lease:
         hf._log.leases.release(lease)
         with pytest.raises(LeaseLostError, match="nightly"):
             chat.remove()
     assert chat.get("n") == 1
-    with hf.lease("nightly"):
+    with hf.workers.lease("nightly"):
         chat.remove()
     assert chat.get("n") is None
 
@@ -434,13 +436,13 @@ def waits(ctx: Any) -> int:
 
 
 def test_an_unfinished_run_keeps_its_scope(hf: Store) -> None:
-    handle = hf.start(waits, id="r")
+    handle = hf.runs.start(waits, id="r")
     scope = hf.workflow("r")
     scope.set("n", 1)
     with pytest.raises(UsageError, match='run "r" is'):
         scope.remove()
     handle.cancel()
-    with pytest.raises(holdfast.RunCancelledError):
+    with pytest.raises(RunCancelledError):
         handle.result(timeout=60)
     assert scope.remove() == scope.revision
 
@@ -460,19 +462,19 @@ def test_the_old_life_is_read_by_its_revisions(hf: Store) -> None:
     types = ["changed"] * 3 + ["message.added", "task.added", "removed", "changed"]
     assert [event.type for event in chat.history(removed=True)] == types
     assert [one.state.get("n") for one in chat.states(removed=True)][:3] == [0, 1, 2]
-    assert fork.to_dict() == {"n": 2}
+    assert fork.state.to_dict() == {"n": 2}
     assert [one.id for one in fork.tasks.list()] == [task.id]
     later = chat.fork("later", at=2)
     later.set("n", 9)
-    assert later.to_dict() == {"n": 9}
+    assert later.state.to_dict() == {"n": 9}
     forked = chat.fork("forked")
-    assert (forked.to_dict(), [e.type for e in forked.history()]) == (
+    assert (forked.state.to_dict(), [e.type for e in forked.history()]) == (
         {"m": 1},
         ["changed", "forked"],
     )
     assert forked.tasks.list() == []
     forked.remove()
-    assert (forked.to_dict(), forked.tasks.list(), list(forked.history())) == ({}, [], [])
+    assert (forked.state.to_dict(), forked.tasks.list(), list(forked.history())) == ({}, [], [])
     assert hf.check().ok
 
 
@@ -507,7 +509,7 @@ def test_the_same_for_asyncio(url: str) -> None:
             await chat.set("n", 1)
             removed_at = await chat.remove()
             assert await chat.revision == removed_at
-            assert (await chat.state, await chat.updated_at) == ({}, None)
+            assert (await chat.state, await chat.life.updated_at) == ({}, None)
             assert [event async for event in chat.history()] == []
             assert [one async for one in chat.states()] == []
             assert len([event async for event in chat.history(removed=True)]) == 2
@@ -531,7 +533,7 @@ def test_scopes_of_a_store_over_several_backends(tmp_path: Path) -> None:
         chat.undo()
         team.set("n", 1)
         assert names(hf) == ["conversation/c", "team/t"]
-        assert (chat.to_dict(), team.to_dict()) == ({"stage": "open"}, {"n": 1})
+        assert (chat.state.to_dict(), team.state.to_dict()) == ({"stage": "open"}, {"n": 1})
         assert hf.check().ok
 
 
@@ -548,7 +550,7 @@ def test_a_copy_has_the_same_lives(hf: Store, tmp_path: Path) -> None:
         assert names(other) == names(hf) == ["conversation/c"]
         assert other.conversation("c").set("stage", "open", key="once")
         other.conversation("gone").undo()
-        assert other.conversation("gone").to_dict() == {"n": 1}
+        assert other.conversation("gone").state.to_dict() == {"n": 1}
 
 
 # --- kills ----------------------------------------------------------------------------------------
@@ -577,7 +579,7 @@ def test_a_kill_between_any_two_commits_leaves_one_life_or_the_other(
         done = kill.nth - (kill.when == "before")
         with holdfast.open(kill.url) as hf:
             chat = hf.conversation("c")
-            assert chat.to_dict() == allowed[done], kill
+            assert chat.state.to_dict() == allowed[done], kill
             assert bool(names(hf)) == bool(allowed[done]), kill
             has_marks = any(mark.group == chat.name for mark in hf._log.marks.list("task"))
             assert has_marks == (done == 0), kill
@@ -602,11 +604,13 @@ def test_a_kill_between_any_two_calls_of_a_removal(durable: str, tmp_path: Path)
         assert kill.commits > 8, "calls were not counted"
         with holdfast.open(kill.url) as hf:
             chat = hf.conversation("c")
-            is_there = chat.to_dict() == {"stage": "open"}
+            is_there = chat.state.to_dict() == {"stage": "open"}
             assert bool(names(hf)) == is_there, kill
-            assert any(mark.group == chat.name for mark in hf.marks("task")) == is_there, kill
+            assert any(mark.group == chat.name for mark in hf.workers.marks("task")) == is_there, (
+                kill
+            )
             chat.set("n", 2)
-            assert chat.to_dict() == ({"stage": "open", "n": 2} if is_there else {"n": 2})
+            assert chat.state.to_dict() == ({"stage": "open", "n": 2} if is_there else {"n": 2})
             said = ""
             try:
                 chat.remove()
@@ -631,11 +635,11 @@ def test_of_two_writers_off_one_parent_one_is_refused(url: str, first: Act, seco
         chat.set("n", 1)
         other = hf if url == "memory:" else holdfast.open(url)
         late = other.conversation("c")
-        assert late.to_dict() == {"n": 1}
+        assert late.state.to_dict() == {"n": 1}
         first(chat)
         if second is Scope.remove and first is not Scope.remove:
             late.remove()  # it removes what is there now: it was not told which revision
-            assert chat.to_dict() == {}
+            assert chat.state.to_dict() == {}
         else:
             with pytest.raises((ConflictError, NotFoundError)):
                 second(late)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import UsageError
-from holdfast.record.repair import NO_RESULT, repair
+from holdfast.record.history_repair import NO_RESULT, repair
 
 USER = {"role": "user", "content": "hi"}
 

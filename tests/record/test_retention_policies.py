@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import LetGoError, NotFoundError, RetentionPolicy, Store, UsageError, aio
+from holdfast import NotFoundError, Settings, Store, UsageError, aio
 from holdfast.backends.protocol import GONE, START
+from holdfast.core.retention import Retainer
+from holdfast.errors import LetGoError
 from holdfast.render.record import own_event_document
+from holdfast.retention import RetentionPolicy
 from holdfast.testing import FakeClock
 
 DAY_S = 86_400
@@ -20,7 +23,7 @@ DAY_S = 86_400
 @pytest.fixture
 def aged(url: str) -> Any:
     clock = FakeClock()
-    with holdfast.open(url, clock=clock) as store:
+    with holdfast.open(url, settings=Settings(clock=clock)) as store:
         yield store, clock
 
 
@@ -36,23 +39,23 @@ def test_ralph_49_old_scopes_go_into_the_bin_and_then_for_good(aged: Any) -> Non
     clock.advance(90 * DAY_S)
     young.set("n", 1)
     policies = [RetentionPolicy("conversation/*", older_than="60d")]
-    planned = hf.retain(policies=policies, dry_run=True)
+    planned = hf.retention.preview(policies=policies)
     assert [(one.scope, one.policy, one.events) for one in planned.binned] == [
         ("conversation/old", "conversation/* older_than=60d", 1)
     ]
     assert names(hf) == ["conversation/old", "conversation/young", "team/t"]
-    done = hf.retain(policies=policies)
+    done = hf.retention.run(policies=policies)
     assert ([one.scope for one in done.binned], done.scopes) == (["conversation/old"], [])
     assert names(hf) == ["conversation/young", "team/t"]
-    assert [one.scope for one in hf.binned()] == ["conversation/old"]
+    assert [one.scope for one in hf.retention.bin()] == ["conversation/old"]
     clock.advance(8 * DAY_S)
-    gone = hf.retain(policies=policies)
+    gone = hf.retention.run(policies=policies)
     assert [(one.scope, one.why) for one in gone.scopes] == [("conversation/old", "removed")]
-    assert hf.binned() == []
+    assert hf.retention.bin() == []
     payloads = [record.payload for record in hf._log.read_all(after=START, limit=1000)]
     assert not any(b"CANARY-old" in payload for payload in payloads)
     with pytest.raises(NotFoundError, match="is not in the bin"):
-        hf.unretain(old)
+        hf.retention.bring_back(old)
     assert hf.check().findings == []
 
 
@@ -67,18 +70,18 @@ def test_a_policy_that_has_done_all_its_work_keeps_nobody_from_theirs(aged: Any)
     hf.team("t").set("n", 1)
     clock.advance(90 * DAY_S)
     policies = [RetentionPolicy("conversation/*", older_than="60d")]
-    first = hf.retain(policies=policies)
+    first = hf.retention.run(policies=policies)
     assert "conversation/old" in [one.scope for one in first.binned]
     clock.advance(8 * DAY_S)
     more = [*policies, RetentionPolicy("team/*", older_than="60d")]
-    assert [one.scope for one in hf.retain(policies=more, dry_run=True).binned] == ["team/t"]
-    gone = hf.retain(policies=more)
+    assert [one.scope for one in hf.retention.preview(policies=more).binned] == ["team/t"]
+    gone = hf.retention.run(policies=more)
     assert "conversation/old" in [one.scope for one in gone.scopes]
     assert ([one.scope for one in gone.binned], gone.warnings) == (["team/t"], [])
-    assert [one.scope for one in hf.binned()] == ["team/t"]
+    assert [one.scope for one in hf.retention.bin()] == ["team/t"]
     payloads = [record.payload for record in hf._log.read_all(after=START, limit=1000)]
     assert not any(b"CANARY-old" in payload for payload in payloads)
-    assert hf.retain(policies=policies).binned == []
+    assert hf.retention.run(policies=policies).binned == []
 
 
 def test_a_policy_for_a_level_that_is_empty_today_is_a_warning_beside_others(aged: Any) -> None:
@@ -90,8 +93,8 @@ def test_a_policy_for_a_level_that_is_empty_today_is_a_warning_beside_others(age
         RetentionPolicy("conversation/typo-*", older_than="1d"),
         RetentionPolicy("conversation/*", older_than="1d"),
     ]
-    for dry_run in (True, False):
-        done = hf.retain(policies=policies, dry_run=dry_run)
+    for retain in (hf.retention.preview, hf.retention.run):
+        done = retain(policies=policies)
         assert [one.scope for one in done.binned] == ["conversation/c"]
         assert [("team/*" in one, "typo" in one) for one in done.warnings] == [
             (True, False),
@@ -108,16 +111,16 @@ def test_unretain_brings_a_scope_back_whole(aged: Any) -> None:
     chat.checkpoint("named")
     clock.advance(90 * DAY_S)
     policies = [RetentionPolicy("conversation/*", older_than="60d")]
-    hf.retain(policies=policies)
-    assert chat.to_dict() == {}
-    assert hf.unretain("conversation/c") == chat.revision
-    assert (chat.to_dict(), chat.at("named")["n"]) == ({"n": 1}, 1)
+    hf.retention.run(policies=policies)
+    assert chat.state.to_dict() == {}
+    assert hf.retention.bring_back("conversation/c") == chat.revision
+    assert (chat.state.to_dict(), chat.at("named")["n"]) == ({"n": 1}, 1)
     assert [message.text for message in chat.messages] == ["hello"]
-    assert hf.retain(policies=policies).binned == []  # it counts as written to now
-    assert hf.binned() == []
+    assert hf.retention.run(policies=policies).binned == []  # it counts as written to now
+    assert hf.retention.bin() == []
     for scope in ("conversation/c", "team/absent"):
         with pytest.raises(NotFoundError):
-            hf.unretain(scope)
+            hf.retention.bring_back(scope)
 
 
 def test_the_newest_scopes_stay_by_number_and_by_size(aged: Any) -> None:
@@ -125,10 +128,10 @@ def test_the_newest_scopes_stay_by_number_and_by_size(aged: Any) -> None:
     for number in range(6):
         clock.advance(1)
         hf.conversation(f"c{number}").set("data", "x" * 1000)
-    by_size = hf.retain(policies=[RetentionPolicy("conversation/*", bytes="3500B")], dry_run=True)
+    by_size = hf.retention.preview(policies=[RetentionPolicy("conversation/*", bytes="3500B")])
     assert [one.scope for one in by_size.binned] == [f"conversation/c{n}" for n in range(3)]
     by_count = [RetentionPolicy("conversation/*", count=4)]
-    assert [one.scope for one in hf.retain(policies=by_count).binned] == [
+    assert [one.scope for one in hf.retention.run(policies=by_count).binned] == [
         "conversation/c0",
         "conversation/c1",
     ]
@@ -139,14 +142,14 @@ def test_a_hold_beats_every_policy(aged: Any) -> None:
     hf, clock = aged
     for id in ("a", "b"):
         hf.conversation(id).record("seen", {"n": 1}, unchecked=True)
-    hf.hold("conversation/a", "a court asked for it")
+    hf.retention.hold("conversation/a", "a court asked for it")
     clock.advance(90 * DAY_S)
     policies = [
         RetentionPolicy("conversation/*", older_than="30d"),
         RetentionPolicy("conversation/*", types=["seen"], older_than="30d"),
     ]
-    assert hf.retain(policies=policies, dry_run=True).held == ["conversation/a"]
-    done = hf.retain(policies=policies, grace_s=0)
+    assert hf.retention.preview(policies=policies).held == ["conversation/a"]
+    done = hf.retention.run(policies=policies, grace_s=0)
     assert (done.held, [one.scope for one in done.binned]) == (
         ["conversation/a"],
         ["conversation/b"],
@@ -160,10 +163,10 @@ def test_what_is_under_way_is_not_removed(aged: Any) -> None:
     decision = chat.decide("deploy?")
     clock.advance(90 * DAY_S)
     policies = [RetentionPolicy("conversation/*", older_than="30d")]
-    done = hf.retain(policies=policies)
+    done = hf.retention.run(policies=policies)
     assert (done.binned, list(done.refused)) == ([], ["conversation/c"])
     assert "cannot be removed" in done.refused["conversation/c"]
-    hf.outcome(decision.id, "done")
+    hf.decisions.close(decision.id, "done")
     assert chat.revision
 
 
@@ -181,18 +184,18 @@ def test_own_events_go_by_age_number_and_size_and_the_rest_stays(aged: Any) -> N
         return [event.raw["n"] for event in events if event.record.payload != GONE]
 
     old = RetentionPolicy("team/*", types=["measured"], older_than="5d")
-    assert hf.retain(policies=[old], dry_run=True).scopes == []  # the grace is seven days
-    planned = hf.retain(policies=[old], grace_s=2 * DAY_S, dry_run=True)
+    assert hf.retention.preview(policies=[old]).scopes == []  # the grace is seven days
+    planned = hf.retention.preview(policies=[old], grace_s=2 * DAY_S)
     assert [(one.scope, one.why, one.events) for one in planned.scopes] == [("team/t", "policy", 4)]
-    assert hf.retain(policies=[old], grace_s=2 * DAY_S).events == 4
+    assert hf.retention.run(policies=[old], grace_s=2 * DAY_S).events == 4
     assert (left("measured"), left("judged")) == ([4, 5, 6, 7, 8, 9], list(range(10)))
     few = RetentionPolicy("team/*", types=["meas*"], count=3)
-    assert hf.retain(policies=[few], grace_s=0).events == 3
+    assert hf.retention.run(policies=[few], grace_s=0).events == 3
     size = len(next(team.history(type="judged")).record.payload)
     small = RetentionPolicy("team/*", types=["judged"], bytes=2 * size)
-    assert hf.retain(policies=[small], grace_s=0).events == 8
+    assert hf.retention.run(policies=[small], grace_s=0).events == 8
     assert (left("measured"), left("judged")) == ([7, 8, 9], [8, 9])
-    assert hf.retain(policies=[few, small, old], grace_s=0).events == 0
+    assert hf.retention.run(policies=[few, small, old], grace_s=0).events == 0
     assert team["n"] == 9
     first = next(team.history(type="measured"))
     with pytest.raises(LetGoError):
@@ -221,17 +224,17 @@ def test_boot_35_messages_go_by_age_and_number_and_the_rest_stays(aged: Any) -> 
     chat.say("new two")
     policies = [RetentionPolicy("conversation/*", types=["messages"], older_than="60d")]
     decision.outcome("done")
-    planned = hf.retain(policies=policies, dry_run=True)
+    planned = hf.retention.preview(policies=policies)
     assert [(one.scope, one.why, one.events) for one in planned.scopes] == [
         ("conversation/c", "policy", 4)
     ]
     assert list(planned.refused) == ["conversation/busy"]
     assert len(chat.messages) == 5
-    hf.hold(chat)
-    assert hf.retain(policies=policies).scopes == []
-    hf.unhold(chat)
+    hf.retention.hold(chat)
+    assert hf.retention.run(policies=policies).scopes == []
+    hf.retention.unhold(chat)
     head = hf._log.heads(["conversation/c"])
-    done = hf.retain(policies=policies)
+    done = hf.retention.run(policies=policies)
     assert [(one.scope, one.events) for one in done.scopes] == [("conversation/c", 4)]
     assert hf._log.heads(["conversation/c"]) == head
     assert [one.content for one in chat.messages] == ["new one", "new two"]
@@ -241,7 +244,7 @@ def test_boot_35_messages_go_by_age_and_number_and_the_rest_stays(aged: Any) -> 
     payloads = [record.payload for record in hf._log.read_all(after=START, limit=1000)]
     assert not any(b"CANARY-old" in one or b"CANARY-res" in one for one in payloads)
     by_number = [RetentionPolicy("conversation/c", types=["messages"], count=1)]
-    hf.retain(policies=by_number, grace_s=0)
+    hf.retention.run(policies=by_number, grace_s=0)
     assert [one.content for one in chat.messages] == ["new two"]
     chat.say("and on")
     assert [one.content for one in chat.messages] == ["new two", "and on"]
@@ -256,7 +259,7 @@ def test_what_a_fork_began_from_stays(aged: Any) -> None:
     chat.fork("f", at=2)
     clock.advance(DAY_S)
     policy = RetentionPolicy("conversation/c", types=["seen"], older_than="1s")
-    assert hf.retain(policies=[policy], grace_s=0).events == 2
+    assert hf.retention.run(policies=[policy], grace_s=0).events == 2
     assert [event.data for event in hf.conversation("f").history(type="seen")] == [
         {"n": 0},
         {"n": 1},
@@ -293,14 +296,14 @@ def test_a_policy_for_no_scope_is_refused_before_anything_goes(aged: Any) -> Non
         RetentionPolicy("conversation/*", older_than="1d"),
         RetentionPolicy("converstaion/*", older_than="1d"),
     ]
-    for dry_run in (True, False):
+    for retain in (hf.retention.preview, hf.retention.run):
         with pytest.raises(UsageError, match="is for no scope"):
-            hf.retain(policies=policies, dry_run=dry_run)
+            retain(policies=policies)
     assert names(hf) == ["conversation/c"]
     with pytest.raises(UsageError, match="are a list"):
-        hf.retain(policies="conversation/*")
+        hf.retention.run(policies="conversation/*")
     with pytest.raises(UsageError, match="expected a RetentionPolicy"):
-        hf.retain(policies=[1])
+        hf.retention.run(policies=[1])
 
 
 def test_policies_of_a_store_are_in_its_file_or_given_to_open(tmp_path: Path) -> None:
@@ -313,22 +316,22 @@ def test_policies_of_a_store_are_in_its_file_or_given_to_open(tmp_path: Path) ->
         '[[quota]]\nscopes = "team/*"\nevents = 4\n'
         '[disk]\nwarn = "1%"\n'
     )
-    with holdfast.open(str(file), clock=clock) as hf:
+    with holdfast.open(str(file), settings=Settings(clock=clock)) as hf:
         hf.conversation("c").set("n", 1)
         for number in range(4):
             hf.team("t").record("seen", {"n": number}, unchecked=True)
         with pytest.raises(holdfast.LimitError):
             hf.team("t").set("n", 1)
         clock.advance(90 * DAY_S)
-        done = hf.retain(grace_s=0)
+        done = hf.retention.run(grace_s=0)
         assert [one.scope for one in done.binned] == ["conversation/c"]
         assert {one.scope for one in done.scopes} == {"conversation/c", "team/t"}
     policy = RetentionPolicy("team/*", older_than="1d")
-    with holdfast.open("memory:", clock=clock, retention=[policy]) as hf:
+    with holdfast.open("memory:", settings=Settings(clock=clock, retention=[policy])) as hf:
         hf.team("t").set("n", 1)
         clock.advance(2 * DAY_S)
-        assert [one.scope for one in hf.retain().binned] == ["team/t"]
-        assert hf.retain(policies=[]).binned == []
+        assert [one.scope for one in hf.retention.run().binned] == ["team/t"]
+        assert hf.retention.run(policies=[]).binned == []
 
 
 @pytest.mark.parametrize(
@@ -355,9 +358,11 @@ def test_asyncio_has_the_same() -> None:
         async with await aio.open("memory:") as hf:
             await hf.team("t").set("n", 1)
             policies = [RetentionPolicy("team/*", older_than=1e-6)]
-            assert [one.scope for one in (await hf.retain(policies=policies)).binned] == ["team/t"]
-            assert [one.scope for one in await hf.binned()] == ["team/t"]
-            assert await hf.unretain(hf.team("t")) == 3
+            assert [one.scope for one in (await hf.retention.run(policies=policies)).binned] == [
+                "team/t"
+            ]
+            assert [one.scope for one in await hf.retention.bin()] == ["team/t"]
+            assert await hf.retention.bring_back(hf.team("t")) == 3
 
     asyncio.run(main())
 
@@ -365,11 +370,11 @@ def test_asyncio_has_the_same() -> None:
 def test_a_run_that_is_killed_between_telling_and_removing_harms_nothing(url: str) -> None:
     with holdfast.open(url) as hf:
         hf.team("t").set("n", 1)
-        hf._retainer.tell_binned("team/t", 1, "a policy")
-        assert hf.binned() == []
+        hf._kernel.part(Retainer).tell_binned("team/t", 1, "a policy")
+        assert hf.retention.bin() == []
         assert hf.team("t")["n"] == 1
         with pytest.raises(NotFoundError):
-            hf.unretain("team/t")
+            hf.retention.bring_back("team/t")
 
 
 def test_the_command_line_follows_the_file(tmp_path: Path, capsys: Any) -> None:
@@ -394,6 +399,6 @@ def test_the_command_line_follows_the_file(tmp_path: Path, capsys: Any) -> None:
     with holdfast.open(str(file)) as hf:
         hf.team("t").record("seen", {"n": 1}, unchecked=True)
         hf.team("t").record("seen", {"n": 2}, unchecked=True)
-        hf.retain(grace_s=0, policies=[RetentionPolicy("team/*", types=["seen"], count=1)])
+        hf.retention.run(grace_s=0, policies=[RetentionPolicy("team/*", types=["seen"], count=1)])
     assert run([*place, "event", "list", "team/t"]) == 0
     assert "let go of" in capsys.readouterr().out

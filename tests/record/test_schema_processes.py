@@ -88,9 +88,9 @@ def go_on(store: holdfast.Store, count: int) -> None:
     """Begins a migration again that was killed, and judges what it leaves."""
     assert store.check(read_all=True).ok
     done = migrated_in(store, count)
-    assert len(store.migrate(check=True).outdated) == count - done
-    assert store.migrate().migrated == count - done
-    assert store.migrate(check=True).outdated == []
+    assert len(store.schemas.migrate(check=True).outdated) == count - done
+    assert store.schemas.migrate().migrated == count - done
+    assert store.schemas.migrate(check=True).outdated == []
     assert migrated_in(store, count) == count
     for number in range(count):
         assert store.team(f"t{number}", Tally2).typed == Tally2(number)
@@ -99,7 +99,7 @@ def go_on(store: holdfast.Store, count: int) -> None:
 def migrate_one_by_one(url: str) -> None:
     migrate.BULK_STREAMS = 1
     with holdfast.open(url, schemas=[Tally2]) as store:
-        store.migrate()
+        store.schemas.migrate()
 
 
 @pytest.mark.parametrize("backend", DURABLE)

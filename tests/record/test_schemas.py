@@ -11,9 +11,11 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import Meta, aio
+from holdfast import aio
 from holdfast.copy import copy
 from holdfast.core.typed import Typed
+from holdfast.errors import NewerSchemaError
+from holdfast.store import Meta
 from tests.record.stores import new_url
 
 
@@ -67,14 +69,14 @@ def test_typed_state_on_every_backend(url: str):
         assert types == ["changed", "message.added", "migrated", "changed"]
         assert [event.meta for event in chat.history(type="migrated")] == [Meta(schema=2)]
         assert chat.at(1, raw=True) == {"stage": "open", "notes": ["a"]}
-        assert hf.migrate().migrated == 1
+        assert hf.schemas.migrate().migrated == 1
         assert fork.typed.sentiment is None
         run_as(hf, Ticket1)
         for scope in (chat, fork):
-            with pytest.raises(holdfast.NewerSchemaError):
+            with pytest.raises(NewerSchemaError):
                 scope.set("stage", "closed")
         run_as(hf)
-        with pytest.raises(holdfast.NewerSchemaError), hf.commit() as tx:
+        with pytest.raises(NewerSchemaError), hf.commit() as tx:
             tx.scope(hf.team("red")).set("n", 1)
             tx.scope(chat).set("stage", "closed")
         assert hf.team("red").revision == 0
@@ -91,7 +93,7 @@ def test_a_cold_program_finds_what_another_version_left(durable: str, tmp_path: 
         stale = old.conversation("a")
         assert stale["stage"] == "open"  # in memory there, of version 1
         new.conversation("a").set("sentiment", 0.5)
-        with pytest.raises(holdfast.NewerSchemaError):
+        with pytest.raises(NewerSchemaError):
             stale.set("stage", "closed")
         assert old._log.newest("conversation/a") == new._log.newest("conversation/a")
         assert old.conversation("b").set("stage", "closed") == 2
@@ -108,10 +110,10 @@ def test_a_run_and_an_import_pass_the_same_check(url: str):
         _open[:] = [hf]
         hf.conversation("c1").set("stage", "open")
         with pytest.raises(holdfast.RunFailedError, match="SchemaError"):
-            hf.start(closing, "shut", id="wrong").result()
-        assert hf.start(closing, "closed", id="right").result() == "closed"
+            hf.runs.start(closing, "shut", id="wrong").result()
+        assert hf.runs.start(closing, "closed", id="right").result() == "closed"
         run_as(hf, Ticket2)
-        assert hf.start(closing, "open", id="newer").result() == "open"
+        assert hf.runs.start(closing, "open", id="newer").result() == "open"
         journal = hf._log.records("run/right")
         assert {record.meta for record in journal} == {None}  # it is never upgraded
         when = datetime(2020, 1, 1, tzinfo=UTC)
@@ -136,8 +138,8 @@ def test_typed_state_for_asyncio(url: str):
             assert (await chat.at(1))["sentiment"] is None
             assert "sentiment" not in await chat.at(1, raw=True)
             assert len(await chat.diff(0, 1, raw=True)) == 1
-            assert (await hf.migrate(check=True)).outdated[0].scope == chat.name
-            assert (await hf.migrate()).migrated == 1
+            assert (await hf.schemas.migrate(check=True)).outdated[0].scope == chat.name
+            assert (await hf.schemas.migrate()).migrated == 1
             assert (await hf.conversation("c1", Ticket2).typed).sentiment is None
 
     asyncio.run(main())
@@ -171,7 +173,7 @@ def test_decisions_of_the_first_version_read_as_the_second(url: str):
         new = hf.conversation("decisions", Decision)
         assert new.typed == Decision("refund", "ada", "normal", [], "paid")
         assert new["ticket"] == 7
-        assert hf.migrate().migrated == 1
+        assert hf.schemas.migrate().migrated == 1
         [migrated] = new.history(type="migrated")
         assert (migrated.data["from"], migrated.data["to"]) == (1, 2)
         assert migrated.time >= next(iter(new.history())).time

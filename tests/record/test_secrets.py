@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Context, Store, interchange
+from holdfast import Context, Settings, Store, interchange
 from holdfast.cli import main
 from holdfast.core.commit import CommitResult, ProposedCommit
 from holdfast.core.log import Log
+from holdfast.errors import SecretError
+from holdfast.secrets import SecretWarning
 from tests.record.stores import new_url
 
 CANARY = "ghp_" + "Zq7Kx2" * 6
@@ -63,9 +65,9 @@ def write_all(hf: Store) -> None:
         tx.scope(chat).set("joint", CANARY)
         tx.scope(chat).messages.add("user", CANARY)
     chat.fork("b").set("more", CANARY)
-    hf.start(echo, CANARY, id="echo").result()
+    hf.runs.start(echo, CANARY, id="echo").result()
     with pytest.raises(holdfast.RunFailedError):
-        hf.start(fail, CANARY, id="fail").result()
+        hf.runs.start(fail, CANARY, id="fail").result()
 
 
 def payloads(hf: Store) -> Iterator[bytes]:
@@ -90,7 +92,7 @@ def find_canary(hf: Store, tmp_path: Path) -> list[str]:
 
 
 def test_no_secret_reaches_the_store(url: str, tmp_path: Path) -> None:
-    with holdfast.open(url, secrets="redact") as hf:
+    with holdfast.open(url, settings=Settings(secrets="redact")) as hf:
         write_all(hf)
         hf.query(text="token")
         assert find_canary(hf, tmp_path) == []
@@ -105,7 +107,7 @@ def test_no_secret_reaches_the_store(url: str, tmp_path: Path) -> None:
 
 
 def test_what_is_handed_out_is_what_is_stored(url: str) -> None:
-    with holdfast.open(url, secrets="redact") as hf:
+    with holdfast.open(url, settings=Settings(secrets="redact")) as hf:
         chat = hf.conversation("a")
         assert chat.messages.add("user", CANARY).text == MARK
         assert chat.record(Seen, {"what": CANARY}).raw == {"what": MARK}
@@ -117,10 +119,10 @@ def test_what_is_handed_out_is_what_is_stored(url: str) -> None:
 def test_a_run_that_is_resumed_does_the_same_again(durable: str, tmp_path: Path) -> None:
     """What a body is given is what is stored: its steps have the same inputs after a crash."""
     url = new_url(durable, tmp_path)
-    with holdfast.open(url, secrets="redact") as hf:
-        first = hf.start(echo, CANARY, id="echo").result()
-    with holdfast.open(url, secrets="redact") as hf:
-        assert hf.resume("echo").result() == first.replace(CANARY, MARK)
+    with holdfast.open(url, settings=Settings(secrets="redact")) as hf:
+        first = hf.runs.start(echo, CANARY, id="echo").result()
+    with holdfast.open(url, settings=Settings(secrets="redact")) as hf:
+        assert hf.runs.resume("echo").result() == first.replace(CANARY, MARK)
 
 
 def test_the_scan_catches_a_redactor_that_comes_after_the_write(
@@ -140,7 +142,7 @@ def test_the_scan_catches_a_redactor_that_comes_after_the_write(
         return result
 
     monkeypatch.setattr(Log, "commit", late)
-    with holdfast.open(str(tmp_path / "store"), secrets="redact") as hf:
+    with holdfast.open(str(tmp_path / "store"), settings=Settings(secrets="redact")) as hf:
         hf.conversation("a").set("token", CANARY)
         assert find_canary(hf, tmp_path)
 
@@ -150,7 +152,7 @@ def test_another_process_heeds_what_the_store_says(
 ) -> None:
     url = str(tmp_path / "store")
     with holdfast.open(url) as hf:
-        hf.guard_secrets("refuse", scope="team/*")
+        hf.secrets.guard("refuse", scope="team/*")
     for words, code in (
         (["set", "team/red", "token", CANARY], 2),
         (["secrets", "redact", "--scope", "conversation/*"], 0),
@@ -179,18 +181,20 @@ def test_a_file_with_secrets_is_not_imported(tmp_path: Path, mode: Any, value: s
             interchange.export_scopes(hf, ["team/red", "team/blue"], file)
         with open(tmp_path / "blue", "wb") as file:
             interchange.export_scopes(hf, ["team/blue"], file)
-    with holdfast.open(tmp_path / "ours", secrets={"team/*": mode}) as hf:
-        with pytest.raises(holdfast.SecretError, match="what an import has") as raised:
+    with holdfast.open(tmp_path / "ours", settings=Settings(secrets={"team/*": mode})) as hf:
+        with pytest.raises(SecretError, match="what an import has") as raised:
             interchange.import_scopes(hf, tmp_path / "red")
         assert CANARY not in str(raised.value)
         assert hf.scopes("team") == []
         interchange.import_scopes(hf, tmp_path / "blue")
         assert hf.team("blue").get("n") == 1
     with (
-        holdfast.open(tmp_path / "warned", secrets="warn") as hf,
-        pytest.warns(holdfast.SecretWarning, match="what an import has"),
+        holdfast.open(tmp_path / "warned", settings=Settings(secrets="warn")) as hf,
+        pytest.warns(SecretWarning, match="what an import has"),
     ):
         interchange.import_scopes(hf, tmp_path / "red")
-    with holdfast.open(tmp_path / "off", secrets={"team/*": "off", "*": "refuse"}) as hf:
+    with holdfast.open(
+        tmp_path / "off", settings=Settings(secrets={"team/*": "off", "*": "refuse"})
+    ) as hf:
         interchange.import_scopes(hf, tmp_path / "red")
         assert hf.team("red").get("token") == value

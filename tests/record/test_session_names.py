@@ -28,11 +28,11 @@ def fill(hf: Store) -> str:
 def test_boot_12_each_part_of_a_session_has_a_name(hf: Store) -> None:
     fill(hf)
     chat = hf.conversation("s1")
-    decisions = hf.decisions(scope=chat)[::-1]
+    decisions = hf.decisions.list(scope=chat)[::-1]
     first = next(chat.history())
     assert chat.id == "s1"  # session_id
-    assert chat.updated_at is not None
-    assert first.time <= decisions[0].timestamp <= chat.updated_at  # started_at, persisted_at
+    assert chat.life.updated_at is not None
+    assert first.time <= decisions[0].timestamp <= chat.life.updated_at  # started_at, persisted_at
     assert [message.role for message in chat.messages] == ["user", "assistant", "assistant", "tool"]
     assert [message.text for message in chat.messages if message.tool_call_id] == ["def f(): ..."]
     assert [kept.name for kept in chat.memory.files.list()] == ["src/f.py"]  # files_read
@@ -50,7 +50,9 @@ def test_boot_13_a_session_is_rebuilt_from_its_place(backend: str, tmp_path: Pat
     with holdfast.open(url) as hf:
         chat = hf.conversation("s1")
         assert chat.messages.render().endswith("  - fix 7: it is the newest\n  - deploy")
-        assert [left.planned_action for left in hf.decisions(incomplete=True)] == ["make deploy"]
+        assert [left.planned_action for left in hf.decisions.list(incomplete=True)] == [
+            "make deploy"
+        ]
         bare = hf.conversation("s2").messages
         assert [message.text for message in bare if message.tool_call_id] == []
         assert bare.render() == "user: no tools here"
@@ -61,12 +63,12 @@ def test_boot_51_the_required_calls(hf: Store) -> None:
     id = fill(hf)
     hf.conversation("other").decide("elsewhere")
     chat = hf.conversation("s1")
-    assert hf.decision(id).outcome == "fixed"
-    assert [one.decision for one in hf.decisions(scope=chat, limit=20)] == ["deploy", "fix 7"]
-    assert {one.decision for one in hf.decisions(incomplete=True)} == {"deploy", "elsewhere"}
+    assert hf.decisions.get(id).outcome == "fixed"
+    assert [one.decision for one in hf.decisions.list(scope=chat, limit=20)] == ["deploy", "fix 7"]
+    assert {one.decision for one in hf.decisions.list(incomplete=True)} == {"deploy", "elsewhere"}
     events = list(chat.history())
     since, until = events[1].time, events[-2].time
-    after, last = chat.revision_of(since), chat.revision_of(until)
+    after, last = chat.life.revision_at(since), chat.life.revision_at(until)
     between = list(chat.history(after=after, until=last, type="message.added"))
     assert [event.revision for event in between] == [
         event.revision

@@ -58,7 +58,7 @@ def kill(child: Child) -> None:
 
 
 def statuses(hf: Store) -> list[tuple[str, str, bool]]:
-    return [(one.scope, one.status, one.keep) for one in hf.sessions()]
+    return [(one.scope, one.status, one.keep) for one in hf.sessions.list()]
 
 
 def test_boot_50_a_session_whose_worker_died_reads_as_crashed(durable: str, tmp_path: Path) -> None:
@@ -68,13 +68,13 @@ def test_boot_50_a_session_whose_worker_died_reads_as_crashed(durable: str, tmp_
     child = enter(kept(url))
     with holdfast.open(url) as hf:
         chat = hf.conversation("s")
-        assert chat.status == "active"
+        assert chat.session.status == "active"
         assert statuses(hf) == [("conversation/s", "active", True)]
         assert [stale.kind for stale in hf.stale()] == []
         kill(child)
         await_deaths(hf)
-        assert chat.status == "crashed"
-        [session] = hf.sessions()
+        assert chat.session.status == "crashed"
+        [session] = hf.sessions.list()
         assert (session.status, session.ended_at, session.keep) == ("crashed", None, True)
         [stale] = hf.stale()
         assert (stale.kind, stale.scope, stale.why) == ("session", "conversation/s", "owner silent")
@@ -82,9 +82,9 @@ def test_boot_50_a_session_whose_worker_died_reads_as_crashed(durable: str, tmp_
         assert chat.get("n") == 1
         with kept(url).begin("s") as session:
             session.increment("n")
-            assert chat.status == "active"
-        assert chat.status == "completed"
-        assert (hf.sessions(), hf.stale(), hf.marks("session")) == ([], [], [])
+            assert chat.session.status == "active"
+        assert chat.session.status == "completed"
+        assert (hf.sessions.list(), hf.stale(), hf.workers.marks("session")) == ([], [], [])
         assert chat.get("n") == 2
         with pytest.raises(ClosedError), kept(url).begin("s"):
             pass
@@ -105,18 +105,18 @@ def test_a_kept_session_killed_anywhere_is_continued(durable: str, tmp_path: Pat
         with holdfast.open(killed.url) as hf:
             await_deaths(hf)
             chat = hf.conversation("s")
-            seen.add(chat.status)
-            assert chat.status == ("completed" if chat.is_closed else "crashed" if chat.revision
-                                   else "active"), killed  # fmt: skip
-            if chat.is_closed:
+            seen.add(chat.session.status)
+            left = "crashed" if chat.revision else "active"
+            assert chat.session.status == ("completed" if chat.life.is_closed else left), killed
+            if chat.life.is_closed:
                 passing(killed.url).run()
             else:
                 before = chat.get("n", 0)
                 with kept(killed.url).begin("s") as session:
                     assert session.increment("n")
                 assert chat.get("n") == before + 1
-            assert chat.status == "completed", killed
-            assert (hf.sessions(), hf.marks("session")) == ([], []), killed
+            assert chat.session.status == "completed", killed
+            assert (hf.sessions.list(), hf.workers.marks("session")) == ([], []), killed
             assert hf.check().ok, killed
     assert seen == {"active", "crashed", "completed"}
 
@@ -126,19 +126,19 @@ def test_a_crashed_session_that_was_dropped_stays_crashed(durable: str, tmp_path
     holdfast.open(url).close()
     child = enter(passing(url))
     with holdfast.open(url) as hf:
-        assert hf.conversation("s").status == "active"
+        assert hf.conversation("s").session.status == "active"
         kill(child)
         await_deaths(hf)
         assert statuses(hf) == [("conversation/s", "crashed", False)]
         passing(url).run()
         chat = hf.conversation("s")
-        assert chat.status == "crashed"
-        assert (hf.sessions(), hf.marks("session")) == ([], [])
+        assert chat.session.status == "crashed"
+        assert (hf.sessions.list(), hf.workers.marks("session")) == ([], [])
         with pytest.raises(ClosedError):
             _ = chat.state
         assert [event.type for event in chat.history()].count(SESSION_CRASHED) == 1
         [other] = [scope for scope in hf.scopes("conversation") if scope.id != "s"]
-        assert other.status == "completed"
+        assert other.session.status == "completed"
 
 
 def test_a_conversation_whose_worker_died_in_a_turn_reads_as_crashed(
@@ -149,7 +149,7 @@ def test_a_conversation_whose_worker_died_in_a_turn_reads_as_crashed(
     holdfast.open(url).close()
 
     def live(pipe: int, stop: int) -> None:
-        with open_watched(url).conversation("c").turn() as turn:
+        with open_watched(url).conversation("c").messages.turn() as turn:
             turn.add("user", "hi")
             tell(pipe, begun=True)
             os.read(stop, 1)
@@ -158,25 +158,25 @@ def test_a_conversation_whose_worker_died_in_a_turn_reads_as_crashed(
     child.hear_until(lambda: bool(child.lines))
     with holdfast.open(url) as hf:
         chat = hf.conversation("c")
-        assert chat.status == "active"
+        assert chat.session.status == "active"
         kill(child)
         await_deaths(hf)
-        assert chat.status == "crashed"
-        assert hf.conversation("other").status == "active"
+        assert chat.session.status == "crashed"
+        assert hf.conversation("other").session.status == "active"
         hf.recover()
-        assert chat.status == "active"
+        assert chat.session.status == "active"
         chat.close()
-        assert chat.status == "completed"
+        assert chat.session.status == "completed"
 
 
 def test_a_session_that_fails_has_ended(hf: Store) -> None:
     chat = hf.conversation("c")
-    assert chat.status == "active"
+    assert chat.session.status == "active"
     chat.say("hi")
-    assert chat.status == "active"
+    assert chat.session.status == "active"
     chat.close()
-    assert chat.status == "completed"
-    assert hf.sessions() == []
+    assert chat.session.status == "completed"
+    assert hf.sessions.list() == []
 
 
 def test_the_status_for_asyncio(tmp_path: Path) -> None:
@@ -184,8 +184,8 @@ def test_the_status_for_asyncio(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with await aio.open(url) as hf:
-            assert await hf.conversation("s").status == "active"
-            assert [session.scope for session in await hf.sessions()] == ["conversation/s"]
+            assert await hf.conversation("s").session.status == "active"
+            assert [session.scope for session in await hf.sessions.list()] == ["conversation/s"]
 
     with kept(url).begin("s") as session:
         session.set("n", 1)

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import ERASED, Store
+from holdfast import ERASED, Settings, Store
+from holdfast.erasure import Erasure
 from holdfast.errors import ErasedError, HeldError, KeyMissingError, UsageError
 from holdfast.interchange import export_scopes, import_scopes
 from holdfast.scope import Scope
@@ -35,7 +36,9 @@ def keys(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def hf(url: str, keys: Path) -> Iterator[Store]:
-    with holdfast.open(url, keys=keys, indexes=[holdfast.index("team", "mail")]) as store:
+    with holdfast.open(
+        url, keys=keys, settings=Settings(indexes=[holdfast.index("team", "mail")])
+    ) as store:
         yield store
 
 
@@ -78,7 +81,7 @@ def test_one_of_several_is_sealed_read_and_erased(hf: Store, url: str, tmp_path:
     assert team.state["mail"] == f"{CANARY}@x.org"
     assert team.get(("customer", "address")) == {"street": CANARY}
     assert team.get(("customer", "address", "street"), "no way in") == "no way in"
-    assert team.to_dict()["letters"] == [CANARY * 8000]
+    assert team.state.to_dict()["letters"] == [CANARY * 8000]
     assert team.state["list"] == ["a", CANARY]
     hello, result, other = team.messages.last(3)
     assert (hello.content, hello.metadata, other.content) == (
@@ -95,49 +98,49 @@ def test_one_of_several_is_sealed_read_and_erased(hf: Store, url: str, tmp_path:
     # Questions, tables, views and files of others find nothing of it.
     assert not list(hf.query(text=CANARY))
     assert not list(hf.query(where={"mail": f"{CANARY}@x.org"}))
-    hf.refresh_tables()
+    hf.search.tables()
     hf._log.snapshots._write("team/red", hf._log.newest("team/red"), hf._log.snapshots._begin("t"))
     assert SECRET not in stored(hf)
     assert not leaks(url, tmp_path)
     assert b'"ada"' not in stored(hf)
     team.delete("letters")
-    [subject] = hf.subjects()
+    [subject] = hf.subjects.list()
     assert subject.scopes == ["team/red"]
     before = {name: hf._log.heads([name])[0] for name in ("team/red", "team/blue")}
 
-    receipt = hf.erase("ada")
+    receipt = hf.subjects.erase("ada")
 
     assert {one.scope: one.outcome for one in receipt.scopes} == {"team/red": "unreadable"}
     assert before == {name: hf._log.heads([name])[0] for name in before}
-    assert team.to_dict() == {
+    assert team.state.to_dict() == {
         "plan": "ours", "mail": ERASED, "customer": {"address": ERASED}, "list": ["a", ERASED]
     }  # fmt: skip
     assert team.state["mail"] is ERASED
-    assert fork.to_dict()["letters"] is ERASED
+    assert fork.state.to_dict()["letters"] is ERASED
     assert [one.content for one in team.messages.last(3)] == [ERASED, ERASED, "good day"]
     assert team.facts.get("place").value is ERASED
     [met] = team.history(type="met")
     assert met.data is ERASED
     assert {change.new for change in team.diff(1, early) if change.path == ("mail",)} == {ERASED}
     team.restore(early)
-    assert team.to_dict()["letters"] is ERASED
+    assert team.state.to_dict()["letters"] is ERASED
     assert hf.check().findings == []
     assert not leaks(url, tmp_path)
     # Somebody who comes back is somebody else, in the same places.
     team.set("mail", "new@x.org", subject="ada")
     assert team.state["mail"] == "new@x.org"
-    assert hf.subject("ada").id != receipt.subject
+    assert hf.subjects.get("ada").id != receipt.subject
 
 
 def test_what_belongs_to_another_stays(hf: Store) -> None:
     team = hf.team("red")
     team.set("a", 1, subject="ada")
     team.set("b", 2, subject="bob")
-    hf.hold_subject("bob", "case 7")
+    hf.subjects.hold("bob", "case 7")
     with pytest.raises(HeldError):
-        hf.erase("bob")
-    hf.erase("ada")
-    assert team.to_dict() == {"a": ERASED, "b": 2}
+        hf.subjects.erase("bob")
+    hf.subjects.erase("ada")
+    assert team.state.to_dict() == {"a": ERASED, "b": 2}
 
 
 def test_a_repeated_write_is_known_by_its_key(hf: Store) -> None:
@@ -156,8 +159,8 @@ def test_a_write_that_was_prepared_before_the_erasure_and_comes_after_is_refused
 ) -> None:
     team = hf.team("red")
     team.set("mail", CANARY, subject="ada")
-    id = hf.subject("ada").id
-    hf._erasure._begin(id, "p-told")
+    id = hf.subjects.get("ada").id
+    hf._kernel.part(Erasure)._begin(id, "p-told")
     for write in (
         lambda: team.set("mail", "late", subject="ada"),
         lambda: team.messages.add("user", "late", subject="ada"),
@@ -168,7 +171,7 @@ def test_a_write_that_was_prepared_before_the_erasure_and_comes_after_is_refused
             write()
     team.restore(1)  # a copy of what is sealed is no write for the subject
     assert team.state["mail"] == CANARY
-    assert [one.subject for one in hf.finish_erasures()] == [id]
+    assert [one.subject for one in hf.subjects.finish()] == [id]
     assert team.state["mail"] is ERASED
 
 
@@ -187,7 +190,7 @@ def test_messages_of_a_subject_move_sealed_to_a_merge(hf: Store) -> None:
     assert SECRET not in stored(hf)
     three = two.fork("three")
     three.say("three")
-    hf.erase("ada")
+    hf.subjects.erase("ada")
     two.messages.merge(three)
     hf.conversation("four").messages.merge(two)
     assert [message.content for message in hf.conversation("four").messages] == [
@@ -204,7 +207,7 @@ def test_a_transaction_and_an_export_keep_it_sealed(hf: Store, tmp_path: Path, k
     with holdfast.open("memory:", keys=keys) as other:
         import_scopes(other, place)
         assert other.team("red").state["mail"] == f"{CANARY}@x.org"
-        hf.erase("ada")
+        hf.subjects.erase("ada")
         assert other.team("red").state["mail"] is ERASED
         assert other.team("red").messages.last(3)[0].content is ERASED
     assert "[erased]" in hf.context(team).text
@@ -247,9 +250,10 @@ def test_a_file_shows_that_something_is_sealed_and_an_edit_beside_it_keeps_it(
 
 
 WRITER = """
+from holdfast import Settings
 import os, sys, holdfast
 url, keys, kind = sys.argv[1:]
-with holdfast.open(url, keys=keys, clear_ids=True) as hf:
+with holdfast.open(url, keys=keys, settings=Settings(clear_ids=True)) as hf:
     scope = hf.team("own", subject="ada") if kind == "own" else hf.team("shared")
     print("ready", flush=True)
     number = 0
@@ -269,7 +273,7 @@ def test_an_erasure_does_not_wait_for_a_writer_that_never_pauses(
 ) -> None:
     """Processes erase and write at once: no writer is waited for, none writes what is erased."""
     url = str(tmp_path / "busy")
-    with holdfast.open(url, keys=keys, clear_ids=True) as hf:
+    with holdfast.open(url, keys=keys, settings=Settings(clear_ids=True)) as hf:
         hf.team("own", subject="ada").set("n", 0)
         hf.team("shared").set("n", 0, subject="ada")
         writers = [
@@ -285,7 +289,7 @@ def test_an_erasure_does_not_wait_for_a_writer_that_never_pauses(
                 assert writer.stdout.readline() == "ready\n"
             while hf.team(kind).revision < 20:
                 pass
-            receipt = hf.erase("ada")
+            receipt = hf.subjects.erase("ada")
             # A writer that has not ended yet has the store open, and may hold old segments.
             assert {one.outcome for one in receipt.scopes} - {"pending"} <= {
                 "deleted",
@@ -311,6 +315,6 @@ def test_mixed_stores_erase_in_each_backend(tmp_path: Path, keys: Path) -> None:
     with holdfast.open(backends, keys=keys) as hf:
         hf.team("red").set("n", CANARY, subject="ada")
         hf.workflow("w").set("n", CANARY, subject="ada")
-        hf.erase("ada")
+        hf.subjects.erase("ada")
         assert hf.team("red").get("n") is ERASED
         assert hf.workflow("w").get("n") is ERASED

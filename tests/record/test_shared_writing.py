@@ -15,6 +15,7 @@ import pytest
 
 import holdfast
 from holdfast import ERASED, Store, aio
+from holdfast.erasure import Erasure
 from holdfast.errors import ErasedError, UsageError
 from holdfast.runs.context import Context
 from holdfast.scope import Scope
@@ -43,7 +44,7 @@ def together(hf: Store) -> None:
         red.update({"two": [CANARY], "three": "x"}, subject="ada")
         red.append("list", CANARY, subject="ada")
         red.append("list", "open")
-        red.set_default("four", CANARY, subject="ada")
+        red.set("four", CANARY, if_absent=True, subject="ada")
         red.set("bob's", f"{CANARY} of bob", subject="bob")
         red.set("large", CANARY * 8000, subject="ada")
         red.set("middle", CANARY * 5000, subject="ada")  # above 64 KiB when it is sealed
@@ -66,9 +67,9 @@ def test_a_joint_commit_seals_what_it_is_told_to(hf: Store) -> None:
     assert blue.get(("customer", "mail")) == CANARY
     assert [one.content for one in red.messages] == [CANARY, CANARY]
     assert SECRET not in stored(hf)
-    assert {*hf.subject("ada").scopes} == {red.name, blue.name}
-    assert hf.subject("bob").scopes == [red.name]
-    receipt = hf.erase("ada")
+    assert {*hf.subjects.get("ada").scopes} == {red.name, blue.name}
+    assert hf.subjects.get("bob").scopes == [red.name]
+    receipt = hf.subjects.erase("ada")
     assert {one.scope: one.outcome for one in receipt.scopes} == {
         red.name: "unreadable",
         blue.name: "unreadable",
@@ -84,20 +85,20 @@ def test_a_joint_commit_seals_what_it_is_told_to(hf: Store) -> None:
 
 def test_a_scope_that_a_joint_commit_begins_is_sealed(hf: Store) -> None:
     """What its recorders gather is not written yet: whose the scope is must not be forgotten."""
-    chat = hf.conversation(hf.pseudonym("ada"), subject="ada")
+    chat = hf.conversation(hf.subjects.pseudonym("ada"), subject="ada")
     with hf.commit() as tx:
         tx.scope(chat).messages.add("user", CANARY)
         tx.scope(chat).messages.add("user", f"{CANARY} again")
         tx.scope(chat).set("name", CANARY)
-    assert chat.subject == hf.subject("ada").id
+    assert chat.subject == hf.subjects.get("ada").id
     assert SECRET not in stored(hf)
-    assert hf.subject("ada").scopes == [chat.name]
+    assert hf.subjects.get("ada").scopes == [chat.name]
     with pytest.raises(RuntimeError), hf.commit() as tx:
         tx.scope(hf.team("red")).messages.add("user", CANARY, subject="ada")
         raise RuntimeError
-    assert hf.subject("ada").scopes == [chat.name]
+    assert hf.subjects.get("ada").scopes == [chat.name]
     hf.team("red").messages.add("user", CANARY, subject="ada")
-    assert hf.subject("ada").scopes == [chat.name, "team/red"]
+    assert hf.subjects.get("ada").scopes == [chat.name, "team/red"]
 
 
 def test_every_way_to_write_takes_a_subject_and_a_key(hf: Store) -> None:
@@ -105,18 +106,18 @@ def test_every_way_to_write_takes_a_subject_and_a_key(hf: Store) -> None:
     for _ in range(2):  # the second time each is known by its key
         red.update({"a": CANARY, "b": CANARY}, subject="ada", key=f"{CANARY} 1")
         red.append("list", CANARY, subject="ada", key=f"{CANARY} 2")
-        red.set_default("c", CANARY, subject="ada", key=f"{CANARY} 3")
+        red.set("c", CANARY, if_absent=True, subject="ada", key=f"{CANARY} 3")
         many = [{"role": "user", "content": CANARY}] * 2
         red.messages.add_many(many, subject="ada", key=f"{CANARY} 4")
     red.say(CANARY, subject="ada")
-    with red.turn() as turn:
+    with red.messages.turn() as turn:
         turn.add("user", CANARY, subject="ada")
         turn.add_many(many, subject="ada")
-    assert red.to_dict() == {"a": CANARY, "b": CANARY, "list": [CANARY], "c": CANARY}
+    assert red.state.to_dict() == {"a": CANARY, "b": CANARY, "list": [CANARY], "c": CANARY}
     assert [one.content for one in red.messages] == [CANARY] * 6
     assert SECRET not in stored(hf)
-    hf.erase("ada")
-    assert red.to_dict() == {"a": ERASED, "b": ERASED, "list": [ERASED], "c": ERASED}
+    hf.subjects.erase("ada")
+    assert red.state.to_dict() == {"a": ERASED, "b": ERASED, "list": [ERASED], "c": ERASED}
     assert [one.content for one in red.messages] == [ERASED] * 6
 
 
@@ -152,7 +153,7 @@ def test_a_foreign_item_of_a_subject_is_known_by_a_keyed_digest(
     chat.messages.add_many(items("one", "two", "three", "four"), subject="ada")
     assert len(chat.messages) == 5
     assert SECRET not in stored(hf)
-    hf.erase("ada")
+    hf.subjects.erase("ada")
     assert [one.content for one in chat.messages] == ["hello", *[ERASED] * 4]
     assert [one.foreign_id for one in chat.messages] == [None] * 5
     hf.conversation("a third").messages.merge(chat)
@@ -175,7 +176,7 @@ def test_a_message_of_a_run_has_an_id_that_confirms_no_guess(hf: Store) -> None:
     def tell(ctx: Context) -> None:
         hf.team("red").messages.add("user", CANARY, subject="ada")
 
-    hf.start(tell, id="r1").result()
+    hf.runs.start(tell, id="r1").result()
     [message] = hf.team("red").messages
     assert message.content == CANARY
     assert message.id.startswith("sealed:")
@@ -184,7 +185,7 @@ def test_a_message_of_a_run_has_an_id_that_confirms_no_guess(hf: Store) -> None:
 WRITES: list[Callable[[Scope], object]] = [
     lambda red: red.update({"a": 1}, subject="ada"),
     lambda red: red.append("a", 1, subject="ada"),
-    lambda red: red.set_default("new", 1, subject="ada"),
+    lambda red: red.set("new", 1, if_absent=True, subject="ada"),
     lambda red: red.messages.add_many(items("late"), subject="ada"),
     lambda red: red.messages.import_many(
         [items("x")[0] | {"said_at": datetime(2024, 1, 1, tzinfo=UTC)}], subject="ada"
@@ -195,14 +196,14 @@ WRITES: list[Callable[[Scope], object]] = [
 def test_no_such_write_is_accepted_while_the_subject_is_being_erased(hf: Store) -> None:
     red = hf.team("red")
     red.set("n", CANARY, subject="ada")
-    hf._erasure._begin(hf.subject("ada").id, "told")
+    hf._kernel.part(Erasure)._begin(hf.subjects.get("ada").id, "told")
     for write in WRITES:
         with pytest.raises(ErasedError):
             write(hf.team("blue") if write is WRITES[-1] else red)
     with pytest.raises(ErasedError):
         together(hf)
-    hf.finish_erasures()
-    assert red.to_dict() == {"n": ERASED}
+    hf.subjects.finish()
+    assert red.state.to_dict() == {"n": ERASED}
 
 
 def test_a_commit_of_asyncio_seals_too(url: str, keys: Path) -> None:
@@ -211,14 +212,14 @@ def test_a_commit_of_asyncio_seals_too(url: str, keys: Path) -> None:
             red = hf.team("red")
             await red.update({"a": CANARY}, subject="ada")
             await red.append("list", CANARY, subject="ada")
-            await red.set_default("b", CANARY, subject="ada")
+            await red.set("b", CANARY, if_absent=True, subject="ada")
             await red.say(CANARY, subject="ada")
             await red.messages.add_many(items("one"), subject="ada")
             async with hf.commit() as tx:
                 tx.scope(red).set("c", CANARY, subject="ada")
                 await tx.scope(red).messages.add("user", CANARY, subject="ada")
-            assert (await red.to_dict())["c"] == CANARY
-            return stored(hf._store)
+            assert (await red.state)["c"] == CANARY
+            return stored(hf.sync)
 
     assert SECRET not in asyncio.run(write())
 

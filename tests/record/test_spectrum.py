@@ -16,7 +16,7 @@ import pytest
 import holdfast
 from holdfast import ClosedError, ExistsError, NotFoundError, UnavailableError, UsageError
 from holdfast.contrib import task_lifetimes
-from holdfast.contrib.task_lifetimes import end_abandoned, write_whole
+from holdfast.contrib.task_lifetimes import end_abandoned, job, write_whole
 from holdfast.scope import Scope
 from tests.crash.children import Child, tell
 from tests.record.kills import await_deaths, kill_everywhere, open_dying
@@ -25,7 +25,7 @@ from tests.record.stores import new_url
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@holdfast.job("stateless")
+@job("stateless")
 def double(data: dict[str, Any]) -> dict[str, Any]:
     return {"items": [item * 2 for item in data["items"]]}
 
@@ -71,14 +71,14 @@ def test_an_output_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
     target.write_text("old")
     target.chmod(0o640)
 
-    @holdfast.job("stateless")
+    @job("stateless")
     def fail(data: object) -> object:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail.run(source, target)
 
-    @holdfast.job("stateless")
+    @job("stateless")
     def unfit(data: object) -> object:
         return object()
 
@@ -111,11 +111,11 @@ def words_of_files(directory: Path) -> set[str]:
 def test_texts_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "in.txt").write_text("grüße")
 
-    @holdfast.job("stateless")
+    @job("stateless")
     def shout(text: str) -> str:
         return text.upper()
 
-    @holdfast.job("stateless")
+    @job("stateless")
     def pack(text: str) -> bytes:
         return text.encode("utf-16-le")
 
@@ -185,21 +185,21 @@ def test_boot_6_a_session_is_gone_at_its_end(durable: str, tmp_path: Path) -> No
     url = new_url(durable, tmp_path)
     seen: list[Scope] = []
 
-    @holdfast.job("session", store=url)
+    @job("session", store=url)
     def work(session: Scope, n: int) -> int:
         session.set("n", n)
         seen.append(session)
         with holdfast.open(url) as outside:
             assert outside.scope(session.name).get("n") == n
-            assert outside.scope(session.name).expires_at is not None
+            assert outside.scope(session.name).life.expires_at is not None
         return session.get("n") + 1
 
     assert (work.position, work.run(4)) == ("session", 5)
     with holdfast.open(url) as hf:
         with pytest.raises(ClosedError, match="dropped"):
             _ = hf.scope(seen[0].name).state
-        assert hf.marks("session") == []
-        assert hf.workers() == []
+        assert hf.workers.marks("session") == []
+        assert hf.workers.list() == []
     with pytest.raises(ExistsError, match="was not kept"), work.begin(seen[0].id):
         pass
 
@@ -219,7 +219,7 @@ def test_a_session_without_a_store_leaves_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    @holdfast.job("session")
+    @job("session")
     def work(session: Scope) -> int:
         session.set("n", 1)
         return session.get("n")
@@ -234,7 +234,7 @@ def test_a_session_that_is_kept_stays_and_goes_on_after_a_crash(
     """BOOT-11, 13: persistence was asked for."""
     url = new_url(durable, tmp_path)
 
-    @holdfast.job("session", store=url, keep=True)
+    @job("session", store=url, keep=True)
     def work(session: Scope) -> None: ...
 
     def live(pipe: int, _stop: int) -> None:
@@ -250,8 +250,8 @@ def test_a_session_that_is_kept_stays_and_goes_on_after_a_crash(
         scope.increment("n")
     with holdfast.open(url) as hf:
         assert hf.conversation("s1").get("n") == 2
-        assert hf.conversation("s1").is_closed
-        assert hf.conversation("s1").expires_at is None
+        assert hf.conversation("s1").life.is_closed
+        assert hf.conversation("s1").life.expires_at is None
 
 
 def test_a_session_killed_anywhere_is_let_go_by_the_next_one(durable: str, tmp_path: Path) -> None:
@@ -261,9 +261,9 @@ def test_a_session_killed_anywhere_is_let_go_by_the_next_one(durable: str, tmp_p
         trials += 1
         with holdfast.open(kill.url) as hf:
             await_deaths(hf)
-            marked = [mark.group for mark in hf.marks("session")]
+            marked = [mark.group for mark in hf.workers.marks("session")]
             assert end_abandoned(hf) == marked, kill
-            assert hf.marks("session") == [], kill
+            assert hf.workers.marks("session") == [], kill
             for scope in hf.scopes("conversation"):
                 with pytest.raises(ClosedError):
                     _ = scope.state
@@ -299,7 +299,7 @@ def test_a_session_that_nobody_ended_expires(tmp_path: Path) -> None:
     def live(pipe: int, _stop: int) -> None:
         job = task_lifetimes.SessionJob(use_session, store=url, keep=False, ttl=0.2)
         with job.begin("s") as scope:
-            tell(pipe, ends=str(scope.expires_at))
+            tell(pipe, ends=str(scope.life.expires_at))
             os.kill(os.getpid(), signal.SIGKILL)
 
     child = Child(live)
@@ -312,14 +312,14 @@ def test_a_session_that_nobody_ended_expires(tmp_path: Path) -> None:
             except NotFoundError:
                 break
         assert end_abandoned(hf) == ["conversation/s"]
-        assert hf.marks("session") == []
+        assert hf.workers.marks("session") == []
 
 
 # --- persistent, and what is wrong ---------------------------------------------------------------
 
 
 def test_persistent_state_is_there_for_the_next_one(durable: str, tmp_path: Path) -> None:
-    @holdfast.job("persistent", store=new_url(durable, tmp_path), scope="team/research")
+    @job("persistent", store=new_url(durable, tmp_path), scope="team/research")
     def count(team: Scope) -> int:
         team.increment("n")
         return team.get("n")
@@ -329,7 +329,7 @@ def test_persistent_state_is_there_for_the_next_one(durable: str, tmp_path: Path
 
 
 def test_boot_1_a_job_says_what_it_keeps() -> None:
-    job = cast("Any", holdfast.job)
+    any_job = cast("Any", job)
     for arguments, says in (
         ({"position": "stateful"}, "a job is one of stateless, session, persistent"),
         ({"position": None}, "a job is one of"),
@@ -341,7 +341,7 @@ def test_boot_1_a_job_says_what_it_keeps() -> None:
         ({"position": "session", "ttl": "soon"}, "a length of time"),
     ):
         with pytest.raises(UsageError, match=says):
-            job(**arguments)(len)
+            any_job(**arguments)(len)
     with pytest.raises(UsageError, match="is a function"):
         job("stateless")(3)
 
@@ -377,7 +377,7 @@ def test_the_examples_run(tmp_path: Path) -> None:
     assert words(tmp_path).keys() == {"plan.json", "page.json", "page.md"}
     run_example("session.py", "store", cwd=tmp_path)
     with holdfast.open(tmp_path / "store") as hf:
-        assert [scope.is_closed for scope in hf.scopes("conversation")] == [True]
+        assert [scope.life.is_closed for scope in hf.scopes("conversation")] == [True]
     first = run_example("persistent.py", "kept", "why", cwd=tmp_path)
     second = run_example("persistent.py", "kept", "how", cwd=tmp_path)
     assert first == "0 known before; 1 to check: t1\n"

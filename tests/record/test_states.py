@@ -11,12 +11,14 @@ import pytest
 from msgspec import structs
 
 import holdfast
-from holdfast import ClosedError, CorruptError, LostCommitsError, Scope, Store, UsageError, aio
+from holdfast import ClosedError, CorruptError, Scope, Store, UsageError, aio
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import Head, Record
 from holdfast.core import past, snapshot
 from holdfast.core.log import Log
+from holdfast.errors import LostCommitsError
 from holdfast.testing import FakeClock
+from tests.opening import store_of_log
 from tests.record.stores import new_url
 
 
@@ -179,7 +181,7 @@ class Lying(MemoryBackend):
 def lying() -> tuple[Lying, Store]:
     clock = FakeClock()
     backend = Lying(clock=clock)
-    hf = Store(Log(backend, clock=clock, actor="tester"), url="memory:", worker="w")
+    hf = store_of_log(Log(backend, clock=clock, actor="tester"), url="memory:", worker="w")
     for n in range(30):
         hf.conversation("c").append("l", n)
     return backend, hf

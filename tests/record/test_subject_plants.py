@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 import holdfast
-from holdfast import FolderKeys, Store
+from holdfast import Settings, Store
 from holdfast.backup import backup, restore
 from holdfast.core import codec, cutting
 from holdfast.core.erased_ledger import Ledger
@@ -18,42 +18,52 @@ from holdfast.core.log import Log
 from holdfast.core.sealing import Seal
 from holdfast.core.snapshot import Snapshots
 from holdfast.erasure import Erasure
+from holdfast.errors import HeldError
+from holdfast.keys import FolderKeys, SubjectKey
 
 WORD = "CANARY-77c0"
 
 
 def snapshots_go(place: Path) -> None:
-    with holdfast.open(place / "store", keys=place / "keys", clear_ids=True) as hf:
+    with holdfast.open(
+        place / "store", keys=place / "keys", settings=Settings(clear_ids=True)
+    ) as hf:
         scope = hf.team("red", subject="ada")
         scope.set("n", WORD)
         snapshots = hf._log.snapshots
         snapshots._write("team/red", hf._log.newest("team/red"), snapshots._begin("x"))
         assert hf._log.snapshots.revisions("team/red")
-        hf.erase("ada")
+        hf.subjects.erase("ada")
         assert not hf._log.snapshots.revisions("team/red"), "a snapshot is left"
 
 
 def holds_hold(place: Path) -> None:
-    with holdfast.open(place / "store", keys=place / "keys", clear_ids=True) as hf:
+    with holdfast.open(
+        place / "store", keys=place / "keys", settings=Settings(clear_ids=True)
+    ) as hf:
         hf.team("red", subject="ada").set("n", WORD)
-        hf.hold_subject("ada", "case 7")
+        hf.subjects.hold("ada", "case 7")
         try:
-            hf.erase("ada")
-        except holdfast.HeldError:
+            hf.subjects.erase("ada")
+        except HeldError:
             return
         raise AssertionError("a held subject was erased")
 
 
 def bytes_move(place: Path) -> None:
     """The same value, written to two places, is one blob; and a fork's past opens."""
-    with holdfast.open(place / "store", keys=place / "keys", clear_ids=True) as hf:
+    with holdfast.open(
+        place / "store", keys=place / "keys", settings=Settings(clear_ids=True)
+    ) as hf:
         for name in ("red", "blue"):
             hf.team(name, subject="ada").set("large", WORD * 9000)
         assert len(hf._log.blobs.names()) == 1, "equal values have other bytes"
 
 
 def backups_have_no_key(place: Path) -> None:
-    with holdfast.open(place / "store", keys=place / "keys", clear_ids=True) as hf:
+    with holdfast.open(
+        place / "store", keys=place / "keys", settings=Settings(clear_ids=True)
+    ) as hf:
         hf.team("red", subject="ada").set("n", WORD)
         backup(hf, place / "backup")
     secrets = [one.key for one in FolderKeys(place / "keys").subjects()]
@@ -65,15 +75,19 @@ def backups_have_no_key(place: Path) -> None:
 
 def copies_stay_closed(place: Path) -> None:
     """The index for questions has nothing of a value that is a subject's in a scope of others."""
-    with holdfast.open(place / "store", keys=place / "keys", clear_ids=True) as hf:
+    with holdfast.open(
+        place / "store", keys=place / "keys", settings=Settings(clear_ids=True)
+    ) as hf:
         hf.team("red").set("n", WORD, subject="ada")
         assert not list(hf.query(text=WORD)), "a question finds it"
 
 
 def late_writes_are_refused(place: Path) -> None:
-    with holdfast.open(place / "store", keys=place / "keys", clear_ids=True) as hf:
+    with holdfast.open(
+        place / "store", keys=place / "keys", settings=Settings(clear_ids=True)
+    ) as hf:
         hf.team("red").set("n", WORD, subject="ada")
-        hf._erasure._begin(hf.subject("ada").id, "told")
+        hf._kernel.part(Erasure)._begin(hf.subjects.get("ada").id, "told")
         try:
             hf.team("red").set("n", "late", subject="ada")
         except holdfast.ErasedError:
@@ -86,7 +100,7 @@ def snapshots_of_a_text_go(place: Path) -> None:
         hf.team("red").set("n", WORD)
         snapshots = hf._log.snapshots
         snapshots._write("team/red", hf._log.newest("team/red"), snapshots._begin("x"))
-        hf.erase(match=WORD)
+        hf.subjects.erase(match=WORD)
         assert not hf._log.snapshots.revisions("team/red"), "a snapshot is left"
 
 
@@ -94,7 +108,7 @@ def older_backups_stay_without(place: Path) -> None:
     with holdfast.open(place / "store", keys=place / "keys") as hf:
         hf.team("red").set("n", WORD)
         backup(hf, place / "backup")
-        hf.erase(match=WORD)
+        hf.subjects.erase(match=WORD)
     with holdfast.open(place / "target", keys=place / "keys") as target:
         restore(place / "backup", target)
         assert target.team("red").get("n") != WORD, "a restore brings it back"
@@ -112,7 +126,7 @@ def late_texts_go(place: Path) -> None:
 
         cutting.cut = beside
         try:
-            hf.erase(match=WORD)
+            hf.subjects.erase(match=WORD)
         finally:
             cutting.cut = real
         assert hf.team("blue").get("late") != WORD, "what was written meanwhile is left"
@@ -162,7 +176,7 @@ def event_with_key(self: Seal, *args: Any) -> Any:
 
 RECORD = Seal.record
 LOOK = cutting.look
-EVERY_KEY: list[holdfast.SubjectKey] = []
+EVERY_KEY: list[SubjectKey] = []
 PLANTS: list[tuple[Any, str, Any, Callable[[Path], None]]] = [
     (Snapshots, "forget", forget_nothing, snapshots_go),
     (Snapshots, "forget", forget_nothing, snapshots_of_a_text_go),
@@ -186,7 +200,7 @@ def test_a_planted_fault_is_noticed(
     judge(tmp_path / "sound")
     began = Seal.__init__
 
-    def begin(self: Seal, key: holdfast.SubjectKey) -> None:
+    def begin(self: Seal, key: SubjectKey) -> None:
         EVERY_KEY.append(key)
         began(self, key)
 
@@ -198,7 +212,9 @@ def test_a_planted_fault_is_noticed(
 
 def test_the_judges_are_of_a_store(tmp_path: Path) -> None:
     """A subject is known by a random id, never by its name."""
-    with holdfast.open(tmp_path / "store", keys=tmp_path / "keys", clear_ids=True) as hf:
+    with holdfast.open(
+        tmp_path / "store", keys=tmp_path / "keys", settings=Settings(clear_ids=True)
+    ) as hf:
         assert isinstance(hf, Store)
         hf.team("red", subject=WORD).set("n", 1)
     for path in (tmp_path / "store").rglob("*"):

@@ -174,7 +174,7 @@ class Tasks(RuleBasedStateMachine):
                 "priority": task.priority,
                 "needs": list(task.dependencies),
                 "status": task.status,
-                "owned": task.worker == self.store.worker,
+                "owned": task.worker == self.store.workers.own,
             }
             for task in tasks
         }
@@ -192,7 +192,7 @@ class Tasks(RuleBasedStateMachine):
         fresh.refresh()
         assert fresh.tasks == mine
         changed = {
-            task.id for task in self.store.tasks() if task.scope == self.scope.name
+            task.id for task in self.store.tasks.list() if task.scope == self.scope.name
         } | fresh.inherited
         closed = {id for id, task in mine.items() if task.is_closed}
         assert changed - closed == mine.keys() - closed

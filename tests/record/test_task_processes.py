@@ -69,7 +69,7 @@ def test_boot_80_five_agents_of_fifty_updates_each_lose_none(durable: str, tmp_p
         for agent in range(AGENTS):
             mine = [note for note in notes if note.startswith(f"{agent}.")]
             assert mine == [f"{agent}.{n}" for n in range(UPDATES)]
-        assert [mark.priority for mark in hf.marks("task")] == [
+        assert [mark.priority for mark in hf.workers.marks("task")] == [
             task.priority for task in team.tasks.list()
         ]
         assert hf.check().ok
@@ -103,7 +103,7 @@ def test_two_processes_claim_each_of_fifty_tasks_once(durable: str, tmp_path: Pa
     with holdfast.open(url) as hf:
         assert statuses(hf.team("t").tasks.list()) == {"completed": TASKS}
         assert len(list(hf.team("t").history(type="task.claimed"))) == TASKS
-        assert hf.marks("task") == hf.marks("claim") == []
+        assert hf.workers.marks("task") == hf.workers.marks("claim") == []
 
 
 def test_a_cycle_is_refused_also_when_two_processes_close_it(durable: str, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def hold(url: str) -> Callable[[int, int], None]:
         team = store.team("t")
         task = team.tasks.claim("t1")
         assert task is not None
-        tell(pipe, worker=store.worker, claim=task.claim)
+        tell(pipe, worker=store.workers.own, claim=task.claim)
         os.read(stop, 1)
         refused: list[str] = []
         for late in (
@@ -199,10 +199,10 @@ def test_guarantee_4_a_stopped_owner_is_suspect_and_fenced_when_it_wakes(
             until(lambda: tasks.get("t1").suspect)
             [found] = hf.stale()
             assert (found.kind, found.id, found.why) == ("task", "t1", "owner silent")
-            assert [task.id for task in hf.tasks(suspect=True)] == ["t1"]
+            assert [task.id for task in hf.tasks.list(suspect=True)] == ["t1"]
             mine = tasks.claim()
             assert mine is not None
-            assert (mine.owner, mine.suspect) == (hf.worker, False)
+            assert (mine.owner, mine.suspect) == (hf.workers.own, False)
             assert mine.claim > owner.lines[0]["claim"]
             with hf.commit(lease=mine.lease) as tx:
                 tx.scope(hf.team("t")).set("result", "mine")
@@ -246,7 +246,7 @@ def test_an_owner_that_was_not_replaced_continues(tmp_path: Path) -> None:
             until(lambda: hf.team("t").tasks.get("t1").suspect)
         os.kill(owner.pid, signal.SIGCONT)
         with holdfast.open(url) as hf:
-            until(lambda: all(worker.alive for worker in hf.workers()))
+            until(lambda: all(worker.alive for worker in hf.workers.list()))
         owner.tell_to_stop()
         finish([owner])
         assert owner.lines[-1]["again"] > owner.lines[0]["claim"]
@@ -276,8 +276,8 @@ def test_boot_71_the_task_of_a_killed_owner_is_found_and_taken_over(
         assert [found.id for found in hf.stale()] == ["t1"]
         taken = tasks.claim()
         assert taken is not None
-        assert (taken.id, taken.owner) == ("t1", hf.worker)
-        assert [state.owner for state in taken.history] == [None, task.owner, hf.worker]
+        assert (taken.id, taken.owner) == ("t1", hf.workers.own)
+        assert [state.owner for state in taken.history] == [None, task.owner, hf.workers.own]
         assert hf.stale() == []
 
 
@@ -320,12 +320,18 @@ def test_every_operation_killed_anywhere_happens_fully_or_not_at_all(
             found = {task.id: task for task in team.tasks.list()}
             assert project(team.history()).keys() == found.keys(), kill
             open_ids = {id for id, task in found.items() if not task.is_closed}
-            assert {mark.key.partition(":")[2] for mark in hf.marks("task")} == open_ids, kill
-            priorities = {mark.key.partition(":")[2]: mark.priority for mark in hf.marks("task")}
+            assert {mark.key.partition(":")[2] for mark in hf.workers.marks("task")} == open_ids, (
+                kill
+            )
+            priorities = {
+                mark.key.partition(":")[2]: mark.priority for mark in hf.workers.marks("task")
+            }
             assert priorities == {id: found[id].priority for id in open_ids}, kill
             claimed = {id for id, task in found.items() if task.status == "in_progress"}
-            assert {mark.key.partition(":")[2] for mark in hf.marks("claim")} == claimed, kill
-            if not team.is_closed:
+            assert {mark.key.partition(":")[2] for mark in hf.workers.marks("claim")} == claimed, (
+                kill
+            )
+            if not team.life.is_closed:
                 go_on(hf, found)
             assert hf.check().ok, kill
 
@@ -349,4 +355,4 @@ def go_on(hf: Store, found: dict[str, Task]) -> None:
             else:
                 tasks.close(id, "done", owner="ana")
     assert all(task.is_closed for task in tasks.list())
-    assert hf.marks("task") == hf.marks("claim") == []
+    assert hf.workers.marks("task") == hf.workers.marks("claim") == []

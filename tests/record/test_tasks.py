@@ -19,6 +19,7 @@ from holdfast import (
     ExistsError,
     LeaseLostError,
     NotFoundError,
+    Settings,
     Store,
     Task,
     UnavailableError,
@@ -32,6 +33,7 @@ from holdfast.errors import ExpiredError
 from holdfast.record import task_events
 from holdfast.record.task_events import project
 from holdfast.testing import FakeClock, FaultyBackend
+from tests.opening import store_of_log
 from tests.record.stores import begun_and_seen, new_url
 
 
@@ -48,17 +50,21 @@ def test_boot_79_a_task_goes_from_open_through_in_progress_to_completed(hf: Stor
     claimed = tasks.claim()
     assert claimed is not None
     assert (claimed.id, claimed.status) == ("t1", "in_progress")
-    assert (claimed.owner, claimed.worker, claimed.suspect) == (hf.worker, hf.worker, False)
+    assert (claimed.owner, claimed.worker, claimed.suspect) == (
+        hf.workers.own,
+        hf.workers.own,
+        False,
+    )
     assert claimed.heartbeat is not None
     closed = tasks.close(claimed, "merged")
     assert (closed.status, closed.outcome) == ("completed", "merged")
     assert closed == tasks.get("t1")
     lines = [(state.status, state.owner) for state in closed.history]
-    assert lines == [("open", None), ("in_progress", hf.worker), ("completed", hf.worker)]
+    assert lines == [("open", None), ("in_progress", hf.workers.own), ("completed", hf.workers.own)]
     times = [closed.created_at, closed.started_at, closed.completed_at]
     assert [state.at for state in closed.history] == times
     assert all(a <= b for a, b in pairwise(times) if a and b)
-    assert hf.marks("task") == hf.marks("claim") == hf.tasks() == []
+    assert hf.workers.marks("task") == hf.workers.marks("claim") == hf.tasks.list() == []
     assert project(hf.team("t").history()) == {"t1": bare(closed)}
     assert hf.check().ok
 
@@ -90,22 +96,22 @@ def test_claims_are_found_and_filtered(hf: Store) -> None:
     a.add("one", tags=["x"], epic="e")
     a.add("two", priority=2)
     b.add("three", priority=1, tags=["x"])
-    assert [(task.scope, task.id) for task in hf.tasks()] == [
+    assert [(task.scope, task.id) for task in hf.tasks.list()] == [
         ("team/a", "t2"),
         ("team/b", "t1"),
         ("team/a", "t1"),
     ]
-    assert [task.title for task in hf.tasks(tag="x")] == ["three", "one"]
-    assert [task.title for task in hf.tasks(epic="e")] == ["one"]
+    assert [task.title for task in hf.tasks.list(tag="x")] == ["three", "one"]
+    assert [task.title for task in hf.tasks.list(epic="e")] == ["one"]
     claimed = a.claim(tag="x", owner="agent-a")
     assert claimed is not None
     assert (claimed.title, claimed.owner) == ("one", "agent-a")
-    assert [task.title for task in hf.tasks(owner="agent-a")] == ["one"]
-    assert [task.title for task in hf.tasks(status="open")] == ["two", "three"]
+    assert [task.title for task in hf.tasks.list(owner="agent-a")] == ["one"]
+    assert [task.title for task in hf.tasks.list(status="open")] == ["two", "three"]
     assert [task.title for task in a.list(status=["in_progress", "blocked"])] == ["one"]
-    assert [mark.group for mark in hf.marks("claim")] == ["team/a"]
-    assert hf.tasks(suspect=True) == hf.stale() == []
-    assert ids(hf.tasks(limit=1)) == ["t2"]
+    assert [mark.group for mark in hf.workers.marks("claim")] == ["team/a"]
+    assert hf.tasks.list(suspect=True) == hf.stale() == []
+    assert ids(hf.tasks.list(limit=1)) == ["t2"]
     assert a.list(older_than="1h") == []
     assert b.claim(epic="e") is None
 
@@ -158,8 +164,8 @@ def test_every_transition_is_in_the_schema(hf: Store) -> None:
         "cancelled",
         "open",
     ]
-    assert [mark.index for mark in hf.marks("task")] == ["task"]
-    assert hf.marks("claim") == []
+    assert [mark.index for mark in hf.workers.marks("task")] == ["task"]
+    assert hf.workers.marks("claim") == []
 
 
 WRONG: list[tuple[Callable[[Any], object], str]] = [
@@ -268,19 +274,19 @@ def test_a_restore_restores_tasks_but_no_claims(hf: Store) -> None:
     assert now.keys() == {"t1", "t2", "t3", "t4"}
     assert (now["t1"].status, now["t1"].owner, now["t1"].claim) == (
         "in_progress",
-        hf.worker,
+        hf.workers.own,
         held.claim,
     )
     assert (now["t2"].status, now["t2"].owner) == ("open", None)
     assert (now["t3"].status, now["t4"].priority) == ("open", 0)
     assert team.get("stage") == "first"
-    assert {mark.key.partition(":")[2]: mark.priority for mark in hf.marks("task")} == {
+    assert {mark.key.partition(":")[2]: mark.priority for mark in hf.workers.marks("task")} == {
         "t1": 0,
         "t2": 0,
         "t3": 0,
         "t4": 0,
     }
-    assert [mark.key.partition(":")[2] for mark in hf.marks("claim")] == ["t1"]
+    assert [mark.key.partition(":")[2] for mark in hf.workers.marks("claim")] == ["t1"]
     with pytest.raises(LeaseLostError):
         tasks.close(gone, "done twice")
     assert tasks.close(held, "done").status == "completed"
@@ -317,14 +323,14 @@ def test_a_fork_carries_tasks_and_leaves_the_original_alone(hf: Store) -> None:
         ("t1", "open"),
         ("t2", "open"),
     ]
-    assert {task.scope for task in hf.tasks()} == {"conversation/c"}
+    assert {task.scope for task in hf.tasks.list()} == {"conversation/c"}
     claimed = fork.tasks.claim()
     assert claimed is not None
     assert claimed.id == "t1"
     assert fork.tasks.add("mine").id == "t3"
     fork.tasks.update("t2", priority=3)
     assert chat.tasks.get("t2").priority == 0
-    assert {task.id for task in hf.tasks() if task.scope == fork.name} == {"t1", "t2", "t3"}
+    assert {task.id for task in hf.tasks.list() if task.scope == fork.name} == {"t1", "t2", "t3"}
     assert chat.tasks.close("t1", "done").status == "completed"
     assert fork.tasks.get("t1").status == "in_progress"
     assert project(fork.history()) == {task.id: bare(task) for task in fork.tasks.list()}
@@ -340,7 +346,7 @@ def test_closing_a_scope_cancels_what_was_not_done(hf: Store) -> None:
     team.close(keep=True)
     [two] = team.tasks.list(status="cancelled")
     assert (two.outcome, two.worker) == ("the scope was closed", None)
-    assert hf.marks("task") == hf.marks("claim") == []
+    assert hf.workers.marks("task") == hf.workers.marks("claim") == []
     with pytest.raises(holdfast.ClosedError):
         team.tasks.add("three")
 
@@ -350,7 +356,7 @@ def test_the_tasks_of_an_expired_scope_are_gone(hf: Store) -> None:
     chat, ends = begun_and_seen(hf, 0.3)
     while hf._log._backend.now_us(chat.name) <= from_datetime(ends):
         select.select([], [], [], 0.02)
-    assert hf.tasks() == hf.stale() == []
+    assert hf.tasks.list() == hf.stale() == []
     with pytest.raises(ExpiredError):
         chat.tasks.list()
     with pytest.raises(ExpiredError):
@@ -422,13 +428,13 @@ def test_tasks_are_found_in_a_long_stream_without_reading_it(
 def test_a_claim_by_name_lasts_its_time(url: str) -> None:
     """For an owner that is not a process: a person, or a command that has ended."""
     clock = FakeClock()
-    with holdfast.open(url, clock=clock) as hf:
+    with holdfast.open(url, settings=Settings(clock=clock)) as hf:
         tasks = hf.team("t").tasks
         tasks.add("one")
         held = tasks.claim("t1", owner="ana", lasts="8h")
         assert held is not None
         assert (held.owner, held.worker, held.lease, held.suspect) == ("ana", None, None, False)
-        assert hf.workers() == [], "nobody registered for it"
+        assert hf.workers.list() == [], "nobody registered for it"
         with pytest.raises(LeaseLostError):
             tasks.close("t1", "done")
         with pytest.raises(LeaseLostError):
@@ -482,7 +488,7 @@ def test_tasks_for_asyncio(url: str) -> None:
             taken = [task for task in claimed if task is not None]
             assert len({task.id for task in taken}) == len(taken) == 20
             await asyncio.gather(*[tasks.close(task, "done") for task in taken[:19]])
-            [left] = await hf.tasks()
+            [left] = await hf.tasks.list()
             assert left.id == taken[19].id
             assert (await tasks.update(left, note="slow")).note == "slow"
             assert (await tasks.heartbeat(left)).suspect is False
@@ -510,8 +516,8 @@ class Unsure:
         self.tasks = self.tasks_of("w")
 
     def tasks_of(self, worker: str) -> Any:
-        hf = Store(self.log, url="memory:", worker=worker)
-        hf.lease_keeper.register()
+        hf = store_of_log(self.log, url="memory:", worker=worker)
+        hf._kernel.leases.register()
         return hf.team("t").tasks
 
     def lose(self, when: str, **claim: Any) -> None:
@@ -606,15 +612,15 @@ def test_an_owner_is_found_by_the_name_of_its_actor(durable: str, tmp_path: Path
         team.tasks.add("read", id="t2")
         team.tasks.add("think", id="t3")
         mine = team.tasks.claim("t1")
-        assert mine.owner == ana.worker
-        assert ana.worker.startswith("ana-")
-        assert other.worker != ana.worker
+        assert mine.owner == ana.workers.own
+        assert ana.workers.own.startswith("ana-")
+        assert other.workers.own != ana.workers.own
         other.team("support").tasks.claim("t2")
         assert [task.id for task in team.tasks.list(owner="ana")] == ["t1", "t2"]
-        assert [task.id for task in team.tasks.list(owner=ana.worker)] == ["t1"]
+        assert [task.id for task in team.tasks.list(owner=ana.workers.own)] == ["t1"]
         assert [*team.tasks.list(owner="an")] == []
 
 
 def test_an_actor_whose_name_is_not_plain_is_left_out_of_its_workers_id():
     with holdfast.open("memory:", actor="ana b.") as hf:
-        assert len(hf.worker) == 8
+        assert len(hf.workers.own) == 8

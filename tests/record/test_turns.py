@@ -14,7 +14,7 @@ import pytest
 
 import holdfast
 from holdfast import Store, UnavailableError, UsageError
-from holdfast.record.repair import NO_RESULT
+from holdfast.record.history_repair import NO_RESULT
 from holdfast.record.sessions import INDEX_TURN
 from tests.crash.children import Child, tell
 from tests.record.kills import Kill, await_deaths, kill_everywhere, open_dying, open_watched
@@ -23,15 +23,15 @@ from tests.record.stores import new_url
 
 def test_a_turn_groups_messages(hf: Store) -> None:
     chat = hf.conversation("c")
-    with chat.turn() as turn:
+    with chat.messages.turn() as turn:
         user = turn.add("user", "hi")
         [open_] = chat.messages.turns()
-        assert (open_.status, open_.worker, open_.id) == ("open", hf.worker, turn.id)
-        assert [mark.group for mark in hf.marks(INDEX_TURN)] == ["conversation/c"]
+        assert (open_.status, open_.worker, open_.id) == ("open", hf.workers.own, turn.id)
+        assert [mark.group for mark in hf.workers.marks(INDEX_TURN)] == ["conversation/c"]
         turn.add_many([{"role": "assistant", "content": "ho"}, {"role": "user", "content": "ok"}])
     assert user.turn == turn.id
     assert {message.turn for message in chat.messages} == {turn.id}
-    with pytest.raises(ValueError, match="broken"), chat.turn() as failed:
+    with pytest.raises(ValueError, match="broken"), chat.messages.turn() as failed:
         failed.add("user", "again", foreign={"role": "user", "content": "again"})
         raise ValueError("broken")
     newest, oldest = chat.messages.turns()
@@ -39,13 +39,13 @@ def test_a_turn_groups_messages(hf: Store) -> None:
     assert (newest.status, newest.error) == ("failed", "ValueError: broken")
     assert newest.ended_at is not None
     assert chat.messages.turns(1) == [newest]
-    assert hf.marks(INDEX_TURN) == []
+    assert hf.workers.marks(INDEX_TURN) == []
     with pytest.raises(UsageError, match="has ended"):
         turn.add("user", "late")
     with pytest.raises(UsageError, match="same conversation"):
         hf.conversation("d").messages.add("user", "x", turn=turn)
     turn.end()
-    with chat.turn():
+    with chat.messages.turn():
         pass
     assert len(chat.messages.turns()) == 2, "a turn in which nothing is said leaves nothing"
 
@@ -53,7 +53,7 @@ def test_a_turn_groups_messages(hf: Store) -> None:
 def test_a_turn_that_was_open_at_a_fork_or_a_restore_is_interrupted_there(hf: Store) -> None:
     chat = hf.conversation("c")
     chat.say("before")
-    with chat.turn() as turn:
+    with chat.messages.turn() as turn:
         turn.add("user", "hi")
         fork = chat.fork("d")
         assert [one.status for one in fork.messages.turns()] == ["interrupted"]
@@ -85,7 +85,7 @@ def test_a_turn_whose_first_result_was_lost_is_ended(
     lives. Said again without a key it is begun a second time, and is one turn all the same."""
     chat = hf.conversation("c")
     lose_answers(hf, monkeypatch, "turn.begun")
-    turn = chat.turn()
+    turn = chat.messages.turn()
     with pytest.raises(UnavailableError):
         turn.add("user", "hi")
     for _ in range(tries - 1):
@@ -94,14 +94,14 @@ def test_a_turn_whose_first_result_was_lost_is_ended(
     turn.end()
     assert [one.status for one in chat.messages.turns()] == ["completed"]
     assert len(chat.messages) == tries
-    assert hf.marks(INDEX_TURN) == []
+    assert hf.workers.marks(INDEX_TURN) == []
 
 
 def test_a_turn_that_could_not_be_ended_is_ended_by_the_next_try(
     hf: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chat = hf.conversation("c")
-    turn = chat.turn()
+    turn = chat.messages.turn()
     turn.add("user", "hi")
     monkeypatch.setattr(hf._log._backend, "commit", refuse)
     with pytest.raises(UnavailableError):
@@ -110,7 +110,7 @@ def test_a_turn_that_could_not_be_ended_is_ended_by_the_next_try(
     turn.end()
     assert [one.status for one in chat.messages.turns()] == ["completed"]
     turn.end()
-    assert (chat.revision, hf.marks(INDEX_TURN)) == (3, [])
+    assert (chat.revision, hf.workers.marks(INDEX_TURN)) == (3, [])
 
 
 def refuse(_: Any) -> None:
@@ -123,10 +123,10 @@ def test_an_open_turn_of_a_dead_worker_is_interrupted(durable: str, tmp_path: Pa
 
     def live(pipe: int, stop: int) -> None:
         store = open_watched(url)
-        with store.conversation("c").turn() as turn:
+        with store.conversation("c").messages.turn() as turn:
             turn.add("user", "what time is it?")
             turn.add("assistant", tool_calls=[{"id": "t1", "name": "clock"}])
-            tell(pipe, worker=store.worker)
+            tell(pipe, worker=store.workers.own)
             os.read(stop, 1)
 
     child = Child(live)
@@ -144,7 +144,7 @@ def test_an_open_turn_of_a_dead_worker_is_interrupted(durable: str, tmp_path: Pa
         request = chat.messages.for_request()
         assert request[-1] == {"role": "tool", "tool_call_id": "t1", "content": NO_RESULT}
         assert len(chat.messages) == 2, "what is stored was not touched"
-        assert len(hf.marks(INDEX_TURN)) == 1
+        assert len(hf.workers.marks(INDEX_TURN)) == 1
 
 
 ITEMS: list[dict[str, Any]] = [
@@ -164,7 +164,7 @@ def say_many(url: str) -> None:
 
 
 def take_a_turn(url: str) -> None:
-    with open_dying(url) as hf, hf.conversation("c").turn() as turn:
+    with open_dying(url) as hf, hf.conversation("c").messages.turn() as turn:
         turn.add("user", "q", foreign_id="q")
         turn.add("assistant", tool_calls=[{"id": "t"}], foreign_id="a")
         turn.add("tool", "result", tool_call_id="t", foreign_id="r")
@@ -249,7 +249,7 @@ def test_killed_in_a_turn(durable: str, tmp_path: Path) -> None:
             assert statuses == []
         else:
             assert statuses in (["interrupted"], ["completed"])
-        assert (statuses == ["interrupted"]) == (len(hf.marks(INDEX_TURN)) == 1)
+        assert (statuses == ["interrupted"]) == (len(hf.workers.marks(INDEX_TURN)) == 1)
         calls = [one for item in chat.messages.for_request() for one in item.get("tool_calls", ())]
         results = [item for item in chat.messages.for_request() if item["role"] == "tool"]
         assert len(calls) == len(results)

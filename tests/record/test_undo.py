@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Difference, NotFoundError, Scope, Store
+from holdfast import NotFoundError, Scope, Store
 from holdfast.core import codec
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
+from holdfast.record import Difference
 
 
 def seen(scope: Scope) -> tuple[dict[str, Any], list[str], dict[str, str]]:
     """Returns state, messages and tasks."""
     tasks = {task.title: task.status for task in scope.tasks.list()}
-    return scope.to_dict(), [message.text or "" for message in scope.messages], tasks
+    return scope.state.to_dict(), [message.text or "" for message in scope.messages], tasks
 
 
 @pytest.fixture
@@ -131,7 +132,7 @@ def test_any_history_against_a_model():
                     continue
                 model.append(new)
                 revisions.append(chat.revision)
-                found = chat.to_dict(), [message.text for message in chat.messages]
+                found = chat.state.to_dict(), [message.text for message in chat.messages]
                 assert found == new, (trial, step, what)
 
 
@@ -155,7 +156,7 @@ def test_a_restore_names_what_went_and_what_stays(chat: Scope):
     chat.facts.state("disk", "full")
     restored = chat.restore("early")
     assert restored == chat.revision
-    assert restored.to == chat.revision_of("early")
+    assert restored.to == chat.life.revision_at("early")
     assert [change.path for change in restored.changes] == [("stage",)]
     assert texts(restored.changes) == [("two", None)]
     assert titles(restored.changes) == [("build", None)]

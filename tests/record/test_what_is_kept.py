@@ -13,7 +13,8 @@ import pytest
 
 import holdfast
 from holdfast import Message, Store, UsageError, aio
-from holdfast.record.repair import NO_RESULT
+from holdfast.record import FileChange
+from holdfast.record.history_repair import NO_RESULT
 from tests.crash.children import Child
 from tests.record.kills import open_dying
 from tests.record.stores import new_url
@@ -95,13 +96,13 @@ def test_boot_35_of_intermediates_what_was_expensive(
 
     def live(_pipe: int, _stop: int) -> None:
         os.environ[DIES] = "1"
-        open_dying(url).start(intermediates, id="r").result()
+        open_dying(url).runs.start(intermediates, id="r").result()
 
     child = Child(live)
     child.end()
     assert child.was_killed, child.trouble
     with holdfast.open(url) as hf:
-        assert hf.resume("r").result() == 4
+        assert hf.runs.resume("r").result() == 4
     assert lines(tmp_path, "cheap") == ["1", "1"]
     assert lines(tmp_path, "expensive") == ["2"]
 
@@ -116,7 +117,7 @@ def test_boot_36_what_is_transient_is_gone_with_its_turn(hf: Store) -> None:
         chat.memory.files.put("src/b.py", "being changed")
         assert len(chat.memory.files.list()) == 2
     assert [one.name for one in chat.memory.files.list()] == ["src/b.py"]
-    assert "src/a.py" not in repr(chat.to_dict())
+    assert "src/a.py" not in repr(chat.state.to_dict())
 
 
 @pytest.mark.parametrize("backend", ["files", "sqlite"])
@@ -140,7 +141,7 @@ def test_boot_36_what_is_there_already_is_referred_to(backend: str, tmp_path: Pa
 def test_boot_36_a_file_is_named_by_its_digest_and_not_copied(hf: Store) -> None:
     before, after = b"a" * 300_000, b"b" * 300_000
     chat = hf.conversation("c")
-    change = holdfast.FileChange.of("src/a.py", before, after)
+    change = FileChange.of("src/a.py", before, after)
     chat.messages.add("assistant", "changed it", files=[change])
     [(_, found)] = chat.messages.file_changes("src/a.py")
     assert (found.before, found.after) == (sha256(before).hexdigest(), sha256(after).hexdigest())

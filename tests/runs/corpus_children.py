@@ -69,7 +69,7 @@ def child_fails(ctx: Any) -> list[str]:
 
 def answering_the_child(store: Store, id: str) -> None:
     with suppress(*LATE):
-        store.answer(f"{id}/child.asker", "ok", "yes")
+        store.runs.answer(f"{id}/child.asker", "ok", "yes")
 
 
 @holdfast.run

@@ -20,7 +20,7 @@ LATE = (ExistsError, NotFoundError, UsageError)
 
 def answering(store: Store, id: str) -> None:
     with suppress(*LATE):
-        store.answer(id, "approve", {"ok": True})
+        store.runs.answer(id, "approve", {"ok": True})
 
 
 @holdfast.run
@@ -38,11 +38,13 @@ class Verdict(Struct):
 
 def answering_badly_first(store: Store, id: str) -> None:
     with suppress(*LATE):
-        entry = store.run(id).journal.entries.get("wait.grade")
+        entry = store.runs.get(id).journal.entries.get("wait.grade")
         if entry is not None and entry.refused:
-            store.answer(id, "grade", {"grade": 2})
+            store.runs.answer(id, "grade", {"grade": 2})
         elif store._log.head(f"inbox/run/{id}") is None:
-            store.answer(id, "grade", {"grade": "good"})  # once: a slow run has not refused it yet
+            store.runs.answer(
+                id, "grade", {"grade": "good"}
+            )  # once: a slow run has not refused it yet
 
 
 @holdfast.run
@@ -63,7 +65,7 @@ def expired(ctx: Any) -> Any:
 def answering_all(store: Store, id: str) -> None:
     for name in ("a", "b"):
         with suppress(*LATE):
-            store.answer(id, f"parallel/{name}/wait.approve", name)
+            store.runs.answer(id, f"parallel/{name}/wait.approve", name)
 
 
 def asking(ctx: Any, name: str) -> str:
@@ -80,7 +82,7 @@ def waits_side_by_side(ctx: Any) -> dict[str, str]:
 def answering_each(store: Store, id: str) -> None:
     for number in range(3):
         with suppress(*LATE):
-            store.answer(id, f"repeat[{number}]/wait.next", number)
+            store.runs.answer(id, f"repeat[{number}]/wait.next", number)
 
 
 @holdfast.run
@@ -94,10 +96,10 @@ def waits_in_a_loop(ctx: Any) -> list[int]:
 
 def signalling(store: Store, id: str) -> None:
     with suppress(*LATE):
-        store.send(id, "steer", "left", id="steer-1")
-        store.send(id, "ambient", "rain", id="ambient-1")
+        store.runs.send(id, "steer", "left", id="steer-1")
+        store.runs.send(id, "ambient", "rain", id="ambient-1")
         for number in range(2):
-            store.signal(id, "go", number, id=f"go-{number}")
+            store.runs.signal(id, "go", number, id=f"go-{number}")
 
 
 @holdfast.run
@@ -132,8 +134,8 @@ def sleeping(ctx: Any) -> str:
 
 def stopping(store: Store, id: str) -> None:
     with suppress(*LATE):
-        if store.run(id).status == "waiting":
-            store.cancel(id)
+        if store.runs.get(id).status == "waiting":
+            store.runs.cancel(id)
 
 
 @holdfast.run

@@ -129,8 +129,8 @@ def step_writes(ctx: Any) -> int:
 
 @holdfast.step(effect="idempotent")
 def write_elsewhere(ctx: Any, n: int) -> Any:
-    with holdfast.open("memory:") as other, here().lease("team/w"):
-        with other.lease("team/w"):
+    with holdfast.open("memory:") as other, here().workers.lease("team/w"):
+        with other.workers.lease("team/w"):
             team("w").set("n", n)
         other.team("w").set("n", n + 1)
         return other.team("w").get("n")

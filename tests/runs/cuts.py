@@ -31,6 +31,8 @@ from holdfast.errors import (
     StillRunningError,
     UnavailableError,
 )
+from holdfast.runs.engine import Engine
+from tests.opening import settled
 from tests.runs import corpus_steps
 from tests.runs.corpus_steps import Program
 from tests.runs.witness import WITNESS, Witness, fresh, verdict_on
@@ -140,8 +142,8 @@ def opened(url: str, place: Place = NOWHERE) -> tuple[Store, Cutting]:
     # Cut in this process: nothing is lost that the system was given, so no sync is needed. A server
     # is as durable as it is set up to be.
     weaker = {} if "://" in url else {"durability": "process"}
-    store = holdfast.open(url, **weaker)  # type: ignore[arg-type]
-    store._engine.supervisor.flush_s = None
+    store = holdfast.open(url, **settled(weaker))  # type: ignore[arg-type]
+    store._kernel.part(Engine).supervisor.flush_s = None
     return store, cutting(store, Cutting(store._log._backend, place))
 
 
@@ -172,7 +174,7 @@ def finish(store: Store, program: Program) -> tuple[Any, list[str]]:
     backend: Any = store._log._backend
     corpus_steps.STORES["here"] = store
     uncertain: list[str] = []
-    run = store.start(program.run, *program.args, id=ID, if_exists="attach")
+    run = store.runs.start(program.run, *program.args, id=ID, if_exists="attach")
     end = time.monotonic() + PATIENCE_S
     while time.monotonic() < end:
         try:
@@ -195,11 +197,11 @@ def finish(store: Store, program: Program) -> tuple[Any, list[str]]:
 def attend(store: Store) -> list[str]:
     """Does what a person does for a parked run: asks the provider, settles, resumes."""
     settled: list[str] = []
-    for entry in store.run(ID).journal.uncertain():
-        store.settle(ID, entry.path, verdict_on(entry.key or ""))
+    for entry in store.runs.get(ID).journal.uncertain():
+        store.runs.settle(ID, entry.path, verdict_on(entry.key or ""))
         settled.append(entry.path)
     assert settled, "parked, and nothing is uncertain"
-    store.resume(ID)
+    store.runs.resume(ID)
     return settled
 
 
@@ -212,7 +214,7 @@ def outcome(
     deaths: int = 0,
 ) -> Ended:
     """Returns what the outside sees of a program that has ended."""
-    states = {name: store.scope(name).to_dict() for name in program.states}
+    states = {name: store.scope(name).state.to_dict() for name in program.states}
     acts = dict(Counter(witness.look().acts))
     return Ended(ended[0], states, acts, uncertain=ended[1], deaths=deaths)
 
@@ -303,5 +305,5 @@ def until(run: Any, status: str) -> None:
 
 def settle(store: Store) -> None:
     """Waits until no thread of the cut run is at work any more."""
-    for run in list(store._engine.active.values()):
+    for run in list(store._kernel.part(Engine).active.values()):
         assert run.over.wait(PATIENCE_S), f"run {run.id} does not notice that it is cut"

@@ -11,6 +11,7 @@ import json
 from typing import Any
 
 from holdfast import Store
+from holdfast.runs.engine import Engine
 from tests.runs.corpus_steps import Program
 from tests.runs.cuts import ID
 
@@ -24,7 +25,7 @@ def lines(store: Store, program: Program) -> dict[str, list[Line]]:
     """Returns the journal of each run that the program made and saw to its end."""
     found: dict[str, list[Line]] = {}
     for stream in store._log._backend.streams(prefix="run/"):
-        ended = store._engine.ended(stream.removeprefix("run/"))
+        ended = store._kernel.part(Engine).ended(stream.removeprefix("run/"))
         if stream == f"run/{ID}" or (ended is not None and ended.status != "cancelled"):
             records = [one for one in store._log.records(stream) if one.type not in _LEFT_OUT]
             read = [(one.type, _data(program, json.loads(one.payload))) for one in records]

@@ -10,13 +10,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import (
-    RunCancelledError,
-    RunFailedError,
-    StillRunningError,
-    UnavailableError,
-    aio,
-)
+from holdfast import RunFailedError, UnavailableError, aio
+from holdfast.errors import RunCancelledError, StillRunningError
+from holdfast.runs.engine import Engine
 from tests.runs.corpus import add, pay, post
 from tests.runs.corpus_loops import folding
 from tests.runs.cuts import Cut, Cutting, Place
@@ -98,12 +94,15 @@ def on(url: str, body: Callable[[aio.AsyncStore], Awaitable[Any]]) -> Any:
 
 def test_an_async_run_does_all_of_it(url: str, witness: Witness):
     async def body(hf: aio.AsyncStore) -> None:
-        run = await hf.start(everything, 3, id="r")
+        run = await hf.runs.start(everything, 3, id="r")
         assert await run.result() == EXPECTED
         assert await run.status == "completed"
         assert (await run.variables)["total"] == 6
-        assert [one.id for one in await hf.runs(status="completed")] == ["r", "r/child.folding"]
-        assert (await hf.run("r")).id == "r"
+        assert [one.id for one in await hf.runs.list(status="completed")] == [
+            "r",
+            "r/child.folding",
+        ]
+        assert (await hf.runs.get("r")).id == "r"
 
     on(url, body)
 
@@ -111,7 +110,7 @@ def test_an_async_run_does_all_of_it(url: str, witness: Witness):
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_async_run_cut_anywhere_ends_as_if_never_cut(witness: Witness, when: Any):
     async def body(hf: aio.AsyncStore) -> None:
-        hf._engine.supervisor.flush_s = None
+        hf.sync._kernel.part(Engine).supervisor.flush_s = None
         inner_backend = hf._log._backend
         nth, cut = 1, True
         while cut:
@@ -121,12 +120,12 @@ def test_an_async_run_cut_anywhere_ends_as_if_never_cut(witness: Witness, when: 
             id = f"r{nth}"
             # The other error is that of a commit which was in one batch with the one that is cut.
             with suppress(Cut, UnavailableError):
-                await (await hf.start(everything, 3, id=id)).result()
-            while hf._engine.active:
+                await (await hf.runs.start(everything, 3, id=id)).result()
+            while hf.sync._kernel.part(Engine).active:
                 await asyncio.sleep(0.001)
             cut = cutting.is_dead
             cutting.revive()
-            run = await hf.start(everything, 3, id=id, if_exists="attach")
+            run = await hf.runs.start(everything, 3, id=id, if_exists="attach")
             expected = EXPECTED | {"moved": f"moved {id}"}
             assert await run.result() == expected, f"cut {when} commit {nth}"
             assert witness.acts == ACTS, f"cut {when} commit {nth}"
@@ -160,16 +159,16 @@ async def sync_inside(ctx: Any) -> Any:
 def test_a_sync_step_called_plainly_names_what_to_write(url: str):
     async def body(hf: aio.AsyncStore) -> None:
         with pytest.raises(RunFailedError, match=r"await ctx\.step\(add"):
-            await (await hf.start(plainly)).result()
+            await (await hf.runs.start(plainly)).result()
         with pytest.raises(RunFailedError, match="an async run cannot enter it"):
-            await (await hf.start(sync_inside)).result()
+            await (await hf.runs.start(sync_inside)).result()
 
     on(url, body)
 
 
 def test_an_async_run_needs_a_loop(url: str):
     with holdfast.open(url) as hf, pytest.raises(holdfast.UsageError, match="is async"):
-        hf.start(plainly)
+        hf.runs.start(plainly)
 
 
 @holdfast.run
@@ -184,7 +183,7 @@ def test_cancel_reaches_an_await(url: str, witness: Witness):
     """Rule 9: async cancellation; a TaskGroup in between changes nothing."""
 
     async def body(hf: aio.AsyncStore) -> None:
-        run = await hf.start(endless, id="r")
+        run = await hf.runs.start(endless, id="r")
         with pytest.raises(StillRunningError):
             await run.result(timeout=0.01)
         while not witness.acts:
@@ -211,10 +210,10 @@ def test_a_suspension_in_a_task_group_is_found(url: str):
     """A TaskGroup turns a control exception into a group of exceptions."""
 
     async def body(hf: aio.AsyncStore) -> None:
-        run = await hf.start(asking_in_a_group, id="r")
+        run = await hf.runs.start(asking_in_a_group, id="r")
         while await run.status != "waiting":
             await asyncio.sleep(0.005)
-        await hf.answer("r", "approve", 5)
+        await hf.runs.answer("r", "approve", 5)
         assert await run.result() == 5
 
     on(url, body)
@@ -222,12 +221,12 @@ def test_a_suspension_in_a_task_group_is_found(url: str):
 
 def test_a_closed_loop_leaves_its_runs_to_be_resumed(durable_url: str, witness: Witness):
     async def first(hf: aio.AsyncStore) -> None:
-        await hf.start(endless, id="r")
+        await hf.runs.start(endless, id="r")
         while not witness.acts:
             await asyncio.sleep(0.001)
 
     async def second(hf: aio.AsyncStore) -> None:
-        run = await hf.resume("r")
+        run = await hf.runs.resume("r")
         assert await run.status == "running"
         await run.cancel()
         with pytest.raises(RunCancelledError):

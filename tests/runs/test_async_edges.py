@@ -12,6 +12,7 @@ import pytest
 import holdfast
 from holdfast import LeaseLostError, RunFailedError, UsageError, aio
 from holdfast.aio.loop import shielded
+from holdfast.runs.engine import Engine
 from holdfast.runs.operation import OwnerLost
 from tests.runs.test_async import endless, on
 from tests.runs.test_endings import asked, types_of
@@ -51,10 +52,10 @@ def test_bodies_side_by_side_must_be_branches(url: str, what: str):
     """Else each would record what the other does as its own, in an order that is chance."""
 
     async def body(hf: aio.AsyncStore) -> None:
-        run = await hf.start(beside_each_other, what, id="r")
+        run = await hf.runs.start(beside_each_other, what, id="r")
         with pytest.raises(RunFailedError, match=r"was entered while another was.*ctx\.parallel"):
             await run.result()
-        branches = await hf.start(beside_each_other, "branches")
+        branches = await hf.runs.start(beside_each_other, "branches")
         assert await branches.result() == [2, 4]
 
     on(url, body)
@@ -70,7 +71,7 @@ def test_a_run_sees_no_context_variables_of_who_started_it():
 
     async def body(hf: aio.AsyncStore) -> None:
         TENANT.set("ada")
-        assert await (await hf.start(whose)).result() == "nobody"
+        assert await (await hf.runs.start(whose)).result() == "nobody"
 
     on("memory:", body)
 
@@ -84,27 +85,27 @@ def test_a_run_that_no_loop_executes_is_let_go():
 
         asyncio.run(attach())
         with pytest.raises(UsageError, match="event loop of this store is closed"):
-            hf.start(whose, id="r")
+            hf.runs.start(whose, id="r")
         with pytest.raises(UsageError, match="event loop of this store is closed"):
-            hf.resume("r")
-        assert hf._engine.active == {}
+            hf.runs.resume("r")
+        assert hf._kernel.part(Engine).active == {}
         assert hf._log._backend.leases.holder("run/r") is None
-        assert hf.run("r").status == "running"
+        assert hf.runs.get("r").status == "running"
 
 
 def test_who_waits_is_told_that_the_store_was_closed(witness: Witness):
     """And not of the cancellation of a task that is not its own."""
 
     async def body(hf: aio.AsyncStore) -> None:
-        await hf.start(endless, id="r")
+        await hf.runs.start(endless, id="r")
         while not witness.acts:
             await asyncio.sleep(0.001)
-        run = hf._engine.active["r"]
+        run = hf.sync._kernel.part(Engine).active["r"]
         await hf.close()  # and once more when `on` is through with it
         assert isinstance(run.outcome, OwnerLost)
         assert isinstance(run.outcome.cause, UsageError)
         with pytest.raises(UsageError, match="the store is closed"):
-            await hf.runs()
+            await hf.runs.list()
 
     on("memory:", body)
 
@@ -119,7 +120,7 @@ def test_a_second_stop_does_not_interrupt_the_first(url: str, monkeypatch: pytes
     """Rule 9: while a run sees to its children, and has yet to write that it ended."""
 
     async def body(hf: aio.AsyncStore) -> None:
-        loop, engine = asyncio.get_running_loop(), hf._engine
+        loop, engine = asyncio.get_running_loop(), hf.sync._kernel.part(Engine)
         cancel = engine.cancel_child
 
         def stopped_again(*child: str) -> None:
@@ -128,8 +129,8 @@ def test_a_second_stop_does_not_interrupt_the_first(url: str, monkeypatch: pytes
             cancel(*child)
 
         monkeypatch.setattr(engine, "cancel_child", stopped_again)
-        run = await hf.start(with_a_child, id="r")
-        while [one.id for one in await hf.runs(status="waiting")] != ["kid"]:
+        run = await hf.runs.start(with_a_child, id="r")
+        while [one.id for one in await hf.runs.list(status="waiting")] != ["kid"]:
             await asyncio.sleep(0.005)
         await run.cancel()
         while "r" in engine.active:
@@ -168,14 +169,14 @@ async def gated_run(ctx: Any) -> str:
 def test_an_async_owner_whose_lease_lapsed_tells_its_caller_and_goes_on(url: str):
     async def body(hf: aio.AsyncStore) -> None:
         GATES.update(entered=asyncio.Event(), open=asyncio.Event())
-        run = await hf.start(gated_run, id="r")
+        run = await hf.runs.start(gated_run, id="r")
         await GATES["entered"].wait()
         waiter = asyncio.ensure_future(run.result(timeout=600))
-        engine = hf._engine
+        engine = hf.sync._kernel.part(Engine)
         mine = engine.active["r"]
         while not mine.when_over:
             await asyncio.sleep(0.001)
-        engine.store.lease_keeper.drop(mine.lease)
+        hf.sync._kernel.leases.drop(mine.lease)
         leases = engine.log.leases
         await asyncio.to_thread(leases.release, mine.lease)
         # Until the caller was told: else the run may have ended by then, and there is a result.

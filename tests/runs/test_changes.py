@@ -19,6 +19,7 @@ from holdfast import (
     UsageError,
 )
 from holdfast.errors import LeaseLostError
+from holdfast.runs.engine import Engine
 from tests.runs.corpus import add, order, pay, post, small
 from tests.runs.cuts import Cut, until
 from tests.runs.witness import Witness
@@ -42,10 +43,10 @@ def deploy(hf: Store, before: Callable[[Any], Any], after: Callable[[Any], Any])
     BODY["now"] = lambda ctx: (before(ctx), cut_here())[0]
     BODY["cuts"] = lambda ctx: True
     with pytest.raises(Cut):
-        hf.start(changing, id="r").result()
+        hf.runs.start(changing, id="r").result()
     BODY["now"] = after
     del BODY["cuts"]
-    return hf.resume("r")
+    return hf.runs.resume("r")
 
 
 def parked(run: holdfast.Run, message: str) -> NeedsAttentionError:
@@ -67,15 +68,15 @@ def test_a_mended_program_goes_on(hf: Store, witness: Witness):
     run = deploy(hf, lambda ctx: post("a"), lambda ctx: [pay(1), post("a")])
     parked(run, "diverges")
     BODY["now"] = lambda ctx: [post("a"), pay(1)]
-    assert hf.resume("r").result() == ["posted a", 1]
+    assert hf.runs.resume("r").result() == ["posted a", 1]
 
 
 def test_changed_inputs_of_an_act_park(hf: Store, witness: Witness):
     run = deploy(hf, lambda ctx: post("a"), lambda ctx: post("A"))
     parked(run, "post with inputs")
     assert witness.acts == {"post a": 1}
-    hf.adopt("r")
-    assert hf.resume("r").result() == "posted a"  # history is history
+    hf.runs.adopt("r")
+    assert hf.runs.resume("r").result() == "posted a"  # history is history
     assert witness.acts == {"post a": 1}
 
 
@@ -88,8 +89,8 @@ def test_changed_inputs_of_a_pure_step_run_it_again(hf: Store, witness: Witness)
 def test_an_act_that_is_gone_parks_at_the_end_of_its_block(hf: Store, witness: Witness):
     run = deploy(hf, lambda ctx: [post("a"), post("b")], lambda ctx: post("a"))
     assert parked(run, "expected step post").path == "post#2"
-    hf.adopt("r")
-    assert hf.resume("r").result() == "posted a"
+    hf.runs.adopt("r")
+    assert hf.runs.resume("r").result() == "posted a"
 
 
 def test_a_pure_step_that_is_gone_is_a_note(hf: Store, witness: Witness):
@@ -120,16 +121,16 @@ def test_another_item_of_a_finished_iteration_parks(hf: Store, witness: Witness)
     run = deploy(hf, folding([1, 2, 3]), folding([1, 5, 3]))
     assert parked(run, "item 1 with digest").path == "fold.f[1]"
     BODY["now"] = folding([1, 2, 3])
-    assert hf.resume("r").result() == 6
+    assert hf.runs.resume("r").result() == 6
     assert witness.acts == {"pay 1": 1, "pay 2": 1, "pay 3": 1}
 
 
 def test_an_adopted_act_is_performed(hf: Store, witness: Witness):
     run = deploy(hf, lambda ctx: post("a"), lambda ctx: [pay(1), post("a")])
     parked(run, "found step pay")
-    hf.adopt("r")
-    assert hf.run("r").status == "waiting"
-    assert hf.resume("r").result() == [1, "posted a"]
+    hf.runs.adopt("r")
+    assert hf.runs.get("r").status == "waiting"
+    assert hf.runs.resume("r").result() == [1, "posted a"]
     assert witness.acts == {"post a": 1, "pay 1": 1}
 
 
@@ -138,7 +139,7 @@ def test_acts_in_a_block_in_the_middle_of_a_replay_park(hf: Store, witness: Witn
         return [[pay(number) for number in ctx.repeat(2)], post("a")]
 
     for _ in range(2):  # also when the block itself is in the journal
-        run = hf.resume("r") if hf.runs() else deploy(hf, lambda ctx: post("a"), looped)
+        run = hf.runs.resume("r") if hf.runs.list() else deploy(hf, lambda ctx: post("a"), looped)
         assert parked(run, "found step pay").path == "repeat[0]/pay"
     assert witness.acts == {"post a": 1}
 
@@ -150,15 +151,15 @@ def test_another_const_parks_and_adopting_keeps_the_first(hf: Store, witness: Wi
         lambda ctx: (ctx.const("c", 2), post("a"))[0],
     )
     parked(run, "const c = 1, found const c = 2")
-    hf.adopt("r")
-    assert hf.resume("r").result() == 1
+    hf.runs.adopt("r")
+    assert hf.runs.resume("r").result() == 1
 
 
 def test_adopt_asks_for_a_divergence(hf: Store, witness: Witness):
     BODY["now"] = lambda ctx: post("a")
-    hf.start(changing, id="r").result()
+    hf.runs.start(changing, id="r").result()
     with pytest.raises(NotFoundError, match="not parked"):
-        hf.adopt("r")
+        hf.runs.adopt("r")
 
 
 # --- fork ----------------------------------------------------------------------------------------
@@ -171,43 +172,43 @@ def three(ctx: Any) -> list[Any]:
 
 def forked(hf: Store, at: str | int, **how: Any) -> holdfast.Run:
     BODY["now"] = three
-    hf.start(changing, id="r").result()
-    return hf.fork("r", at, id="f", **how)
+    hf.runs.start(changing, id="r").result()
+    return hf.runs.fork("r", at, id="f", **how)
 
 
 def test_a_fork_asks_before_it_acts(hf: Store, witness: Witness):
     """Rule 12: inherited records keep their keys; new executions get new ones."""
     run = forked(hf, "pay")
     assert run.status == "pending"
-    assert parked(hf.resume("f"), "before a fork acts").path == "pay"
-    hf.adopt("f")
-    assert hf.resume("f").result() == [2, "posted n 2", 2]
+    assert parked(hf.runs.resume("f"), "before a fork acts").path == "pay"
+    hf.runs.adopt("f")
+    assert hf.runs.resume("f").result() == [2, "posted n 2", 2]
     assert run.journal.entries["post"].key == "r/post"
     assert run.journal.entries["pay"].key == "f/pay"
     assert witness.acts == {"post n 2": 1, "pay 2": 2}
-    assert hf.run("r").status == "completed"
+    assert hf.runs.get("r").status == "completed"
 
 
 def test_a_live_fork_acts_and_a_dry_one_does_not(hf: Store, witness: Witness):
     forked(hf, "post", effects="dry")
-    assert hf.resume("f").result() == [2, None, None]
+    assert hf.runs.resume("f").result() == [2, None, None]
     assert witness.acts == {"post n 2": 1, "pay 2": 1}
-    hf.fork("r", "post", id="g", effects="live")
-    assert hf.resume("g").result() == [2, "posted n 2", 2]
+    hf.runs.fork("r", "post", id="g", effects="live")
+    assert hf.runs.resume("g").result() == [2, "posted n 2", 2]
     assert witness.acts == {"post n 2": 2, "pay 2": 2}
 
 
 def test_a_fork_with_an_edited_output(hf: Store, witness: Witness):
     forked(hf, "post", edit={"add": 7}, effects="live")
-    assert hf.resume("f").result() == [7, "posted n 7", 7]
-    assert hf.run("r").result() == [2, "posted n 2", 2]
+    assert hf.runs.resume("f").result() == [7, "posted n 7", 7]
+    assert hf.runs.get("r").result() == [2, "posted n 2", 2]
 
 
 def test_a_fork_of_a_fork_by_revision(hf: Store, witness: Witness):
     forked(hf, "pay", effects="live")
-    hf.resume("f").result()
-    again = hf.fork("f", 3, id="ff", effects="dry")
-    assert hf.resume("ff").result() == [2, None, None]
+    hf.runs.resume("f").result()
+    again = hf.runs.fork("f", 3, id="ff", effects="dry")
+    assert hf.runs.resume("ff").result() == [2, None, None]
     assert again.journal.entries["add"].revision == 3
 
 
@@ -227,13 +228,13 @@ def test_a_fork_says_what_it_cannot(
 ):
     with pytest.raises(error):
         forked(hf, **how)
-    assert not [one for one in hf.runs() if one.id == "f"]
+    assert not [one for one in hf.runs.list() if one.id == "f"]
 
 
 def test_the_id_of_a_fork_is_new(hf: Store, witness: Witness):
     forked(hf, "pay")
     with pytest.raises(ExistsError):
-        hf.fork("r", "pay", id="f")
+        hf.runs.fork("r", "pay", id="f")
 
 
 def test_signals_and_children_of_a_fork(hf: Store, witness: Witness):
@@ -243,16 +244,16 @@ def test_signals_and_children_of_a_fork(hf: Store, witness: Witness):
         return [came, ctx.join(kid)]
 
     BODY["now"] = body
-    hf.start(changing, id="r")
-    hf.signal("r", "go", 1)
-    assert hf.run("r").result() == [1, 8]
-    hf.fork("r", "signal.go", id="same", signals="copy", effects="live")
-    assert hf.resume("same").result() == [1, 8]
+    hf.runs.start(changing, id="r")
+    hf.runs.signal("r", "go", 1)
+    assert hf.runs.get("r").result() == [1, 8]
+    hf.runs.fork("r", "signal.go", id="same", signals="copy", effects="live")
+    assert hf.runs.resume("same").result() == [1, 8]
     assert witness.acts == {"post child 4": 1}
-    hf.fork("r", "signal.go", id="other", children="drop", effects="live")
-    run = hf.resume("other")
+    hf.runs.fork("r", "signal.go", id="other", children="drop", effects="live")
+    run = hf.runs.resume("other")
     until(run, "waiting")
-    hf.signal("other", "go", 2)
+    hf.runs.signal("other", "go", 2)
     assert run.result() == [2, 8]
     assert witness.acts == {"post child 4": 2}
 
@@ -260,48 +261,51 @@ def test_signals_and_children_of_a_fork(hf: Store, witness: Witness):
 def test_signals_are_copied_in_the_commit_that_forks(hf: Store, witness: Witness):
     """A crash between the two left a fork that waits for what came long ago."""
     BODY["now"] = lambda ctx: ctx.signal("go")
-    hf.start(changing, id="r")
-    hf.signal("r", "go", 1)
-    hf.run("r").result()
+    hf.runs.start(changing, id="r")
+    hf.runs.signal("r", "go", 1)
+    hf.runs.get("r").result()
     commits: list[Any] = []
     stop = hf.observe(lambda seen: commits.append(seen) if seen.kind == "commit" else None)
-    hf.fork("r", "signal.go", id="same", signals="copy")
+    hf.runs.fork("r", "signal.go", id="same", signals="copy")
     stop()
     assert len(commits) == 1
-    assert hf.resume("same").result() == 1
+    assert hf.runs.resume("same").result() == 1
 
 
 def test_a_run_in_living_hands_is_neither_adopted_nor_settled(hf: Store, witness: Witness):
     def body(ctx: Any) -> Any:
-        for attempt in (lambda: hf.adopt("r"), lambda: hf.settle("r", "x", holdfast.Done())):
+        for attempt in (
+            lambda: hf.runs.adopt("r"),
+            lambda: hf.runs.settle("r", "x", holdfast.Done()),
+        ):
             with pytest.raises(LeaseLostError, match="is running"):
                 attempt()
         return order("x").item
 
     BODY["now"] = body
-    assert hf.start(changing, id="r").result() == "x"
+    assert hf.runs.start(changing, id="r").result() == "x"
 
 
 def test_start_and_resume_say_what_they_find(hf: Store, witness: Witness):
     """Rule 10."""
     BODY["now"] = lambda ctx: post("a")
-    run = hf.start(changing, id="r")
+    run = hf.runs.start(changing, id="r")
     run.result()
     with pytest.raises(ExistsError, match="exists already"):
-        hf.start(changing, id="r")
-    assert hf.start(changing, id="r", if_exists="attach").result() == "posted a"
-    assert hf.resume("r").result() == "posted a"
+        hf.runs.start(changing, id="r")
+    assert hf.runs.start(changing, id="r", if_exists="attach").result() == "posted a"
+    assert hf.runs.resume("r").result() == "posted a"
     with pytest.raises(NotFoundError):
-        hf.resume("nobody")
+        hf.runs.resume("nobody")
     with pytest.raises(NotFoundError):
-        hf.run("nobody")
+        hf.runs.get("nobody")
     for bad in ({"if_exists": "maybe"}, {"id": ""}, {"id": "x" * 401}, {"id": 7}, {"queue": ""}):
         with pytest.raises(UsageError):
-            hf.start(changing, **bad)  # type: ignore[arg-type]
+            hf.runs.start(changing, **bad)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"put @holdfast\.run"):
-        hf.start(lambda: 1)
+        hf.runs.start(lambda: 1)
     with pytest.raises(UsageError, match="a status is one of"):
-        hf.runs(status="lost")
+        hf.runs.list(status="lost")
     with pytest.raises(UsageError, match="called like a function"):
         changing()
     assert witness.acts == {"post a": 1}
@@ -309,14 +313,14 @@ def test_start_and_resume_say_what_they_find(hf: Store, witness: Witness):
 
 def test_a_queued_run_waits_for_somebody(hf: Store, witness: Witness):
     BODY["now"] = lambda ctx: post("a")
-    run = hf.start(changing, id="r", queue="later")
+    run = hf.runs.start(changing, id="r", queue="later")
     assert run.status == "pending"
-    assert [one.id for one in hf.runs(status="pending")] == ["r"]
-    [mark] = hf.claim("run.due")
+    assert [one.id for one in hf.runs.list(status="pending")] == ["r"]
+    [mark] = hf.workers.claim("run.due")
     assert mark.key == "r"
-    assert hf.resume("r").result() == "posted a"
-    assert hf.marks("run.due") == []
-    assert hf.marks("run") == []
+    assert hf.runs.resume("r").result() == "posted a"
+    assert hf.workers.marks("run.due") == []
+    assert hf.workers.marks("run") == []
 
 
 def test_code_that_is_not_here_is_named(hf: Store):
@@ -325,12 +329,12 @@ def test_code_that_is_not_here_is_named(hf: Store):
         raise Cut("killed")
 
     with pytest.raises(Cut):
-        hf.start(gone, id="r").result()
+        hf.runs.start(gone, id="r").result()
     from holdfast.runs import define
 
     del define._runs["tests:gone"]  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(NotFoundError, match='no run "tests:gone"'):
-        hf.resume("r")
+        hf.runs.resume("r")
 
 
 def test_a_failed_run_tells_why(hf: Store):
@@ -339,7 +343,7 @@ def test_a_failed_run_tells_why(hf: Store):
 
     BODY["now"] = failing
     with pytest.raises(RunFailedError, match="KeyError"):
-        hf.start(changing).result()
+        hf.runs.start(changing).result()
 
 
 # --- the code of a run is recorded ----------------------------------------------------------------
@@ -369,12 +373,12 @@ def loaded(path: Path, comment: str, value: int) -> Any:
 
 def test_code_that_changed_is_noted_and_parks_nothing(hf: Store, tmp_path: Path):
     """Each owner records the thumbprint of the run's code: rule 2."""
-    run = hf.start(loaded(tmp_path, "first", 1), id="r")
+    run = hf.runs.start(loaded(tmp_path, "first", 1), id="r")
     rest_until(hf, run, "waiting")
     for comment, value in (("other", 1), ("other", 2)):
         loaded(tmp_path, comment, value)
-        hf._engine.supervisor.forget("r")
-        hf.resume("r")
+        hf._kernel.part(Engine).supervisor.forget("r")
+        hf.runs.resume("r")
         rest_until(hf, run, "waiting")
         notes = [note.text for note in run.journal.notes]
         changed = "the code of the run has changed since it was executed before"
@@ -382,18 +386,18 @@ def test_code_that_changed_is_noted_and_parks_nothing(hf: Store, tmp_path: Path)
     codes = [claim.code for claim in run.journal.claims]
     assert codes[0] == codes[1] != codes[2]
     assert None not in codes
-    hf.answer("r", "go", 1)
+    hf.runs.answer("r", "go", 1)
     assert run.result() == 2
 
 
 def test_a_run_without_source_records_no_code(hf: Store):
     space: dict[str, Any] = {}
     exec("import holdfast\n@holdfast.run(name='changes:typed')\ndef typed(ctx): return 1", space)
-    run = hf.start(space["typed"], id="r")
+    run = hf.runs.start(space["typed"], id="r")
     assert run.result() == 1
     assert [claim.code for claim in run.journal.claims] == [None]
 
 
 def rest_until(hf: Store, run: Any, status: str) -> None:
-    while run.status != status or "r" in hf._engine.active:
+    while run.status != status or "r" in hf._kernel.part(Engine).active:
         hf._log.wait_after(hf._log.position(), timeout_s=0.02)

@@ -31,8 +31,8 @@ def seen() -> dict[str, Any]:
 
 def assert_cancelled(store: Store) -> None:
     with pytest.raises(RunCancelledError):
-        store.run("r").result()
-    assert store.run("r").status == "cancelled"
+        store.runs.get("r").result()
+    assert store.runs.get("r").status == "cancelled"
 
 
 def test_a_run_that_waits_elsewhere_is_cleaned_up_by_who_takes_it_up(
@@ -40,14 +40,14 @@ def test_a_run_that_waits_elsewhere_is_cleaned_up_by_who_takes_it_up(
 ):
     """The process that cancels it may have neither its code nor its executor."""
     with holdfast.open(durable_url) as hf:
-        until(hf.start(cleaned_after_a_stop, id="r"), "waiting")
+        until(hf.runs.start(cleaned_after_a_stop, id="r"), "waiting")
     with holdfast.open(durable_url) as hf:
-        hf.cancel("r")
-        assert hf.run("r").status == "cancelling"
-        assert hf.runs(status="cancelling")[0].id == "r"
+        hf.runs.cancel("r")
+        assert hf.runs.get("r").status == "cancelling"
+        assert hf.runs.list(status="cancelling")[0].id == "r"
         assert "post tidy a" not in witness.acts
-        hf.cancel("r")  # again: nothing more happens
-        hf.resume("r")
+        hf.runs.cancel("r")  # again: nothing more happens
+        hf.runs.resume("r")
         assert_cancelled(hf)
         assert witness.acts["post tidy a"] == witness.acts["post tidy bb"] == 1
 
@@ -56,18 +56,18 @@ def test_one_that_nobody_executes_ends_without_them_if_that_is_asked_for(
     durable_url: str, witness: Witness
 ):
     with holdfast.open(durable_url) as hf:
-        until(hf.start(cleaned_after_a_stop, id="r"), "waiting")
+        until(hf.runs.start(cleaned_after_a_stop, id="r"), "waiting")
     with holdfast.open(durable_url) as hf:
-        hf.cancel("r")
-        hf.cancel("r", now=True)
-        assert hf.run("r").status == "cancelled"
+        hf.runs.cancel("r")
+        hf.runs.cancel("r", now=True)
+        assert hf.runs.get("r").status == "cancelled"
         assert witness.acts == {"pay 10": 1}
 
 
 def test_whoever_hosts_a_run_that_waits_cleans_it_up(hf: Store, witness: Witness):
-    run = hf.start(cleaned_after_a_stop, id="r")
+    run = hf.runs.start(cleaned_after_a_stop, id="r")
     until(run, "waiting")
-    hf.cancel("r")
+    hf.runs.cancel("r")
     assert_cancelled(hf)
     assert witness.acts["post tidy a"] == 1
     assert not run.journal.cleanups
@@ -101,9 +101,9 @@ def stopped_in_a_step(ctx: Any) -> None:
 def stop_it(hf: Store, run: Any) -> None:
     """Cancels a run that is inside `blocking`."""
     SEEN.update(begun=threading.Event(), go=threading.Event())
-    hf.start(run, id="r")
+    hf.runs.start(run, id="r")
     assert SEEN["begun"].wait(60)
-    hf.cancel("r")
+    hf.runs.cancel("r")
     SEEN["go"].set()
 
 
@@ -135,7 +135,7 @@ def test_a_cleanup_that_fails_or_waits_does_not_keep_a_run_from_stopping(
 ):
     stop_it(hf, stopped_and_failing)
     assert_cancelled(hf)
-    notes = [note.text for note in hf.run("r").journal.notes]
+    notes = [note.text for note in hf.runs.get("r").journal.notes]
     assert notes == ["the cleanup was left: wait somebody", "the cleanup failed: no"]
     assert witness.acts["post tidy outer"] == 1
 
@@ -159,7 +159,7 @@ def test_a_cleanup_begins_nothing_when_its_time_is_over(
     stop_it(hf, stopped_for_too_long)
     assert_cancelled(hf)
     assert witness.acts == {"post first": 1}
-    assert "took too long" in hf.run("r").journal.notes[-1].text
+    assert "took too long" in hf.runs.get("r").journal.notes[-1].text
 
 
 @holdfast.step(effect="idempotent", retry=Retry(3, wait_s=0.3))
@@ -186,7 +186,7 @@ def test_a_cleanup_tries_again_sleeps_and_runs_commands(hf: Store):
     stop_it(hf, stopped_and_trying)
     assert_cancelled(hf)
     assert SEEN["said"] == "tidy"
-    assert not hf.run("r").journal.notes
+    assert not hf.runs.get("r").journal.notes
 
 
 @holdfast.run
@@ -199,9 +199,9 @@ def idle(ctx: Any) -> None:
 
 def test_a_loop_that_performs_nothing_is_left(hf: Store, witness: Witness):
     SEEN.update(begun=threading.Event(), go=threading.Event())
-    hf.start(idle, id="r")
+    hf.runs.start(idle, id="r")
     assert SEEN["begun"].wait(60)
-    hf.cancel("r")
+    hf.runs.cancel("r")
     assert_cancelled(hf)
     assert witness.acts["post tidy a"] == 1
 
@@ -226,7 +226,7 @@ def race(ctx: Any) -> None:
 
 def test_who_loses_a_race_cleans_up_before_it_is_over(hf: Store, witness: Witness):
     SEEN["begun"] = threading.Event()
-    hf.start(race, id="r").result()
+    hf.runs.start(race, id="r").result()
     assert list(witness.acts) == ["post won", "pay 4", "post tidy busy", "post after"]
 
 
@@ -265,7 +265,7 @@ async def stopped_in_branches(ctx: Any) -> None:
 def test_a_task_that_is_cancelled_cleans_up(url: str, witness: Witness, run: Any, times: int):
     async def body(hf: aio.AsyncStore) -> None:
         SEEN.update(begun=asyncio.Event(), count=0)
-        started = await hf.start(run, id="r")
+        started = await hf.runs.start(run, id="r")
         await SEEN["begun"].wait()
         await started.cancel()
         with pytest.raises(RunCancelledError):
@@ -294,7 +294,7 @@ async def race_softly(ctx: Any) -> None:
 def test_a_loser_cleans_up_before_its_race_is_over(url: str, witness: Witness):
     async def body(hf: aio.AsyncStore) -> None:
         SEEN["begun"] = asyncio.Event()
-        await (await hf.start(race_softly, id="r")).result()
+        await (await hf.runs.start(race_softly, id="r")).result()
 
     on(url, body)
     assert list(witness.acts) == ["post tidy", "post after"]
@@ -307,7 +307,7 @@ def test_a_cleanup_of_an_async_run_is_entered_with_async_with(url: str):
             pass
 
     async def body(hf: aio.AsyncStore) -> None:
-        await (await hf.start(wrong, id="r")).result()
+        await (await hf.runs.start(wrong, id="r")).result()
 
     with pytest.raises(RunFailedError, match="async with"):
         on(url, body)

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast import Current, aio, current
+from holdfast import aio, current
+from holdfast.runs import Current
 
 SEEN: list[Any] = []
 
@@ -56,7 +57,7 @@ def test_code_knows_its_run_and_its_step(tmp_path: Path) -> None:
     SEEN.clear()
     assert current() is None
     with holdfast.open(str(tmp_path / "store")) as store:
-        store.start(plain, id="p").result()
+        store.runs.start(plain, id="p").result()
     body = Current("p")
     assert [body, SEEN[1], SEEN[1], body] == SEEN
     assert SEEN[1].run == "p"
@@ -69,7 +70,7 @@ def test_async_code_knows_it_too(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with await aio.open(str(tmp_path / "store")) as store:
-            run = await store.start(awaited, id="a")
+            run = await store.runs.start(awaited, id="a")
             await run.result()
             assert current() is None
 

@@ -10,10 +10,13 @@ import pytest
 from msgspec import Raw
 
 import holdfast
-from holdfast import RunCancelledError, Store, UsageError
+from holdfast import Store, UsageError
 from holdfast.aio.store import looping
+from holdfast.backends.protocol import START
 from holdfast.core.commit import ProposedCommit
+from holdfast.errors import RunCancelledError
 from holdfast.runs import events
+from holdfast.runs.engine import Engine
 from holdfast.runs.execution import Execution
 from holdfast.runs.journal import Journal
 from holdfast.runs.operation import Stopped
@@ -41,7 +44,7 @@ class Late:
         if any(record.type == "run.ended" for one in appends for record in one.records):
             self._hf._log._backend = self._inner
             with holdfast.open(self._url) as other:
-                other.cancel("r")
+                other.runs.cancel("r")
         return self._inner.commit(commits)
 
 
@@ -54,8 +57,12 @@ def test_nothing_is_recorded_after_the_end(durable_url: str):
     """A stop that is heard with the receipt of the end: the end stays the last event."""
     with holdfast.open(durable_url) as hf:
         hf._log._backend = Late(hf, durable_url)  # type: ignore[assignment]
-        assert hf.start(ending, id="r").result() == "done"
-        types = [event.type for event in hf.follow_events() if event.stream == "run/r"]
+        assert hf.runs.start(ending, id="r").result() == "done"
+        types = [
+            event.type
+            for event in hf.follow(as_events=True, after=START, timeout_s=0)
+            if event.stream == "run/r"
+        ]
         assert types[-1] == "run.ended"
         assert "run.cancelling" not in types
 
@@ -77,14 +84,14 @@ def test_a_verdict_on_an_act_of_a_run_that_has_ended_changes_no_end(hf: Store, w
 
     witness.watch = killed
     with pytest.raises(Cut):
-        hf.start(cut_in_an_act, id="r").result()
-    hf.cancel("r")
+        hf.runs.start(cut_in_an_act, id="r").result()
+    hf.runs.cancel("r")
     assert types_of(hf)[-1] == "run.ended"
-    hf.settle("r", "cry", holdfast.Done("cried help"))
+    hf.runs.settle("r", "cry", holdfast.Done("cried help"))
     assert types_of(hf)[-2:] == ["run.ended", "run.settled"]
     assert hf.recover().acts == []
     with pytest.raises(RunCancelledError):
-        hf.run("r").result(timeout=20)
+        hf.runs.get("r").result(timeout=20)
 
 
 CONST = {"is": 1}
@@ -98,19 +105,20 @@ def another_const(ctx: Any) -> None:
 
 def test_a_divergence_of_a_run_that_has_ended_is_not_adopted(hf: Store):
     CONST["is"] = 1
-    until(hf.start(another_const, id="r"), "waiting")
+    until(hf.runs.start(another_const, id="r"), "waiting")
     CONST["is"] = 2
-    until(hf.resume("r"), "needs_attention")
-    hf.cancel("r")
+    until(hf.runs.resume("r"), "needs_attention")
+    hf.runs.cancel("r")
     with pytest.raises(UsageError, match='run "r" has ended'):
-        hf.adopt("r")
+        hf.runs.adopt("r")
     with pytest.raises(RunCancelledError):
-        hf.run("r").result(timeout=20)
+        hf.runs.get("r").result(timeout=20)
 
 
 def test_a_txn_of_a_branch_that_was_given_up_is_not_written_after_the_end(hf: Store):
     """Its body may end when the run has, and the lease is still there."""
-    run = Execution(hf._log, "r", None, Journal(), hf.lease("run/r"))  # type: ignore[arg-type]
+    lease = hf.workers.lease("run/r")
+    run = Execution(hf._log, "r", None, Journal(), lease)  # type: ignore[arg-type]
     run.forked(1)
     run.record(events.Created("tests:left", Raw(b"{}")))
     run.record_last(events.Ended("completed"))
@@ -158,11 +166,11 @@ def test_a_stop_that_comes_while_a_run_is_being_parked_ends_it(durable_url: str,
 
         witness.watch = killed
         with pytest.raises(Cut):
-            hf.start(parking, id="r").result()
-        hf._log._backend = Stopping(hf, lambda: other.cancel("r"))  # type: ignore[assignment]
-        hf.resume("r")
-        await_that(lambda: hf._engine.ended("r") is not None)
-        assert hf.run("r").status == "cancelled"
+            hf.runs.start(parking, id="r").result()
+        hf._log._backend = Stopping(hf, lambda: other.runs.cancel("r"))  # type: ignore[assignment]
+        hf.runs.resume("r")
+        await_that(lambda: hf._kernel.part(Engine).ended("r") is not None)
+        assert hf.runs.get("r").status == "cancelled"
 
 
 @holdfast.run(name="tests:asked in a loop")
@@ -178,15 +186,15 @@ def test_a_stop_that_comes_while_an_async_run_is_being_suspended_is_heard(durabl
     ):
 
         def stop() -> None:
-            other.cancel("r")
-            run = hf._engine.active["r"]
+            other.runs.cancel("r")
+            run = hf._kernel.part(Engine).active["r"]
             run.stop_wanted = True
             run.interrupt()
 
         hf._log._backend = Stopping(hf, stop)  # type: ignore[assignment]
-        hf.start(asked_async, id="r")
-        await_that(lambda: other.run("r").journal.ended is not None)
-        assert other.run("r").status == "cancelled"
+        hf.runs.start(asked_async, id="r")
+        await_that(lambda: other.runs.get("r").journal.ended is not None)
+        assert other.runs.get("r").status == "cancelled"
 
 
 # --- children ------------------------------------------------------------------------------------
@@ -212,17 +220,17 @@ def test_a_child_is_stopped_when_what_its_parent_ends_for_is_durable(
     hf: Store, monkeypatch: pytest.MonkeyPatch
 ):
     """Rule 7. Killed after the stop, a parent that decides anew would join what it has stopped."""
-    hf._engine.supervisor.flush_s = None
-    cancel, known = hf._engine.cancel_child, list[str]()
+    hf._kernel.part(Engine).supervisor.flush_s = None
+    cancel, known = hf._kernel.part(Engine).cancel_child, list[str]()
 
     def cancel_child(*child: str) -> None:
-        known.extend(hf._engine.journal_of("r").entries)
+        known.extend(hf._kernel.part(Engine).journal_of("r").entries)
         cancel(*child)
 
-    monkeypatch.setattr(hf._engine, "cancel_child", cancel_child)
-    assert hf.start(leaves_its_child, id="r").result() == "enough"
+    monkeypatch.setattr(hf._kernel.part(Engine), "cancel_child", cancel_child)
+    assert hf.runs.start(leaves_its_child, id="r").result() == "enough"
     assert "enough" in known
-    until(hf.run("kid"), "cancelled")
+    until(hf.runs.get("kid"), "cancelled")
 
 
 @holdfast.run(name="tests:wants an id")
@@ -236,9 +244,9 @@ def wants_an_id(ctx: Any) -> str:
 
 def test_a_run_of_another_is_no_child(hf: Store, witness: Witness):
     """Not joined as if it were, and not stopped with a parent that is none."""
-    until(hf.start(asked, id="theirs"), "waiting")
-    assert hf.start(wants_an_id, id="r").result() == "ExistsError posted went on"
-    assert hf.run("theirs").status == "waiting"
+    until(hf.runs.start(asked, id="theirs"), "waiting")
+    assert hf.runs.start(wants_an_id, id="r").result() == "ExistsError posted went on"
+    assert hf.runs.get("theirs").status == "waiting"
 
 
 @holdfast.run(name="tests:finds it started")
@@ -248,9 +256,9 @@ def finds_it_started(ctx: Any) -> str:
 
 
 def test_a_run_that_was_started_by_another_is_not_stopped_with_who_found_it(hf: Store):
-    until(hf.start(asked, id="theirs"), "waiting")
-    assert hf.start(finds_it_started, id="r").result() == "done"
-    until(hf.run("theirs"), "waiting")
+    until(hf.runs.start(asked, id="theirs"), "waiting")
+    assert hf.runs.start(finds_it_started, id="r").result() == "done"
+    until(hf.runs.get("theirs"), "waiting")
 
 
 @holdfast.run(name="tests:stopped parent")
@@ -265,14 +273,14 @@ def stopped_parent(ctx: Any, is_at_work: bool) -> None:
 @pytest.mark.parametrize("is_at_work", [True, False])
 def test_a_stop_reaches_children_but_those_to_be_left(hf: Store, is_at_work: bool):
     """Whether it is at work or waits when it is stopped."""
-    run = hf.start(stopped_parent, is_at_work, id="r")
+    run = hf.runs.start(stopped_parent, is_at_work, id="r")
     if not is_at_work:
         until(run, "waiting")
-        hf.cancel("r")
+        hf.runs.cancel("r")
     with pytest.raises(RunCancelledError):
         run.result(timeout=20)
     for id, status in (("cancel", "cancelled"), ("leave", "waiting"), ("wait", "cancelled")):
-        until(hf.run(id), status)
+        until(hf.runs.get(id), status)
 
 
 # --- threads -------------------------------------------------------------------------------------
@@ -297,12 +305,12 @@ def test_a_branch_that_fails_when_its_run_was_left_ends_quietly(
     LATE.clear()
     told: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", told.append)
-    hf.start(left_a_failure, id="r", queue="q")
-    run = hf.resume("r")
-    contexts = hf._engine.active["r"].contexts
+    hf.runs.start(left_a_failure, id="r", queue="q")
+    run = hf.runs.resume("r")
+    contexts = hf._kernel.part(Engine).active["r"].contexts
     assert run.result() == {"quick": True}
     LATE.set()
-    pool: Any = hf._engine.pool
+    pool: Any = hf._kernel.part(Engine).pool
     await_that(lambda: len(contexts) == 1 and (told or pool._idle == pool._threads))
     assert told == []
 

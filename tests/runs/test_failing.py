@@ -43,7 +43,7 @@ def nested(ctx: Any) -> None:
 
 
 def failed(hf: Store, function: Any, id: str) -> Any:
-    run = hf.start(function, id=id)
+    run = hf.runs.start(function, id=id)
     with pytest.raises(RunFailedError):
         run.result()
     return run.journal
@@ -62,7 +62,7 @@ def test_within_a_loop_and_a_branch_it_is_the_innermost(hf: Store):
     path = place_to_retry(failed(hf, nested, "r1"), "r1")
     assert path == "each[0]/parallel/two/fetch"
     # The record of the failed branch comes after it: the fork enters the branch again.
-    fork = hf.fork("r1", path, id="r2")
+    fork = hf.runs.fork("r1", path, id="r2")
     assert "each[0]/parallel/two" not in fork.journal.entries
 
 
@@ -71,7 +71,7 @@ def test_a_run_that_did_not_fail(hf: Store):
     def fine(ctx: Any) -> None:
         fetch("good")
 
-    run = hf.start(fine, id="r1")
+    run = hf.runs.start(fine, id="r1")
     run.result()
     with pytest.raises(UsageError, match="has not failed: it is completed"):
         place_to_retry(run.journal, "r1")

@@ -17,15 +17,15 @@ from holdfast import (
     ExistsError,
     NeedsAttentionError,
     NotFoundError,
-    RunCancelledError,
     RunFailedError,
     StepError,
-    StillRunningError,
     Store,
     UsageError,
 )
+from holdfast.errors import RunCancelledError, StillRunningError
 from holdfast.runs import blocks
 from holdfast.runs.admin import RunSummary
+from holdfast.runs.engine import Engine
 from tests.runs.corpus import add, pay, post
 from tests.runs.cuts import Cut, until
 from tests.runs.witness import Witness
@@ -101,12 +101,12 @@ def misused(ctx: Any, how: str) -> Any:
 def test_misused_variables_and_threads_say_so(hf: Store, how: str, message: str):
     """OP-9: a const cannot be assigned; rule 6: a block belongs to one thread."""
     with pytest.raises(RunFailedError, match=message):
-        hf.start(misused, how).result()
+        hf.runs.start(misused, how).result()
 
 
 def test_a_branch_does_not_set_what_is_around_it(hf: Store):
     with pytest.raises(RunFailedError, match="a branch cannot set"):
-        hf.start(misused, "branch").result()
+        hf.runs.start(misused, "branch").result()
 
 
 def test_variables_are_seen_from_outside(hf: Store):
@@ -117,7 +117,7 @@ def test_variables_are_seen_from_outside(hf: Store):
             ctx.let("inner", number)
             notes.set([*notes.value, number])
 
-    run = hf.start(seen)
+    run = hf.runs.start(seen)
     run.result()
     assert run.variables == {"notes": [0, 1], "repeat[0]/inner": 0, "repeat[1]/inner": 1}
 
@@ -136,7 +136,7 @@ def counting(ctx: Any) -> None:
 
 def test_what_a_run_is_doing_is_known_at_any_moment(hf: Store):
     """OP-5, OP-6, OP-19: statement, blocks, "iteration 47 of 100"."""
-    run = hf.start(counting, id="r")
+    run = hf.runs.start(counting, id="r")
     assert ENTERED.wait(60)
     progress = run.progress
     assert progress.blocks == ("repeat: iteration 47 of 100",)
@@ -159,7 +159,7 @@ def many_branches(ctx: Any, n: int) -> int:
 
 
 def test_more_branches_than_threads(hf: Store):
-    assert hf.start(many_branches, 200).result() == sum(range(200)) + 200
+    assert hf.runs.start(many_branches, 200).result() == sum(range(200)) + 200
 
 
 def deep(ctx: Any, n: int) -> int:
@@ -176,8 +176,8 @@ def nesting(ctx: Any) -> int:
 
 def test_nested_branches_do_not_deadlock(hf: Store):
     """Rule 6: 128 leaves, more blocks at once than there are threads."""
-    hf._engine.pool._threads_max = 4  # pyright: ignore[reportPrivateUsage]
-    assert hf.start(nesting).result() == 128
+    hf._kernel.part(Engine).pool._threads_max = 4  # pyright: ignore[reportPrivateUsage]
+    assert hf.runs.start(nesting).result() == 128
 
 
 @holdfast.run
@@ -188,7 +188,7 @@ def racing(ctx: Any) -> Any:
 
 def test_the_first_branch_wins_and_the_others_are_left_behind(hf: Store):
     try:
-        assert hf.start(racing).result() == {"fast": 2}
+        assert hf.runs.start(racing).result() == {"fast": 2}
     finally:
         GATE.set()
 
@@ -201,7 +201,7 @@ def joins(ctx: Any, join: Any) -> Any:
 @pytest.mark.parametrize("join", ["most", 0, 2, True, None])
 def test_a_join_policy_is_checked(hf: Store, join: Any):
     with pytest.raises(RunFailedError, match="join is"):
-        hf.start(joins, join).result()
+        hf.runs.start(joins, join).result()
 
 
 # --- waits ---------------------------------------------------------------------------------------
@@ -220,31 +220,31 @@ def asking(ctx: Any) -> list[Any]:
 
 def test_a_wait_is_answered_once_by_what_fits(hf: Store):
     """A refused answer does not count; the first that fits does, and holds no thread before."""
-    run = hf.start(asking, id="r")
+    run = hf.runs.start(asking, id="r")
     until(run, "waiting")
-    assert not hf._engine.active
+    assert not hf._kernel.part(Engine).active
     with pytest.raises(NotFoundError, match="waits for nothing"):
-        hf.answer("r", "other", 1)
-    hf.answer("r", "approve", {"ok": "perhaps"})
+        hf.runs.answer("r", "other", 1)
+    hf.runs.answer("r", "approve", {"ok": "perhaps"})
     while not run.journal.entries["wait.approve"].refused:
         with pytest.raises(StillRunningError):
             run.result(timeout=0.05)
     until(run, "waiting")
-    hf.answer("r", "approve", {"ok": True, "by": "ada"})
+    hf.runs.answer("r", "approve", {"ok": True, "by": "ada"})
     assert run.result() == [True, "ada"]
     with pytest.raises(ExistsError):
-        hf.answer("r", "approve", {"ok": False, "by": "bob"})
+        hf.runs.answer("r", "approve", {"ok": False, "by": "bob"})
 
 
 def test_the_second_answer_is_told_that_it_came_late(hf: Store):
-    run = hf.start(asking, id="r")
+    run = hf.runs.start(asking, id="r")
     until(run, "waiting")
-    hf._engine.supervisor.close()  # nobody takes the first answer yet
-    hf.answer("r", "approve", {"ok": True, "by": "ada"})
-    hf.answer("r", "approve", {"ok": True, "by": "ada"})  # the same answer: sent once
+    hf._kernel.part(Engine).supervisor.close()  # nobody takes the first answer yet
+    hf.runs.answer("r", "approve", {"ok": True, "by": "ada"})
+    hf.runs.answer("r", "approve", {"ok": True, "by": "ada"})  # the same answer: sent once
     with pytest.raises(ExistsError, match="answered already"):
-        hf.answer("r", "approve", {"ok": False, "by": "bob"})
-    assert hf.resume("r").result() == [True, "ada"]
+        hf.runs.answer("r", "approve", {"ok": False, "by": "bob"})
+    assert hf.runs.resume("r").result() == [True, "ada"]
 
 
 @holdfast.run
@@ -258,23 +258,23 @@ def hearing(ctx: Any) -> list[list[Any]]:
 
 
 def test_messages_are_taken_once_most_urgent_first(hf: Store):
-    run = hf.start(hearing, id="r")
+    run = hf.runs.start(hearing, id="r")
     until(run, "waiting")
     for kind in ("ambient", "follow-up", "interrupt", "steer"):
-        hf.send("r", kind, kind)
-        hf.send("r", kind, f"{kind} again", id=kind)
-        hf.send("r", kind, f"{kind} again", id=kind)
-    hf.signal("r", "go")
+        hf.runs.send("r", kind, kind)
+        hf.runs.send("r", kind, f"{kind} again", id=kind)
+        hf.runs.send("r", kind, f"{kind} again", id=kind)
+    hf.runs.signal("r", "go")
     assert run.result() == [
         ["interrupt", "interrupt again", "ambient", "ambient again"],
         ["steer", "steer again", "follow-up", "follow-up again"],
         [],
     ]
     with pytest.raises(UsageError, match="has ended"):
-        hf.signal("r", "go")
+        hf.runs.signal("r", "go")
     with pytest.raises(UsageError, match="a message is one of"):
-        hf.start(hearing, id="q")
-        hf.send("q", "shout", 1)
+        hf.runs.start(hearing, id="q")
+        hf.runs.send("q", "shout", 1)
 
 
 # --- cancel --------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ def cancellable(ctx: Any) -> None:
 
 def test_a_cancelled_run_stops_at_its_next_operation(hf: Store, witness: Witness):
     """Rule 9: a sync step runs to its end, and is told; what it did is recorded."""
-    run = hf.start(cancellable, id="r")
+    run = hf.runs.start(cancellable, id="r")
     assert ENTERED.wait(60)
     run.cancel()
     assert run.status == "cancelling"
@@ -298,17 +298,17 @@ def test_a_cancelled_run_stops_at_its_next_operation(hf: Store, witness: Witness
     assert run.status == "cancelled"
     assert not witness.acts
     assert bytes(run.journal.entries["acting_here"].value) == b'"cancelled"'
-    assert hf.runs(status="cancelled")[0].id == "r"
-    hf.cancel("r")  # again: nothing happens
+    assert hf.runs.list(status="cancelled")[0].id == "r"
+    hf.runs.cancel("r")  # again: nothing happens
 
 
 def test_a_waiting_run_is_cancelled_where_it_is(hf: Store):
-    run = hf.start(asking, id="r")
+    run = hf.runs.start(asking, id="r")
     until(run, "waiting")
-    hf.cancel("r")
+    hf.runs.cancel("r")
     with pytest.raises(RunCancelledError):
         run.result()
-    assert hf.runs() == [RunSummary("r", "cancelled")]
+    assert hf.runs.list() == [RunSummary("r", "cancelled")]
 
 
 @holdfast.run
@@ -319,18 +319,18 @@ def leaving_children(ctx: Any, policy: str) -> str:
 
 @pytest.mark.parametrize(("policy", "status"), [("cancel", "cancelled"), ("leave", "waiting")])
 def test_children_follow_the_policy_at_the_parents_end(hf: Store, policy: str, status: str):
-    assert hf.start(leaving_children, policy, id="r").result() == "done"
-    until(hf.run("kid"), status)
+    assert hf.runs.start(leaving_children, policy, id="r").result() == "done"
+    until(hf.runs.get("kid"), status)
 
 
 def test_a_parent_waits_for_children_without_a_thread(hf: Store):
-    run = hf.start(leaving_children, "wait", id="r")
+    run = hf.runs.start(leaving_children, "wait", id="r")
     until(run, "waiting")
-    until(hf.run("kid"), "waiting")
-    assert not hf._engine.active
-    hf.answer("kid", "approve", {"ok": True, "by": "ada"})
+    until(hf.runs.get("kid"), "waiting")
+    assert not hf._kernel.part(Engine).active
+    hf.runs.answer("kid", "approve", {"ok": True, "by": "ada"})
     assert run.result() == "done"
-    assert hf.run("kid").status == "completed"
+    assert hf.runs.get("kid").status == "completed"
 
 
 # --- control -------------------------------------------------------------------------------------
@@ -352,12 +352,12 @@ def swallowing(ctx: Any, how: str) -> Any:
 @pytest.mark.parametrize("how", ["returns", "goes on", "raises"])
 def test_a_swallowed_control_exception_does_not_count_and_is_named(hf: Store, how: str):
     """Rule 9: the block is left all the same, and the line is in a note."""
-    run = hf.start(swallowing, how, id="r")
+    run = hf.runs.start(swallowing, how, id="r")
     until(run, "waiting")
     [note] = {note.text for note in run.journal.notes}
     assert note.startswith("a control exception was swallowed at ")
     assert "test_flow.py:" in note
-    hf.answer("r", "approve", 5)
+    hf.runs.answer("r", "approve", 5)
     assert run.result() == 5
 
 
@@ -370,9 +370,9 @@ def grouped(ctx: Any) -> Any:
 
 
 def test_a_control_exception_in_a_group_is_found(hf: Store):
-    run = hf.start(grouped, id="r")
+    run = hf.runs.start(grouped, id="r")
     until(run, "waiting")
-    hf.answer("r", "approve", 6)
+    hf.runs.answer("r", "approve", 6)
     assert run.result() == 6
 
 
@@ -393,16 +393,16 @@ def test_a_write_that_became_another_one_diverges(hf: Store, witness: Witness):
     """Rule 3: the first write stands, the changed one is not made."""
     EDITION["by"] = 1
     with pytest.raises(Cut):
-        hf.start(writing, id="r").result()
+        hf.runs.start(writing, id="r").result()
     EDITION["by"] = 2
     with pytest.raises(NeedsAttentionError, match=r"write\.workflow.* at .*test_flow\.py:\d+"):
-        hf.resume("r").result()
+        hf.runs.resume("r").result()
     assert hf.workflow("r")["n"] == 1
 
 
 @holdfast.run
 def writing_what_is_not_there(ctx: Any) -> int:
-    ctx.state.set_default("n", 5)
+    ctx.state.set("n", 5, if_absent=True)
     ctx.state.set("items", list(range(20)), diff=True)
     ctx.state.append("items", 20)
     if pay(1) and EDITION["by"] == 1:
@@ -416,9 +416,9 @@ def test_a_write_that_looks_at_the_state_is_the_same_when_it_is_replayed(
     """By then the state has what the first writes put there, and nothing is written twice."""
     EDITION["by"] = 1
     with pytest.raises(Cut):
-        hf.start(writing_what_is_not_there, id="r").result()
+        hf.runs.start(writing_what_is_not_there, id="r").result()
     EDITION["by"] = 2
-    hf.resume("r").result()
+    hf.runs.resume("r").result()
     assert hf.workflow("r").state == {"n": 6, "items": list(range(21))}
 
 
@@ -437,9 +437,9 @@ def test_a_step_error_is_the_same_when_it_is_replayed(hf: Store):
         said.append(str(ctx.wait("on")))
         return said
 
-    run = hf.start(twice, id="r")
+    run = hf.runs.start(twice, id="r")
     until(run, "waiting")
-    hf.answer("r", "on", 1)
+    hf.runs.answer("r", "on", 1)
     assert run.result() == ['step "bad" failed: ValueError: once', "1"]
 
 
@@ -449,7 +449,7 @@ def test_events_keep_labels_and_totals(hf: Store):
         ctx.step(pay, 1, label="pay the bill", key="bill")
         ctx.parallel(a=ctx.branch(add, 1, 1), label="both")
 
-    run = hf.start(labelled)
+    run = hf.runs.start(labelled)
     run.result()
     entries = run.journal.entries
     assert entries["pay=bill"].label == "pay the bill"
@@ -467,10 +467,10 @@ def next_signal(ctx: Any) -> Any:
 
 
 def test_two_branches_never_take_one_signal(hf: Store):
-    run = hf.start(hungry, id="r")
+    run = hf.runs.start(hungry, id="r")
     until(run, "waiting")
     for number in range(2):
-        hf.signal("r", "go", number)
+        hf.runs.signal("r", "go", number)
     assert run.result() == [0, 1]
 
 
@@ -487,11 +487,11 @@ def test_runs_in_a_store_of_several_backends(tmp_path: Any, witness: Witness):
             came = ctx.wait("approve")
             return [came, ctx.read(hf.team("far"), "n"), ctx.read(ctx.state, "n")]
 
-        run = hf.start(mixed, id="r")
+        run = hf.runs.start(mixed, id="r")
         until(run, "waiting")
-        hf.answer("r", "approve", "yes")
+        hf.runs.answer("r", "approve", "yes")
         assert run.result() == ["yes", 1, 1]
-        assert hf.marks() == []
+        assert hf.workers.marks() == []
 
 
 @holdfast.run(name="flow:seen")
@@ -523,30 +523,30 @@ def add_up(ctx: Any, n: int) -> int:
 
 def recorded(hf: Store, id: str) -> Any:
     """Returns what another process sees: what the journal has."""
-    return blocks.recorded_progress(hf.run(id).journal)
+    return blocks.recorded_progress(hf.runs.get(id).journal)
 
 
 def test_another_process_sees_the_branches_that_are_at_work(hf: Store):
     """OP-6: a branch that is done is not shown, those that wait are."""
-    run = hf.start(seen, id="r1")
+    run = hf.runs.start(seen, id="r1")
     wait_until(hf, lambda: run.status == "waiting")
     assert set(recorded(hf, "r1").statements) == {
         "parallel/waits/wait.go",
         "parallel/later/signal.late",
     }
-    hf.answer("r1", "go", 1)
+    hf.runs.answer("r1", "go", 1)
     wait_until(hf, lambda: recorded(hf, "r1").statements == ("parallel/later/signal.late",))
-    hf.signal("r1", "late")
+    hf.runs.signal("r1", "late")
     run.result()
 
 
 def test_another_process_sees_the_iteration_of_a_loop_whose_iterations_are_named(hf: Store):
     """OP-5: `by=` gives iterations names; they are counted all the same."""
-    run = hf.start(named, id="r1")
+    run = hf.runs.start(named, id="r1")
     wait_until(hf, lambda: run.status == "waiting")
     assert recorded(hf, "r1").blocks == ("each: iteration 2 of 2",)
     assert recorded(hf, "r1").statements == ("each[7]/parallel/inner/wait.go",)
-    hf.answer("r1", "go", 1)
+    hf.runs.answer("r1", "go", 1)
     run.result()
 
 
@@ -554,13 +554,13 @@ def test_the_command_line_shows_the_named_iteration_of_a_run_of_another_process(
     """OP-5, OP-6: a process that has neither the run's code nor its memory counts it, too."""
     place = str(tmp_path / "s")
     with holdfast.open(place) as hf:
-        run = hf.start(named, id="r1")
+        run = hf.runs.start(named, id="r1")
         wait_until(hf, lambda: run.status == "waiting")
         command = [sys.executable, "-m", "holdfast", "--store", place, "runs", "show", "r1"]
         shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         assert "each: iteration 2 of 2" in shown
         assert "each[7]/parallel/inner/wait.go" in shown
-        hf.answer("r1", "go", 1)
+        hf.runs.answer("r1", "go", 1)
         run.result()
 
 

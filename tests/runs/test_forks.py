@@ -27,11 +27,11 @@ def writes_and_pays(ctx: Any) -> list[Any]:
 def test_a_write_that_a_fork_inherited_is_not_made_again(hf: Store, witness: Witness):
     """Rule 12: inherited records keep their idempotency keys, and writes have one each."""
     STORE[:] = [hf]
-    assert hf.start(writes_and_pays, id="r").result() == [1, ["begun", "paid"]]
-    hf.fork("r", "pay", id="f", effects="live")
-    assert hf.resume("f").result() == [1, ["begun", "paid"]]
-    hf.fork("f", "pay", id="ff", effects="live")
-    assert hf.resume("ff").result() == [1, ["begun", "paid"]]
+    assert hf.runs.start(writes_and_pays, id="r").result() == [1, ["begun", "paid"]]
+    hf.runs.fork("r", "pay", id="f", effects="live")
+    assert hf.runs.resume("f").result() == [1, ["begun", "paid"]]
+    hf.runs.fork("f", "pay", id="ff", effects="live")
+    assert hf.runs.resume("ff").result() == [1, ["begun", "paid"]]
     assert hf.team("t")["n"] == 1
     assert hf.workflow("r")["log"] == ["begun", "paid"]
     assert witness.acts == {"pay 1": 3}
@@ -45,15 +45,15 @@ def begun_before_the_fork(ctx: Any) -> str:
 
 
 def test_the_end_of_a_fork_does_nothing_to_a_child_that_it_shares(hf: Store, witness: Witness):
-    until(hf.start(begun_before_the_fork, id="r"), "waiting")
-    hf.fork("r", "pay", id="f", effects="live")
-    until(hf.resume("f"), "waiting")
-    hf.answer("f", "end", "over")
-    assert hf.run("f").result() == "over"
-    hf.fork("r", "pay", id="g", effects="live")
-    until(hf.resume("g"), "waiting")
-    hf.cancel("g")
-    until(hf.run("kid"), "waiting")
-    hf.answer("r", "end", "over")
-    assert hf.run("r").result() == "over"
-    until(hf.run("kid"), "cancelled")
+    until(hf.runs.start(begun_before_the_fork, id="r"), "waiting")
+    hf.runs.fork("r", "pay", id="f", effects="live")
+    until(hf.runs.resume("f"), "waiting")
+    hf.runs.answer("f", "end", "over")
+    assert hf.runs.get("f").result() == "over"
+    hf.runs.fork("r", "pay", id="g", effects="live")
+    until(hf.runs.resume("g"), "waiting")
+    hf.runs.cancel("g")
+    until(hf.runs.get("kid"), "waiting")
+    hf.runs.answer("r", "end", "over")
+    assert hf.runs.get("r").result() == "over"
+    until(hf.runs.get("kid"), "cancelled")

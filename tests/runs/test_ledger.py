@@ -10,6 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import RunFailedError, Store
+from holdfast.runs.engine import Engine
 from tests.runs.cuts import Cut
 
 PLACE: dict[str, Any] = {}
@@ -67,22 +68,22 @@ def rows(connection: Any) -> list[Any]:
 def test_a_row_is_written_once_although_the_run_is_cut(connection: Any):
     PLACE["cut"] = True
     with holdfast.open("memory:") as hf:
-        hf._engine.supervisor.flush_s = None
+        hf._kernel.part(Engine).supervisor.flush_s = None
         with pytest.raises(Cut):
-            hf.start(paying, id="r").result()
+            hf.runs.start(paying, id="r").result()
         assert rows(connection) == [("ada", 5)]
-        assert hf.run("r").journal.entries["pay_in"].state == "open"
-        assert hf.resume("r").result() == [["ada", 5], ["bob", 7]]
+        assert hf.runs.get("r").journal.entries["pay_in"].state == "open"
+        assert hf.runs.resume("r").result() == [["ada", 5], ["bob", 7]]
         assert rows(connection) == [("ada", 5), ("bob", 7)]
 
 
 def test_a_body_that_fails_leaves_nothing(connection: Any):
     with holdfast.open("memory:") as hf:
         with pytest.raises(RunFailedError):
-            hf.start(refused).result()
+            hf.runs.start(refused).result()
         assert rows(connection) == []
 
 
 def test_what_is_no_connection_is_told_so(hf: Store):
     with pytest.raises(RunFailedError, match="DB-API connection"):
-        hf.start(misused).result()
+        hf.runs.start(misused).result()

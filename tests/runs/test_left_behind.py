@@ -15,6 +15,7 @@ import pytest
 import holdfast
 from holdfast import Store
 from holdfast.backends.protocol import Lease
+from holdfast.runs.engine import Engine
 from tests.record.stores import DURABLE, new_url
 from tests.runs.corpus import post
 from tests.runs.cuts import until
@@ -45,11 +46,11 @@ def test_a_start_beside_a_silent_lease_makes_the_run(
     url = new_url(backend, tmp_path)
     with holdfast.open(url) as dead, holdfast.open(url) as hf:
         lease = ghost(dead)
-        run = hf.start(greeting, id="r")
+        run = hf.runs.start(greeting, id="r")
         assert run.status == "pending"
         with pytest.raises(holdfast.ExistsError):
-            hf.start(greeting, id="r")
-        assert hf.start(greeting, id="r", if_exists="attach").status == "pending"
+            hf.runs.start(greeting, id="r")
+        assert hf.runs.start(greeting, id="r", if_exists="attach").status == "pending"
         dead._log._backend.leases.release(lease)
         assert run.result() == "posted hello"
     assert witness.acts == {"post hello": 1}
@@ -61,11 +62,11 @@ def test_news_for_a_run_whose_host_is_dead_reach_it_through_whoever_waits(
 ):
     url = new_url(backend, tmp_path)
     with holdfast.open(url) as first:
-        until(first.start(listening, id="r"), "waiting")
+        until(first.runs.start(listening, id="r"), "waiting")
     with holdfast.open(url) as dead, holdfast.open(url) as hf:
         lease = ghost(dead)
-        run = hf.resume("r")  # it belongs to another, so it is not entered here
-        hf.signal("r", "go", 7)
+        run = hf.runs.resume("r")  # it belongs to another, so it is not entered here
+        hf.runs.signal("r", "go", 7)
         dead._log._backend.leases.release(lease)
         assert run.result() == [7, "posted went"]
     assert witness.acts == {"post went": 1}
@@ -78,12 +79,12 @@ STORE: list[Store] = []
 def answer_the_other() -> None:
     """Answers what the branch beside asked for, when that has given up waiting here."""
     [hf] = STORE
-    run = hf._engine.active["r"]
+    run = hf._kernel.part(Engine).active["r"]
     # The other branch may begin later than this one. Once it has asked, its context goes when it
     # gives up: the body's and this one's are left.
     while "parallel/asking/wait.approve" not in run.journal.entries or len(run.contexts) > 2:
         time.sleep(0.001)
-    hf.answer("r", "approve", "yes")
+    hf.runs.answer("r", "approve", "yes")
 
 
 def asking(ctx: Any) -> str:
@@ -102,4 +103,4 @@ def beside(ctx: Any) -> dict[str, Any]:
 
 def test_an_answer_that_another_branch_reads_first_is_not_lost(hf: Store):
     STORE[:] = [hf]
-    assert hf.start(beside, id="r").result(timeout=120) == {"asking": "yes", "hearing": 0}
+    assert hf.runs.start(beside, id="r").result(timeout=120) == {"asking": "yes", "hearing": 0}

@@ -40,7 +40,7 @@ def fresh() -> None:
 
 
 def test_a_loop_says_how_far_it_is(hf: Store):
-    said, _ = hf.start(leaving, 5).result()
+    said, _ = hf.runs.start(leaving, 5).result()
     assert said == [f"loop: iteration {n}, at most 5" for n in (1, 2, 3)]
     assert str(LoopPosition("loop", 2, None, "loop")) == "loop: iteration 3"
     assert str(LoopPosition("each", 2, 4)) == "each: iteration 3 of 4"
@@ -48,31 +48,31 @@ def test_a_loop_says_how_far_it_is(hf: Store):
 
 def test_a_loop_ends_at_its_most(hf: Store):
     LIMIT["n"] = 99
-    assert len(hf.start(leaving, 4).result()[0]) == 4
+    assert len(hf.runs.start(leaving, 4).result()[0]) == 4
     assert ACTS == [0, 1, 2, 3]
 
 
 def test_a_loop_without_a_most_is_shown_from_its_journal(hf: Store):
-    run = hf.start(leaving, id="endless")
+    run = hf.runs.start(leaving, id="endless")
     until(run, "waiting")
     assert run.progress.blocks == ()
-    journal = hf.run("endless").journal
+    journal = hf.runs.get("endless").journal
     assert [path for path in journal.entries if path.startswith("loop[")] == [
         f"loop[{n}]/loop-act" for n in range(3)
     ]
-    hf.answer("endless", "go", 1)
+    hf.runs.answer("endless", "go", 1)
     said = [f"loop: iteration {n}" for n in (1, 2, 3)]
-    assert hf.run("endless").result() == [said, 1]
+    assert hf.runs.get("endless").result() == [said, 1]
     assert ACTS == [0, 1, 2]
 
 
 def test_a_loop_that_is_left_earlier_than_before_diverges(hf: Store):
-    run = hf.start(leaving, id="shorter")
+    run = hf.runs.start(leaving, id="shorter")
     until(run, "waiting")
     LIMIT["n"] = 2
-    hf.answer("shorter", "go", 1)
+    hf.runs.answer("shorter", "go", 1)
     with pytest.raises(NeedsAttentionError, match=r"loop\[2\]"):
-        hf.resume("shorter").result()
+        hf.runs.resume("shorter").result()
     assert ACTS == [0, 1, 2]
 
 
@@ -83,4 +83,4 @@ def test_a_loop_takes_a_whole_number():
             pass
 
     with holdfast.open("memory:") as hf, pytest.raises(Exception, match="max"):
-        hf.start(wrong).result()
+        hf.runs.start(wrong).result()

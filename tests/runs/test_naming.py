@@ -10,6 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import NeedsAttentionError, Store
+from holdfast.backends.protocol import START
 from holdfast.runs import Context
 from holdfast.runs.context import Variable
 from tests.runs.corpus import add, post
@@ -72,7 +73,7 @@ def named(ctx: Any, hf: str) -> None:
 
 
 def test_they_are_stored_with_each_record(hf: Store):
-    run = hf.start(named, "x", id="r")
+    run = hf.runs.start(named, "x", id="r")
     run.result()
     found = {e.path.rpartition("=")[2]: e for e in run.journal.entries.values() if e.source}
     assert set(found) == {f"k{line}" for line in range(1, 22)}
@@ -86,16 +87,16 @@ def test_a_divergence_names_the_source_of_its_front_end(hf: Store, witness: Witn
         ctx.step(post, "a", source="plan.prose:3")
         ctx.wait("go", source="plan.prose:4")
 
-    until(hf.start(moved, id="r"), "waiting")
-    assert hf.run("r").progress.statements == ("wait.go at plan.prose:4",)
+    until(hf.runs.start(moved, id="r"), "waiting")
+    assert hf.runs.get("r").progress.statements == ("wait.go at plan.prose:4",)
 
     @holdfast.run(name="tests:moved")
     def changed(ctx: Any) -> None:
         ctx.step(post, "b", source="plan.prose:9")
 
-    hf.answer("r", "go")
+    hf.runs.answer("r", "go")
     with pytest.raises(NeedsAttentionError, match=r"at plan\.prose:9;"):
-        hf.resume("r").result(timeout=60)
+        hf.runs.resume("r").result(timeout=60)
 
 
 def test_a_block_that_another_thread_touches_says_so(hf: Store):
@@ -114,7 +115,7 @@ def test_a_block_that_another_thread_touches_says_so(hf: Store):
         thread.start()
         thread.join()
 
-    run = hf.start(touched)
+    run = hf.runs.start(touched)
     run.result()
     assert "used by another thread" in str(told[0])
     assert run.journal.entries == {}
@@ -128,10 +129,12 @@ def test_large_inputs_are_kept_apart_from_the_journal(durable_url: str):
         return ctx.join(ctx.child(large, text, depth - 1)) if depth else len(text)
 
     with holdfast.open(durable_url) as hf:
-        assert hf.start(large, "x" * 300_000, 1).result() == 300_000
+        assert hf.runs.start(large, "x" * 300_000, 1).result() == 300_000
     with holdfast.open(durable_url) as hf:
         sizes = [
-            len(str(event.data)) for event in hf.follow_events() if event.type == "run.created"
+            len(str(event.data))
+            for event in hf.follow(as_events=True, after=START, timeout_s=0)
+            if event.type == "run.created"
         ]
         assert len(sizes) == 2
         assert max(sizes) < 10_000

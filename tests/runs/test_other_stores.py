@@ -13,6 +13,7 @@ import pytest
 import holdfast
 from holdfast import LeaseLostError, Store, UnavailableError, aio
 from holdfast.core.commit import ProposedCommit
+from holdfast.runs.engine import Engine
 from holdfast.runs.execution import Execution
 from tests.record.stores import ALL, new_url
 
@@ -76,14 +77,14 @@ def writing(ctx: Any) -> str:
 def assert_written(store: Store) -> None:
     assert store.team("t").state == {"log": ["body", "step", "joint"]}
     assert [store.team(word).state for word in "ab"] == [{"log": [word]} for word in "ab"]
-    assert [one.outcome for one in store.decisions()] == ["it did"]
+    assert [one.outcome for one in store.decisions.list()] == ["it did"]
     assert store.team("old").state == {}
 
 
 def test_a_run_writes_to_another_store(here: Store, there: Store) -> None:
-    here.start(writing, id="r")
-    here.signal("r", "go")
-    assert here.resume("r").result(timeout=60) == "written"
+    here.runs.start(writing, id="r")
+    here.runs.signal("r", "go")
+    assert here.runs.resume("r").result(timeout=60) == "written"
     assert_written(there)
 
 
@@ -91,11 +92,11 @@ def test_a_replay_does_not_write_there_again(there: Store, tmp_path: Path) -> No
     """Another worker takes it up: the body is entered again from the top."""
     url = str(tmp_path / "here")
     with holdfast.open(url) as first:
-        first.start(writing, id="r")
+        first.runs.start(writing, id="r")
         assert REACHED.wait(60)
     with holdfast.open(url) as second:
-        run = second.resume("r")
-        second.signal("r", "go")
+        run = second.runs.resume("r")
+        second.runs.signal("r", "go")
         assert run.result(timeout=60) == "written"
     assert_written(there)
 
@@ -110,7 +111,7 @@ async def writing_softly(ctx: Any) -> str:
 
 @holdfast.step(effect="idempotent")
 async def softly(ctx: Any) -> None:
-    async with other().lease("job"):
+    async with other().workers.lease("job"):
         await other().team("t").append("log", "step")
 
 
@@ -118,7 +119,7 @@ def test_the_same_for_asyncio(there: Store, tmp_path: Path) -> None:
     async def main() -> None:
         OTHER["store"] = aio.over(there)
         async with await aio.open(str(tmp_path / "here")) as hf:
-            run = await hf.start(writing_softly, id="r")
+            run = await hf.runs.start(writing_softly, id="r")
             assert await run.result(timeout=60) == "written"
 
     asyncio.run(main())
@@ -127,8 +128,8 @@ def test_the_same_for_asyncio(there: Store, tmp_path: Path) -> None:
 
 
 def lose_the_lease(store: Store) -> None:
-    run = store._engine.active["r"]
-    store.lease_keeper.drop(run.lease)
+    run = store._kernel.part(Engine).active["r"]
+    store._kernel.leases.drop(run.lease)
     store._log.leases.release(run.lease)
 
 
@@ -150,9 +151,9 @@ def test_another_handle_of_the_same_store_is_fenced(tmp_path: Path) -> None:
     url = str(tmp_path / "store")
     with holdfast.open(url) as one, holdfast.open(url) as two:
         OTHER.update(here=one, store=two)
-        one.start(by_another_handle, id="r")
+        one.runs.start(by_another_handle, id="r")
         with pytest.raises(LeaseLostError):
-            one.resume("r").result(timeout=60)
+            one.runs.resume("r").result(timeout=60)
         assert two.team("t").state == {"n": 1}
     OTHER.clear()
 
@@ -192,8 +193,8 @@ def test_nothing_is_written_there_before_the_journal_is(
     with holdfast.open(str(tmp_path / "here")) as store:
         monkeypatch.setattr(Execution, "_submit", full)
         WRITE["it"] = write
-        run = store.start(after_a_loss, id="r")
+        run = store.runs.start(after_a_loss, id="r")
         with pytest.raises(UnavailableError):
             run.result(timeout=60)
     assert there.team("t").state == {}
-    assert there.decisions() == []
+    assert there.decisions.list() == []

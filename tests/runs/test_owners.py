@@ -16,7 +16,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import LeaseLostError, NotFoundError, StillRunningError, Store, UnavailableError
+from holdfast import LeaseLostError, NotFoundError, Store, UnavailableError
+from holdfast.backends.protocol import START
+from holdfast.errors import StillRunningError
+from holdfast.runs.engine import Engine
 from holdfast.runs.operation import OwnerLost
 from tests.runs.corpus import pay, post
 from tests.runs.witness import Witness
@@ -45,13 +48,13 @@ def gates() -> None:
 
 def test_a_second_worker_attaches_and_sees_the_result(durable_url: str, witness: Witness):
     with holdfast.open(durable_url) as one, holdfast.open(durable_url) as two:
-        one.start(owned, id="r")
+        one.runs.start(owned, id="r")
         assert ENTERED.wait(60)
-        run = two.resume("r")
+        run = two.runs.resume("r")
         with pytest.raises(StillRunningError):
             run.result(timeout=0.01)
-        assert "r" not in two._engine.active
-        assert [found.id for found in two.runs(status="running")] == ["r"]
+        assert "r" not in two._kernel.part(Engine).active
+        assert [found.id for found in two.runs.list(status="running")] == ["r"]
         GATE.set()
         assert run.result() == ["posted first", "slow", "posted last"]
     assert witness.acts == {"post first": 1, "post last": 1}
@@ -66,30 +69,34 @@ def until(holds: Callable[[], bool]) -> None:
 
 def steal(store: Store, other: Store) -> None:
     """Makes a run's lease pass on while its owner is busy, as when it was paused too long."""
-    run = store._engine.active["r"]
-    store.lease_keeper.drop(run.lease)
+    run = store._kernel.part(Engine).active["r"]
+    store._kernel.leases.drop(run.lease)
     store._log._backend.leases.release(run.lease)
-    other.resume("r")
+    other.runs.resume("r")
 
 
 def test_a_paused_owner_that_wakes_is_refused(durable_url: str, witness: Witness):
     """Whatever it does next is fenced; the new owner's outcome counts, and nothing is doubled."""
     with holdfast.open(durable_url) as one, holdfast.open(durable_url) as two:
-        late = one.start(owned, id="r")
+        late = one.runs.start(owned, id="r")
         assert ENTERED.wait(60)
-        mine = one._engine.active["r"]
+        mine = one._kernel.part(Engine).active["r"]
         ENTERED.clear()
         steal(one, two)
         assert ENTERED.wait(60)  # idempotent: the new owner does it again, with the same key
         GATE.set()
-        assert two.run("r").result() == ["posted first", "slow", "posted last"]
+        assert two.runs.get("r").result() == ["posted first", "slow", "posted last"]
         assert mine.over.wait(60)
         assert isinstance(mine.leaving, OwnerLost)
         assert isinstance(mine.leaving.cause, LeaseLostError)
         assert late.result() == ["posted first", "slow", "posted last"]
     assert witness.acts == {"post first": 1, "post last": 1}
     with holdfast.open(durable_url) as three:
-        types = [event.type for event in three.follow_events() if event.stream == "run/r"]
+        types = [
+            event.type
+            for event in three.follow(as_events=True, after=START, timeout_s=0)
+            if event.stream == "run/r"
+        ]
         assert types.count("run.claimed") == 2
         assert types[-1] == "run.ended"
         assert three.check().ok
@@ -109,8 +116,8 @@ class WaitedFor(threading.Event):
 
 def lapse(store: Store) -> None:
     """Makes a run's lease lapse while its owner is busy, and nobody else takes it."""
-    run = store._engine.active["r"]
-    store.lease_keeper.drop(run.lease)
+    run = store._kernel.part(Engine).active["r"]
+    store._kernel.leases.drop(run.lease)
     store._log._backend.leases.release(run.lease)
 
 
@@ -119,9 +126,9 @@ def test_an_owner_whose_lease_lapsed_tells_its_caller_and_goes_on(
 ):
     """The wait names the lease and what to do; asked again, it has the result."""
     with holdfast.open(durable_url) as one:
-        run = one.start(owned, id="r")
+        run = one.runs.start(owned, id="r")
         assert ENTERED.wait(60)
-        mine = one._engine.active["r"]
+        mine = one._kernel.part(Engine).active["r"]
         mine.over = WaitedFor()
         told: list[BaseException] = []
 
@@ -147,7 +154,11 @@ def test_an_owner_whose_lease_lapsed_tells_its_caller_and_goes_on(
         assert 'run "r" was left by this worker' in error.message
         assert "ask for its result again" in str(error.hint)
         assert run.result() == ["posted first", "slow", "posted last"]
-        types = [event.type for event in one.follow_events() if event.stream == "run/r"]
+        types = [
+            event.type
+            for event in one.follow(as_events=True, after=START, timeout_s=0)
+            if event.stream == "run/r"
+        ]
         assert types.count("run.claimed") == 2
     assert witness.acts == {"post first": 1, "post last": 1}
 
@@ -156,7 +167,7 @@ def test_a_run_whose_lease_lapsed_is_taken_up_though_nobody_waits(
     durable_url: str, witness: Witness
 ):
     with holdfast.open(durable_url) as one:
-        run = one.start(owned, id="r")
+        run = one.runs.start(owned, id="r")
         assert ENTERED.wait(60)
         lapse(one)
         GATE.set()
@@ -168,7 +179,7 @@ def test_a_lapsed_run_is_asked_for_again_until_the_store_can_be_reached(
     hf: Store, witness: Witness, monkeypatch: pytest.MonkeyPatch
 ):
     tries: list[str] = []
-    resume = hf._engine.resume
+    resume = hf._kernel.part(Engine).resume
 
     def unreachable(id: str) -> Any:
         tries.append(id)
@@ -176,9 +187,9 @@ def test_a_lapsed_run_is_asked_for_again_until_the_store_can_be_reached(
             raise UnavailableError("the server is away")
         return resume(id)
 
-    run = hf.start(owned, id="r")
+    run = hf.runs.start(owned, id="r")
     assert ENTERED.wait(60)
-    monkeypatch.setattr(hf._engine, "resume", unreachable)
+    monkeypatch.setattr(hf._kernel.part(Engine), "resume", unreachable)
     lapse(hf)
     GATE.set()
     until(lambda: run.status == "completed")
@@ -189,12 +200,12 @@ def test_a_lapsed_run_that_cannot_be_resumed_is_given_up(
     witness: Witness, monkeypatch: pytest.MonkeyPatch
 ):
     with holdfast.open("memory:") as hf:
-        supervisor = hf._engine.supervisor
+        supervisor = hf._kernel.part(Engine).supervisor
 
         def gone(id: str) -> Any:
             raise NotFoundError(f"no code for {id}")
 
-        monkeypatch.setattr(hf._engine, "resume", gone)
+        monkeypatch.setattr(hf._kernel.part(Engine), "resume", gone)
         supervisor.take_up("r")
         supervisor.work()
         until(lambda: not supervisor._left)
@@ -210,12 +221,12 @@ def writing(ctx: Any) -> None:
 
 def test_a_write_of_a_late_owner_is_refused_too(durable_url: str, witness: Witness):
     with holdfast.open(durable_url) as one, holdfast.open(durable_url) as two:
-        one.start(writing, id="r")
+        one.runs.start(writing, id="r")
         assert ENTERED.wait(60)
-        mine = one._engine.active["r"]
+        mine = one._kernel.part(Engine).active["r"]
         steal(one, two)
         GATE.set()
-        two.run("r").result()
+        two.runs.get("r").result()
         assert mine.over.wait(60)
         assert two.workflow("r")["n"] == 1
 
@@ -226,8 +237,8 @@ import holdfast
 sys.path.insert(0, {root!r})
 from tests.runs.test_owners import killed
 print("ready", flush=True)
-with holdfast.open({url!r}, heartbeat_s=0.3) as hf:
-    hf.start(killed, os.getpid(), id="r").result()
+with holdfast.open({url!r}, settings=holdfast.Settings(heartbeat_s=0.3)) as hf:
+    hf.runs.start(killed, os.getpid(), id="r").result()
 """
 
 
@@ -257,26 +268,30 @@ def test_a_killed_owner_is_taken_over(durable_url: str, witness: Witness):
     )
     assert child.returncode == -signal.SIGKILL, child.stderr
     with holdfast.open(durable_url) as hf:
-        run = hf.run("r")
+        run = hf.runs.get("r")
         assert run.status == "running"
         # `result` takes over as soon as nobody owns the run: at once, or when the lease runs out.
         if durable_url.startswith(("redis", "postgres")):
             hf._log._backend.leases.release(hf._log._backend.leases.holder("run/r"))
         assert run.result() == [1, "survived", 2]
         assert witness.acts == {"pay 2": 1}  # the first was paid by the process that died
-        claims = [event.data for event in hf.follow_events() if event.type == "run.claimed"]
-        assert [claim["worker"] == hf.worker for claim in claims] == [False, True]
+        claims = [
+            event.data
+            for event in hf.follow(as_events=True, after=START, timeout_s=0)
+            if event.type == "run.claimed"
+        ]
+        assert [claim["worker"] == hf.workers.own for claim in claims] == [False, True]
 
 
 def test_a_closed_store_leaves_its_runs_to_be_resumed(durable_url: str, witness: Witness):
     with holdfast.open(durable_url) as one:
-        one.start(owned, id="r")
+        one.runs.start(owned, id="r")
         assert ENTERED.wait(60)
-        mine = one._engine.active["r"]
+        mine = one._kernel.part(Engine).active["r"]
     GATE.set()
     assert mine.over.wait(60)
     with holdfast.open(durable_url) as two:
-        assert two.resume("r").result() == ["posted first", "slow", "posted last"]
+        assert two.runs.resume("r").result() == ["posted first", "slow", "posted last"]
     assert witness.acts == {"post first": 1, "post last": 1}
 
 
@@ -285,7 +300,7 @@ def test_many_threads_start_one_run(hf: Store, witness: Witness):
     found: list[Any] = []
 
     def start() -> None:
-        found.append(hf.start(owned, id="r", if_exists="attach").result())
+        found.append(hf.runs.start(owned, id="r", if_exists="attach").result())
 
     threads = [threading.Thread(target=start) for _ in range(8)]
     for thread in threads:

@@ -21,6 +21,7 @@ from holdfast.core.tree import set_op
 from holdfast.errors import UnavailableError
 from holdfast.runs import events
 from holdfast.runs.context import Context
+from holdfast.runs.engine import Engine
 from holdfast.runs.execution import Execution
 from holdfast.runs.journal import Block, Journal
 from holdfast.runs.operation import OwnerLost
@@ -60,7 +61,7 @@ def store():
 
 def owned(store: holdfast.Store) -> tuple[Execution, Slow]:
     """Returns a run of two branches, each of which has recorded an intent."""
-    lease: Lease = store.lease("run/r")
+    lease: Lease = store.workers.lease("run/r")
     slow = Slow(store._log._backend)
     store._log._backend = slow  # type: ignore[assignment]
     run = Execution(store._log, "r", None, Journal(), lease)  # type: ignore[arg-type]
@@ -152,7 +153,7 @@ def run_sync(store: holdfast.Store, acted: list[int]) -> None:
     def body(ctx: Any) -> None:
         ctx.step(act, 1)
 
-    store.start(body).result()
+    store.runs.start(body).result()
 
 
 def run_async(store: holdfast.Store, acted: list[int]) -> None:
@@ -166,7 +167,7 @@ def run_async(store: holdfast.Store, acted: list[int]) -> None:
 
     async def main() -> None:
         with ThreadPoolExecutor(2) as executor:
-            run = await holdfast.aio.AsyncStore(store, executor).start(body)
+            run = await holdfast.aio.AsyncStore(store, executor).runs.start(body)
             await run.result()
 
     asyncio.run(main())
@@ -190,10 +191,10 @@ def put_after(run: Execution, store: holdfast.Store, what: str) -> Callable[[], 
         done = events.StepDone("parallel/b/move", kind="step", name="move", effect="txn")
         request = run.join(done, ProposedCommit((write,)), store._log.submit)
         return lambda: store._log.wait(request)
-    context = Context(run, Block(run.journal), None, store._engine)
+    context = Context(run, Block(run.journal), None, store._kernel.part(Engine))
     token = WRITER.set(context._writer if what == "write" else context._writer.fencing())
     try:
-        with store.submit() as tx:
+        with store.commit(waits=False) as tx:
             tx.scope(store.team("t")).set("n", 1)
     finally:
         WRITER.reset(token)
@@ -210,7 +211,7 @@ def test_nothing_is_written_after_what_could_not_be(what: str, tmp_path: Path) -
     with holdfast.open({"workflow": "memory:", "*": rest}) as store:
         run, slow = owned(store)
         slow.error, slow.is_once = UnavailableError("the network is gone"), True
-        with store.submit() as first:  # all that follows waits for it, and is one batch
+        with store.commit(waits=False) as first:  # all that follows waits for it, and is one batch
             first.scope(store.team("other")).set("n", 1)
         assert slow.reached.wait(PATIENCE_S)
         run.push()
@@ -219,7 +220,7 @@ def test_nothing_is_written_after_what_could_not_be(what: str, tmp_path: Path) -
         with pytest.raises(UnavailableError):
             wait()
         assert store._log.records("run/r") == []
-        assert store.team("t").to_dict() == {}
+        assert store.team("t").state.to_dict() == {}
         assert first.wait().revision == 1
         with pytest.raises(OwnerLost):
             run.commit()
@@ -236,7 +237,7 @@ def test_nothing_is_written_in_the_batches_after_it_either(store: Any) -> None:
         with pytest.raises(UnavailableError, match='run "r" was lost'):
             wait()
     assert store._log.records("run/r") == []
-    assert store.team("t").to_dict() == {}
+    assert store.team("t").state.to_dict() == {}
 
 
 def test_a_late_commit_of_an_earlier_pass_is_read_before_the_run_is_claimed(
@@ -248,18 +249,18 @@ def test_a_late_commit_of_an_earlier_pass_is_read_before_the_run_is_claimed(
     def body(ctx: Any) -> float:
         return ctx.random()
 
-    store.start(body, id="r", queue="q")
-    read = store._engine.journal_of
+    store.runs.start(body, id="r", queue="q")
+    read = store._kernel.part(Engine).journal_of
 
     def late(id: str) -> Journal:
         journal = read(id)
-        monkeypatch.setattr(store._engine, "journal_of", read)
+        monkeypatch.setattr(store._kernel.part(Engine), "journal_of", read)
         done = events.StepDone("random", Raw(b"0.5"), kind="random", effect="pure", ordinal=1)
-        lease = store._log._backend.leases.acquire("run/r", store.worker, ttl_s=30)
-        store._engine.append("r", lease, [done], ())
+        lease = store._log._backend.leases.acquire("run/r", store.workers.own, ttl_s=30)
+        store._kernel.part(Engine).append("r", lease, [done], ())
         return journal
 
-    monkeypatch.setattr(store._engine, "journal_of", late)
-    assert store.resume("r").result() == 0.5
+    monkeypatch.setattr(store._kernel.part(Engine), "journal_of", late)
+    assert store.runs.resume("r").result() == 0.5
     types = [record.type for record in store._log.records("run/r")]
     assert types == ["run.created", "run.done", "run.claimed", "run.ended"]

@@ -14,15 +14,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import (
-    NotFoundError,
-    RunCancelledError,
-    RunFailedError,
-    StepError,
-    Store,
-    UsageError,
-    aio,
-)
+from holdfast import NotFoundError, RunFailedError, StepError, Store, UsageError, aio
+from holdfast.backends.protocol import START
+from holdfast.errors import RunCancelledError
+from holdfast.runs.engine import Engine
 from tests.processes import await_end
 from tests.record.stores import new_url
 from tests.runs.cuts import until
@@ -70,7 +65,7 @@ def talking(ctx: Any, code: int) -> list[Any]:
 
 def test_a_process_is_a_step_with_its_output(hf: Store):
     """Rule 1: the output as it was stored; no shell reads the words."""
-    run = hf.start(talking, 3, id="r")
+    run = hf.runs.start(talking, 3, id="r")
     assert run.result() == ["Output", 3, "$(id) hé!\n", "oh\n", 0]
     entry = run.journal.entries["talk"]
     assert (entry.kind, entry.effect, entry.state) == ("step", "pure", "done")
@@ -89,13 +84,13 @@ def test_a_process_that_fails_is_a_step_that_failed(hf: Store):
     def nothing(ctx: Any) -> Any:
         ctx.process(["/nowhere/program"], effect="effect")
 
-    assert hf.start(failing, id="f").result() == [
+    assert hf.runs.start(failing, id="f").result() == [
         "ExitError",
         {"code": 1, "out": "half\n", "err": "no\n"},
     ]
-    assert hf.run("f").journal.entries["fails"].attempt == 2
+    assert hf.runs.get("f").journal.entries["fails"].attempt == 2
     with pytest.raises(RunFailedError, match="cannot be run: No such file") as failed:
-        hf.start(nothing).result()
+        hf.runs.start(nothing).result()
     assert failed.value.kind == "StepError" or "FileNotFoundError" in str(failed.value)
 
 
@@ -106,9 +101,13 @@ def test_it_knows_its_key_and_its_environment_is_not_journalled(hf: Store):
         words = [PYTHON, "-c", script]
         return ctx.process(words, effect="idempotent", env={"SECRET": "s3"}, name="told").out
 
-    run = hf.start(told, id="r")
+    run = hf.runs.start(told, id="r")
     assert run.result() == "r/told s3\n"
-    inputs = [e.data for e in hf.follow_events() if e.type == "run.intended"]
+    inputs = [
+        e.data
+        for e in hf.follow(as_events=True, after=START, timeout_s=0)
+        if e.type == "run.intended"
+    ]
     assert len(inputs) == 1
     assert "s3" not in str(inputs)
 
@@ -120,7 +119,7 @@ def test_output_is_bounded_and_its_end_is_kept(hf: Store):
         output = ctx.process([PYTHON, "-c", script], effect="pure", output_max=100)
         return [len(output.out), output.out[-5:], output.cut]
 
-    assert hf.start(loud).result() == [100, "last\n", 3_000_006 - 100]
+    assert hf.runs.start(loud).result() == [100, "last\n", 3_000_006 - 100]
 
 
 def test_what_it_left_in_its_group_is_ended_with_it(hf: Store, tmp_path: Path):
@@ -129,7 +128,7 @@ def test_what_it_left_in_its_group_is_ended_with_it(hf: Store, tmp_path: Path):
         script = "import subprocess; print(subprocess.Popen(['sleep', '600']).pid)"
         return int(ctx.process([PYTHON, "-c", script], effect="pure").out)
 
-    await_end([hf.start(parent).result()])
+    await_end([hf.runs.start(parent).result()])
 
 
 @holdfast.run(name="tests:staying")
@@ -147,31 +146,31 @@ def staying(ctx: Any, place: str, how: str, timeout: Any = None) -> None:
 def test_cancel_ends_the_group_and_the_act_is_uncertain(hf: Store, tmp_path: Path, how: str):
     """Rule 9: TERM, then KILL; a cancelled effect in flight is uncertain, not cancelled."""
     place = tmp_path / "numbers"
-    run = hf.start(staying, str(place), how)
+    run = hf.runs.start(staying, str(place), how)
     numbers = await_numbers(place)
     run.cancel()
     with pytest.raises(RunCancelledError):
         run.result(timeout=60)
     await_end(numbers)
     assert [entry.path for entry in run.journal.uncertain()] == ["stay"]
-    hf.settle(run.id, "stay", holdfast.Unknown("nobody looked"))
-    hf.settle(run.id, "stay", holdfast.Done())
+    hf.runs.settle(run.id, "stay", holdfast.Unknown("nobody looked"))
+    hf.runs.settle(run.id, "stay", holdfast.Done())
     assert not run.journal.uncertain(), "also after the end somebody may say what became of it"
-    assert [one.status for one in hf.runs(status="cancelled")] == ["cancelled"]
+    assert [one.status for one in hf.runs.list(status="cancelled")] == ["cancelled"]
     with pytest.raises(RunCancelledError):
-        hf.run(run.id).result(timeout=60)
+        hf.runs.get(run.id).result(timeout=60)
     with pytest.raises(NotFoundError):
-        hf.adopt(run.id)
-    hf.remove_run(run.id)
+        hf.runs.adopt(run.id)
+    hf.runs.remove(run.id)
 
 
 def test_a_stop_from_another_process_is_heard_while_a_step_works(durable_url: str, tmp_path: Path):
     """Rule 9: the owner makes no commit meanwhile that would tell it."""
     place = tmp_path / "numbers"
     with holdfast.open(durable_url) as one, holdfast.open(durable_url) as two:
-        run = one.start(staying, str(place), "hears", id="r")
+        run = one.runs.start(staying, str(place), "hears", id="r")
         numbers = await_numbers(place)
-        two.cancel("r")
+        two.runs.cancel("r")
         with pytest.raises(RunCancelledError):
             run.result(timeout=60)
         await_end(numbers)
@@ -179,7 +178,7 @@ def test_a_stop_from_another_process_is_heard_while_a_step_works(durable_url: st
 
 def test_a_timeout_is_a_failure_that_proves_nothing(hf: Store, tmp_path: Path):
     """Rule 8."""
-    run = hf.start(staying, str(tmp_path / "numbers"), "hears", 0.3, id="r")
+    run = hf.runs.start(staying, str(tmp_path / "numbers"), "hears", 0.3, id="r")
     with pytest.raises(RunFailedError, match=r"took longer than 0\.3 s"):
         run.result(timeout=60)
     fault = run.journal.entries["stay"].error
@@ -201,7 +200,7 @@ def test_a_lost_race_ends_its_process(hf: Store, tmp_path: Path):
     def raced(ctx: Any) -> Any:
         return ctx.parallel(join="first", quick=ctx.branch(quick), slow=ctx.branch(slow))
 
-    assert hf.start(raced).result() == {"quick": "won"}
+    assert hf.runs.start(raced).result() == {"quick": "won"}
     await_end(await_numbers(place))
 
 
@@ -209,10 +208,10 @@ def test_an_owner_that_lost_its_lease_ends_its_process(durable_url: str, tmp_pat
     """Rule 10: another worker may do it again; this one must not go on beside it."""
     place = tmp_path / "numbers"
     with holdfast.open(durable_url) as one:
-        one.start(staying, str(place), "hears", id="r")
+        one.runs.start(staying, str(place), "hears", id="r")
         numbers = await_numbers(place)
-        run = one._engine.active["r"]
-        one.lease_keeper.drop(run.lease)
+        run = one._kernel.part(Engine).active["r"]
+        one._kernel.leases.drop(run.lease)
         one._log._backend.leases.release(run.lease)
         assert run.over.wait(60)
         await_end(numbers)
@@ -224,7 +223,7 @@ import holdfast
 sys.path.insert(0, {root!r})
 from tests.runs.test_processes import staying
 with holdfast.open({url!r}) as hf:
-    hf.start(staying, {place!r}, "deaf", id="r").result()
+    hf.runs.start(staying, {place!r}, "deaf", id="r").result()
 """
 
 
@@ -240,7 +239,7 @@ def test_nothing_of_a_killed_owner_goes_on(kind: str, tmp_path: Path):
     owner.wait()
     await_end(numbers)
     with holdfast.open(url) as hf, pytest.raises(holdfast.NeedsAttentionError):
-        hf.resume("r").result(timeout=60)
+        hf.runs.resume("r").result(timeout=60)
 
 
 def test_a_cancelled_async_run_ends_its_process(tmp_path: Path):
@@ -257,8 +256,8 @@ def test_a_cancelled_async_run_ends_its_process(tmp_path: Path):
 
     async def main() -> None:
         async with await aio.open("memory:") as store:
-            assert await (await store.start(gives_up)).result() == "1\n"
-            run = await store.start(waits)
+            assert await (await store.runs.start(gives_up)).result() == "1\n"
+            run = await store.runs.start(waits)
             numbers = await asyncio.to_thread(await_numbers, place)
             await run.cancel()
             with pytest.raises(RunCancelledError):
@@ -285,7 +284,7 @@ def test_an_awaited_process_that_is_given_up_is_ended(tmp_path: Path):
 
     async def main() -> None:
         async with await aio.open("memory:") as store:
-            await (await store.start(gives_up)).result(timeout=60)
+            await (await store.runs.start(gives_up)).result(timeout=60)
 
     asyncio.run(main())
     assert left == [False]
@@ -314,7 +313,7 @@ def test_bad_arguments_are_told(hf: Store, argv: Any, options: dict[str, Any]):
         with pytest.raises(UsageError):
             ctx.process(argv, **{"effect": "pure", **options})
 
-    hf.start(bad).result()
+    hf.runs.start(bad).result()
 
 
 def test_a_dry_fork_starts_no_process(hf: Store, tmp_path: Path):
@@ -325,9 +324,9 @@ def test_a_dry_fork_starts_no_process(hf: Store, tmp_path: Path):
     def touching(ctx: Any) -> bool:
         return ctx.process(["touch", str(place)], effect="effect", name="touch") is None
 
-    assert hf.start(touching, id="r").result() is False
+    assert hf.runs.start(touching, id="r").result() is False
     place.unlink()
-    assert hf.fork("r", "touch", id="dry", effects="dry").id == "dry"
-    assert hf.resume("dry").result() is True
+    assert hf.runs.fork("r", "touch", id="dry", effects="dry").id == "dry"
+    assert hf.runs.resume("dry").result() is True
     assert not place.exists()
-    until(hf.run("dry"), "completed")
+    until(hf.runs.get("dry"), "completed")

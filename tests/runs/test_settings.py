@@ -35,12 +35,12 @@ def test_a_setting_that_is_a_parameter_too_is_refused(hf: Store):
     """It would be taken for the setting, and the run would go on without its argument."""
     for named in ({"id": "x"}, {"queue": "x"}):
         with pytest.raises(UsageError, match="is a setting of start and a parameter of of_an_id"):
-            hf.start(of_an_id, **named)
+            hf.runs.start(of_an_id, **named)
     with pytest.raises(UsageError, match="by position, or another name"):
-        hf.start(by_name_alone, id="x")
-    assert hf.runs() == []
-    assert hf.start(of_an_id, "a", "b", id="r").result() == ["r", "a", "b"]
-    assert hf.start(of_an_id, "a", id="s").result() == ["s", "a", "none"]
+        hf.runs.start(by_name_alone, id="x")
+    assert hf.runs.list() == []
+    assert hf.runs.start(of_an_id, "a", "b", id="r").result() == ["r", "a", "b"]
+    assert hf.runs.start(of_an_id, "a", id="s").result() == ["s", "a", "none"]
 
 
 def test_so_it_is_inside_a_run(hf: Store, witness: Witness):
@@ -68,7 +68,7 @@ def test_so_it_is_inside_a_run(hf: Store, witness: Witness):
             ctx.run(of_keys, "d", key="k"),
         ]
 
-    run = hf.start(inside, id="r")
+    run = hf.runs.start(inside, id="r")
     assert run.result() == ["a", "b", "run.of a key c", "run.of a key=k d"]
     assert refused == ["ctx.step", "ctx.run", "ctx.child", "ctx.child", "ctx.txn", "ctx.txn_in"]
     assert "of_a_key=k" in run.journal.entries
@@ -84,17 +84,17 @@ def takes_two(ctx: Any, a: int, /, b: int, *more: int) -> list[int]:
 )
 def test_a_run_that_could_not_be_entered_is_not_begun(hf: Store, args: Any, kwargs: Any):
     with pytest.raises(UsageError, match="takes_two cannot be called like this"):
-        hf.start(takes_two, *args, **kwargs)
+        hf.runs.start(takes_two, *args, **kwargs)
 
     @holdfast.run(name="tests:a child that cannot")
     def parent(ctx: Any) -> None:
         ctx.child(takes_two, *args, **kwargs)
 
     with pytest.raises(RunFailedError, match="takes_two cannot be called like this"):
-        hf.start(parent, id="r").result()
-    assert [run.id for run in hf.runs()] == ["r"]
+        hf.runs.start(parent, id="r").result()
+    assert [run.id for run in hf.runs.list()] == ["r"]
 
 
 def test_parameters_without_a_name_are_given_by_position(hf: Store):
-    assert hf.start(takes_two, 1, b=2).result() == [1, 2]
-    assert hf.start(takes_two, 1, 2, 3).result() == [1, 2, 3]
+    assert hf.runs.start(takes_two, 1, b=2).result() == [1, 2]
+    assert hf.runs.start(takes_two, 1, 2, 3).result() == [1, 2, 3]

@@ -15,10 +15,13 @@ from holdfast import (
     NotDone,
     Retry,
     RunFailedError,
+    Settings,
     StepError,
     Store,
     UsageError,
 )
+from holdfast.backends.protocol import START
+from holdfast.runs.engine import Engine
 from tests.runs.corpus import add, pay, post
 from tests.runs.cuts import Cut, Cutting, until
 from tests.runs.witness import Witness, was_done
@@ -53,7 +56,7 @@ def values(ctx: Any) -> list[Any]:
 
 def test_live_equals_replay(hf: Store):
     """Rule 1: a value is what was stored, rebuilt as annotated, also the first time."""
-    assert hf.start(values).result() == [True, True, "list"]
+    assert hf.runs.start(values).result() == [True, True, "list"]
 
 
 @holdfast.step(effect="effect")
@@ -78,7 +81,7 @@ def losing(ctx: Any) -> list[str]:
 
 def test_an_effect_whose_result_cannot_be_stored_is_done_and_never_repeated(hf: Store):
     WITNESSED.clear()
-    run = hf.start(losing, id="r")
+    run = hf.runs.start(losing, id="r")
     assert run.result() == ["ValueDomainError", "ValueDomainError"]
     assert len(WITNESSED) == 2
     entry = run.journal.entries["unstorable=once"]
@@ -104,7 +107,7 @@ def catching(ctx: Any) -> list[Any]:
 
 
 def test_a_failed_step_raises_a_step_error_with_its_data(hf: Store):
-    assert hf.start(catching).result() == [
+    assert hf.runs.start(catching).result() == [
         "ValueError",
         "bad",
         [1],
@@ -120,7 +123,7 @@ def uncaught(ctx: Any) -> None:
 
 
 def test_an_uncaught_step_error_fails_the_run(hf: Store):
-    run = hf.start(uncaught)
+    run = hf.runs.start(uncaught)
     with pytest.raises(RunFailedError, match="ValueError: bad") as caught:
         run.result()
     assert caught.value.data == [1]
@@ -162,7 +165,7 @@ def act_in_act(ctx: Any) -> Any:
 
 
 def test_an_act_inside_a_step_is_outside_the_journal(hf: Store, witness: Witness):
-    assert hf.start(act_in_act).result() == "UsageError"
+    assert hf.runs.start(act_in_act).result() == "UsageError"
     assert not witness.acts
 
 
@@ -186,9 +189,9 @@ def not_ignoring(ctx: Any) -> None:
 
 
 def test_inputs_are_values_unless_ignored(hf: Store):
-    assert hf.start(ignoring).result() == 3
+    assert hf.runs.start(ignoring).result() == 3
     with pytest.raises(RunFailedError, match="ValueDomainError"):
-        hf.start(not_ignoring).result()
+        hf.runs.start(not_ignoring).result()
 
 
 # --- what a crash leaves -------------------------------------------------------------------------
@@ -211,38 +214,38 @@ def one_unverified(ctx: Any) -> str:
 
 def crash(hf: Store, function: Any, id: str = "r") -> None:
     with pytest.raises(Cut):
-        hf.start(function, id=id).result()
-    assert hf.run(id).status == "running"
+        hf.runs.start(function, id=id).result()
+    assert hf.runs.get(id).status == "running"
 
 
 def test_an_effect_without_a_verifier_is_uncertain_and_settled_by_a_person(hf: Store):
     """BOOT-43: verify, do not infer."""
     crash(hf, one_unverified)
     with pytest.raises(NeedsAttentionError, match="it has no verifier") as parked:
-        hf.resume("r").result()
+        hf.runs.resume("r").result()
     assert parked.value.path == "unverified"
-    assert hf.run("r").status == "needs_attention"
-    assert [one.id for one in hf.runs(status="needs_attention")] == ["r"]
-    hf.settle("r", "unverified", Done("as seen"))
-    assert hf.run("r").status == "waiting"
-    assert hf.resume("r").result() == "as seen"
+    assert hf.runs.get("r").status == "needs_attention"
+    assert [one.id for one in hf.runs.list(status="needs_attention")] == ["r"]
+    hf.runs.settle("r", "unverified", Done("as seen"))
+    assert hf.runs.get("r").status == "waiting"
+    assert hf.runs.resume("r").result() == "as seen"
 
 
 def test_a_person_may_say_that_it_was_not_done(hf: Store):
     crash(hf, one_unverified)
     with pytest.raises(NeedsAttentionError):
-        hf.resume("r").result()
-    hf.settle("r", "unverified", NotDone())
+        hf.runs.resume("r").result()
+    hf.runs.settle("r", "unverified", NotDone())
     with pytest.raises(Cut):  # so it is done again, with the same key
-        hf.resume("r").result()
+        hf.runs.resume("r").result()
 
 
 def test_settling_asks_for_an_uncertain_act(hf: Store):
-    hf.start(one_post, id="r").result()
+    hf.runs.start(one_post, id="r").result()
     with pytest.raises(holdfast.NotFoundError, match="no uncertain act"):
-        hf.settle("r", "post", Done())
+        hf.runs.settle("r", "post", Done())
     with pytest.raises(UsageError, match="a verdict is"):
-        hf.settle("r", "post", "done")  # type: ignore[arg-type]
+        hf.runs.settle("r", "post", "done")  # type: ignore[arg-type]
 
 
 class InTheAct:
@@ -267,7 +270,7 @@ def test_the_verifier_decides_what_becomes_of_an_act_cut_short(
 ):
     InTheAct(witness, after=after)
     crash(hf, one_post)
-    assert hf.resume("r").result() == "posted x"
+    assert hf.runs.resume("r").result() == "posted x"
     assert witness.acts == {"post x": 1}
 
 
@@ -278,7 +281,7 @@ def test_recover_judges_the_acts_of_dead_runs(hf: Store, witness: Witness):
     found = [(one.kind, one.id, one.owner, one.verdict, one.did) for one in report.acts]
     assert found == [("step", "post", "run/r", "done", "closed")]
     assert hf.recover().acts == []
-    assert hf.resume("r").result() == "posted x"
+    assert hf.runs.resume("r").result() == "posted x"
     assert witness.acts == {"post x": 1}
 
 
@@ -288,7 +291,7 @@ def test_recover_leaves_what_nobody_can_say(hf: Store, witness: Witness):
     witness.is_blind = True
     assert [one.text for one in hf.recover().open] == ["the witness is blind"]
     witness.is_blind = False
-    assert hf.resume("r").result() == "posted x"
+    assert hf.runs.resume("r").result() == "posted x"
 
 
 # --- retries -------------------------------------------------------------------------------------
@@ -316,7 +319,7 @@ def timing_out(ctx: Any) -> list[str]:
 def test_a_timeout_proves_nothing(hf: Store):
     """Rule 8: an effect is not tried again unless something says that it was not done."""
     WITNESSED.clear()
-    assert hf.start(timing_out).result() == ["TimeoutError", "unknown"]
+    assert hf.runs.start(timing_out).result() == ["TimeoutError", "unknown"]
     assert len(WITNESSED) == 1
 
 
@@ -343,7 +346,7 @@ def test_a_verifier_lets_an_effect_be_tried_again(
     hf: Store, witness: Witness, done: bool, result: str, attempts: list[str]
 ):
     WITNESSED.clear()
-    assert hf.start(verifying, 2, done).result() == result
+    assert hf.runs.start(verifying, 2, done).result() == result
     assert attempts == WITNESSED
 
 
@@ -363,8 +366,8 @@ def picking(ctx: Any, kind: str) -> str:
 
 def test_only_the_listed_exceptions_are_tried_again(hf: Store):
     WITNESSED.clear()
-    assert hf.start(picking, "transient").result() == "Transient"
-    assert hf.start(picking, "other").result() == "ValueError"
+    assert hf.runs.start(picking, "transient").result() == "Transient"
+    assert hf.runs.start(picking, "other").result() == "ValueError"
     assert WITNESSED == ["transient"] * 3 + ["other"]
 
 
@@ -387,10 +390,10 @@ def test_a_long_back_off_holds_no_thread_and_outlives_the_process():
 
     WITNESSED.clear()
     clock = FakeClock()
-    with holdfast.open("memory:", clock=clock) as hf:
-        run = hf.start(waiting_long, id="r")
+    with holdfast.open("memory:", settings=Settings(clock=clock)) as hf:
+        run = hf.runs.start(waiting_long, id="r")
         until(run, "waiting")
-        assert not hf._engine.active
+        assert not hf._kernel.part(Engine).active
         entry = run.journal.entries["patient"]
         assert (entry.attempt, entry.retry_at) == (1, clock.now_us() + 3_600_000_000)
         clock.advance(3601)
@@ -410,11 +413,11 @@ def chain(ctx: Any, n: int) -> None:
 
 def test_a_chain_of_acts_costs_one_commit_each(hf: Store, witness: Witness):
     """Rule 7: the outcome of one act rides in the commit of the next intent."""
-    hf._engine.supervisor.flush_s = None
-    hf.lease_keeper.register()
+    hf._kernel.part(Engine).supervisor.flush_s = None
+    hf._kernel.leases.register()
     cutting = Cutting(hf._log._backend)
     hf._log._backend = cutting  # type: ignore[assignment]
-    hf.start(chain, 10).result()
+    hf.runs.start(chain, 10).result()
     assert cutting.commits == 1 + 10 + 1  # created, the intents, the end
 
 
@@ -431,9 +434,9 @@ LOOKED = threading.Event()
 def test_what_nothing_takes_along_is_written_soon(hf: Store):
     """Rule 7: "and soon in any case"."""
     LOOKED.clear()
-    run = hf.start(waiting_for_a_look, id="r")
+    run = hf.runs.start(waiting_for_a_look, id="r")
     try:
-        for change in hf.follow_events(timeout_s=120):
+        for change in hf.follow(as_events=True, timeout_s=120, after=START):
             if change.stream == "run/r" and change.type == "run.done":
                 break
         else:

@@ -73,7 +73,7 @@ def failure(run: Any) -> RunFailedError:
 
 
 def test_a_step_that_raises_says_file_line_and_the_users_frames(hf: Store):
-    error = failure(hf.start(plain, 0, id="r1"))
+    error = failure(hf.runs.start(plain, 0, id="r1"))
     told = error.traceback
     assert "return amount / by" in told
     assert "return share(12, by)" in told, "where the step was called"
@@ -85,42 +85,42 @@ def test_a_step_that_raises_says_file_line_and_the_users_frames(hf: Store):
 
 
 def test_the_exception_itself_is_the_cause_where_it_was_raised(hf: Store):
-    error = failure(hf.start(plain, 0, id="r1"))
+    error = failure(hf.runs.start(plain, 0, id="r1"))
     assert isinstance(error.__cause__, StepError)
     assert isinstance(error.__cause__.__cause__, ZeroDivisionError)
     assert error.__cause__.traceback in error.traceback
-    own_error = failure(hf.start(own, id="r2"))
+    own_error = failure(hf.runs.start(own, id="r2"))
     assert isinstance(own_error.__cause__, LookupError)
 
 
 def test_a_chain_of_causes_is_told(hf: Store):
-    told = failure(hf.start(own, id="r1")).traceback
+    told = failure(hf.runs.start(own, id="r1")).traceback
     assert "ZeroDivisionError: division by zero" in told
     assert "direct cause" in told
     assert told.rstrip().endswith("LookupError: no rate")
 
 
 def test_a_branch_that_raises(hf: Store):
-    error = failure(hf.start(arms, id="r1"))
+    error = failure(hf.runs.start(arms, id="r1"))
     assert "return amount / by" in error.traceback
     assert isinstance(error.__cause__, StepError)
 
 
 def test_another_handle_has_the_text_and_no_exception(hf: Store):
-    told = failure(hf.start(plain, 0, id="r1")).traceback
-    later = failure(hf.run("r1"))
+    told = failure(hf.runs.start(plain, 0, id="r1")).traceback
+    later = failure(hf.runs.get("r1"))
     assert later.traceback == told
     assert later.__cause__ is None
 
 
 def test_another_process_has_the_text(durable_url: str):
     with holdfast.open(durable_url) as store:
-        told = failure(store.start(plain, 0, id="r1")).traceback
+        told = failure(store.runs.start(plain, 0, id="r1")).traceback
     code = (
         "import sys, holdfast\n"
         "with holdfast.open(sys.argv[1]) as store:\n"
         "    try:\n"
-        "        store.run('r1').result()\n"
+        "        store.runs.get('r1').result()\n"
         "    except holdfast.RunFailedError as error:\n"
         "        sys.stdout.write(error.traceback)\n"
     )
@@ -131,11 +131,11 @@ def test_another_process_has_the_text(durable_url: str):
 
 
 def test_a_replay_gives_the_body_the_same_text(hf: Store):
-    run = hf.start(caught, id="r1")
+    run = hf.runs.start(caught, id="r1")
     while run.status != "waiting":
         hf._log.wait_after(hf._log.position(), timeout_s=0.05)
     [failed] = [e for e in run.journal.entries.values() if e.error is not None]
-    hf.answer("r1", "again", "yes")
+    hf.runs.answer("r1", "again", "yes")
     told, cause = run.result()
     assert failed.error is not None
     assert told == failed.error.traceback
@@ -144,7 +144,7 @@ def test_a_replay_gives_the_body_the_same_text(hf: Store):
 
 
 def test_an_error_of_ours_shows_the_users_lines_alone(hf: Store):
-    told = failure(hf.start(unstorable, id="r1")).traceback
+    told = failure(hf.runs.start(unstorable, id="r1")).traceback
     assert "return ctx.step(odd)" in told
     assert str(Path(holdfast.__file__).parent) not in told
 
@@ -163,7 +163,7 @@ def test_a_handle_that_is_dropped_frees_the_exception(hf: Store):
 
     given = [kept]
     del kept
-    run = hf.start(holding, id="r1")
+    run = hf.runs.start(holding, id="r1")
     failure(run)
     del run
     gc.collect()
@@ -177,7 +177,7 @@ def test_asyncio_runs_too(tmp_path: Path):
 
     async def main() -> RunFailedError:
         async with await aio.open(tmp_path / "state") as store:
-            run = await store.start(body, id="r1")
+            run = await store.runs.start(body, id="r1")
             with pytest.raises(RunFailedError) as raised:
                 await run.result()
             return raised.value

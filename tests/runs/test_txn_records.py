@@ -6,15 +6,17 @@ import pytest
 
 import holdfast
 from holdfast import Store
+from holdfast.backends.protocol import START
 from holdfast.errors import RunFailedError, UsageError
+from holdfast.store import JointCommit, JointScope
 
-KEPT: list[holdfast.JointScope] = []
+KEPT: list[JointScope] = []
 CHATS: list[holdfast.Scope] = []
 
 
 @holdfast.run
 def reply(ctx: holdfast.Context, text: str) -> str:
-    def answer(tx: holdfast.JointCommit) -> str:
+    def answer(tx: JointCommit) -> str:
         desk = tx.scope(CHATS[-1])
         KEPT.append(desk)
         desk.messages.add("assistant", text)
@@ -32,11 +34,11 @@ def test_state_messages_and_tasks_are_one_commit_with_the_steps_record(hf: Store
     CHATS.append(chat)
     chat.tasks.add("answer", id="t1")
     chat.tasks.claim("t1")
-    run = hf.start(reply, "hello", id="r")
+    run = hf.runs.start(reply, "hello", id="r")
     assert run.result() == "hello"
     assert [one.content for one in chat.messages] == ["hello"]
     assert chat.tasks.get("t1").status == "completed"
-    followed = list(hf.follow_events())
+    followed = list(hf.follow(as_events=True, after=START, timeout_s=0))
     [said] = [event for event in followed if event.type == "message.added"]
     [done] = [event for event in followed if event.type == "run.done"]
     assert said.position == done.position
@@ -48,7 +50,7 @@ def test_nothing_of_a_txn_that_raises_is_there(hf: Store):
     chat.tasks.add("answer", id="t1")
     chat.tasks.claim("t1")
     with pytest.raises(RunFailedError, match="no"):
-        hf.start(reply, "fail", id="r").result()
+        hf.runs.start(reply, "fail", id="r").result()
     assert len(chat.messages) == 0
     assert chat.tasks.get("t1").status == "in_progress"
     with pytest.raises(UsageError, match="has ended"):

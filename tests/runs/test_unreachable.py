@@ -10,6 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import Store, UnavailableError, aio
+from holdfast.runs.engine import Engine
 from tests.runs.corpus import add, post, small
 from tests.runs.test_async import on
 from tests.runs.witness import Witness
@@ -32,8 +33,8 @@ class Outage:
 PLACES = {
     "inbox": lambda store, run: (run.inbox, "look"),
     "blob": lambda store, run: (store._log.blobs, "spill"),
-    "child": lambda store, run: (store._engine, "created_of"),
-    "join": lambda store, run: (store._engine, "child_ended"),
+    "child": lambda store, run: (store._kernel.part(Engine), "created_of"),
+    "join": lambda store, run: (store._kernel.part(Engine), "child_ended"),
 }
 HERE: dict[str, Any] = {}
 
@@ -86,11 +87,11 @@ def here(hf: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
 @pytest.mark.parametrize("place", PLACES)
 def test_an_outage_is_no_outcome(here: Store, witness: Witness, place: str):
     if place == "child":
-        here.start(small, 1, id="kid").result()
+        here.runs.start(small, 1, id="kid").result()
     with suppress(UnavailableError):  # told, if it asks in time: else it has resumed the run
-        here.start(asking, place, id="r").result()
+        here.runs.start(asking, place, id="r").result()
     assert HERE["outage"][0].is_over
-    assert here.resume("r").result() == GIVES[place]
+    assert here.runs.resume("r").result() == GIVES[place]
     assert witness.acts["post begun"] == 1
 
 
@@ -107,13 +108,13 @@ async def asking_async(ctx: Any) -> Any:
 def test_nor_is_it_in_an_async_run(url: str, witness: Witness, monkeypatch: pytest.MonkeyPatch):
     async def body(hf: aio.AsyncStore) -> None:
         HERE.update(store=hf, patch=monkeypatch, outage=[])
-        run = await hf.start(asking_async, id="r")
+        run = await hf.runs.start(asking_async, id="r")
         with suppress(UnavailableError):  # told, if it asks in time: else it has resumed the run
             await run.result()
-        while "r" in hf._engine.active:
+        while "r" in hf.sync._kernel.part(Engine).active:
             await asyncio.sleep(0.001)
         assert HERE["outage"][0].is_over
-        assert await (await hf.resume("r")).result() == ["posted begun", "nobody"]
+        assert await (await hf.runs.resume("r")).result() == ["posted begun", "nobody"]
 
     on(url, body)
     assert witness.acts == {"post begun": 1}
@@ -122,13 +123,13 @@ def test_nor_is_it_in_an_async_run(url: str, witness: Witness, monkeypatch: pyte
 def test_an_inbox_that_cannot_be_read_keeps_nobody_from_resuming(
     here: Store, witness: Witness, monkeypatch: pytest.MonkeyPatch
 ):
-    here.start(asking, "inbox", id="r", queue="later")
+    here.runs.start(asking, "inbox", id="r", queue="later")
     HERE["outage"].append(None)
     outage = Outage(holdfast.core.inbox.Inbox.look)
     monkeypatch.setattr(holdfast.core.inbox.Inbox, "look", lambda self: outage(self))
     with pytest.raises(UnavailableError, match="the network is gone"):
-        here.resume("r")
-    assert here.resume("r").result() == GIVES["inbox"]
+        here.runs.resume("r")
+    assert here.runs.resume("r").result() == GIVES["inbox"]
 
 
 @holdfast.step(effect="effect", name="complain")
@@ -147,7 +148,7 @@ def complaining(ctx: Any) -> list[Any]:
 
 def test_a_failure_that_carries_what_cannot_be_stored_is_recorded(hf: Store):
     """Rule 1: the same live and replayed, and the act is not left open."""
-    run = hf.start(complaining, id="r")
+    run = hf.runs.start(complaining, id="r")
     assert run.result() == ["Odd", None, 2]
     assert run.journal.entries["complain"].state == "failed"
     assert run.journal.uncertain() == []

@@ -11,10 +11,12 @@ from unittest.mock import Mock
 import pytest
 
 import holdfast
-from holdfast import RunCancelledError, Store
+from holdfast import Store
 from holdfast.backends.protocol import Lease
 from holdfast.core import inbox
+from holdfast.errors import RunCancelledError
 from holdfast.runs import define
+from holdfast.runs.engine import Engine
 from tests.runs.corpus import post
 from tests.runs.cuts import PATIENCE_S, until
 from tests.runs.witness import Witness
@@ -51,11 +53,11 @@ def test_a_stop_of_another_worker_reaches_a_step_at_work(durable_url: str):
     """Rule 9: `ctx.cancelled` tells it, though the run makes no commit that would be told."""
     STARTED.clear()
     with holdfast.open(durable_url) as one, holdfast.open(durable_url) as two:
-        run = one.start(looking, id="r")
+        run = one.runs.start(looking, id="r")
         assert STARTED.wait(60)
-        two.cancel("r")
+        two.runs.cancel("r")
         assert run.result(timeout=60) is True  # the step heard of it; the run had nothing left
-        assert one.run("r").journal.cancelling is not None
+        assert one.runs.get("r").journal.cancelling is not None
 
 
 @holdfast.run(name="tests:waiting")
@@ -69,16 +71,16 @@ def test_a_run_that_cannot_be_resumed_keeps_no_other_from_being_woken(hf: Store)
         return ctx.wait("go")
 
     for function, id in ((gone, "a"), (waiting, "b")):
-        until(hf.start(function, id=id), "waiting")
+        until(hf.runs.start(function, id=id), "waiting")
     del define._runs["tests:gone"]  # pyright: ignore[reportPrivateUsage]
-    hf.answer("a", "go")
-    hf.answer("b", "go", 1)
-    await_that(lambda: hf._engine.ended("b") is not None)
-    assert hf.run("a").status == "waiting"
+    hf.runs.answer("a", "go")
+    hf.runs.answer("b", "go", 1)
+    await_that(lambda: hf._kernel.part(Engine).ended("b") is not None)
+    assert hf.runs.get("a").status == "waiting"
 
 
 def test_starting_a_run_asks_for_its_lease_once(hf: Store, monkeypatch: pytest.MonkeyPatch):
-    hf.lease_keeper.register()
+    hf._kernel.leases.register()
     leases, renewed = hf._log._backend.leases, list[str]()
     real = leases.renew
 
@@ -87,8 +89,8 @@ def test_starting_a_run_asks_for_its_lease_once(hf: Store, monkeypatch: pytest.M
         return real(lease, ttl_s=ttl_s)
 
     monkeypatch.setattr(leases, "renew", renew)
-    hf.start(waiting, id="r")
-    until(hf.run("r"), "waiting")
+    hf.runs.start(waiting, id="r")
+    until(hf.runs.get("r"), "waiting")
     assert "run/r" not in renewed
 
 
@@ -121,17 +123,17 @@ def test_a_child_that_could_not_tell_wakes_its_parent_all_the_same(
     """
     CHILD.clear()
     with holdfast.open(durable_url) as one, holdfast.open(durable_url) as two:
-        monkeypatch.setattr(one._engine, "_tell_parent", Mock())
-        one.start(slow_child, id="kid")
-        run = two.start(parent, id="r")
+        monkeypatch.setattr(one._kernel.part(Engine), "_tell_parent", Mock())
+        one.runs.start(slow_child, id="kid")
+        run = two.runs.start(parent, id="r")
         until(run, "waiting")
         length = run.journal.revision
         for _ in range(3):
-            two._engine.supervisor.work()
-            assert two._engine.look_at("r", None) is None
+            two._kernel.part(Engine).supervisor.work()
+            assert two._kernel.part(Engine).look_at("r", None) is None
         assert (run.status, run.journal.revision) == ("waiting", length)
         CHILD.set()
-        await_that(lambda: two._engine.ended("r") is not None)
+        await_that(lambda: two._kernel.part(Engine).ended("r") is not None)
         assert run.result() == 7
         assert run.journal.revision == length + 4  # claimed, done of child and join, ended
 
@@ -172,7 +174,7 @@ def test_a_loop_that_closes_looks_at_its_own_acts_alone(hf: Store, witness: Witn
             for word in ctx.each(["x", "y"], by=str):
                 post(word)
 
-    run = hf.start(loops)
+    run = hf.runs.start(loops)
     run.result()
     x, y = "repeat.acts[0]/each[x]/post", "repeat.acts[0]/each[y]/post"
     assert run.journal.acting == {
@@ -186,16 +188,16 @@ def test_a_run_that_is_being_cancelled_is_listed_as_such(durable_url: str):
     CHILD.clear()
     STARTED.clear()
     with holdfast.open(durable_url) as one, holdfast.open(durable_url) as two:
-        run = one.start(stopped_at_work, id="r")
+        run = one.runs.start(stopped_at_work, id="r")
         assert STARTED.wait(60)
-        two.cancel("r")
-        await_that(lambda: [r.id for r in two.runs(status="cancelling")] == ["r"])
-        assert (run.status, two.run("r").status) == ("cancelling", "cancelling")
+        two.runs.cancel("r")
+        await_that(lambda: [r.id for r in two.runs.list(status="cancelling")] == ["r"])
+        assert (run.status, two.runs.get("r").status) == ("cancelling", "cancelling")
         CHILD.set()
         with pytest.raises(RunCancelledError):
             run.result(timeout=60)
-        assert two.runs(status="cancelling") == []
-        assert [r.status for r in two.runs()] == ["cancelled"]
+        assert two.runs.list(status="cancelling") == []
+        assert [r.status for r in two.runs.list()] == ["cancelled"]
 
 
 @holdfast.run(name="tests:cancelled at work")
@@ -207,10 +209,10 @@ def stopped_at_work(ctx: Any) -> None:
 
 def test_what_nobody_foresaw_leaves_a_trace(hf: Store, monkeypatch: pytest.MonkeyPatch):
     """The thread that wakes runs goes on, whatever happens to one of them, and says so once."""
-    until(hf.start(waiting, id="r"), "waiting")
-    supervisor = hf._engine.supervisor
-    monkeypatch.setattr(hf._engine, "resume", Mock(side_effect=ValueError("a bug")))
-    hf.signal("r", "go", 1)
+    until(hf.runs.start(waiting, id="r"), "waiting")
+    supervisor = hf._kernel.part(Engine).supervisor
+    monkeypatch.setattr(hf._kernel.part(Engine), "resume", Mock(side_effect=ValueError("a bug")))
+    hf.runs.signal("r", "go", 1)
     for _ in range(2):
         supervisor.work()
     found = [one for one in hf.status()["reports"] if "a bug" in one]

@@ -219,7 +219,7 @@ def test_log_names_every_type(place: str, cli: Any):
         chat.update({"a": 1, "b": 2})
         chat.checkpoint("named")
         chat.close(keep=False)
-        store.lease("boss")
+        store.workers.lease("boss")
     what = {row[4]: row[7] for row in cli("log").rows}
     assert what["opened"] == "parent team/t"
     assert what["changed"] == "set a 1 (and 1 more)"

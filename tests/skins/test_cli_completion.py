@@ -56,7 +56,7 @@ def test_runs_are_offered(tmp_path: Path):
         return 1
 
     with holdfast.open(place) as hf:
-        hf.start(nightly, id="nightly-7").result()
+        hf.runs.start(nightly, id="nightly-7").result()
     assert offered("runs", "show", "--store", place, "n") == ["nightly-7\tcompleted"]
 
 

@@ -145,7 +145,7 @@ def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any) -> None:
 def subjects_left(filled: None) -> None:
     """A subject with a scope."""
     with holdfast.open("store") as hf:
-        hf.conversation(hf.pseudonym("ada"), subject="ada").set("name", "Ada")
+        hf.conversation(hf.subjects.pseudonym("ada"), subject="ada").set("name", "Ada")
 
 
 @pytest.fixture
@@ -216,9 +216,9 @@ def leave_a_suspect(place: str) -> None:
 SUSPECT = """
 import os, signal, sys, holdfast
 store = holdfast.open(sys.argv[1], actor="ada")
-store.lease("nightly", keep=True)
-store.claim("tasks", ttl_s=600)
-store.group("billing").take()
+store.workers.lease("nightly", keep=True)
+store.workers.claim("tasks", ttl_s=600)
+store.workers.group("billing").take()
 store.scope("team/support").decide("refund", key="left")
 store.scope("team/support").say("hi")
 os.kill(os.getpid(), signal.SIGKILL)

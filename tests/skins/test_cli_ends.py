@@ -14,11 +14,11 @@ def test_a_value_is_set_with_an_end(place: str, cli: Any) -> None:
     said = cli("set", "team/t", "token", 9, "--ttl", "2d", "--json").document
     assert said.keys() == {"scope", "revision", "path", "ends_at"}
     with holdfast.open(place) as store:
-        assert store.team("t").ends_at("token") == datetime.fromisoformat(said["ends_at"])
+        assert store.team("t").life.ends_at("token") == datetime.fromisoformat(said["ends_at"])
     assert cli("get", "team/t", "token").out == "9\n"
     assert "until" not in cli("set", "team/t", "token", 9).out  # without the option it lasts
     with holdfast.open(place) as store:
-        assert store.team("t").ends_at("token") is None
+        assert store.team("t").life.ends_at("token") is None
 
 
 def test_an_end_that_is_no_length_of_time_is_refused(place: str, cli: Any) -> None:

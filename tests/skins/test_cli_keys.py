@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.keys import StoreKey
 
 
 @pytest.fixture(autouse=True)
@@ -86,5 +87,5 @@ def test_a_restore_that_is_refused_makes_no_store(cli: Any, here: Path) -> None:
 
 def test_a_new_key_is_one(cli: Any) -> None:
     printed = cli("key", "new").out.strip()
-    assert holdfast.StoreKey(bytes.fromhex(printed)).id
+    assert StoreKey(bytes.fromhex(printed)).id
     assert cli("key", "new", "--json").document["key"] != printed

@@ -83,16 +83,16 @@ def test_a_decision_of_a_person_is_never_dead(place: str, cli: Any, screen: Any)
     """The command has ended long before the person acts."""
     id = cli("decide", "team/red", "refund", "--key", "k", "--json").document["id"]
     with holdfast.open(place) as store:
-        found = store.decision(id)
+        found = store.decisions.get(id)
         assert (found.owner, found.is_personal, found.owner_alive) == ("tester", True, None)
         assert store.stale() == []
         assert store.recover().acts == []
     assert "dead" not in screen("decisions")
     assert cli("decide", "team/red", "refund", "--key", "k", "--json").document["id"] == id
     with holdfast.open(place) as store:
-        assert store.decision(id).is_personal
+        assert store.decisions.get(id).is_personal
         with store.team("red").decide("refund", key="k", if_exists="attach") as mine:
-            assert not store.decision(id).is_personal  # a worker answers for it now
+            assert not store.decisions.get(id).is_personal  # a worker answers for it now
             mine.outcome("sent")
 
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
+from holdfast import Settings
 from holdfast.cli.app import put_verb_first
 from holdfast.cli.parsing import find_revision, parse_value
 from holdfast.core.arguments import parse_path
@@ -75,7 +76,7 @@ def refuse(word: str) -> None:
 
 def test_moments():
     clock = FakeClock()
-    with holdfast.open("memory:", clock=clock) as store:
+    with holdfast.open("memory:", settings=Settings(clock=clock)) as store:
         scope = store.team("a")
         times: list[datetime] = []
         for number, name in enumerate(["one", "2", "2026-11-16", "@name:x"], 1):

@@ -362,7 +362,7 @@ def seen_of(id: str) -> list[str]:
     """Returns the paths that are in the journal of a run, as far as it is there."""
     with holdfast.open("store") as store:
         try:
-            return list(store.run(id).journal.entries)
+            return list(store.runs.get(id).journal.entries)
         except holdfast.NotFoundError:
             return []
 

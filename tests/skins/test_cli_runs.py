@@ -41,7 +41,9 @@ def started(*words: str, **extra: str) -> subprocess.Popen[str]:
 def wait_for(place: str, id: str, path: str) -> None:
     """Waits until an operation of a run is recorded, by another process."""
     with holdfast.open(place) as store:
-        while store._log.head(f"run/{id}") is None or path not in store.run(id).journal.entries:
+        while (
+            store._log.head(f"run/{id}") is None or path not in store.runs.get(id).journal.entries
+        ):
             store._log._backend.wait(store._log.position(), timeout_s=0.1)
 
 
@@ -302,7 +304,7 @@ def test_hostile_names_and_values_do_not_drive_the_terminal(
             raise ValueError(EVIL)
 
         with pytest.raises(holdfast.RunFailedError):
-            store.start(body, id="r1").result()
+            store.runs.start(body, id="r1").result()
     for words in (["list"], ["show", "r1"], ["tail", "r1", "--after", "0"]):
         for told in (cli("runs", *words).out, screen("runs", *words)):
             assert not [part for part in PARTS if part in told], words
@@ -324,7 +326,7 @@ def test_a_long_block_shows_its_newest(place: str, tiny: Path, cli: Any, screen:
             for n in ctx.repeat(120):
                 ctx.step(note, n)
 
-        store.start(body, id="r1").result()
+        store.runs.start(body, id="r1").result()
     told = screen("runs", "show", "r1")
     assert "… 70 before: --json shows all" in told
     assert "120 of 120 iterations" in told
@@ -360,7 +362,7 @@ def test_a_list_reads_little_of_a_long_run(
                 ctx.step(note, n)
             ctx.wait("approve")
 
-        run = store.start(body, id="r1")
+        run = store.runs.start(body, id="r1")
         while run.status != "waiting":
             store._log._backend.wait(store._log.position(), timeout_s=0.05)
     [whole] = cli("runs", "list", "--json").document["runs"]

@@ -10,6 +10,7 @@ import pytest
 
 import holdfast
 from holdfast.errors import NotFoundError
+from holdfast.record import read_as
 
 CODE = """
 import holdfast, msgspec
@@ -168,12 +169,12 @@ def test_decisions_and_messages_are_written_with_their_version(items: str, cli: 
     assert "tags" in shown
     assert "as agreed" in shown
     with holdfast.open(items) as hf:
-        [older, newer] = hf.decisions(scope="team/a")[::-1]
+        [older, newer] = hf.decisions.list(scope="team/a")[::-1]
         assert (older.version, newer.version) == (2, 0)
         [line] = hf.team("a").messages
         assert line.metadata == {"lang": "en"}
-        assert holdfast.read_as(sys.modules["items"].Choice, older).tags == ["blue"]
-        assert holdfast.read_as(sys.modules["items"].Line, line).content == "hello"
+        assert read_as(sys.modules["items"].Choice, older).tags == ["blue"]
+        assert read_as(sys.modules["items"].Line, line).content == "hello"
 
 
 @pytest.mark.parametrize(
@@ -193,7 +194,7 @@ def test_decisions_and_messages_are_written_with_their_version(items: str, cli: 
 def test_fields_and_schemas_that_are_wrong(items: str, cli: Any, words: Any, code: int, said: str):
     assert said in cli("decide", "team/a", "ship", *words, code=code).err
     with holdfast.open(items) as hf:
-        assert not hf.decisions()
+        assert not hf.decisions.list()
 
 
 def test_schemas_of_items_are_listed_and_shown(items: str, cli: Any):

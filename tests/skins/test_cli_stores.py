@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast import Settings
 from holdfast.cli import main, options
 from holdfast.clock import SystemClock
+from holdfast.core.listing import register_level
 from holdfast.errors import UnavailableError
 from holdfast.testing import FakeClock
 
@@ -131,7 +133,7 @@ def test_scopes_are_listed_page_by_page(place: str, cli: Any):
 
 def test_a_level_of_the_application_is_shown_too(place: str, cli: Any):
     with holdfast.open(place) as store:
-        store.register_level("session", below="conversation")
+        register_level(store._kernel, "session", below="conversation")
         store.scope("session/s1").set("a", 1)
     assert [row[:3] for row in cli("scopes").rows] == [["session/s1", "1", "open"]]
     assert cli("get", "session/s1", "a").out == "1\n"
@@ -245,7 +247,7 @@ def test_doctor_names_streams_whose_time_is_ahead(tmp_path: Path, cli: Any):
     """One write with a wrong clock: the revision before it is named, and the fix can be typed."""
     place = str(tmp_path / "ahead")
     clock = FakeClock()
-    with holdfast.open(place, clock=clock) as store:
+    with holdfast.open(place, settings=Settings(clock=clock)) as store:
         store.team("red").set("n", 1)
         clock.set(SystemClock().now_us() + 10 * 365 * 86_400_000_000)
         store.team("red").set("n", 2)
@@ -269,7 +271,7 @@ def test_doctor_names_streams_whose_time_is_ahead(tmp_path: Path, cli: Any):
 def test_doctor_on_a_stream_that_was_ahead_from_its_beginning(tmp_path: Path, cli: Any):
     place = str(tmp_path / "ahead")
     clock = FakeClock(SystemClock().now_us() + 86_400_000_000)
-    with holdfast.open(place, clock=clock) as store:
+    with holdfast.open(place, settings=Settings(clock=clock)) as store:
         store.team("red").set("n", 1)
     rows = cli("--store", place, "doctor", code=1).rows
     [fix] = [row[1] for row in rows if row[0] == "fix times"]
@@ -291,7 +293,7 @@ def test_doctor_goes_on_after_an_examination_that_fails(place: str, monkeypatch:
 def test_scopes_shows_what_has_ended_by_itself(tmp_path: Path, cli: Any):
     """Decision 0010: a name and a head are left, and the list of all the others too."""
     place = str(tmp_path / "ending")
-    with holdfast.open(place, clock=FakeClock()) as store:  # long ago
+    with holdfast.open(place, settings=Settings(clock=FakeClock())) as store:  # long ago
         store.conversation("gone", ttl_s=60).set("n", 1)
         store.team("t").set("n", 1)
     shapes = cli("--store", place, "scopes", "--json").document["scopes"]
@@ -306,7 +308,7 @@ def test_groups_shows_one_of_another_store(tmp_path: Path, cli: Any):
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
     with holdfast.open(one) as store:
         store.team("t").set("n", 1)
-        store.group("billing").take()
+        store.workers.group("billing").take()
     cli("copy", one, two)
     assert cli("--store", two, "groups", "--json").document["groups"] == [
         {
@@ -326,7 +328,7 @@ def test_what_holdfast_itself_writes_is_only_read(words: list[str], tmp_path: Pa
     place = str(tmp_path / "own")
     with holdfast.open(place) as store:
         store.team("t").set("n", 1)
-        store.group("billing").take()
+        store.workers.group("billing").take()
     verb, *rest = words
     for name in ("group/billing", "store/workers", "lease/group/billing"):
         failed = cli("--store", place, verb, name, *rest, code=2)
@@ -342,9 +344,9 @@ def test_doctor_and_status_tell_a_copy_beside_its_original(tmp_path: Path, cli: 
     where = "{}/store" if backend == "files" else "sqlite:{}/store.db"
     for _ in range(2):
         with holdfast.open(where.format(first)) as store:
-            lease = store.lease("desk")
+            lease = store.workers.lease("desk")
             assert lease is not None
-            store.release(lease)
+            store.workers.release(lease)
     shutil.copytree(first, second, copy_function=shutil.copy)
     for path in (second, *second.rglob("*")):
         path.chmod(0o700 if path.is_dir() else 0o600)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.erasure import Erasure
 
 
 @pytest.fixture
@@ -16,9 +17,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOLDFAST_STORE", str(tmp_path / "store"))
     monkeypatch.setenv("HOLDFAST_KEYS", str(tmp_path / "keys"))
     with holdfast.open(tmp_path / "store") as hf:
-        chat = hf.conversation(hf.pseudonym("ada"), subject="ada")
+        chat = hf.conversation(hf.subjects.pseudonym("ada"), subject="ada")
         chat.set("name", "Ada Lovelace")
-        hf.conversation(hf.pseudonym("bob"), subject="bob").set("name", "Bob")
+        hf.conversation(hf.subjects.pseudonym("bob"), subject="bob").set("name", "Bob")
     return tmp_path
 
 
@@ -43,7 +44,9 @@ def test_a_killed_erasure_is_finished(
     place: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with holdfast.open(place / "store") as hf:
-        hf._erasure._begin(hf.subject("ada").id, hf.pseudonym("erased ada"))
+        hf._kernel.part(Erasure)._begin(
+            hf.subjects.get("ada").id, hf.subjects.pseudonym("erased ada")
+        )
     assert "expected the name" in cli("subject", "erase", code=2).err
     assert "is erased" in cli("subject", "erase", "--finish").out
     assert cli("subject", "erase", "--finish", "--json").document == {"erased": []}
@@ -126,8 +129,8 @@ def test_an_export_has_all_that_is_a_subject_s_and_nothing_of_others(place: Path
 
     large = "CANARY-of-ada" * 6000
     with holdfast.open(place / "store") as hf:
-        hf.start(greet, "CANARY-run", subject="ada").result()
-        hf.conversation(hf.pseudonym("ada"), subject="ada").set("letters", [large, b"raw"])
+        hf.runs.start(greet, "CANARY-run", subject="ada").result()
+        hf.conversation(hf.subjects.pseudonym("ada"), subject="ada").set("letters", [large, b"raw"])
         team = hf.team("red", schema=None)
         team.update({"plan": "CANARY-of-all"})
         with hf.commit() as tx:

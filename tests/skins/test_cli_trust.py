@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import NotFoundError, UntrustedError, UsageError
+from holdfast import NotFoundError, UsageError
 from holdfast.core import intent
-from holdfast.record import trust
+from holdfast.errors import UntrustedError
+from holdfast.record import load_verifiers, trust
 from tests.skins.conftest import Screen
 
 FACT = ("fact", "global", "x", "1", "--verify", "mine")
@@ -162,22 +162,22 @@ def test_the_bytes_that_are_parsed_are_those_that_were_judged(
         return answer
 
     monkeypatch.setattr(trust, "is_trusted", swap)
-    assert holdfast.load_verifiers("holdfast.toml") == ["mine"]
+    assert load_verifiers("holdfast.toml") == ["mine"]
 
 
 def test_programs_decide_by_an_argument(config: Path) -> None:
     with pytest.raises(UntrustedError, match="mine"):
-        holdfast.load_verifiers(config)
+        load_verifiers(config)
     with pytest.raises(UntrustedError):
-        holdfast.load_verifiers()
-    assert holdfast.load_verifiers(config, trust=True) == ["mine"]
+        load_verifiers()
+    assert load_verifiers(config, trust=True) == ["mine"]
     config.chmod(0o666)
     with pytest.raises(UsageError, match="written by others"):
-        holdfast.load_verifiers(config, trust=True)
+        load_verifiers(config, trust=True)
     with pytest.raises(UsageError, match="trust is True or False"):
-        holdfast.load_verifiers(config, trust="yes")  # pyright: ignore[reportArgumentType]
+        load_verifiers(config, trust="yes")  # pyright: ignore[reportArgumentType]
     with pytest.raises(NotFoundError):
-        holdfast.load_verifiers("nowhere.toml", trust=True)
+        load_verifiers("nowhere.toml", trust=True)
 
 
 def test_it_asks_on_a_terminal(

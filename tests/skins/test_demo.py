@@ -71,19 +71,19 @@ def test_the_data_back_every_claim(
         assert program["sent"] == sorted(team.state["tickets"])
         assert set(program["said"]) <= set(program["sent"][: program["sent_before"]])
         assert program["sent_before"] < len(program["sent"])
-        assert len(store.run(REPLIES).journal.claims) == 2
+        assert len(store.runs.get(REPLIES).journal.claims) == 2
         for name in ("ada", "cy"):
             for ticket in killed[name]:
                 assert team.state["tickets"][ticket]["owner"] == name
         assert sorted(killed["ada"] + killed["cy"]) == sorted(team.state["tickets"])
         assert (conflict["actual"], conflict["expected"]) == (
             conflict["expected"] + 1,
-            team.revision_of(conflict["expected"]),
+            team.life.revision_at(conflict["expected"]),
         )
         events = {event.revision: event for event in team.history()}
         assert events[conflict["actual"]].actor == "cy"
         assert team.at(conflict["written"])["tickets"][DISPUTED]["priority"] == "urgent"
-        mark = team.revision_of(BEFORE_MISTAKE)
+        mark = team.life.revision_at(BEFORE_MISTAKE)
         spam = team.at(mark + 1)["tickets"].values()
         assert {ticket["status"] for ticket in spam} == {"spam"}
         assert team.state == team.at(mark) == team.at(rewound["restored"])

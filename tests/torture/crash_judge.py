@@ -70,12 +70,14 @@ def _judge(backend: str, place: Path, case: Case, clock: FakeClock) -> list[Even
         _hold("before recovery", verdict.judge(case.said, events, marks))
         _check(store)
         _compare_states(store, events)
-        if {mark.key for mark in store.marks("todo")} != marks:
-            raise Broken(f"the marks are {store.marks('todo')}, an outside reader says {marks}")
-        lease = store.lease("turn")
+        if {mark.key for mark in store.workers.marks("todo")} != marks:
+            raise Broken(
+                f"the marks are {store.workers.marks('todo')}, an outside reader says {marks}"
+            )
+        lease = store.workers.lease("turn")
         if lease.epoch <= case.epoch:
             raise Broken(f"a lease has epoch {lease.epoch}, granted before was {case.epoch}")
-        store.claim("todo", n=1)
+        store.workers.claim("todo", n=1)
         after = Said()
         after.begun = dict(case.said.begun)
         after.begun[AFTER] = Operation(AFTER, (A,), "after", True, False)
@@ -124,6 +126,6 @@ def _compare_states(store: Store, events: list[Event]) -> None:
         if stream.startswith("lease/"):
             continue
         scope = store.scope(stream)
-        state = scope.to_dict()  # every blob is read for it
+        state = scope.state.to_dict()  # every blob is read for it
         if state.get("log", []) != log or scope.revision != newest[stream]:
             raise Broken(f"{stream} is {state} at {scope.revision}, expected {log}")

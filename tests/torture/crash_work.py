@@ -11,7 +11,7 @@ from typing import Any, cast
 import apsw
 
 import holdfast
-from holdfast import Store, scope
+from holdfast import Settings, Store, scope
 from holdfast.backends.files import FilesBackend, catalog, journal, opening
 from holdfast.backends.files import journal as ring
 from holdfast.backends.sqlite import connection as wal
@@ -51,8 +51,14 @@ def place_of(backend: str, place: Path) -> Path:
 def open_at(backend: str, place: Path, clock: FakeClock) -> Store:
     """Opens the store below a directory, making it if it is not there."""
     if backend == "sqlite":
-        return holdfast.open(f"sqlite:{place_of(backend, place)}", clock=clock, actor="w")
-    return holdfast.open(place_of(backend, place), clock=clock, actor="w", disk=CrashDisk())
+        return holdfast.open(
+            f"sqlite:{place_of(backend, place)}", actor="w", settings=Settings(clock=clock)
+        )
+    return holdfast.open(
+        place_of(backend, place),
+        actor="w",
+        settings=Settings(clock=clock, options={"disk": CrashDisk()}),
+    )
 
 
 class Work:
@@ -186,11 +192,11 @@ class Work:
             tx.scope(self.store.scope(A)).append("log", id)
             tx.mark(TODO, id)
         self._trace.done(id)
-        self.store.claim(TODO, n=2)
+        self.store.workers.claim(TODO, n=2)
 
     def lease(self) -> None:
         """A lease, and a commit under it."""
-        lease = self.store.lease("turn")
+        lease = self.store.workers.lease("turn")
         id = self._begin(B)
         self.epochs[id] = lease.epoch
         with self.store.commit(lease=lease) as tx:

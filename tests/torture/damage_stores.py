@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import holdfast
-from holdfast import CorruptError, FormatError, NotFoundError, Store, UnavailableError
+from holdfast import CorruptError, NotFoundError, Settings, Store, UnavailableError
 from holdfast.copy import salvage
 from holdfast.core import codec
+from holdfast.errors import FormatError
 from holdfast.testing import FakeClock
 from tests.torture.faulty_life import in_child, scratch
 
@@ -50,7 +51,9 @@ class Victim:
         if self.state == "unpowered":
             clock.reboot()
         url = url_of(self.backend, place)
-        return holdfast.open(url, clock=clock, actor="a", create=False, read_only=read_only)
+        return holdfast.open(
+            url, actor="a", create=False, read_only=read_only, settings=Settings(clock=clock)
+        )
 
 
 def url_of(backend: str, place: Path) -> str:
@@ -85,7 +88,7 @@ def furnish(store: Store, size: Size) -> None:
         for n in range(70):
             item = f"item {n * 7919 % 1000}" + (" and so on" * 8 if n % 32 == 0 else "")
             tx.scope(store.conversation("long")).append("items", item)
-    store.lease("lease", ttl_s=1e6)
+    store.workers.lease("lease", ttl_s=1e6)
 
 
 EVENTS = 0
@@ -122,10 +125,14 @@ def victim(backend: str, state: str, size: Size) -> Victim:
     place = Path(tempfile.mkdtemp(prefix="holdfast-victim-", dir=scratch()))
 
     def make() -> None:
-        store = holdfast.open(url_of(backend, place), clock=FakeClock(seed=1), actor="a")
+        store = holdfast.open(
+            url_of(backend, place), actor="a", settings=Settings(clock=FakeClock(seed=1))
+        )
         furnish(store, size)
         store.close()
-        store = holdfast.open(url_of(backend, place), clock=FakeClock(seed=2), actor="a")
+        store = holdfast.open(
+            url_of(backend, place), actor="a", settings=Settings(clock=FakeClock(seed=2))
+        )
         for n in range(3):
             store.team("red").append("late", f"late {n} of them")
         if state == "closed":

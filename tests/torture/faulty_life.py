@@ -18,6 +18,7 @@ from typing import Any
 import holdfast
 from holdfast import CorruptError, HoldfastError, Store, UnavailableError
 from holdfast.testing import FakeClock
+from tests.opening import settled
 from tests.torture.faulty_calls import FAULTS, FaultyDisk
 from tests.torture.programme import Broken
 
@@ -78,7 +79,7 @@ class Scene:
     def open(self, name: str = "store", **options: Any) -> Store:
         if self.backend == "files":
             options["disk"] = self.disk()
-        return holdfast.open(self.url(name), clock=self.clock, actor="a", **options)
+        return holdfast.open(self.url(name), actor="a", **settled(options, clock=self.clock))
 
     def begin(self, **options: Any) -> None:
         """Opens the store before anything can fail."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast import Store
-from holdfast.core.copy import copy_log as copy
+from holdfast.backends.protocol import START
+from holdfast.transfer.copy import copy_log as copy
 from tests.torture.faulty_life import Scene
 
 
@@ -50,7 +51,7 @@ def around_the_ring(scene: Scene) -> None:
     for n in range(10):
         text = f"round {n:02} " + "z" * 900
         scene.write(f"round {n:02}", lambda store, text=text: store.team("new").append("x", text))
-    scene.read(lambda store: [mark.key for mark in store.marks("todo")], ["one"])
+    scene.read(lambda store: [mark.key for mark in store.workers.marks("todo")], ["one"])
     scene.close()
 
 
@@ -88,7 +89,9 @@ def forks(scene: Scene) -> None:
 
 
 def follow(scene: Scene) -> None:
-    scene.read(lambda store: len(list(store.follow_events())) > 10, True)
+    scene.read(
+        lambda store: len(list(store.follow(as_events=True, after=START, timeout_s=0))) > 10, True
+    )
     scene.read(lambda store: len(list(store.follow("team/red", after=0, timeout_s=0))), 3)
     scene.write("followed", lambda store: store.team("new").append("x", "followed"))
     scene.read(lambda store: len(list(store.follow("team/red", after=1, timeout_s=0))), 1)
@@ -97,13 +100,13 @@ def follow(scene: Scene) -> None:
 
 def leases(scene: Scene) -> None:
     def work(store: Store) -> None:
-        with store.commit(lease=store.lease("l", ttl_s=100)) as tx:
+        with store.commit(lease=store.workers.lease("l", ttl_s=100)) as tx:
             tx.scope(store.team("new")).append("x", "leased")
 
     def give_back(store: Store) -> None:
-        lease = store.lease("l")
-        store.renew(lease)
-        store.release(lease)
+        lease = store.workers.lease("l")
+        store.workers.renew(lease)
+        store.workers.release(lease)
 
     scene.write("leased", work)
     scene.read(give_back)
@@ -112,13 +115,13 @@ def leases(scene: Scene) -> None:
 
 def claims(scene: Scene) -> None:
     def work(store: Store) -> list[str]:
-        found = store.claim("todo")
+        found = store.workers.claim("todo")
         for mark in found:
-            store._log._backend.marks.release("todo", mark.key, store.worker)
+            store._log._backend.marks.release("todo", mark.key, store.workers.own)
         return [mark.key for mark in found]
 
     scene.read(work)
-    scene.read(lambda store: [mark.key for mark in store.marks()], ["one"])
+    scene.read(lambda store: [mark.key for mark in store.workers.marks()], ["one"])
     scene.close()
 
 

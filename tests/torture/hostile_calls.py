@@ -9,6 +9,7 @@ from typing import Any
 from holdfast import Scope, Store, aio
 from holdfast.backends.protocol import Lease
 from holdfast.contrib.compat import GlobalStateManager, StateScope
+from holdfast.core.listing import register_level
 from holdfast.core.transaction import PendingCommit
 
 Call = Callable[[Store, Any], Any]
@@ -51,11 +52,13 @@ NAMES: dict[str, Call] = {
     "store.scope": lambda s, j: s.scope(j).set("a", 1),
     "store.scope level": lambda s, j: s.scope(j, "a").set("a", 1),
     "store.scopes": lambda s, j: list(s.scopes(j)),
-    "store.register_level": lambda s, j: s.register_level(j, below="team"),
-    "store.lease": lambda s, j: s.release(s.lease(j)),
-    "store.release": lambda s, j: s.release(Lease(f"{j!r:.90}", f"{j!r:.90}", 1, 0)),
-    "store.claim": lambda s, j: s.claim(j),
-    "store.marks": lambda s, j: s.marks(j),
+    "register_level": lambda s, j: register_level(s._kernel, j, below="team"),
+    "store.workers.lease": lambda s, j: s.workers.release(s.workers.lease(j)),
+    "store.workers.release": lambda s, j: s.workers.release(
+        Lease(f"{j!r:.90}", f"{j!r:.90}", 1, 0)
+    ),
+    "store.workers.claim": lambda s, j: s.workers.claim(j),
+    "store.workers.marks": lambda s, j: s.workers.marks(j),
     "store.follow": lambda s, j: list(s.follow(j, timeout_s=0)),
     "store.check expect": lambda s, j: s.check(read_all=False, expect=j),
     "tx.mark index": lambda s, j: both(s, lambda tx: tx.mark(j, "k")),
@@ -66,7 +69,7 @@ NAMES: dict[str, Call] = {
     "checkpoint": lambda s, j: chat(s).checkpoint(j),
     "at": lambda s, j: chat(s).at(j),
     "diff": lambda s, j: chat(s).diff(j),
-    "revision_of": lambda s, j: chat(s).revision_of(j),
+    "revision_of": lambda s, j: chat(s).life.revision_at(j),
     "restore": lambda s, j: chat(s).restore(j),
     "fork": lambda s, j: chat(s).fork(j),
     "compat team": lambda s, j: compatible(s, lambda m: m.get_team_state(j).set("a", 1)),

@@ -450,6 +450,6 @@ def template(ground: Ground) -> bool:
         with store.commit() as tx:
             tx.scope(scope).set("k", 1)
             tx.mark("todo", "one")
-        store.lease("l", ttl_s=3600)
-        store.claim("todo", ttl_s=3600)
+        store.workers.lease("l", ttl_s=3600)
+        store.workers.claim("todo", ttl_s=3600)
     return True

@@ -54,14 +54,14 @@ class World:
                 tx.scope(store.team("green")).set("newest", key)
 
         def submit() -> None:
-            with store.submit(key=key) as tx:
+            with store.commit(waits=False, key=key) as tx:
                 tx.scope(red).append("list", key)
             tx.wait()
 
         def lease() -> None:
-            lease = store.lease(f"lease-{key}")
-            store.renew(lease)
-            store.release(lease)
+            lease = store.workers.lease(f"lease-{key}")
+            store.workers.renew(lease)
+            store.workers.release(lease)
 
         def blob() -> None:
             with store.commit(key=key) as tx:
@@ -75,7 +75,9 @@ class World:
             "submit": submit,
             "blob": blob,
             "read": lambda: (red.get("list"), list(red.history()), red.checkpoints()),
-            "follow": lambda: list(store.follow_events(after=store.position, timeout_s=0.01)),
+            "follow": lambda: list(
+                store.follow(as_events=True, after=store.position, timeout_s=0.01)
+            ),
             "lease": lease,
         }[kind]
 

@@ -205,7 +205,7 @@ class _Work:
         if store is None:
             self._tell("done", 0)
             return
-        self._try("lease", lambda: store.lease(f"seat of {self._number}", ttl_s=1e5))
+        self._try("lease", lambda: store.workers.lease(f"seat of {self._number}", ttl_s=1e5))
         self._tell("ready", 0)
         self._store = store
         scope = store.scope(SCOPE, f"w{self._number}")
@@ -232,7 +232,7 @@ class _Work:
     def _wait(self) -> None:
         """Takes the one lease that all want, unless somebody has it, and says that it waits."""
         try:
-            self._store.lease(CHAIR, ttl_s=1e5)
+            self._store.workers.lease(CHAIR, ttl_s=1e5)
             self._tell("chair", self._at)
         except LeaseLostError:
             pass

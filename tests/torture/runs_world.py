@@ -19,8 +19,9 @@ from typing import Any
 from msgspec import Struct
 
 import holdfast
-from holdfast import LeaseLostError, Store
+from holdfast import LeaseLostError, Settings, Store
 from holdfast.runs import engine, waits
+from holdfast.runs.engine import Engine
 from holdfast.runs.execution import Execution
 from holdfast.testing.faults import CrashPoints
 from tests.broken.engines import ENGINES, put
@@ -134,7 +135,7 @@ class World:
         points = CrashPoints()
         if orders.point is not None:
             points.kill_at(*orders.point)
-        store = holdfast.open(self.url, reach=points.reach)
+        store = holdfast.open(self.url, settings=Settings(options={"reach": points.reach}))
         pauses = orders.signal == signal.SIGSTOP
         still = _gate(store)
 
@@ -227,7 +228,7 @@ def _gate(store: Store) -> threading.Lock:
     its lease: that would show nothing.
     """
     gate = threading.Lock()
-    keeper, supervisor = store.lease_keeper, store._engine.supervisor
+    keeper, supervisor = store._kernel.leases, store._kernel.part(Engine).supervisor
     keeper.tend = _gated(gate, keeper.tend)  # type: ignore[method-assign]
     supervisor.work = _gated(gate, supervisor.work)  # type: ignore[method-assign]
     return gate

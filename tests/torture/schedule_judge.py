@@ -11,10 +11,12 @@ from random import Random
 from typing import Any
 
 import holdfast
+from holdfast import Settings
 from holdfast.backends.memory import MemoryBackend
 from holdfast.core.log import Log
 from holdfast.store import Store
 from holdfast.testing import FakeClock
+from tests.opening import store_of_log
 from tests.torture.programme import Broken
 from tests.torture.schedule_programs import (
     ONE_HANDLE,
@@ -126,19 +128,30 @@ class Trial:
             # Two handles in memory are two logs, each with its queue, on one backend.
             if self._memory is None:
                 self._memory = MemoryBackend(clock=clock)
-            return Store(Log(self._memory, clock=clock, actor="w"), url="memory:", worker="w")
+            return store_of_log(
+                Log(self._memory, clock=clock, actor="w"), url="memory:", worker="w"
+            )
         if self.kind == "files":
             disk = TurnDisk(scheduler)
             return holdfast.open(
-                place / "store", clock=clock, actor="w", disk=disk, reach=scheduler.step
+                place / "store",
+                actor="w",
+                settings=Settings(clock=clock, options={"disk": disk, "reach": scheduler.step}),
             )
         url = f"sqlite:{place}/store.db"
-        return holdfast.open(url, clock=clock, actor="w", durability="none", reach=scheduler.step)
+        return holdfast.open(
+            url,
+            actor="w",
+            durability="none",
+            settings=Settings(clock=clock, options={"reach": scheduler.step}),
+        )
 
     def _left(self, place: Path, clock: FakeClock) -> tuple[Any, ...]:
         """Opens what was left, as a later process would, and verifies it."""
         url = place / "store" if self.kind == "files" else f"sqlite:{place}/store.db"
-        with holdfast.open(url, clock=clock, create=False, durability="none") as store:
+        with holdfast.open(
+            url, create=False, durability="none", settings=Settings(clock=clock)
+        ) as store:
             report = store.check()
             if not report.ok:
                 raise Broken(f"check finds {report.findings}")

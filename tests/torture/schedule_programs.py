@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import holdfast
+from holdfast import Settings
 from holdfast.backends.protocol import Lease, Position
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.store import Store
@@ -42,7 +43,9 @@ class SerialWorld(World):
     """All handles are one store in memory; closing one only marks it."""
 
     def __init__(self, clock: FakeClock) -> None:
-        super().__init__(clock, lambda: holdfast.open("memory:", clock=clock, actor="w"))
+        super().__init__(
+            clock, lambda: holdfast.open("memory:", actor="w", settings=Settings(clock=clock))
+        )
         self._only = self._opener()
 
     def open(self, handle: int) -> None:
@@ -175,7 +178,7 @@ def swap(scope: str, who: str) -> Call:
 
 def see(scope: str) -> Call:
     def do(world: World, handle: int) -> Any:
-        return world.store(handle).scope(scope).to_dict()
+        return world.store(handle).scope(scope).state.to_dict()
 
     return Call(f"{scope}.state", do)
 
@@ -273,7 +276,7 @@ def fenced(scope: str, owner: str) -> Call:
 def submit(scope: str, value: int) -> Call:
     def do(world: World, handle: int) -> Any:
         store = world.store(handle)
-        with store.submit() as tx:
+        with store.commit(waits=False) as tx:
             tx.scope(store.scope(scope)).append("list", value)
         return len(tx.wait().after)
 

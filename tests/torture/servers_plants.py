@@ -67,10 +67,11 @@ def _no_horizon(kind: str) -> None:
     """A follower reads whatever is committed."""
     from holdfast.backends.postgresql import backend, rows
 
-    sound = rows.READ_ALL
-    planted = sound.replace("(SELECT horizon FROM final)", "9223372036854775807")
-    assert planted != sound
-    backend.READ_ALL = planted  # type: ignore[attr-defined]
+    asked = "(SELECT horizon FROM final)"
+    assert all(asked in text for text in rows.READ_ALL.values())
+    backend.READ_ALL = {  # type: ignore[attr-defined]
+        format: text.replace(asked, "9223372036854775807") for format, text in rows.READ_ALL.items()
+    }
 
 
 def _early(writer: Writer) -> None:

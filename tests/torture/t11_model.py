@@ -39,7 +39,7 @@ import holdfast
 from holdfast.backends.files.backend import FilesBackend
 from holdfast.backends.files.disk import Disk
 from holdfast.backends.files.leases import FileLeases
-from holdfast.backends.protocol import Found, Lease, Mark
+from holdfast.backends.protocol import START, Found, Lease, Mark
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.backends.sqlite.batch import SqliteBatch
 from holdfast.backends.sqlite.leases import SqliteMarks
@@ -51,6 +51,7 @@ from holdfast.core.key_ends import KeyEnds
 from holdfast.errors import HoldfastError
 from holdfast.store import Store
 from holdfast.testing import FakeClock
+from tests.opening import settled
 from tests.torture.programme import Broken, Point, Programme
 from tests.torture.schedule_judge import replaced
 
@@ -128,10 +129,10 @@ class LockStep(RuleBasedStateMachine):
         home = self.homes[kind]
         given: dict[str, Any] = {"clock": self.clock, "actor": "w"}
         if kind == "memory":
-            return holdfast.open("memory:", **given)
+            return holdfast.open("memory:", **settled(given))
         if kind == "files":
-            return holdfast.open(home / "store", disk=UnsyncedDisk(), **given)
-        return holdfast.open(f"sqlite:{home}/store.db", durability="none", **given)
+            return holdfast.open(home / "store", **settled(given, options={"disk": UnsyncedDisk()}))
+        return holdfast.open(f"sqlite:{home}/store.db", durability="none", **settled(given))
 
     def all(self, call: Callable[[Store], Any]) -> Any:
         """Does the same to every store and returns what all of them answered."""
@@ -180,7 +181,7 @@ class LockStep(RuleBasedStateMachine):
             found = store.scope(scope)
             if how == "diff":
                 return found.set(path, _full(value), diff=True)
-            return found.set_default(path, _full(value))
+            return found.set(path, _full(value), if_absent=True)
 
         self.all(do)
 
@@ -335,17 +336,19 @@ class LockStep(RuleBasedStateMachine):
             with store.commit() as tx:
                 tx.scope(chat).increment("n")
                 tx.mark("i", "of a visit")
-            return chat.expires_at
+            return chat.life.expires_at
 
         self.all(do)
 
     @rule(id=VISITS)
     def touch(self, id: str) -> None:
-        self.all(lambda store: store.conversation(id).touch())
+        self.all(lambda store: store.conversation(id).life.touch())
 
     @rule(id=VISITS)
     def read_visit(self, id: str) -> None:
-        self.all(lambda store: (store.conversation(id).to_dict(), store.conversation(id).revision))
+        self.all(
+            lambda store: (store.conversation(id).state.to_dict(), store.conversation(id).revision)
+        )
 
     @rule(key=st.sampled_from(["m", "n"]), ttl_s=st.sampled_from([0.5, 5]))
     def mark_ending(self, key: str, ttl_s: float) -> None:
@@ -357,7 +360,7 @@ class LockStep(RuleBasedStateMachine):
 
     @rule()
     def marks(self) -> None:
-        self.all(lambda store: list(store.marks("i")))
+        self.all(lambda store: list(store.workers.marks("i")))
 
     @rule()
     def sweep(self) -> None:
@@ -395,7 +398,12 @@ class LockStep(RuleBasedStateMachine):
     def read(self, scope: str) -> None:
         def do(store: Store) -> Any:
             found = store.scope(scope)
-            return ascii(found.to_dict()), found.revision, found.is_closed, found.updated_at
+            return (
+                ascii(found.state.to_dict()),
+                found.revision,
+                found.life.is_closed,
+                found.life.updated_at,
+            )
 
         self.all(do)
 
@@ -412,9 +420,12 @@ class LockStep(RuleBasedStateMachine):
         """Everything: every event with its link, every name, every mark."""
 
         def do(store: Store) -> Any:
-            events = [(e.stream, e.revision, e.type, e.link, e.key) for e in store.follow_events()]
+            events = [
+                (e.stream, e.revision, e.type, e.link, e.key)
+                for e in store.follow(as_events=True, after=START, timeout_s=0)
+            ]
             names = [found for scope in store.scopes() for found in scope.checkpoints()]
-            return events, names, store.marks()
+            return events, names, store.workers.marks()
 
         self.all(do)
 
@@ -453,7 +464,9 @@ class LockStep(RuleBasedStateMachine):
                 if not events.more:
                     break
                 place = events.cursor
-            assert sorted(links) == sorted({one.link for one in store.follow_events()})
+            assert sorted(links) == sorted(
+                {one.link for one in store.follow(as_events=True, after=START, timeout_s=0)}
+            )
             return names, links
 
         self.all(do)

@@ -31,6 +31,7 @@ from holdfast import Store, UnavailableError
 from holdfast.backends.registry import open_backend
 from holdfast.clock import SystemClock
 from holdfast.core.log import Log
+from tests.opening import store_of_log
 from tests.servers.wire import DARK, KINDS, Fault, Wire
 from tests.torture import network_plants
 from tests.torture.network_calls import (
@@ -73,7 +74,7 @@ class Run:
         clock = SystemClock()
         options = {"durability": "full", "create": True, "read_only": False}
         backend, _ = open_backend(url, clock=clock, **options)
-        return Store(Log(backend, clock=clock, actor="t12"), url=url, worker="t12")
+        return store_of_log(Log(backend, clock=clock, actor="t12"), url=url, worker="t12")
 
     def caller(self, port: int, timeout_s: float, **more: int) -> Caller:
         """Returns a caller whose lists are there."""

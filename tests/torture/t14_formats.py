@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
+from holdfast import Settings
 from holdfast.backends.files import directory
 from holdfast.backends.files.backend import FilesBackend
 from holdfast.backends.protocol import Receipt
@@ -32,7 +33,8 @@ from holdfast.backends.sqlite import opening
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.cli import main
 from holdfast.core import event
-from holdfast.errors import HoldfastError
+from holdfast.errors import FormatError, HoldfastError
+from holdfast.store import Meta
 from holdfast.testing import FakeClock
 from holdfast.testing.records import RecordBuilder
 from tests.fixtures import content, content_2
@@ -61,7 +63,9 @@ def reads(name: str, which: str, place: Path, *, read_only: bool = False) -> int
     clock = FakeClock(seed=2)
     if name.endswith("-ends"):
         clock.advance(10**8)  # what it says of ends is as of when they have come
-    with holdfast.open(url, clock=clock, create=False, read_only=read_only) as store:
+    with holdfast.open(
+        url, create=False, read_only=read_only, settings=Settings(clock=clock)
+    ) as store:
         found, expected = json.loads(json.dumps(describe(store))), expected_of(name)
         for part, wanted in expected.items():
             if found[part] != wanted:
@@ -76,24 +80,24 @@ def reads(name: str, which: str, place: Path, *, read_only: bool = False) -> int
 
 def _compare_by_hand(store: holdfast.Store) -> None:
     """Compares with what was written by hand, so that a wrong description cannot agree."""
-    values = store.team("values").to_dict()
+    values = store.team("values").state.to_dict()
     if ascii(values) != ascii(content.VALUES):
         raise Broken(f"values are {values!a}: expected {content.VALUES!a}")
     found = store.team("nan").get("nan")
-    large = store.team("large").to_dict()
+    large = store.team("large").state.to_dict()
     talk = store.conversation("talk")
     chat = store.conversation("7/ü \U0001f600")
     fork = store.conversation("fork")
     holds = {
         "nan": isinstance(found, float) and math.isnan(found),
         "large": large == {"text": content.LARGE, "bytes": content.LARGE_BYTES},
-        "talk": talk.to_dict() == {"messages": content.MESSAGES},
+        "talk": talk.state.to_dict() == {"messages": content.MESSAGES},
         "talk then": talk.at(7) == {"messages": content.MESSAGES[:7]},
         "undone": chat.get("customer") == {"name": "Ada", "age": 37},
         "before": chat.at("before").to_dict()["list"] == [1, 2, 3, 4],
         "forked": fork.get("forked") is True and fork.get("budget") == 10,
         "parent": chat.parent is not None and chat.parent.name == "team/red",
-        "closed": store.workflow("ended").is_closed and store.workflow("ended").get("n") == 1,
+        "closed": store.workflow("ended").life.is_closed and store.workflow("ended").get("n") == 1,
         "last": store.team("red").at("last").get("last") == "durable",
         "both": store.global_().get("together") == 1,
     }
@@ -104,9 +108,9 @@ def _compare_by_hand(store: holdfast.Store) -> None:
 def _compare_ends(store: holdfast.Store) -> None:
     """Compares what has ended, and what has not, with what was written by hand."""
     team, chat = store.team("ends"), store.conversation("ends")
-    ends = team.ends_at("renewed")
+    ends = team.life.ends_at("renewed")
     holds = {
-        "shown": team.to_dict()
+        "shown": team.state.to_dict()
         == {
             "stays": 1,
             "deep": {"far": "until 3023"},
@@ -114,9 +118,9 @@ def _compare_ends(store: holdfast.Store) -> None:
             "lasts": 2,
             "log": ["which takes away what has ended"],
         },
-        "ends": ends is not None and ends.year > 3000 and team.ends_at("lasts") is None,
+        "ends": ends is not None and ends.year > 3000 and team.life.ends_at("lasts") is None,
         "old": team.at(1) == {"stays": 1} and "hidden" in team.at(team.revision),
-        "let go": chat.to_dict() == {"log": [1]} and chat.at("given") == {},
+        "let go": chat.state.to_dict() == {"log": [1]} and chat.at("given") == {},
     }
     if wrong := [what for what, is_so in holds.items() if not is_so]:
         raise Broken(f"ends are not as they were written: {', '.join(wrong)}")
@@ -130,7 +134,7 @@ def _compare_meta(store: holdfast.Store) -> None:
         "all keys": events["team/meta", 1].meta == content_2.META,
         "none": events["team/meta", 2].meta is None,
         "beside another": events[everyone.name, everyone.revision].meta == content_2.META,
-        "of later": later.meta == holdfast.Meta(source="later  "),
+        "of later": later.meta == Meta(source="later  "),
         "as stored": later.record.meta == events["person/q", 2].record.meta == content_2.LATER,
     }
     if wrong := [what for what, is_so in holds.items() if not is_so]:
@@ -142,9 +146,11 @@ def upgrades(name: str, which: str, place: Path) -> int:
     url = unpack(name, which, place)
     expected = expected_of(name)["events"]
     with (
-        holdfast.open(url, clock=FakeClock(seed=3), create=False) as store,
+        holdfast.open(url, create=False, settings=Settings(clock=FakeClock(seed=3))) as store,
         # The meta that is written names a version of a schema, which this one does not have.
-        holdfast.open(url, clock=FakeClock(seed=4), create=False, unchecked=True) as open_before,
+        holdfast.open(
+            url, create=False, settings=Settings(clock=FakeClock(seed=4), unchecked=True)
+        ) as open_before,
     ):
         store.team("new").set("n", 1)
         formats = [_format(name, place, store)]
@@ -156,12 +162,12 @@ def upgrades(name: str, which: str, place: Path) -> int:
         with open_before.commit(meta=content_2.META) as tx:
             tx.scope(open_before.team("new")).set("n", 4)
         metas = [event.meta for event in open_before.team("new").history()]
-        version = holdfast.Meta(schema=content_2.META.schema)  # of the state that is changed
+        version = Meta(schema=content_2.META.schema)  # of the state that is changed
         if metas != [None, content_2.META, version, content_2.META]:
             raise Broken(f"meta reads as {metas}")
     if formats != [1, 2]:
         raise Broken(f"the formats were {formats}: expected 1 before meta and 2 after")
-    with holdfast.open(url, clock=FakeClock(seed=5), create=False) as store:
+    with holdfast.open(url, create=False, settings=Settings(clock=FakeClock(seed=5))) as store:
         found = json.loads(json.dumps(describe(store)["events"]))
         if found[: len(expected)] != expected:
             raise Broken("an event of format 1 has changed")
@@ -186,7 +192,7 @@ def writes(name: str, which: str, place: Path) -> int:
     """Writes to it, in every way that needs what is there, and reads it again."""
     url = unpack(name, which, place)
     clock = FakeClock(seed=3)
-    with holdfast.open(url, clock=clock, create=False) as store:
+    with holdfast.open(url, create=False, settings=Settings(clock=clock)) as store:
         red = store.team("red")
         if red.set("stage", "triage", key="first") != 1:
             raise Broken("a key of the fixture was not known")
@@ -194,16 +200,16 @@ def writes(name: str, which: str, place: Path) -> int:
         store.conversation("talk").append("messages", "new")
         store.conversation("talk").restore(3)
         store.conversation("fork").fork("again", at="before")
-        store.lease("coordinator")
+        store.workers.lease("coordinator")
         with store.commit() as tx:
             tx.clear("due", "now")
-    with holdfast.open(url, clock=clock, create=False) as store:
+    with holdfast.open(url, create=False, settings=Settings(clock=clock)) as store:
         holds = [
             store.check().ok,
             store.team("red").get("new") == 1,
-            store.conversation("talk").to_dict() == {"messages": content.MESSAGES[:3]},
+            store.conversation("talk").state.to_dict() == {"messages": content.MESSAGES[:3]},
             store.conversation("again").at("before") == store.conversation("fork").at("before"),
-            [mark.key for mark in store.marks("due")] == ["taken", "later"],
+            [mark.key for mark in store.workers.marks("due")] == ["taken", "later"],
         ]
         if not all(holds):
             raise Broken(f"what was written is not there: {holds}")
@@ -242,7 +248,7 @@ def refuses(url: str, place: Path, *, error: type[HoldfastError], says: str) -> 
     before = snapshot(place)
     for read_only in (False, True):
         try:
-            holdfast.open(url, clock=FakeClock(), read_only=read_only).close()
+            holdfast.open(url, read_only=read_only, settings=Settings(clock=FakeClock())).close()
         except error as found:
             if says not in str(found):
                 raise Broken(f"the refusal does not say {says!r}: {found}") from found
@@ -265,7 +271,7 @@ def newer_format(name: str, which: str, place: Path) -> int:
             with open(place / "store.db", "r+b") as file:
                 file.seek(60)
                 file.write(number.to_bytes(4, "big"))
-        refuses(url, place, error=holdfast.FormatError, says=f"format {number}")
+        refuses(url, place, error=FormatError, says=f"format {number}")
     return 4
 
 
@@ -283,8 +289,10 @@ def unknown_meta(name: str, which: str, place: Path) -> int:
     before = snapshot(place)
     for read_only in (False, True):
         try:
-            with holdfast.open(url, clock=FakeClock(), read_only=read_only) as store:
-                store.team("red").to_dict()
+            with holdfast.open(
+                url, read_only=read_only, settings=Settings(clock=FakeClock())
+            ) as store:
+                store.team("red").state.to_dict()
         except holdfast.CorruptError:
             _compare_logs(before, snapshot(place))
         else:
@@ -298,16 +306,18 @@ def unknown_content(payload: bytes, name: str, which: str, place: Path) -> int:
     newest = _add(url, payload)
     for read_only in (False, True):
         before = snapshot(place)
-        with holdfast.open(url, clock=FakeClock(seed=5), read_only=read_only) as store:
+        with holdfast.open(
+            url, read_only=read_only, settings=Settings(clock=FakeClock(seed=5))
+        ) as store:
             red = store.team("red")
-            _must_raise("state", red.to_dict)
+            _must_raise("state", red.state.to_dict)
             _must_raise("at", partial(red.at, newest))
             if not read_only:
                 # Setting a key needs no state, and is not refused; what changes a value needs it.
                 _must_raise("append", partial(red.append, "list", 1))
             if store.check().ok:
                 raise Broken("check finds nothing")
-            if store.conversation("talk").to_dict() != {"messages": content.MESSAGES}:
+            if store.conversation("talk").state.to_dict() != {"messages": content.MESSAGES}:
                 raise Broken("another scope is no longer what it was")
         _compare_logs(before, snapshot(place))
     return 7
@@ -317,19 +327,19 @@ def unknown_tag(name: str, which: str, place: Path) -> int:
     """A value of a type to come is shown as it stands (0003), and can be gone back behind."""
     url = unpack(name, which, place)
     _add(url, b'[["set","stage",{"$decimal":"1.5"}]]')
-    with holdfast.open(url, clock=FakeClock(seed=5), create=False) as store:
+    with holdfast.open(url, create=False, settings=Settings(clock=FakeClock(seed=5))) as store:
         red = store.team("red")
         if red.get("stage") != {"$decimal": "1.5"} or not store.check().ok:
             raise Broken(f"an unknown tag reads as {red.get('stage')}")
         red.restore("last")
         if red.get("stage") != "triage":
-            raise Broken(f"the state before it is {red.to_dict()}")
+            raise Broken(f"the state before it is {red.state.to_dict()}")
     return 2
 
 
 def _add(url: str, payload: bytes) -> int:
     """Commits a payload past everything that checks payloads; returns its revision."""
-    with holdfast.open(url, clock=FakeClock(seed=4), create=False) as store:
+    with holdfast.open(url, create=False, settings=Settings(clock=FakeClock(seed=4))) as store:
         backend = store._log._backend
         build = RecordBuilder()
         append = build.append("team/red", payload, behind=backend.heads(["team/red"])[0])

@@ -28,15 +28,17 @@ from typing import Any
 from msgspec.structs import replace
 
 import holdfast
+from holdfast import Settings
 from holdfast.backends.files.disk import Disk
 from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.protocol import AHEAD_US, Lease
+from holdfast.backends.protocol import AHEAD_US, START, Lease
 from holdfast.clock import SystemClock
 from holdfast.core import log
 from holdfast.core.event import to_datetime
 from holdfast.core.log import Log
 from holdfast.store import Store
 from holdfast.testing import FakeClock
+from tests.opening import store_of_log
 from tests.servers.kinds import SERVERS, url_of
 from tests.torture.programme import Broken, Point, Programme
 
@@ -107,13 +109,21 @@ class Walk:
             if self._memory is None:
                 self._memory = MemoryBackend(clock=clock)
             backend_log = Log(self._memory, clock=clock, actor=f"w{process}")
-            return Store(backend_log, url="memory:", worker=f"w{process}")
+            return store_of_log(backend_log, url="memory:", worker=f"w{process}")
         if self.kind == "files":
             url: Any = self.point.place / "store"
-            return holdfast.open(url, clock=clock, disk=UnsyncedDisk(), durability="process")
+            return holdfast.open(
+                url,
+                durability="process",
+                settings=Settings(clock=clock, options={"disk": UnsyncedDisk()}),
+            )
         if self.kind in SERVERS:
-            return holdfast.open(url_of(self.kind, self.point.place, "s"), clock=clock)
-        return holdfast.open(f"sqlite:{self.point.place}/s.db", clock=clock, durability="none")
+            return holdfast.open(
+                url_of(self.kind, self.point.place, "s"), settings=Settings(clock=clock)
+            )
+        return holdfast.open(
+            f"sqlite:{self.point.place}/s.db", durability="none", settings=Settings(clock=clock)
+        )
 
     # --- steps ---------------------------------------------------------------------------------
 
@@ -215,7 +225,7 @@ class Walk:
     def claim(self, process: int) -> None:
         """A claimed mark stays claimed until the boot clock says otherwise."""
         store = self.stores[process]
-        if not store.marks("due"):
+        if not store.workers.marks("due"):
             with store.commit() as tx:
                 tx.mark("due", "m")
             self.commits.append(())
@@ -246,7 +256,10 @@ class Walk:
             if not report.ok:
                 raise Broken(f"check finds {report.findings}")
             expected = [event for commit in self.commits for event in commit]
-            seen = [(event.stream, event.revision) for event in store.follow_events()]
+            seen = [
+                (event.stream, event.revision)
+                for event in store.follow(as_events=True, after=START, timeout_s=0)
+            ]
             if seen != expected:
                 raise Broken(f"events come in the order {seen}: expected {expected}")
             if self.kind in SERVERS:
@@ -257,7 +270,7 @@ class Walk:
     def _judge_times(self, store: Store) -> None:
         """The server is on this host, so this is its clock too."""
         latest_us = SystemClock().now_us() + AHEAD_US
-        for event in store.follow_events():
+        for event in store.follow(as_events=True, after=START, timeout_s=0):
             if event.record.time > latest_us:
                 raise Broken(f"{event} has the time {event.time}, which is ahead of the server's")
 
@@ -274,8 +287,8 @@ class Walk:
                 raise Broken(f"{name} at {revision} is {scope.at(revision)}: expected {state}")
         for moment in {*times, *(to_datetime(edge) for edge in EDGES)}:
             newest = sum(time <= moment for time in times)
-            if scope.revision_of(moment) != newest:
-                found = scope.revision_of(moment)
+            if scope.life.revision_at(moment) != newest:
+                found = scope.life.revision_at(moment)
                 raise Broken(f"{name} at {moment} is revision {found}: expected {newest}")
         revisions = [change.revision for change in store.follow(name, after=0, timeout_s=0)]
         if revisions != sorted(set(revisions)):

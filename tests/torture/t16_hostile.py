@@ -23,6 +23,7 @@ from zlib import crc32
 
 import holdfast
 from holdfast import Store
+from holdfast.backends.protocol import START
 from holdfast.clock import SystemClock
 from tests.torture import hostile_cli, hostile_files, hostile_plants
 from tests.torture.hostile_calls import NAMES, PATHS, VALUES, Call
@@ -41,7 +42,7 @@ from tests.torture.programme import Broken, Point, Programme
 MUTANTS = 20
 LIKE_A_DICT = (IndexError, KeyError)
 """A draft and a scope behave like a dict: what is not there raises what a dict raises."""
-ALLOWED = {"in scope": (TypeError,), "store.release": (ValueError,)}
+ALLOWED = {"in scope": (TypeError,), "store.workers.release": (ValueError,)}
 """`[] in {}` is a TypeError of Python's; the other is the test's own, of an int too long."""
 
 
@@ -252,8 +253,8 @@ def _visit(what: str, url: str, *, read_only: bool) -> None:
                 only_ours(what, look)
         for look in (
             lambda: list(store.scopes()),
-            lambda: list(store.follow_events()),
-            lambda: store.marks(),
+            lambda: list(store.follow(as_events=True, after=START, timeout_s=0)),
+            lambda: store.workers.marks(),
             lambda: store.status(),
             lambda: store.check(),
             lambda: store.view().state(store.team("a")),
@@ -266,8 +267,8 @@ def _visit(what: str, url: str, *, read_only: bool) -> None:
             lambda: store.team("b").restore(1),
             lambda: store.team("a").fork("f"),
             lambda: store.team("big").set("v", "y" * 70_000),
-            lambda: store.release(store.lease("l")),
-            lambda: store.claim("todo"),
+            lambda: store.workers.release(store.workers.lease("l")),
+            lambda: store.workers.claim("todo"),
         ):
             only_ours(what, act)
 

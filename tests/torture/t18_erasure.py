@@ -32,6 +32,7 @@ from holdfast.errors import HeldError, HoldfastError
 from holdfast.interchange import export_scopes
 from holdfast.views.kinds import event_rows, state_file, task_list
 from tests.canaries import Canaries, _files, fill, fill_names
+from tests.opening import settled
 from tests.servers import postgresql, redis
 from tests.servers.kinds import KINDS, url_of
 from tests.torture.erasure_plants import PLANTS, WITHIN
@@ -61,20 +62,20 @@ class Lives:
 
     def open(self) -> Store:
         options: dict[str, Any] = {"indexes": [holdfast.index("team", "mail")]}
-        return holdfast.open(self.url, keys=self.keys, embedder=Letters(), **options)
+        return holdfast.open(self.url, keys=self.keys, **settled(options, embedder=Letters()))
 
     # --- writing ---------------------------------------------------------------------------------
 
     def write(self, hf: Store, round: int) -> None:
         for name, canaries in (("ada", self.ada), ("bob", self.bob)):
-            chat = hf.conversation(hf.pseudonym(f"{name} {round}"), subject=name)
+            chat = hf.conversation(hf.subjects.pseudonym(f"{name} {round}"), subject=name)
             with hf.commit() as tx:  # a scope may begin in any way
                 if self.chance.random() < 0.5:
                     tx.scope(chat).messages.add("user", canaries.new("joint message"))
                 tx.scope(chat).set("joint", canaries.new("joint value"))
             fill(hf, chat, canaries)
             fill_names(chat, canaries)
-            fork = chat.fork(hf.pseudonym(f"fork {name} {round}"))
+            fork = chat.fork(hf.subjects.pseudonym(f"fork {name} {round}"))
             fork.set("forked", canaries.new("fork"))
             fork.facts.state(canaries.new("fact of a fork"), 1)
             write_beside(hf, name, canaries)
@@ -90,8 +91,8 @@ class Lives:
         team = hf.team("all")
         hf.team("clear").set("n", self.clear.new("control"))
         list(hf.query(text="hello"))
-        hf.similar("hello")
-        hf.refresh_tables()
+        hf.search.similar("hello")
+        hf.search.tables()
         views = hf.views(
             self.place / "views",
             [state_file(team, "all.json"), task_list(team, "TASKS.md"), event_rows(team)],
@@ -148,7 +149,7 @@ class Lives:
     def theirs(self, hf: Store, name: str) -> list[Any]:
         """Returns the events of a subject's own scopes, as they are stored, link and all."""
         backend = hf._log._backend
-        streams = [one for one in hf.subject(name).scopes if not one.startswith("team/")]
+        streams = [one for one in hf.subjects.get(name).scopes if not one.startswith("team/")]
         return [
             (one.stream, one.revision, one.type, one.payload, one.link, one.key, one.checkpoint)
             for stream in streams
@@ -170,14 +171,14 @@ def asks(ctx: Context, given: str, question: str, said: str, state: str) -> str:
 def work(hf: Store, chat: Any, name: str, canaries: Canaries) -> None:
     """Has a run and a node of a subject hold what they are given, and give back."""
     words = [canaries.new(f"run {one}") for one in ("input", "question", "output", "state")]
-    id = hf.pseudonym(f"run {name} {len(canaries.fields)}")
-    hf.start(asks, *words, id=id, subject=name).result(timeout=60)
+    id = hf.subjects.pseudonym(f"run {name} {len(canaries.fields)}")
+    hf.runs.start(asks, *words, id=id, subject=name).result(timeout=60)
 
     @holdfast.node
     def told(ctx: Any, thread: Any) -> Any:
         return [ctx.read(chat, "text"), thread]
 
-    hf.process(holdfast.Graph("t18", [told]), chat, thread=[canaries.new("node")])
+    hf.nodes.process(holdfast.Graph("t18", [told]), chat, thread=[canaries.new("node")])
 
 
 def write_beside(hf: Store, name: str, canaries: Canaries) -> None:
@@ -229,14 +230,14 @@ def readable(hf: Store) -> bytes:
         said += [(one.key, one.checkpoint, one.payload) for one in hf._log.records(stream)]
         if stream.partition("/")[0] in ("conversation", "team"):
             scope = hf.scope(stream)
-            for read in (scope.to_dict, partial(_messages, scope), scope.facts.list):
+            for read in (scope.state.to_dict, partial(_messages, scope), scope.facts.list):
                 try:
                     said.append(read())
                 except HoldfastError as error:
                     said.append(error.message)
     events = [one.data for one in hf.events(limit=None) if not one.is_let_go]
-    said += [events, hf.marks(limit=None)]
-    said += [hf.tasks(limit=None), hf.decisions(limit=None)]
+    said += [events, hf.workers.marks(limit=None)]
+    said += [hf.tasks.list(limit=None), hf.decisions.list(limit=None)]
     return repr(said).encode()
 
 
@@ -265,10 +266,10 @@ def judge(lives: Lives, hf: Store) -> int:
     for one in hf._log.sealing.keys.subjects():
         if any(one.key in data or one.key.hex().encode() in data for _, data in lives.files()):
             raise Broken(f"{lives.kind}: a key is beside the data that it seals")
-    before, own = lives.theirs(hf, "bob"), hf.subject("ada").scopes
+    before, own = lives.theirs(hf, "bob"), hf.subjects.get("ada").scopes
     if lives.chance.random() < 0.5:
         held(hf)
-    receipt = hf.erase("ada")
+    receipt = hf.subjects.erase("ada")
     if {one.scope for one in receipt.scopes} != {*own}:
         raise Broken(f"the receipt names {receipt.scopes}, and not all of {own}")
     lives.look(hf, lives.ada, lives.bob)
@@ -297,11 +298,11 @@ LOST = {"shared key", "shared before"}
 
 def held(hf: Store) -> None:
     """Raises Broken unless a hold beats the erasure."""
-    hf.hold_subject("ada", "case 7")
+    hf.subjects.hold("ada", "case 7")
     try:
-        hf.erase("ada")
+        hf.subjects.erase("ada")
     except HeldError:
-        hf.unhold_subject("ada")
+        hf.subjects.unhold("ada")
         return
     raise Broken("a held subject was erased")
 

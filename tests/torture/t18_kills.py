@@ -5,7 +5,7 @@ one thing and is killed with SIGKILL before its nth call that changes anything. 
 of the backend (commits, rewriting, purging, objects, leases, claims), and in the folder of keys
 each write, sync, link and unlink of a file. The last points must survive: then every boundary was
 tried. Afterwards the store is opened by another process. What was begun is finished by the same
-call, or by `finish_erasures`; by turns somebody wrote for the subject in between.
+call, or by `subjects.finish`; by turns somebody wrote for the subject in between.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from contextlib import suppress
 from typing import Any
 
 import holdfast
-from holdfast import ErasedError, FolderKeys, NotFoundError, Store
+from holdfast import ErasedError, NotFoundError, Settings, Store
 from holdfast.backends.protocol import START
 from holdfast.core.encryption import EncryptedBackend
 from holdfast.errors import HoldfastError, StoreKeyError
+from holdfast.keys import FolderKeys
 from tests.canaries import Canaries
 from tests.servers.kinds import KEPT, url_of
 from tests.torture.programme import Broken, Point, Programme
@@ -87,7 +88,7 @@ class Act(ABC):
         self.canaries = Canaries(point.seed * 7919 + point.number)
 
     def open(self) -> Store:
-        return holdfast.open(self.url, keys=self.keys, clear_ids=True)
+        return holdfast.open(self.url, keys=self.keys, settings=Settings(clear_ids=True))
 
     @abstractmethod
     def prepare(self) -> None:
@@ -120,27 +121,27 @@ class Erases(Act):
             log.snapshots._write("team/own", log.newest("team/own"), log.snapshots._begin("x"))
 
     def do(self, hf: Store) -> None:
-        hf.erase("ada")
+        hf.subjects.erase("ada")
 
     def judge(self) -> None:
         with self.open() as hf:
             if self.boundary % 3 == 1:
                 self._write_late(hf)
             if self.boundary % 2:
-                hf.finish_erasures()
+                hf.subjects.finish()
             with suppress(NotFoundError):  # the second time for who came back meanwhile
-                hf.erase("ada")
-                hf.erase("ada")
+                hf.subjects.erase("ada")
+                hf.subjects.erase("ada")
             found = self.canaries.found_in(as_stored(hf))
-            read = repr([hf.team("red").to_dict(), list(hf.team("red").messages)])
-            names = [one.name for one in hf.subjects()]
+            read = repr([hf.team("red").state.to_dict(), list(hf.team("red").messages)])
+            names = [one.name for one in hf.subjects.list()]
             rest = [hf.team("red").get("plan"), hf.team("bob").get("n")]
             streams = hf._log.streams(prefix="team/")
             left = [one for one in streams if hf._log.snapshots.revisions(one) and "red" not in one]
             blobs = [one for one in hf._log.blobs.names() if hf._log.blobs.subject(one)]
             if found or self.canaries.found_in(read.encode()) or names != ["bob"] or left or blobs:
                 raise Broken(f"left after it: {found} {read} {names} {left} {blobs}")
-            if rest != ["ours", "bob's"] or hf.check().findings or hf.finish_erasures():
+            if rest != ["ours", "bob's"] or hf.check().findings or hf.subjects.finish():
                 raise Broken(f"{rest}, {hf.check().findings[:3]}")
 
     def _write_late(self, hf: Store) -> None:
@@ -155,7 +156,7 @@ class Erases(Act):
             if not begun:
                 raise
             return
-        if hf.subject("ada").id in begun:
+        if hf.subjects.get("ada").id in begun:
             raise Broken("a write for a subject that is being erased was accepted")
 
 
@@ -165,7 +166,9 @@ class Rewraps(Act):
     opened_with = KEY
 
     def open(self) -> Store:
-        return holdfast.open(self.url, keys=self.keys, clear_ids=True, store_key=self.opened_with)
+        return holdfast.open(
+            self.url, keys=self.keys, store_key=self.opened_with, settings=Settings(clear_ids=True)
+        )
 
     def prepare(self) -> None:
         with self.open() as hf:
@@ -173,7 +176,7 @@ class Rewraps(Act):
             hf.team("red").set("large", self.canaries.new("large") + "x" * 70_000)
 
     def do(self, hf: Store) -> None:
-        hf.rewrap_key(OTHER)
+        hf.keys.rewrap(OTHER)
 
     def judge(self) -> None:
         try:
@@ -188,11 +191,11 @@ class Rewraps(Act):
                 raise Broken("in clear, or not sound")
 
     def finish(self, hf: Store) -> None:
-        if not hf.rewrap_key(OTHER).is_done or hf.key_status().older:
+        if not hf.keys.rewrap(OTHER).is_done or hf.keys.status().older:
             raise Broken("a rewrap that was killed is not finished by the next")
 
     def _readable(self, hf: Store) -> None:
-        state = repr(hf.team("red").to_dict()).encode()
+        state = repr(hf.team("red").state.to_dict()).encode()
         if self.canaries.found_in(state) != {*self.canaries.fields.values()}:
             raise Broken("what was written before is not read after it")
 
@@ -201,10 +204,10 @@ class Rotates(Rewraps):
     """An encrypted store gets a new key for what is written from now on."""
 
     def do(self, hf: Store) -> None:
-        hf.rotate_key()
+        hf.keys.rotate()
 
     def finish(self, hf: Store) -> None:
-        hf.rotate_key()
+        hf.keys.rotate()
         hf.team("red").set("after", 1)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import holdfast
-from holdfast import Context, RunFailedError, Store
+from holdfast import Context, RunFailedError, Settings, Store
 from holdfast.core.commit import CommitResult, ProposedCommit
 from holdfast.core.log import Log
 from tests.canaries import _files
@@ -43,9 +43,9 @@ def write(hf: Store, number: int, text: str) -> None:
     """Writes a text into one of the kinds of fields."""
     chat = hf.conversation("c")
     if number % RUNS_EVERY == 0:
-        hf.start(echo, text, id=f"e{number}").result(timeout=60)
+        hf.runs.start(echo, text, id=f"e{number}").result(timeout=60)
         try:
-            hf.start(fail, text, id=f"f{number}").result(timeout=60)
+            hf.runs.start(fail, text, id=f"f{number}").result(timeout=60)
         except RunFailedError:
             return
     with hf.commit() as tx:
@@ -72,12 +72,12 @@ def trial(point: Point) -> int:
     texts = [ordinary(rng) for _ in range(ORDINARY)]
     url = url_of(kind, point.place / "store", "s")
     (point.place / "store").mkdir()
-    with PLANTS[point.plant](), holdfast.open(url, secrets="redact") as hf:
+    with PLANTS[point.plant](), holdfast.open(url, settings=Settings(secrets="redact")) as hf:
         for number, (_, text) in enumerate(given):
             write(hf, number, text)
         hf.team("ordinary").update({str(at): text for at, text in enumerate(texts)})
         data = as_stored(hf) + b"".join(one for _, one in _files([point.place / "store"], set()))
-        kept = hf.team("ordinary").to_dict()
+        kept = hf.team("ordinary").state.to_dict()
     missed = [
         text
         for name, text in given

@@ -25,9 +25,11 @@ from msgspec.structs import replace
 import holdfast
 from holdfast import Store
 from holdfast.backends.protocol import Backend, Commit, Mark, Record
-from holdfast.core import copy as copying
 from holdfast.core.log import Log
 from holdfast.errors import HoldfastError
+from holdfast.transfer import sink as sinks
+from holdfast.transfer import source as sources
+from holdfast.transfer.copy import copy_log
 from tests.servers.contents import fill, fill_by_chance, logical
 from tests.servers.kinds import KINDS, url_of
 from tests.torture.programme import Broken, Point, Programme
@@ -83,9 +85,9 @@ class Run:
         self.urls = [url_of(self.source, point.place, "a"), url_of(self.target, point.place, "b")]
         self.is_alive = self.random.random() < 1 / 3
         self.written = 0
-        copying.COMMITS_PER_BATCH = self.random.randint(1, 7)
-        copying.RECORDS_PER_READ = self.random.randint(2, 30)
-        copying.MARKS_PER_COMMIT = self.random.randint(1, 3)
+        sinks.COMMITS_PER_BATCH = self.random.randint(1, 7)
+        sources.RECORDS_PER_READ = self.random.randint(2, 30)
+        sinks.MARKS_PER_COMMIT = self.random.randint(1, 3)
 
     def fill(self, store: Store) -> None:
         if self.random.random() < 0.5:
@@ -99,7 +101,7 @@ class Run:
         behind = self.random.random() < 0.5
         mortal: Any = Mortal(other._log._backend, dies_at, behind=behind, end=end)
         log = Log(mortal, clock=other._log.clock, actor="copier")
-        copying.copy_log(one._log, log, progress=self._write(one) if self.is_alive else None)
+        copy_log(one._log, log, progress=self._write(one) if self.is_alive else None)
 
     def _write(self, store: Store) -> Callable[[int, int], None]:
         def write(passed: int, total: int) -> None:
@@ -144,12 +146,12 @@ class Run:
 
     def finish(self, one: Store, other: Store) -> int:
         """Copies to the end, goes on in the source, catches up, and compares."""
-        copying.copy_log(one._log, other._log)
+        copy_log(one._log, other._log)
         with one.commit() as tx:
             tx.scope(one.team("late")).set("large", "late " * 20_000)
-            for mark in one.marks()[:1]:
+            for mark in one.workers.marks()[:1]:
                 tx.clear(mark.index, mark.key)
-        copying.copy_log(one._log, other._log)
+        copy_log(one._log, other._log)
         return self.judge_equal(one, other)
 
     def judge_equal(self, one: Store, other: Store) -> int:
@@ -225,24 +227,24 @@ def _replaced(where: Any, name: str, fault: Any) -> Iterator[None]:
 
 def skips_a_blob() -> Any:
     """Every third blob is taken for one that is there."""
-    copy_blobs = copying.Copier._copy_blobs
+    write_blobs = sinks.Sink._write_blobs
     seen: list[str] = []
 
     def skipping(self: Any, commit: Commit, place: int) -> None:
         for append in commit.appends:
             for record in append.records:
-                for name, _ in copying.codec.blobs_in(record.payload):
+                for name, _ in sinks.codec.blobs_in(record.payload):
                     seen.append(name)
                     if len(set(seen)) % 3 == 2:
                         self._known.add((place, name))
-        copy_blobs(self, commit, place)
+        write_blobs(self, commit, place)
 
-    return _replaced(copying.Copier, "_copy_blobs", skipping)
+    return _replaced(sinks.Sink, "_write_blobs", skipping)
 
 
 def blob_behind_its_event() -> Any:
     """Events are sent before the blobs that they name: only a death in between shows it."""
-    copy_blobs, send = copying.Copier._copy_blobs, copying._send
+    write_blobs, send = sinks.Sink._write_blobs, sinks._send
     waiting: list[Any] = []
 
     def later(self: Any, commit: Commit, place: int) -> None:
@@ -251,13 +253,13 @@ def blob_behind_its_event() -> Any:
     def sending(target: Any, wanted: list[Commit]) -> None:
         send(target, wanted)
         while waiting:
-            copy_blobs(*waiting.pop(0))
+            write_blobs(*waiting.pop(0))
 
     @contextmanager
     def both() -> Iterator[None]:
         with (
-            _replaced(copying.Copier, "_copy_blobs", later),
-            _replaced(copying, "_send", sending),
+            _replaced(sinks.Sink, "_write_blobs", later),
+            _replaced(sinks, "_send", sending),
         ):
             yield
 
@@ -266,24 +268,24 @@ def blob_behind_its_event() -> Any:
 
 def loses_names() -> Any:
     """A checkpoint's name stays behind."""
-    missing = copying._missing
+    missing = sinks._missing
 
     def nameless(records: list[Record], *rest: Any) -> Commit | None:
         return missing([replace(record, checkpoint=None) for record in records], *rest)
 
-    return _replaced(copying, "_missing", nameless)
+    return _replaced(sinks, "_missing", nameless)
 
 
 def resumes_too_late() -> Any:
     """A copy that finds its target begun goes on one commit behind where that ends."""
-    copy_batch = copying.Copier._copy
+    write = sinks.Sink._write
 
     def late(self: Any, batch: list[list[Record]]) -> None:
         streams = {record.stream for records in batch for record in records}
         is_begun = any(self._target.backend.heads(sorted(streams)))
-        copy_batch(self, batch[1:] if is_begun and self._events == 0 else batch)
+        write(self, batch[1:] if is_begun and self._events == 0 else batch)
 
-    return _replaced(copying.Copier, "_copy", late)
+    return _replaced(sinks.Sink, "_write", late)
 
 
 def keeps_marks() -> Any:
@@ -292,7 +294,7 @@ def keeps_marks() -> Any:
     def again(index: str, key: str) -> Mark:
         return Mark(index, key)
 
-    return _replaced(copying, "Cleared", again)
+    return _replaced(sinks, "Cleared", again)
 
 
 @contextmanager

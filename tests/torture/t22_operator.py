@@ -212,7 +212,7 @@ class Trial:
             for number in range(12):
                 store.team("before").append("log", item(9, number))
             store.team("before").set("document", "long text " * 7000)
-            store.lease(CHAIR)
+            store.workers.lease(CHAIR)
 
     def _work(self) -> None:
         if self.plan.hand in mounts.BEFORE:

@@ -25,7 +25,7 @@ from random import Random
 from typing import Any
 
 import holdfast
-from holdfast import RetentionPolicy, Store
+from holdfast import Store
 from holdfast import archive as archives
 from holdfast import backup as backups
 from holdfast.backends.protocol import GONE, START, MarksAtMoment
@@ -33,10 +33,12 @@ from holdfast.backup import backup, points, restore
 from holdfast.core import retention
 from holdfast.core.check import content_of
 from holdfast.errors import HoldfastError
+from holdfast.retention import RetentionPolicy
 from tests.canaries import Canaries
 from tests.crash import scale
 from tests.crash.children import Child
 from tests.crash.killers import HOWS, Countdown, Kill, options_for
+from tests.opening import settled
 from tests.servers.kinds import KEPT, url_of
 from tests.torture.programme import Broken, Point, Programme
 
@@ -121,9 +123,9 @@ class World:
             match self.operation:
                 case "retain" | "retain-whole":
                     is_whole = self.operation == "retain-whole"
-                    hf.retain(grace_s=0, whole=is_whole, wait_s=PATIENCE_S)
+                    hf.retention.run(grace_s=0, whole=is_whole, wait_s=PATIENCE_S)
                 case "compact":
-                    hf.retain(policies=FEW, grace_s=0, wait_s=PATIENCE_S)
+                    hf.retention.run(policies=FEW, grace_s=0, wait_s=PATIENCE_S)
                 case "backup":
                     backup(hf, self.folder)
                 case "archive":
@@ -135,7 +137,7 @@ class World:
                         restore(self.folder, target)
 
     def _is_left(self, hf: Store) -> bool:
-        return any(name.startswith("conversation/old-") for name in hf._scope_names())
+        return any(name.startswith("conversation/old-") for name in hf._scopes.names())
 
     def die(self, kill: Kill) -> None:
         """Does it in a child, which is killed at a call."""
@@ -151,7 +153,7 @@ class World:
                 return sound_open(url, **given, **(options if is_files else {}))
 
             backups.open_store = open_counted
-            self.work(lambda url: holdfast.open(url, **options))
+            self.work(lambda url: holdfast.open(url, **settled(options)))
 
         child = Child(live)
         child.end()
@@ -177,18 +179,20 @@ class World:
 
     def _judge_retain(self, hf: Store) -> None:
         """Raw bytes are only where the second call says so again, and a whole one removes them."""
-        left = hf.retain(grace_s=0).left
+        left = hf.retention.run(grace_s=0).left
         named = [Path(one.where) for one in left]
         found = self.canaries.found_below(self.place, besides=named)
         self.expect(found == {}, f"stored bytes still have {found}, and {left} is said to be left")
-        again = hf.retain(grace_s=0, whole=True).left
+        again = hf.retention.run(grace_s=0, whole=True).left
         self.expect(again == [], f"a whole retain leaves {again}")
         self._judge_retain_whole(hf)
 
     def _judge_retain_whole(self, hf: Store) -> None:
         found = self.canaries.found_below(self.place)
         self.expect(found == {}, f"stored bytes still have {found}")
-        self.expect(hf.retain(grace_s=0).scopes == [], "there is something left to let go of")
+        self.expect(
+            hf.retention.run(grace_s=0).scopes == [], "there is something left to let go of"
+        )
 
     def _judge_compact(self, hf: Store) -> None:
         self.expect(_states(hf) == self.wanted, f"{_states(hf)} is not {self.wanted}"[:900])
@@ -230,7 +234,7 @@ def _states(hf: Store) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for scope in hf.scopes(limit=None):
         if scope.name.startswith(("conversation/old-", AGED)):
-            found[scope.name] = scope.to_dict()
+            found[scope.name] = scope.state.to_dict()
     if AGED in found:
         named = [one.name for one in hf.scope(AGED).checkpoints()]
         found["at"] = {name: hf.scope(AGED).at(name).to_dict() for name in named}
@@ -269,7 +273,7 @@ def follow(url: str) -> None:
     """Follows the whole store to its end: every event of every stream, once and in order."""
     seen: dict[str, int] = {}
     with holdfast.open(url) as hf:
-        for event in hf.follow_events(timeout_s=PATIENCE_S):
+        for event in hf.follow(as_events=True, timeout_s=PATIENCE_S, after=START):
             known = seen.get(event.stream, 0)
             assert event.revision == known + 1, f"{event.stream}@{event.revision} after {known}"
             seen[event.stream] = event.revision
@@ -279,7 +283,7 @@ def follow(url: str) -> None:
 
 
 def judge_writers(hf: Store, count: int, what: object) -> None:
-    due = {mark.key: mark.due for mark in hf.marks("written")}
+    due = {mark.key: mark.due for mark in hf.workers.marks("written")}
     logs = {name: list(hf.team(name).get("log", [])) for name in WRITERS}
     if due != dict.fromkeys(WRITERS, count) or any(
         log != list(range(1, count + 1)) for log in logs.values()
@@ -388,7 +392,7 @@ def _judge_point(
         digest = restore(folder, target, at=point.name).digest
         if backend != "postgresql" and digest != digest_at(hf, point):
             raise Broken(f"{point.name} on {backend} is not what the source held then")
-        due = {mark.key: mark.due for mark in target.marks("written")}
+        due = {mark.key: mark.due for mark in target.workers.marks("written")}
         logs = {name: list(target.team(name).get("log", [])) for name in WRITERS}
         lengths = {name: len(log) for name, log in logs.items() if log}
         if lengths != due or any(log != list(range(1, len(log) + 1)) for log in logs.values()):

@@ -31,6 +31,7 @@ from holdfast import Store
 from holdfast.backends.registry import open_backend
 from holdfast.clock import SystemClock
 from holdfast.core.log import Log
+from tests.opening import store_of_log
 from tests.servers import ground, postgresql, redis
 from tests.torture import servers_plants
 from tests.torture.power_disk import Volume, missing
@@ -89,7 +90,7 @@ class Run:
         url, clock = self.url(timeout_s), SystemClock()
         options = {"durability": self.durability, "create": True, "read_only": False}
         backend, _ = open_backend(url, clock=clock, **options)
-        return Store(Log(backend, clock=clock, actor="t2"), url=url, worker="t2")
+        return store_of_log(Log(backend, clock=clock, actor="t2"), url=url, worker="t2")
 
     # --- the living --------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 Where it may be mounted, each point has a file system of its own in memory, of 256 KiB to 8 MiB or
 with few files left, and a filler that leaves a chosen rest of it. Elsewhere calls fail with ENOSPC
+from tests.opening import settled
 from a chosen one on. A store is filled until it refuses. It must say so with one of our errors, say
 truly whether the commit is there, stay readable, hold everything acknowledged; and when the filler
 is gone the same handle goes on, unless it said that it cannot, and a new one does in any case.
@@ -27,6 +28,7 @@ from holdfast.backends.files import journal
 from holdfast.backends.files import journal as ring
 from holdfast.testing import FakeClock
 from tests.faults.mounts import may_mount, mounted
+from tests.opening import settled
 from tests.torture.faulty_calls import FAULTS, Fault, FaultyDisk, install
 from tests.torture.faulty_life import no_hang
 from tests.torture.programme import Broken, Point, Programme
@@ -61,7 +63,7 @@ class Filling:
         if self.backend == "files" and not may_mount():
             options["disk"] = FaultyDisk()
         url = url if self.backend == "files" else f"sqlite:{url}.db"
-        return holdfast.open(url, clock=self.clock, **options)  # type: ignore[arg-type]
+        return holdfast.open(url, **settled(options, clock=self.clock))  # type: ignore[arg-type]
 
     def fill(self) -> None:
         """Writes until there were a few refusals."""

@@ -23,7 +23,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 import holdfast
-from holdfast import Store
+from holdfast import Settings, Store
 from holdfast.backup import backup, points, restore
 from holdfast.core.check import content_of
 from holdfast.errors import HoldfastError
@@ -59,7 +59,7 @@ def look(hf: Store) -> Seen:
 
 @cache
 def victim() -> Victim:
-    source = holdfast.open("memory:", clock=FakeClock(seed=1), actor="a")
+    source = holdfast.open("memory:", actor="a", settings=Settings(clock=FakeClock(seed=1)))
     place = Path(tempfile.mkdtemp(prefix="holdfast-backup-", dir=scratch()))
     seen: list[Seen] = []
     try:
@@ -175,7 +175,7 @@ def expect(told: str, wanted: list[Any], work: Callable[[int], Any]) -> None:
 
 
 def restored(folder: Path, at: str) -> Seen:
-    with holdfast.open("memory:", clock=FakeClock(seed=2)) as target:
+    with holdfast.open("memory:", settings=Settings(clock=FakeClock(seed=2))) as target:
         restore(folder, target, at=at)
         return look(target)
 
@@ -186,7 +186,7 @@ def gone_on(folder: Path) -> Seen:
 
 
 def imported(path: Path) -> Seen:
-    with holdfast.open("memory:", clock=FakeClock(seed=2)) as target:
+    with holdfast.open("memory:", settings=Settings(clock=FakeClock(seed=2))) as target:
         import_scopes(target, path)
         return look(target)
 

@@ -37,6 +37,7 @@ from tests.broken.plants import PLANTS, Plant, plants_of
 from tests.checker.anomalies import check
 from tests.checker.history import parse
 from tests.checker.order import Finding
+from tests.opening import store_of_log
 from tests.torture.programme import Broken, Point, Programme
 from tests.torture.t2_servers import Server, server
 from tests.torture.updates_clients import Line, Recorder, play, retry, together
@@ -87,7 +88,7 @@ class Run:
         lost = self.random.sample(range(3, 40), 3)
         backend = FaultyBackend(backend, dict(zip(lost, ("after", "before", "after"), strict=True)))
         log = Log(backend, clock=clock, actor=f"p{process}")
-        return Store(log, url=self.url, worker=f"p{process}")
+        return store_of_log(log, url=self.url, worker=f"p{process}")
 
     def _opened(self, clock: SystemClock, points: CrashPoints) -> Backend:
         options = {"durability": "full", "create": True, "read_only": False}
@@ -267,7 +268,9 @@ class Processes(Run):
                 create=False,
                 read_only=False,
             )
-            store = Store(Log(backend, clock=SystemClock(), actor="last"), url="", worker="last")
+            store = store_of_log(
+                Log(backend, clock=SystemClock(), actor="last"), url="", worker="last"
+            )
             report = store.check()
             lines = finals(store)
             if not report.ok:
@@ -313,7 +316,7 @@ class Handles(Run):
             thread.join()
         log = Log(shared, clock=SystemClock(), actor="last")
         try:
-            self.lines += finals(Store(log, url="memory:", worker="last"))
+            self.lines += finals(store_of_log(log, url="memory:", worker="last"))
         except Exception:
             text = traceback.format_exc(limit=-4)
             self.lines.append({"op": "error", "ok": True, "text": text})

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast import Settings
 from holdfast.backends.files.index import Index
 from holdfast.testing import FakeClock
 from tests.torture.crash_states import (
@@ -130,7 +131,9 @@ def test_recording_a_store_twice_gives_the_same_events(tmp_path: Path) -> None:
         place.mkdir()
         trace = Trace(place)
         with recording(trace):
-            store = holdfast.open(place / "store", clock=FakeClock(), disk=CrashDisk())
+            store = holdfast.open(
+                place / "store", settings=Settings(clock=FakeClock(), options={"disk": CrashDisk()})
+            )
             store.scope("global").set("a", 1)
             store.close()
         # Each store has a lock of its own, which the shared page names.
@@ -152,7 +155,10 @@ def test_a_store_is_there_when_it_was_made_wherever_it_lies(tmp_path: Path, made
     def work(place: Path) -> None:
         if made:
             (place / made).mkdir(0o700, parents=True)
-        holdfast.open(place / "some/where/store", clock=FakeClock(), disk=CrashDisk()).close()
+        holdfast.open(
+            place / "some/where/store",
+            settings=Settings(clock=FakeClock(), options={"disk": CrashDisk()}),
+        ).close()
 
     moment = last_moment(tmp_path, work)
     assert "some/where/store/holdfast.json" in moment.state((LOST,) * len(moment.pending))
@@ -162,7 +168,9 @@ def test_a_blob_is_there_when_a_snapshot_made_its_folder(tmp_path: Path) -> None
     """T4: `objects` was made for a snapshot, unsynced, and a blob was then put into it."""
 
     def work(place: Path) -> None:
-        store = holdfast.open(place / "store", clock=FakeClock(), disk=CrashDisk())
+        store = holdfast.open(
+            place / "store", settings=Settings(clock=FakeClock(), options={"disk": CrashDisk()})
+        )
         store._log._backend.objects.put("snapshot", "ab/1", b"state")
         store._log._backend.objects.put("blob", "abcd", b"bytes")
 

@@ -13,13 +13,14 @@ import pytest
 import zstandard
 
 import holdfast
-from holdfast import CorruptError, HoldfastError, UnavailableError, UsageError, ValueDomainError
+from holdfast import CorruptError, HoldfastError, UnavailableError, UsageError
 from holdfast.backends.files import disk as files_disk
 from holdfast.backends.files.text import BadLine, parse_time
 from holdfast.backends.sqlite import connection
 from holdfast.cli import main
 from holdfast.cli.parsing import parse_value
 from holdfast.core.arguments import parse_path
+from holdfast.errors import ValueDomainError
 from tests.torture.hostile_files import commit_of, lay
 from tests.torture.hostile_ground import Ground
 
@@ -42,8 +43,10 @@ def test_text_of_a_subclass_is_the_text_that_it_holds() -> None:
         assert scope.at(Stage.OPEN).to_dict() == {"a": {"open": 1}}
         with store.commit() as tx:
             tx.mark(Stage.OPEN, Stage.OPEN)
-        assert [(mark.index, mark.key) for mark in store.marks(Stage.OPEN)] == [("open", "open")]
-        assert type(store.lease(Stage.OPEN).name) is str
+        assert [(mark.index, mark.key) for mark in store.workers.marks(Stage.OPEN)] == [
+            ("open", "open")
+        ]
+        assert type(store.workers.lease(Stage.OPEN).name) is str
 
 
 @pytest.mark.parametrize(
@@ -141,11 +144,11 @@ def test_a_pipe_is_not_waited_at(tmp_path: Path, name: str, read_only: bool) -> 
 @pytest.mark.parametrize("name", ["holdfast.json", "head.json", "ring", "leases.json"])
 def test_a_sparse_file_is_not_read_whole(tmp_path: Path, name: str) -> None:
     with holdfast.open(tmp_path / "s") as store:
-        store.lease("l")
+        store.workers.lease("l")
     with open(tmp_path / "s" / name, "wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(CorruptError, match="at most"), holdfast.open(tmp_path / "s") as store:
-        store.lease("l")
+        store.workers.lease("l")
 
 
 def test_a_wal_with_a_hole_is_not_written_full(tmp_path: Path) -> None:

@@ -9,6 +9,16 @@ import msgspec
 
 import holdfast
 from holdfast import aio
+from holdfast.schemas import Outdated
+from holdfast.scope import (
+    AsyncState,
+    ConversationState,
+    GlobalState,
+    State,
+    TeamState,
+    WorkflowState,
+)
+from holdfast.store import Observed, PendingCommit, Subscriber
 
 
 @holdfast.schema("conversation", version=2, aliases={"mood": "sentiment"})
@@ -28,7 +38,7 @@ def read(hf: holdfast.Store, chat: holdfast.Scope[Ticket], any: holdfast.Scope) 
     assert_type(hf.scope("conversation/c1", schema=Ticket).typed.sentiment, float | None)
     assert_type(chat.fork("c2").typed.stage, str)
     assert_type(any.typed, Any)
-    assert_type(hf.migrate(dry_run=True).outdated, list[holdfast.Outdated])
+    assert_type(hf.schemas.migrate(dry_run=True).outdated, list[Outdated])
     ticket: Ticket = Ticket("open")
     assert_type(ticket.stage, str)
 
@@ -55,7 +65,7 @@ def measure(value: Any, *, unit: str = "m") -> float:
 
 
 @holdfast.step(effect="txn")
-def move(tx: holdfast.PendingCommit, amount: int) -> int:
+def move(tx: PendingCommit, amount: int) -> int:
     return amount
 
 
@@ -85,33 +95,35 @@ async def reading(ctx: aio.AsyncContext, name: str) -> bytes:
 
 
 def talk(
-    chat: holdfast.ConversationState,
-    team: holdfast.TeamState,
-    shared: holdfast.GlobalState,
-    work: holdfast.WorkflowState,
-    any_one: holdfast.State,
+    chat: ConversationState,
+    team: TeamState,
+    shared: GlobalState,
+    work: WorkflowState,
+    any_one: State,
 ) -> str:
     return chat.session_id + team.team_id + work.workflow_id
 
 
-async def listen(scope: aio.AsyncScope, told: holdfast.Subscriber) -> None:
-    state: holdfast.AsyncState = scope
+async def listen(scope: aio.AsyncScope, told: Subscriber) -> None:
+    state: AsyncState = scope
     assert_type(await state.set("a", 1), int)
 
 
-def observed(told: holdfast.Observed) -> None: ...
+def observed(told: Observed) -> None: ...
 
 
 def changed(change: holdfast.Change) -> None: ...
 
 
 def use(hf: holdfast.Store) -> None:
-    assert_type(hf.start(mailing, ["a"]).result(), list[str])
-    assert_type(hf.start(mailing, ["a"], loud=True, id="monday").result(), list[str])
-    assert_type(hf.start(mailing, letters=["a"], id="tuesday").result(), list[str])
-    assert_type(hf.start(mailing, ["a"], True, id="friday", if_exists="attach").result(), list[str])
-    assert_type(hf.start(mailing, ["a"], queue="night"), holdfast.Run[list[str]])
-    hf.start(plain, id="nothing").result()
+    assert_type(hf.runs.start(mailing, ["a"]).result(), list[str])
+    assert_type(hf.runs.start(mailing, ["a"], loud=True, id="monday").result(), list[str])
+    assert_type(hf.runs.start(mailing, letters=["a"], id="tuesday").result(), list[str])
+    assert_type(
+        hf.runs.start(mailing, ["a"], True, id="friday", if_exists="attach").result(), list[str]
+    )
+    assert_type(hf.runs.start(mailing, ["a"], queue="night"), holdfast.Run[list[str]])
+    hf.runs.start(plain, id="nothing").result()
     assert_type(hf.team("red"), "holdfast.TeamScope[Any]")
     scope: holdfast.Scope = hf.team("red")
     talk(hf.conversation("c"), hf.team("red"), hf.global_(), hf.workflow("w"), scope)
@@ -122,9 +134,9 @@ def use(hf: holdfast.Store) -> None:
 
 async def use_async() -> None:
     async with await aio.open("memory:") as store:
-        run = await store.start(reading, "a", id="r1")
+        run = await store.runs.start(reading, "a", id="r1")
         assert_type(await run.result(), bytes)
-        again = await store.start(reading, "a")
+        again = await store.runs.start(reading, "a")
         assert_type(await again.result(), bytes)
 
 

@@ -6,6 +6,7 @@ import msgspec
 
 import holdfast
 from holdfast import aio
+from holdfast.scope import ConversationState
 
 
 @holdfast.schema("conversation", version="2")  # error
@@ -62,22 +63,22 @@ async def reading(ctx: aio.AsyncContext, name: str) -> bytes:
 
 
 def use(hf: holdfast.Store) -> None:
-    hf.start(mailing)  # error
-    hf.start(mailing, 3)  # error
-    hf.start(mailing, 3, id="monday")  # error
-    hf.start(mailing, ["a"], "b")  # error
-    hf.start(len, ["a"])  # error
-    number: int = hf.start(mailing, ["a"]).result()  # error
+    hf.runs.start(mailing)  # error
+    hf.runs.start(mailing, 3)  # error
+    hf.runs.start(mailing, 3, id="monday")  # error
+    hf.runs.start(mailing, ["a"], "b")  # error
+    hf.runs.start(len, ["a"])  # error
+    number: int = hf.runs.start(mailing, ["a"]).result()  # error
     print(number)
 
 
 async def use_async(store: aio.AsyncStore) -> None:
-    await store.start(reading, 3)  # error
-    number: int = await (await store.start(reading, "a")).result()  # error
+    await store.runs.start(reading, 3)  # error
+    number: int = await (await store.runs.start(reading, "a")).result()  # error
     print(number)
 
 
-def talk(chat: holdfast.ConversationState) -> None: ...
+def talk(chat: ConversationState) -> None: ...
 
 
 def observed(told: int) -> None: ...

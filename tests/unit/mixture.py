@@ -10,6 +10,7 @@ from holdfast.clock import SystemClock
 from holdfast.core.layers import kept_with
 from holdfast.core.log import Log
 from holdfast.store import Store
+from tests.opening import store_of_log
 
 LARGE = "large " * 20_000
 
@@ -30,7 +31,7 @@ def memories() -> MixedBackend:
 
 def store_on(backend: MixedBackend) -> Store:
     log = Log(backend, clock=SystemClock(), actor="tester")
-    return Store(log, url="mixed", worker="tester")
+    return store_of_log(log, url="mixed", worker="tester")
 
 
 def rest(backend: MixedBackend) -> Any:

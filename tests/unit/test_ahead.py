@@ -9,8 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 import holdfast
+from holdfast import Settings
 from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.protocol import AHEAD_US, Append, Commit, Receipt, Refusal
+from holdfast.backends.protocol import AHEAD_US, START, Append, Commit, Receipt, Refusal
 from holdfast.core.clocks import StreamAhead, skew_us, streams_ahead
 from holdfast.core.event import to_datetime
 from holdfast.core.log import Log
@@ -18,6 +19,7 @@ from holdfast.errors import UsageError, show_us
 from holdfast.store import Store
 from holdfast.testing import FakeClock
 from holdfast.testing.clock import START_US
+from tests.opening import store_of_log
 
 YEARS_US = 10 * 365 * 86_400_000_000
 
@@ -45,12 +47,12 @@ class Server:
         self.backend = ServerLike(clock=self.clock)
 
     def client(self, clock: FakeClock) -> Store:
-        return Store(Log(self.backend, clock=clock, actor="w"), url="memory:", worker="w")
+        return store_of_log(Log(self.backend, clock=clock, actor="w"), url="memory:", worker="w")
 
     def poison(self, name: str) -> None:
         """Leaves a stream with a time that is ahead, as one that was written before the bound."""
         clock = FakeClock(START_US + YEARS_US)
-        elsewhere = holdfast.open("memory:", clock=clock, actor="w")
+        elsewhere = holdfast.open("memory:", actor="w", settings=Settings(clock=clock))
         elsewhere.scope(name).set("n", 1)
         [record] = elsewhere._log._backend.read_all()
         copied = Commit(record.time, "w", (Append(name, 0, (record,)),), is_copy=True)
@@ -68,17 +70,25 @@ def test_a_client_whose_clock_is_ahead_writes_the_server_s_time(server: Server) 
     store = server.client(wrong)
     store.scope("team/a").set("n", 1)
     store.scope("team/b").set("n", 1)
-    assert [event.record.time for event in store.follow_events()] == [START_US] * 2
+    assert [
+        event.record.time for event in store.follow(as_events=True, after=START, timeout_s=0)
+    ] == [START_US] * 2
     assert server.backend.refused == 1  # what the server said is kept in mind
     assert [r for r in store.status()["reports"] if "3650 days ahead of the server's" in r] != []
     server.clock.advance(90)
     wrong.advance(90)
     store.scope("team/a").set("n", 2)
-    assert list(store.follow_events())[-1].record.time == START_US + 90_000_000
+    assert (
+        list(store.follow(as_events=True, after=START, timeout_s=0))[-1].record.time
+        == START_US + 90_000_000
+    )
     # Somebody sets the clock right: the time is this host's again.
     wrong.set(server.clock.now_us() - 1_000_000)
     store.scope("team/c").set("n", 3)
-    assert list(store.follow_events())[-1].record.time == START_US + 89_000_000
+    assert (
+        list(store.follow(as_events=True, after=START, timeout_s=0))[-1].record.time
+        == START_US + 89_000_000
+    )
     assert server.backend.refused == 1
 
 
@@ -88,7 +98,10 @@ def test_a_clock_that_goes_wrong_twice_is_told_once(server: Server) -> None:
     store.scope("team/a").set("n", 1)
     server.clock.set(START_US - YEARS_US)  # the server's own is set back
     store.scope("team/b").set("n", 1)
-    assert list(store.follow_events())[-1].record.time == START_US - YEARS_US
+    assert (
+        list(store.follow(as_events=True, after=START, timeout_s=0))[-1].record.time
+        == START_US - YEARS_US
+    )
     assert len([r for r in store.status()["reports"] if "ahead of the server's" in r]) == 1
 
 
@@ -108,7 +121,10 @@ def test_a_stream_that_is_ahead_is_written_alone(server: Server) -> None:
     with pytest.raises(UsageError, match='"team/a" has a time'):
         ahead.fork("c")
     assert (ahead.state, other.state) == ({"n": 2}, {"n": 1})
-    times = {event.stream: event.record.time for event in store.follow_events()}
+    times = {
+        event.stream: event.record.time
+        for event in store.follow(as_events=True, after=START, timeout_s=0)
+    }
     assert times == {"team/a": START_US + YEARS_US, "team/b": START_US}
 
 
@@ -117,7 +133,7 @@ def test_a_stream_that_is_ahead_is_reported_once(
 ) -> None:
     """Where the writer's clock is the only one nothing is refused: it may be this one's fault."""
     clock = FakeClock(START_US + YEARS_US)
-    store = holdfast.open("memory:", clock=clock)
+    store = holdfast.open("memory:", settings=Settings(clock=clock))
     one, two = store.scope("team/a"), store.scope("team/b")
     one.set("n", 1)
     clock.set(START_US)
@@ -134,7 +150,7 @@ def test_a_stream_that_is_ahead_is_reported_once(
 
 def test_a_state_by_time_of_a_stream_that_is_ahead_says_so() -> None:
     clock = FakeClock(START_US)
-    store = holdfast.open("memory:", clock=clock)
+    store = holdfast.open("memory:", settings=Settings(clock=clock))
     scope = store.scope("team/a")
     scope.set("n", 1)
     clock.set(START_US + YEARS_US)
@@ -143,17 +159,17 @@ def test_a_state_by_time_of_a_stream_that_is_ahead_says_so() -> None:
     assert scope.at(to_datetime(START_US + 1)) == {"n": 1}
     assert "at(datetime) cannot tell them apart" in store.status()["reports"][0]
     assert (scope.state, scope.at(2)) == ({"n": 2}, {"n": 2})
-    assert store.scope("team/b").revision_of(to_datetime(START_US)) == 0
+    assert store.scope("team/b").life.revision_at(to_datetime(START_US)) == 0
 
 
 def test_a_time_of_the_usual_difference_is_not_reported() -> None:
     clock = FakeClock(START_US)
-    store = holdfast.open("memory:", clock=clock)
+    store = holdfast.open("memory:", settings=Settings(clock=clock))
     scope = store.scope("team/a")
     scope.set("n", 1)
     clock.set(START_US - AHEAD_US)
     scope.set("n", 2)
-    assert scope.revision_of(to_datetime(START_US)) == 2
+    assert scope.life.revision_at(to_datetime(START_US)) == 2
     assert store.status()["reports"] == []
 
 
@@ -172,7 +188,7 @@ def test_a_span_is_shown_in_its_largest_unit(us: Any, shown: str) -> None:
 
 def test_streams_that_are_ahead_are_listed_with_their_last_sound_revision() -> None:
     clock = FakeClock(START_US)
-    store = holdfast.open("memory:", clock=clock)
+    store = holdfast.open("memory:", settings=Settings(clock=clock))
     store.scope("team/a").set("n", 1)
     store.scope("team/sound").set("n", 1)
     clock.set(START_US + YEARS_US)
@@ -209,7 +225,7 @@ def test_a_stream_is_judged_by_the_clock_of_its_own_backend() -> None:
 
     clock = FakeClock(START_US + YEARS_US)
     log = Log(TwoClocks(clock=clock), clock=clock, actor="w")
-    store = Store(log, url="memory:", worker="w")
+    store = store_of_log(log, url="memory:", worker="w")
     store.scope("team/a").set("n", 1)
     store.scope("team/b").set("n", 1)
     assert [one.stream for one in streams_ahead(log)] == ["team/a"]

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import LetGoError, RetentionPolicy, Store
+from holdfast import Settings, Store
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import GONE
 from holdfast.core.event import BASE, based_payload, point_of
 from holdfast.core.limits import Quota
 from holdfast.core.retention import PENDING, _Run
-from holdfast.errors import ConflictError, CorruptError
+from holdfast.errors import ConflictError, CorruptError, LetGoError
+from holdfast.retention import RetentionPolicy
 
 KEEP = [RetentionPolicy("team/*", types=["state"], count=2)]
 
@@ -28,7 +29,7 @@ def hf() -> Iterator[Store]:
                 store.team(id).set("n", number)
                 if number == 3:
                     store.team(id).checkpoint("three")
-        store.retain(policies=KEEP, grace_s=0)
+        store.retention.run(policies=KEEP, grace_s=0)
         store._log.folds.states.clear()
         yield store
 
@@ -44,7 +45,7 @@ def test_checkpoints_and_what_came_since_the_cut_are_known(hf: Store) -> None:
     assert [read(hf, revision) for revision in range(1, 11)] == [
         None, None, None, None, 3, None, 5, 6, 7, 7,
     ]  # fmt: skip
-    states = hf.states(["team/a", "team/b"])  # both read at once
+    states = hf.view().states(["team/a", "team/b"])  # both read at once
     assert [state["n"] for state in states.values()] == [7, 7]
     assert [event.checkpoint for event in hf.team("a").history() if event.checkpoint] == ["three"]
 
@@ -63,16 +64,16 @@ def test_what_is_not_known_is_not_forked(hf: Store) -> None:
 def test_a_base_that_went_with_its_scope_is_none(hf: Store) -> None:
     team = hf.team("a")
     team.remove()
-    hf.retain(grace_s=0)
+    hf.retention.run(grace_s=0)
     team.set("n", 9)
     assert team["n"] == 9
     hf._log.folds.states.clear()
     assert (read(hf, 5), read(hf, 8)) == (None, None)
     assert team.fork("f")["n"] == 9
-    assert hf.retain(policies=KEEP, grace_s=0).events == 0
+    assert hf.retention.run(policies=KEEP, grace_s=0).events == 0
     for number in range(6):
         team.set("n", number)
-    assert hf.retain(policies=KEEP, grace_s=0).events > 0
+    assert hf.retention.run(policies=KEEP, grace_s=0).events > 0
     assert hf.check().findings == []
 
 
@@ -89,10 +90,10 @@ def test_points_are_found_by_the_revision_before_them() -> None:
 
 
 def test_a_quota_does_not_keep_a_base_away() -> None:
-    with holdfast.open("memory:", quotas=[Quota("team/*", events=8)]) as hf:
+    with holdfast.open("memory:", settings=Settings(quotas=[Quota("team/*", events=8)])) as hf:
         for number in range(8):
             hf.team("a").set("n", number)
-        assert hf.retain(policies=KEEP, grace_s=0).events > 0
+        assert hf.retention.run(policies=KEEP, grace_s=0).events > 0
         assert hf.team("a")["n"] == 7
 
 
@@ -107,7 +108,7 @@ def test_a_scope_that_is_written_to_meanwhile_is_left_alone(
     for number in range(8):
         hf.team("a").set("n", number)
     monkeypatch.setattr(compaction, "write_base", late)
-    done = hf.retain(policies=KEEP, grace_s=0)
+    done = hf.retention.run(policies=KEEP, grace_s=0)
     assert "it was written to meanwhile" in done.refused["team/a"]
     assert done.events == 0
 
@@ -123,7 +124,7 @@ def test_an_own_event_that_was_let_go_of_says_so() -> None:
         for number in range(2):
             hf.team("a").record("seen", {"n": number}, unchecked=True)
         policy = RetentionPolicy("team/*", types=["seen"], count=1)
-        assert hf.retain(policies=[policy], grace_s=0).events == 1
+        assert hf.retention.run(policies=[policy], grace_s=0).events == 1
         first, second = hf.team("a").history(type="seen")
         with pytest.raises(LetGoError):
             first.data  # noqa: B018
@@ -167,7 +168,7 @@ def cut_off(hf: Store, monkeypatch: pytest.MonkeyPatch, where: Any, name: str) -
 
     with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
         broken.setattr(where, name, die)
-        hf.retain(policies=KEEP, grace_s=0)
+        hf.retention.run(policies=KEEP, grace_s=0)
 
 
 def gone(hf: Store, id: str) -> list[int]:
@@ -196,16 +197,16 @@ def test_what_a_base_stands_for_goes_also_after_a_run_that_was_ended(
     new: Store, where: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before it is told: a base is written once more. After it: what was told goes."""
-    whole = new.team("a").to_dict()
+    whole = new.team("a").state.to_dict()
     cut_off(new, monkeypatch, where, name)
     new._log.folds.states.clear()
-    assert new.team("a").to_dict() == whole
-    new.retain(policies=KEEP, grace_s=0)
+    assert new.team("a").state.to_dict() == whole
+    new.retention.run(policies=KEEP, grace_s=0)
     assert gone(new, "a") == [1, 3, 5, 7, 10, 12, 14]  # the events of the list's items stay
     assert new._log.marks.list(PENDING) == []
-    assert new.retain(policies=KEEP, grace_s=0).events == 0
+    assert new.retention.run(policies=KEEP, grace_s=0).events == 0
     new._log.folds.states.clear()
-    assert new.team("a").to_dict() == whole
+    assert new.team("a").state.to_dict() == whole
     assert new.check().findings == []
 
 
@@ -213,12 +214,12 @@ def test_what_was_told_stays_where_a_fork_or_a_hold_came_first(
     new: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut_off(new, monkeypatch, MemoryBackend, "rewrite")
-    new.hold("team/a", "asked for")
-    assert new.retain(policies=KEEP, grace_s=0).held == ["team/a"]
+    new.retention.hold("team/a", "asked for")
+    assert new.retention.run(policies=KEEP, grace_s=0).held == ["team/a"]
     assert gone(new, "a") == []
-    new.unhold("team/a")
+    new.retention.unhold("team/a")
     fork = new.team("a").fork("f", at="middle")
-    new.retain(policies=KEEP, grace_s=0)
+    new.retention.run(policies=KEEP, grace_s=0)
     assert gone(new, "a") == [10, 12, 14]
     assert fork.at(3)["n"] == 1
     assert new.check().findings == []
@@ -231,10 +232,10 @@ def test_a_base_that_stands_for_nothing_more_is_passed_by(
     for _ in range(2):
         cut_off(new, monkeypatch, _Run, "_tell_all")
     new.team("a").set("n", 99)
-    new.retain(policies=KEEP, grace_s=0)
+    new.retention.run(policies=KEEP, grace_s=0)
     assert gone(new, "a")[:7] == [1, 3, 5, 7, 10, 12, 14]
     new.team("a").set("n", 100)
     new.team("a").set("n", 101)
-    new.retain(policies=KEEP, grace_s=0)
+    new.retention.run(policies=KEEP, grace_s=0)
     assert new.team("a").at(new.team("a").revision)["n"] == 101
     assert new.check().findings == []

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast import Settings
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import Lease, Position
 from holdfast.core.folds import FOLD_BYTES
@@ -61,14 +62,14 @@ def test_what_is_forgotten_from_the_front_is_not_a_dict() -> None:
 
 def test_a_lifetime_is_intended_until_the_scope_begins() -> None:
     """Decision 0010: whatever is written first begins it, however long that takes."""
-    with holdfast.open("memory:", clock=FakeClock()) as store:
+    with holdfast.open("memory:", settings=Settings(clock=FakeClock())) as store:
         chat = store.conversation("c", ttl_s=60)
         assert chat.get("n") is None
         chat.checkpoint("first")
-        assert chat.expires_at is not None
+        assert chat.life.expires_at is not None
         again = store.conversation("c", ttl_s=9999)
         again.set("n", 1)
-        assert again.expires_at == chat.expires_at
+        assert again.life.expires_at == chat.life.expires_at
 
 
 def test_a_heart_goes_on_after_an_error_that_nobody_foresaw(
@@ -76,8 +77,8 @@ def test_a_heart_goes_on_after_an_error_that_nobody_foresaw(
 ) -> None:
     """Its thread must not end in silence: every lease of a worker that lives would lapse."""
     clock = FakeClock()
-    with holdfast.open("memory:", clock=clock) as store:
-        lease = store.lease("nightly", ttl_s=30, keep=True)
+    with holdfast.open("memory:", settings=Settings(clock=clock)) as store:
+        lease = store.workers.lease("nightly", ttl_s=30, keep=True)
         renew = store._log._backend.leases.renew
 
         def broken(lease: Lease, *, ttl_s: float) -> Lease | None:
@@ -85,12 +86,12 @@ def test_a_heart_goes_on_after_an_error_that_nobody_foresaw(
 
         monkeypatch.setattr(store._log._backend.leases, "renew", broken)
         clock.advance(11)
-        assert store.lease_keeper.tend() <= 3
+        assert store._kernel.leases.tend() <= 3
         monkeypatch.setattr(store._log._backend.leases, "renew", renew)
         clock.advance(3)
-        store.lease_keeper.tend()
+        store._kernel.leases.tend()
         clock.advance(20)
-        assert not store.lease_keeper.lost(lease)
+        assert not store.workers.lost(lease)
 
 
 def test_who_waits_for_a_mix_is_told_of_an_error_that_nobody_foresaw(

@@ -82,7 +82,7 @@ def test_a_validator_sees_every_write_of_a_batch(hf: Store) -> None:
     outcomes: list[str] = []
     pending = []
     for stage in ("open", "closed", "triage", "closed"):
-        with hf.submit() as tx:
+        with hf.commit(waits=False) as tx:
             tx.scope(chat).set("stage", stage)
         pending.append((stage, tx))
     for stage, tx in pending:

@@ -9,10 +9,11 @@ from holdfast.backends.protocol import START, Position, Record
 from holdfast.core.log import READ_CHUNK, Log
 from holdfast.store import Store
 from holdfast.testing import FakeClock
+from tests.opening import store_of_log
 
 
 def store_on(backend: MemoryBackend) -> Store:
-    return Store(Log(backend, clock=FakeClock(), actor="tester"), url="memory:", worker="w")
+    return store_of_log(Log(backend, clock=FakeClock(), actor="tester"), url="memory:", worker="w")
 
 
 class Busy(MemoryBackend):

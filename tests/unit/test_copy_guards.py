@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 import holdfast
-from holdfast.core.copy import Copier
-from holdfast.core.copy import copy_log as copy
+from holdfast import Settings
+from holdfast.backends.protocol import START
 from holdfast.core.expiry import EXPIRING
 from holdfast.errors import ConflictError, ExpiredError
 from holdfast.testing.clock import FakeClock
+from holdfast.transfer.copy import copy_log as copy
+from holdfast.transfer.sink import Sink
 
 
 def test_a_stranger_in_the_target_is_a_conflict_and_never_a_broken_chain() -> None:
@@ -34,30 +36,35 @@ def test_a_copy_that_stops_before_the_marks_knows_what_ends(
     """Decision 0010: the mark of a scope that ends by itself comes with its first event."""
     clock = FakeClock()
     with (
-        holdfast.open("memory:", clock=clock) as source,
-        holdfast.open("memory:", clock=clock) as target,
+        holdfast.open("memory:", settings=Settings(clock=clock)) as source,
+        holdfast.open("memory:", settings=Settings(clock=clock)) as target,
     ):
         source.conversation("short", ttl_s=60).set("n", 1)
         source.conversation("short").set("n", 2)
         source.team("t").set("n", 1)
 
-        def killed(self: Copier, marks: object) -> int:
+        def killed(self: Sink, marks: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(Copier, "copy_marks", killed)
+        monkeypatch.setattr(Sink, "set_marks", killed)
         with pytest.raises(KeyboardInterrupt):
             copy(source._log, target._log)
-        assert [mark.key for mark in target.marks(EXPIRING)] == ["conversation/short"]
+        assert [mark.key for mark in target.workers.marks(EXPIRING)] == ["conversation/short"]
         assert len(list(target.conversation("short").history())) == 3
         clock.advance(61)
         with pytest.raises(ExpiredError):
             list(target.conversation("short").history())
-        assert [event.stream for event in target.follow_events()] == ["team/t"]
+        assert [
+            event.stream for event in target.follow(as_events=True, after=START, timeout_s=0)
+        ] == ["team/t"]
 
 
 def test_what_has_ended_is_not_said_to_be_there() -> None:
     clock = FakeClock()
-    with holdfast.open("memory:", clock=clock) as source, holdfast.open("memory:") as target:
+    with (
+        holdfast.open("memory:", settings=Settings(clock=clock)) as source,
+        holdfast.open("memory:") as target,
+    ):
         source.conversation("short", ttl_s=60).set("n", 1)
         source.team("t").set("n", 1)
         clock.advance(61)

@@ -149,7 +149,7 @@ def test_who_commits_waits_for_slow_subscribers_for_a_while(
     team.subscribe(tell)
     for number in range(6):
         team.set("n", number)
-    with hf.submit() as queued:
+    with hf.commit(waits=False) as queued:
         queued.scope(team).set("n", 6)
     queued.wait()
     assert "subscribers are slow" in caplog.text
@@ -158,7 +158,7 @@ def test_who_commits_waits_for_slow_subscribers_for_a_while(
     writer.start()
     slow.set()
     writer.join()
-    assert hf.drain()
+    assert hf._log.dispatcher.drain(30.0)
     assert told == list(range(8))
 
 
@@ -173,7 +173,7 @@ def test_a_subscriber_may_write_and_close(monkeypatch: pytest.MonkeyPatch) -> No
         if change.new < 4:
             team.set("n", change.new + 1)
         else:
-            assert hf.drain()
+            assert hf._log.dispatcher.drain(30.0)
             hf.close()
             ended.set()
 
@@ -203,7 +203,7 @@ def test_handles_on_one_place_share_a_dispatcher() -> None:
     dispatcher._forget()  # in a forked child
     assert shared_dispatcher("somewhere") is not one
     backend = MemoryBackend(clock=FakeClock())
-    with holdfast.open(backend=backend) as hf, holdfast.open(backend=backend) as other:
+    with holdfast.open(backend) as hf, holdfast.open(backend) as other:
         assert hf._log.dispatcher is other._log.dispatcher
     with holdfast.open("memory:") as hf, holdfast.open("memory:") as other:
         assert hf._log.dispatcher is not other._log.dispatcher
@@ -228,5 +228,5 @@ def test_a_closing_scope_is_folded_for_those_who_listen(hf: Store) -> None:
     hf.team("heard").subscribe(heard.append)
     hf.team("heard").close(keep=False)
     hf.team("unheard").close(keep=False)
-    assert hf.drain()
+    assert hf._log.dispatcher.drain(30.0)
     assert [(change.path, change.old, change.new) for change in heard] == [(("n",), 1, MISSING)]

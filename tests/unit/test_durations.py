@@ -9,6 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import UsageError, aio
+from holdfast.backends.protocol import START
 from holdfast.core.arguments import check_duration, check_seconds, check_timeout
 
 
@@ -49,21 +50,22 @@ def test_every_time_may_be_text_or_a_timedelta() -> None:
     with holdfast.open("memory:") as hf:
         chat = hf.conversation("c", ttl_s="1h")
         chat.set("a", 1)
-        assert chat.expires_at is not None
+        assert chat.life.expires_at is not None
         assert list(hf.follow(chat, timeout_s="0s")) == []
-        assert list(hf.follow_events(timeout_s="0.01s"))
-        assert list(hf.follow_changes(timeout_s=timedelta(0))) == []
-        with hf.lease("x", ttl_s="1m", wait_s="1s"):
+        assert list(hf.follow(as_events=True, timeout_s="0.01s", after=START))
+        assert list(hf.follow(timeout_s=timedelta(0))) == []
+        with hf.workers.lease("x", ttl_s="1m", wait_s="1s"):
             pass
-        lease = hf.lease("y", ttl_s="1m")
-        assert hf.renew(lease, ttl_s="2m") is not None
-        assert hf.claim("index", ttl_s="1m") == []
-        assert hf.drain(timeout_s="10s")
-        assert list(hf.group("g", ttl_s="1m").deliveries(timeout_s="0s"))
+        lease = hf.workers.lease("y", ttl_s="1m")
+        assert hf.workers.renew(lease, ttl_s="2m") is not None
+        assert hf.workers.claim("index", ttl_s="1m") == []
+        told = chat.subscribe(print)
+        assert told.drain(timeout_s="10s")
+        assert list(hf.workers.group("g", ttl_s="1m").deliveries(timeout_s="0s"))
         assert hf.team("t").tasks.claim(wait_s="0.01s") is None
         for wrong in ("1", "soon", -1, timedelta(-1)):
             with pytest.raises(UsageError, match="timeout_s is"):
-                hf.drain(timeout_s=wrong)
+                told.drain(timeout_s=wrong)
 
 
 def test_for_asyncio_too() -> None:
@@ -72,11 +74,11 @@ def test_for_asyncio_too() -> None:
             chat = hf.conversation("c", ttl_s="1h")
             await chat.set("a", 1)
             assert [one async for one in hf.follow(chat, timeout_s="0s")] == []
-            assert [one async for one in hf.follow_events(timeout_s="0.01s")]
-            assert [one async for one in hf.follow_changes(timeout_s="0s")] == []
-            async with hf.lease("x", ttl_s="1m", wait_s="1s"):
+            assert [one async for one in hf.follow(as_events=True, timeout_s="0.01s", after=START)]
+            assert [one async for one in hf.follow(timeout_s="0s")] == []
+            async with hf.workers.lease("x", ttl_s="1m", wait_s="1s"):
                 pass
-            group = hf.group("g", ttl_s="1m")
+            group = hf.workers.group("g", ttl_s="1m")
             assert [one.event.type async for one in group.deliveries(timeout_s="0s")][:1]
             assert await hf.team("t").tasks.claim(wait_s="0.01s") is None
 

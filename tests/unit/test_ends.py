@@ -12,7 +12,7 @@ import pytest
 from msgspec import Raw
 
 import holdfast
-from holdfast import Store
+from holdfast import Settings, Store
 from holdfast.backends.protocol import Mark
 from holdfast.core import ended_values, key_ends, mark_ends, tree
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
@@ -33,7 +33,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def hf(clock: FakeClock) -> Iterator[Store]:
-    with holdfast.open("memory:", clock=clock) as store:
+    with holdfast.open("memory:", settings=Settings(clock=clock)) as store:
         yield store
 
 
@@ -123,7 +123,7 @@ def test_a_snapshot_that_is_compressed_has_the_ends_too(tmp_path: Path) -> None:
         assert state is not None
         assert state.ends is not None
         assert list(state.ends) == [("token",)]
-        assert hf.team("t").to_dict() == {**LONG, "token": "9f2c"}
+        assert hf.team("t").state.to_dict() == {**LONG, "token": "9f2c"}
         assert hf.check().findings == []
 
 
@@ -139,7 +139,7 @@ def test_a_snapshot_whose_ends_cannot_be_read_is_discarded(tmp_path: Path, ends:
         rest = data[32 : data.index(b"\n", 32) + 1] + b'["ends",' + ends + b"]"
         objects.delete("snapshot", name)
         objects.put("snapshot", name, sha256(rest).digest() + rest)
-        assert hf.team("t").to_dict() == {**LONG, "token": "9f2c"}
+        assert hf.team("t").state.to_dict() == {**LONG, "token": "9f2c"}
         assert objects.get("snapshot", name) is None
 
 
@@ -149,7 +149,7 @@ def test_a_merge_below_an_end_goes_with_it(hf: Store, clock: FakeClock) -> None:
     with team.edit() as draft:
         draft["map"].update({"b": CANARY.decode()})
     clock.advance(61)
-    assert hf.retain(grace_s=0).events == 2
+    assert hf.retention.run(grace_s=0).events == 2
     assert team.state == {}
 
 
@@ -166,11 +166,11 @@ def test_what_ends_while_it_is_settled_is_left_to_the_next(
         raise ConflictError("another was faster", stream="team/t", expected=1, actual=2)
 
     monkeypatch.setattr(ended_values, "_change", contested)
-    hf.retain(grace_s=0)
-    assert hf.marks(ENDING)
+    hf.retention.run(grace_s=0)
+    assert hf.workers.marks(ENDING)
     monkeypatch.setattr(ended_values, "_change", genuine)
-    hf.retain(grace_s=0)
-    assert not hf.marks(ENDING)
+    hf.retention.run(grace_s=0)
+    assert not hf.workers.marks(ENDING)
 
 
 def test_a_mark_that_leads_nowhere_is_cleared(hf: Store, clock: FakeClock) -> None:
@@ -183,8 +183,8 @@ def test_a_mark_that_leads_nowhere_is_cleared(hf: Store, clock: FakeClock) -> No
     hf.team("later").set("token", 1, ttl_s=600)
     hf._log.commit(ProposedCommit((), marks=(Mark(ENDING, "team/later", 1),)))
     clock.advance(61)
-    hf.retain(grace_s=0)
-    [left] = hf.marks(ENDING)
+    hf.retention.run(grace_s=0)
+    [left] = hf.workers.marks(ENDING)
     assert left.key == "team/later"
     assert left.due > clock.now_us()
 
@@ -210,21 +210,21 @@ def test_a_migration_keeps_the_end_of_what_stays_at_its_path(clock: FakeClock) -
     def to_second(data: dict[str, Any]) -> dict[str, Any]:
         return {"token": data.get("token", "") + "!", "more": 1}
 
-    with holdfast.open("memory:", clock=clock, schemas=[Second]) as hf:
+    with holdfast.open("memory:", schemas=[Second], settings=Settings(clock=clock)) as hf:
         ops = tree.set_op("token", "a"), tree.until_op(("token",), clock.now_us() + 60_000_000)
         first = NewEvent("changed", tree.encode_ops(ops), ops, meta='{"schema":1}')
         hf._log.commit(ProposedCommit((StreamWrite("team/t", (first,)),)))
-        hf.migrate()
-        assert hf.team("t").to_dict() == {"token": "a!", "more": 1}
+        hf.schemas.migrate()
+        assert hf.team("t").state.to_dict() == {"token": "a!", "more": 1}
         clock.advance(61)
-        assert hf.team("t").to_dict() == {"more": 1}
+        assert hf.team("t").state.to_dict() == {"more": 1}
 
 
 def test_a_repeated_default_that_was_not_needed_is_known(hf: Store) -> None:
     team = hf.team("t")
     team.set("n", 1)
-    made = team.set_default("n", 7, key="k")
-    assert team.set_default("n", 7, key="k") == made
+    made = team.set("n", 7, if_absent=True, key="k")
+    assert team.set("n", 7, if_absent=True, key="k") == made
     with pytest.raises(UsageError, match="another change"):
         team.set("n", 7, key="k")
     with pytest.raises(UsageError, match="another change"):
@@ -232,11 +232,11 @@ def test_a_repeated_default_that_was_not_needed_is_known(hf: Store) -> None:
 
 
 def test_a_sealed_event_with_a_name_stays_and_is_named(hf: Store, clock: FakeClock) -> None:
-    chat = hf.conversation(hf.pseudonym("ada"), subject="ada")
+    chat = hf.conversation(hf.subjects.pseudonym("ada"), subject="ada")
     chat.set("token", 1, ttl_s=60, checkpoint="named")
     chat.set("token", 2, ttl_s=60)
     clock.advance(61)
-    found = hf.retain(grace_s=0)
+    found = hf.retention.run(grace_s=0)
     assert found.events == 1
     assert "sealed" in found.refused[chat.name]
     assert chat.state == {}

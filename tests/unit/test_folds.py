@@ -150,7 +150,7 @@ def test_a_key_is_set_in_an_unread_stream_without_a_fold(backend: Counting) -> N
     assert chat.update({"m": {"deep": [1]}, "k": None}) == 502
     assert chat.set("m", 2, expected=502, key="once", checkpoint="here") == 503
     assert backend.records_read <= 3
-    assert chat.to_dict() == {"n": 499, "m": 2, "k": None}
+    assert chat.state.to_dict() == {"n": 499, "m": 2, "k": None}
     assert chat.set("m", 2, key="once") == 503
     assert hf.check().ok
 
@@ -162,7 +162,7 @@ def test_a_key_is_set_in_an_unread_stream_without_a_fold(backend: Counting) -> N
         (lambda chat: chat.set(("deep", "n"), 1), {"n": 499, "deep": {"n": 1}}),
         (lambda chat: chat.delete("n"), {}),
         (lambda chat: chat.append("log", 1), {"n": 499, "log": [1]}),
-        (lambda chat: chat.set_default("n", 7, key="k"), {"n": 499}),
+        (lambda chat: chat.set("n", 7, if_absent=True, key="k"), {"n": 499}),
         (lambda chat: chat.restore(2), {"n": 1}),
         (lambda chat: chat.undo(), {"n": 499}),
     ],
@@ -174,8 +174,8 @@ def test_what_depends_on_the_state_is_folded(
     chat = open_on(backend).conversation("c")
     chat.set("n", 499)  # by its end alone
     change(chat)
-    assert chat.to_dict() == expected
-    assert open_on(backend).conversation("c").to_dict() == expected
+    assert chat.state.to_dict() == expected
+    assert open_on(backend).conversation("c").state.to_dict() == expected
 
 
 def test_writes_to_more_streams_than_are_kept_read_nothing(backend: Counting) -> None:
@@ -199,7 +199,7 @@ def test_subscribers_and_validators_are_shown_states(backend: Counting) -> None:
     hf = open_on(backend)
     hf.conversation("c").subscribe(heard.append)
     hf.conversation("c").set("n", 9)
-    assert hf.drain()
+    assert hf._log.dispatcher.drain(30.0)
     assert [(change.old, change.new) for change in heard] == [(4, 9)]
     seen: list[tuple[Any, Any]] = []
     other = open_on(backend)
@@ -221,10 +221,10 @@ def test_who_begins_to_listen_while_a_change_is_made_does_not_hear_of_it(
     commit = _then(backend.commit, lambda: chat.subscribe(heard.append))
     backend.commit = commit  # type: ignore[method-assign]
     chat.set("n", 9)
-    assert hf.drain()
+    assert hf._log.dispatcher.drain(30.0)
     assert heard == []
     chat.set("n", 10)
-    assert hf.drain()
+    assert hf._log.dispatcher.drain(30.0)
     assert [(change.old, change.new) for change in heard] == [(9, 10)] * len(heard)
     assert heard
 

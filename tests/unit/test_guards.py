@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import holdfast
+from holdfast import Settings
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import Commit, Fence
 from holdfast.core.commit import NewEvent, ProposedCommit, ReadGuard, StreamWrite, changed
@@ -156,7 +157,7 @@ def test_reach_and_missing_ops() -> None:
 def test_what_was_read_of_a_scope_that_ended_meanwhile_guards_no_commit() -> None:
     """Its events are as they were, and nobody may read them any more."""
     clock = FakeClock()
-    with holdfast.open("memory:", clock=clock) as hf:
+    with holdfast.open("memory:", settings=Settings(clock=clock)) as hf:
         short, team = hf.conversation("short", ttl_s=60), hf.team("t")
         short.set("budget", 5)
         with hf.commit() as tx:

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 import holdfast
-from holdfast import Store
+from holdfast import Settings, Store
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import Commit, Head, Receipt, Refusal
 from holdfast.core.expiry import HOLDS
@@ -58,7 +58,7 @@ class Keeping(Forgetful):
 def opened(kind: type[Forgetful]) -> tuple[Store, Any, FakeClock]:
     clock = FakeClock()
     backend = kind(clock)
-    return holdfast.open(backend=backend, clock=clock), backend, clock
+    return holdfast.open(backend, settings=Settings(clock=clock)), backend, clock
 
 
 def test_a_backend_without_keep_takes_no_hold_of_what_it_lets_go_of() -> None:
@@ -67,10 +67,10 @@ def test_a_backend_without_keep_takes_no_hold_of_what_it_lets_go_of() -> None:
         store.conversation("c1", ttl_s=60).set("n", 1)
         store.conversation("c2").set("n", 1)
         with pytest.raises(UsageError, match="has no keep"):
-            store.hold("conversation/c1")
-        assert store.holds() == []
-        store.hold("conversation/c2")
-        store.unhold("conversation/c2")
+            store.retention.hold("conversation/c1")
+        assert store.retention.holds() == []
+        store.retention.hold("conversation/c2")
+        store.retention.unhold("conversation/c2")
 
 
 def test_a_hold_is_told_to_the_backend_and_taken_back() -> None:
@@ -78,29 +78,29 @@ def test_a_hold_is_told_to_the_backend_and_taken_back() -> None:
     with store:
         chat = store.conversation("c1", ttl_s=60)
         chat.set("text", LARGE)
-        store.hold(chat)
+        store.retention.hold(chat)
         assert backend.kept() == ["conversation/c1"]
         chat.set("text", LARGE + "y")  # its blob is kept for good
         clock.advance(61)
         assert chat["text"] == LARGE + "y"
-        store.unhold(chat)
+        store.retention.unhold(chat)
         assert backend.kept() == []
-        marks = store.marks("retention.blob")
+        marks = store.workers.marks("retention.blob")
         assert len(marks) == 2
         assert {mark.due for mark in marks} == {clock.now_us() + 7 * 24 * 3600 * 1_000_000}
         with pytest.raises(NotFoundError, match="is not held"):
-            store.unhold(chat)
+            store.retention.unhold(chat)
 
 
 def test_what_is_gone_already_is_not_held() -> None:
     store, backend, _ = opened(Keeping)
     with store:
         store.conversation("c1", ttl_s=60).set("n", 1)
-        store.hold("conversation/c1")
+        store.retention.hold("conversation/c1")
         backend.gone.add("conversation/c1")
-        store.retain()  # passes over it
+        store.retention.run()  # passes over it
         with pytest.raises(ExpiredError):
-            store.hold("conversation/c1")
+            store.retention.hold("conversation/c1")
 
 
 def test_damaged_marks_hide_no_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,15 +8,17 @@ from typing import Any, cast
 import pytest
 
 import holdfast
-from holdfast import Meta, Store, UsageError
+from holdfast import Settings, Store, UsageError
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import AHEAD_US
 from holdfast.core.commit import ProposedCommit, StreamWrite, changed
 from holdfast.core.event import from_datetime, to_datetime
 from holdfast.core.log import Log
 from holdfast.core.tree import set_op
+from holdfast.store import Meta
 from holdfast.testing import FakeClock
 from holdfast.testing.clock import START_US
+from tests.opening import store_of_log
 from tests.unit.test_ahead import Server
 
 LONG_AGO = datetime(2001, 2, 3, 4, 5, 6, 789, tzinfo=UTC)
@@ -30,7 +32,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def hf(clock: FakeClock) -> Store:
-    return holdfast.open("memory:", clock=clock, actor="w")
+    return holdfast.open("memory:", actor="w", settings=Settings(clock=clock))
 
 
 def put(store: Store, name: str, value: int, time: datetime | None, **how: Any) -> None:
@@ -109,7 +111,9 @@ def test_every_scope_of_the_commit_is_judged_and_none_is_written(hf: Store) -> N
 
 def test_a_handle_that_finds_the_scope_goes_on_with_the_import(clock: FakeClock) -> None:
     backend = MemoryBackend(clock=clock)
-    one, two = (Store(Log(backend, clock=clock, actor=w), url="memory:", worker=w) for w in "ab")
+    one, two = (
+        store_of_log(Log(backend, clock=clock, actor=w), url="memory:", worker=w) for w in "ab"
+    )
     put(one, "team/a", 1, LONG_AGO)
     put(two, "team/a", 2, LONG_AGO + timedelta(days=1))
     put(one, "team/a", 3, LONG_AGO + timedelta(days=2))
@@ -166,6 +170,6 @@ def test_a_backend_without_meta_is_not_imported_into(clock: FakeClock) -> None:
     """The true time would be lost there, and with it what may be imported next."""
     backend = MemoryBackend(clock=clock)
     cast("Any", backend).keeps_meta = False
-    store = Store(Log(backend, clock=clock, actor="w"), url="memory:", worker="w")
+    store = store_of_log(Log(backend, clock=clock, actor="w"), url="memory:", worker="w")
     with pytest.raises(UsageError, match="does not keep meta"):
         put(store, "team/a", 1, LONG_AGO)

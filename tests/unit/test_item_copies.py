@@ -12,7 +12,6 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast import RetentionPolicy
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import Record
 from holdfast.core import codec, item_copies, snapshot
@@ -20,9 +19,11 @@ from holdfast.core.item_copies import NAME, Block, Span, folder_of, from_table, 
 from holdfast.core.log import Log
 from holdfast.core.tree import Map
 from holdfast.errors import ClosedError, CorruptError, UnavailableError
+from holdfast.retention import RetentionPolicy
 from holdfast.scope import Scope
 from holdfast.store import Store
 from holdfast.testing import FakeClock
+from tests.opening import store_of_log
 from tests.unit.test_whole_states import anything, change, frozen
 
 C = "conversation/c"
@@ -60,7 +61,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def opened(backend: Counted) -> Store:
-    return Store(Log(backend, clock=backend.time, actor="tester"), url="memory:", worker="w")
+    return store_of_log(Log(backend, clock=backend.time, actor="tester"), url="memory:", worker="w")
 
 
 def said(n: int) -> dict[str, Any]:
@@ -97,7 +98,7 @@ def spans(hf: Store, stream: str = C) -> list[Span]:
 
 
 def messages(hf: Store, id: str = "c") -> list[Any]:
-    found: list[Any] = hf.conversation(id).to_dict()["messages"]
+    found: list[Any] = hf.conversation(id).state.to_dict()["messages"]
     return found
 
 
@@ -400,7 +401,7 @@ def test_lists_of_short_items_and_of_other_things_have_none(backend: Counted) ->
     flush(hf)
     assert names(backend) == []
     assert names(backend, wide.name) == []
-    assert opened(backend).conversation("c").to_dict() == chat.to_dict()
+    assert opened(backend).conversation("c").state.to_dict() == chat.state.to_dict()
 
 
 def test_lists_below_other_maps_have_them(backend: Counted) -> None:
@@ -414,7 +415,7 @@ def test_lists_below_other_maps_have_them(backend: Counted) -> None:
     again = opened(backend)
     assert again.conversation("c").revision == 301
     backend.events = 0
-    assert again.conversation("c").to_dict() == chat.to_dict()
+    assert again.conversation("c").state.to_dict() == chat.state.to_dict()
     assert backend.events < 150
 
 
@@ -492,7 +493,7 @@ def test_what_a_removed_scope_said_is_in_no_block_any_more(backend: Counted) -> 
     assert names(backend)
     assert b"x" * 90 in everything(backend)
     hf.conversation("c").remove()
-    hf.retain(grace_s=0)
+    hf.retention.run(grace_s=0)
     assert b"x" * 90 not in everything(backend)
     assert names(backend) == []
     assert names(backend, "conversation/d") == kept
@@ -519,11 +520,13 @@ def ended(hf: Store, how: str) -> None:
     elif how == "closed":
         chat.close(keep=False)
     if how != "compacted":
-        hf.retain(grace_s=0)
+        hf.retention.run(grace_s=0)
         return
     for _ in range(3):
         chat.set("messages", [])
-    hf.retain(policies=[RetentionPolicy("conversation/*", types=["state"], count=2)], grace_s=0)
+    hf.retention.run(
+        policies=[RetentionPolicy("conversation/*", types=["state"], count=2)], grace_s=0
+    )
 
 
 @pytest.mark.parametrize("how", ["removed", "closed", "compacted"])
@@ -544,7 +547,7 @@ def test_who_does_not_know_yet_that_a_scope_is_gone_brings_nothing_back(
 def test_what_was_closed_with_its_state_dropped_gets_no_snapshot(backend: Counted) -> None:
     hf = talk(backend, 300)
     hf.conversation("c").close(keep=False)
-    hf.retain(grace_s=0)
+    hf.retention.run(grace_s=0)
     flush(hf)
     assert b"x" * 90 not in everything(backend)
 
@@ -579,7 +582,7 @@ def test_a_text_that_was_erased_is_not_brought_back_by_who_closes_late(
     late = talk(backend, 300)
     late.conversation("c").append("messages", {"n": 300, "text": "Ada Lovelace " * 2_000})
     hf = opened(backend)
-    hf.erase(match="Ada Lovelace")
+    hf.subjects.erase(match="Ada Lovelace")
     assert b"Lovelace" not in everything(backend)
     flush(late)
     assert b"Lovelace" not in everything(backend)

@@ -34,13 +34,13 @@ def in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 def test_a_subject_is_sealed_and_erased_by_a_key_in_a_keyring(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "store", keys="keyring:agents") as hf:
-        name = hf.pseudonym("ada")
+        name = hf.subjects.pseudonym("ada")
         chat = hf.conversation(name, subject="ada")
         chat.set("name", "Ada")
     with holdfast.open(tmp_path / "store", keys="keyring:agents") as hf:
         assert hf.conversation(name).get("name") == "Ada"
-        hf.erase("ada")
-        assert hf.conversation(name).to_dict() == {}
+        hf.subjects.erase("ada")
+        assert hf.conversation(name).state.to_dict() == {}
     assert repr(to_keys("keyring:agents")) == "<KeyringKeys agents>"
     assert to_keys("keyring:others").find("ada") is None
 
@@ -62,7 +62,7 @@ def test_a_machine_without_a_keyring_is_told(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "store", keys="keyring:agents") as hf:
         hf.team("red").set("n", 1)
         with pytest.raises(UnavailableError, match="in the keyring are out of reach: No") as raised:
-            hf.pseudonym("ada")
+            hf.subjects.pseudonym("ada")
         assert "folder" in str(raised.value.hint)
         assert hf.team("red").get("n") == 1
     with pytest.raises(StoreKeyError, match="the keyring cannot be asked"):
@@ -83,7 +83,7 @@ def test_without_the_package_the_extra_is_named(tmp_path: Path) -> None:
         "import holdfast\n"
         "hf = holdfast.open(sys.argv[1], keys='keyring:agents')\n"
         "hf.team('red').set('n', 1)\n"
-        "try: hf.pseudonym('ada')\n"
+        "try: hf.subjects.pseudonym('ada')\n"
         "except holdfast.UsageError as error: print(error)\n"
     )
     words = [sys.executable, "-c", code, str(tmp_path / "store")]

@@ -40,7 +40,7 @@ def test_the_file_of_the_store_itself_is_refused(tmp_path: Path) -> None:
             holdfast.open(f"sqlite:{store}", keys=keys) as hf,
             pytest.raises(UsageError, match="in the database of the store itself"),
         ):
-            hf.pseudonym("ada")
+            hf.subjects.pseudonym("ada")
     assert store.read_bytes() == before
 
 
@@ -53,7 +53,7 @@ def test_keys_inside_a_store_are_refused_however_it_is_put_together(tmp_path: Pa
                 holdfast.open(place, keys=keys) as hf,
                 pytest.raises(UsageError, match="inside the store"),
             ):
-                hf.pseudonym("ada")
+                hf.subjects.pseudonym("ada")
     assert not inside.exists()
 
 
@@ -70,19 +70,19 @@ def test_a_database_of_others_is_not_taken(tmp_path: Path) -> None:
 def test_a_subject_is_sealed_and_erased_by_a_key_in_a_table(tmp_path: Path) -> None:
     url, keys = tmp_path / "store", f"sqlite:{tmp_path / 'keys' / 'keys.db'}"
     with holdfast.open(url, keys=keys) as hf:
-        name = hf.pseudonym("ada")
+        name = hf.subjects.pseudonym("ada")
         hf.conversation(name, subject="ada").set("name", "Ada")
         hf.conversation(name).set("more", 1)
         assert "keys.db" in repr(hf._log.sealing.keys)
     assert (tmp_path / "keys" / "keys.db").stat().st_mode & 0o077 == 0
     os.rename(tmp_path / "keys", tmp_path / "away")
     with holdfast.open(url, keys=keys) as hf, pytest.raises(KeyMissingError):
-        hf.conversation(name).to_dict()
+        hf.conversation(name).state.to_dict()
     os.rename(tmp_path / "away", tmp_path / "keys")
     with holdfast.open(url, keys=keys) as hf:
         assert hf.conversation(name).get("name") == "Ada"
-        hf.erase("ada")
-        assert hf.conversation(name).to_dict() == {}
+        hf.subjects.erase("ada")
+        assert hf.conversation(name).state.to_dict() == {}
 
 
 def test_what_cannot_be_read_is_an_error_and_no_missing_key(tmp_path: Path) -> None:
@@ -215,13 +215,13 @@ def test_the_database_of_the_store_is_refused_however_it_is_reached(
             holdfast.open(store, keys=keys) as hf,
             pytest.raises(UsageError, match="in the database of the store itself") as raised,
         ):
-            hf.pseudonym("ada")
+            hf.subjects.pseudonym("ada")
         assert postgresql.PASSWORD not in str(raised.value)
     with (
         holdfast.open({"team": "memory:", "*": store}, keys=addressed) as hf,
         pytest.raises(UsageError, match="in the database of the store itself"),
     ):
-        hf.pseudonym("ada")
+        hf.subjects.pseudonym("ada")
     schemas = server.psql("both", "SELECT nspname FROM pg_namespace")
     assert "elsewhere" not in schemas
     assert "holdfast_keys" not in schemas
@@ -234,13 +234,13 @@ def test_another_database_of_the_server_keeps_keys(
     server.create_database("others")
     store, keys = server.url("both", application="keys-beside"), server.url("others")
     with holdfast.open(store, keys=keys) as hf:
-        name = hf.pseudonym("ada")
+        name = hf.subjects.pseudonym("ada")
         hf.conversation(name, subject="ada").set("name", "Ada")
-        hf.erase("ada")
-        assert hf.conversation(name).to_dict() == {}
+        hf.subjects.erase("ada")
+        assert hf.conversation(name).state.to_dict() == {}
     assert server.psql("others", "SELECT count(*) FROM holdfast_keys.erased").strip() == "1"
     with holdfast.open(tmp_path / "store", keys=keys) as hf:  # any kind of store may use it
-        assert hf.pseudonym("ada") == name
+        assert hf.subjects.pseudonym("ada") == name
 
 
 def test_a_server_that_is_not_there_is_told_without_its_password() -> None:

@@ -193,7 +193,7 @@ def test_keys_inside_the_store_are_refused(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "store", keys=tmp_path / "store" / "keys") as hf:
         hf.team("red").set("n", 1)
         with pytest.raises(UsageError, match="inside the store"):
-            hf.pseudonym("ada")
+            hf.subjects.pseudonym("ada")
 
 
 def test_a_command_that_fails_or_talks_nonsense_is_an_error(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import ExistsError, UsageError
+from holdfast import ExistsError, Settings, UsageError
 from holdfast.core import layers
 from holdfast.core.layers import Layer, register_layer, reserved_prefixes
 
@@ -26,7 +26,7 @@ def test_streams_of_layers_are_reserved():
         *("encryption", "git", "marks", "store", "subject"),
     }
     with (
-        holdfast.open("memory:", levels={"run": "workflow"}) as hf,
+        holdfast.open("memory:", settings=Settings(levels={"run": "workflow"})) as hf,
         pytest.raises(UsageError, match="is written by holdfast itself"),
     ):
         hf.scope("run", "r1").set("a", 1)

@@ -16,25 +16,25 @@ def hf():
 
 def test_a_commit_that_names_no_lease_is_fenced_by_the_blocks(hf: Store) -> None:
     team = hf.team("t")
-    other = hf.lease("other")
-    with hf.lease("job") as lease:
-        hf.release(lease)
+    other = hf.workers.lease("other")
+    with hf.workers.lease("job") as lease:
+        hf.workers.release(lease)
         with pytest.raises(LeaseLostError, match='"job"'):
             team.set("n", 1)
-        with hf.submit() as queued:
+        with hf.commit(waits=False) as queued:
             queued.scope(team).set("n", 1)
         with pytest.raises(LeaseLostError, match='"job"'):
             queued.wait()
         with hf.commit(lease=other) as tx:  # names another one
             tx.scope(team).set("n", 2)
-        with hf.submit(lease=other) as queued:
+        with hf.commit(waits=False, lease=other) as queued:
             queued.scope(team).set("m", 2)
         queued.wait()
     assert team.state == {"n": 2, "m": 2}
 
 
 def test_a_lease_compares_by_what_it_is(hf: Store) -> None:
-    lease = hf.lease("job")
+    lease = hf.workers.lease("job")
     holder = hf._log.leases.holder("job")
     assert lease == holder
     assert holder == lease

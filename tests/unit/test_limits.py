@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import DiskWatch, LimitError, Quota, UsageError
+from holdfast import LimitError, Settings, UsageError
 from holdfast.core import limits
 from holdfast.core.limits import (
     Limits,
@@ -18,6 +18,7 @@ from holdfast.core.limits import (
     quota_settings,
     quotas_of,
 )
+from holdfast.retention import DiskWatch, Quota, RetentionPolicy
 
 LARGE = "x" * 100_000
 
@@ -59,13 +60,13 @@ def test_a_quota_that_is_none_is_refused() -> None:
         Quota("team/*", events=0)
     for quotas in ("team/*", 5, [5]):
         with pytest.raises(UsageError, match="uota"):
-            holdfast.open("memory:", quotas=quotas)  # type: ignore[arg-type]
+            holdfast.open("memory:", settings=Settings(quotas=quotas))  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="disk_watch is a DiskWatch"):
-        holdfast.open("memory:", disk_watch="10%")  # type: ignore[arg-type]
+        holdfast.open("memory:", settings=Settings(disk_watch="10%"))  # type: ignore[arg-type]
 
 
 def test_a_scope_takes_so_many_events_and_no_more() -> None:
-    with holdfast.open("memory:", quotas=[Quota("team/*", events=3)]) as hf:
+    with holdfast.open("memory:", settings=Settings(quotas=[Quota("team/*", events=3)])) as hf:
         team = hf.team("t")
         for number in range(3):
             team.set("n", number)
@@ -85,13 +86,13 @@ def test_a_scope_takes_so_many_events_and_no_more() -> None:
 
 
 def test_a_scope_takes_so_many_bytes_and_what_was_let_go_of_counts_no_more() -> None:
-    with holdfast.open("memory:", quotas=[Quota("team/*", bytes=2000)]) as hf:
+    with holdfast.open("memory:", settings=Settings(quotas=[Quota("team/*", bytes=2000)])) as hf:
         team = hf.team("t")
         team.record("seen", {"data": "x" * 900}, unchecked=True)
         team.record("seen", {"data": "x" * 900}, unchecked=True)
         with pytest.raises(LimitError, match="may hold 2,000 bytes: it has 1,8"):
             team.record("seen", {"data": "x" * 900}, unchecked=True)
-        hf.retain(grace_s=0, policies=[holdfast.RetentionPolicy("team/*", types=["seen"], count=1)])
+        hf.retention.run(grace_s=0, policies=[RetentionPolicy("team/*", types=["seen"], count=1)])
         team.record("seen", {"data": "x" * 900}, unchecked=True)
         with pytest.raises(LimitError):
             team.record("seen", {"data": "x" * 900}, unchecked=True)
@@ -101,7 +102,7 @@ def test_a_scope_takes_so_many_bytes_and_what_was_let_go_of_counts_no_more() -> 
 
 def test_what_another_handle_wrote_counts(tmp_path: Path) -> None:
     place = f"sqlite:{tmp_path / 'state.db'}"
-    with holdfast.open(place, quotas=[Quota("team/*", bytes=2000)]) as hf:
+    with holdfast.open(place, settings=Settings(quotas=[Quota("team/*", bytes=2000)])) as hf:
         hf.team("t").set("n", "x" * 900)
         with holdfast.open(place) as other:
             other.team("t").set("m", "x" * 900)
@@ -111,7 +112,7 @@ def test_what_another_handle_wrote_counts(tmp_path: Path) -> None:
 
 def test_few_sizes_are_kept_in_mind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "_KNOWN_MAX", 2)
-    with holdfast.open("memory:", quotas=[Quota("team/*", bytes=2000)]) as hf:
+    with holdfast.open("memory:", settings=Settings(quotas=[Quota("team/*", bytes=2000)])) as hf:
         for id in "abc":
             hf.team(id).set("n", "x" * 900)
         assert len(hf._log.limits._sizes) <= 2  # type: ignore[union-attr]
@@ -142,7 +143,7 @@ def test_ralph_56_a_disk_that_fills_is_told_of_then_refuses_and_stays_readable(
     kind: str, tmp_path: Path, disk: Disk
 ) -> None:
     place = str(tmp_path / "s") if kind == "files" else f"sqlite:{tmp_path / 's.db'}"
-    with holdfast.open(place, disk_watch=DiskWatch()) as hf:
+    with holdfast.open(place, settings=Settings(disk_watch=DiskWatch())) as hf:
         team = hf.team("t")
         team.set("n", 1)
         assert disk.looks == 1
@@ -160,10 +161,10 @@ def test_ralph_56_a_disk_that_fills_is_told_of_then_refuses_and_stays_readable(
             team.set("n", 5)
         with pytest.raises(LimitError):
             team.say("no")
-        assert team.to_dict() == {"n": 4}
-        assert hf.retain(grace_s=0).scopes == []
+        assert team.state.to_dict() == {"n": 4}
+        assert hf.retention.run(grace_s=0).scopes == []
         team.remove()
-        assert hf.retain(grace_s=0).events == 4
+        assert hf.retention.run(grace_s=0).events == 4
         assert hf.check().ok
         disk.free, disk.now = 1000, disk.now + 2
         team.set("large", LARGE)
@@ -172,14 +173,14 @@ def test_ralph_56_a_disk_that_fills_is_told_of_then_refuses_and_stays_readable(
 def test_only_what_is_asked_for_is_refused(tmp_path: Path, disk: Disk) -> None:
     disk.free = 1
     watch = DiskWatch(warn=None, no_blobs=None, no_commits=None)
-    with holdfast.open(str(tmp_path / "s"), disk_watch=watch) as hf:
+    with holdfast.open(str(tmp_path / "s"), settings=Settings(disk_watch=watch)) as hf:
         hf.team("t").set("large", LARGE)
         assert hf.status()["reports"] == []
 
 
 def test_a_store_that_is_on_no_disk_of_this_host_is_not_watched(disk: Disk) -> None:
     disk.free = 1
-    with holdfast.open("memory:", disk_watch=DiskWatch()) as hf:
+    with holdfast.open("memory:", settings=Settings(disk_watch=DiskWatch())) as hf:
         hf.team("t").set("n", 1)
     assert disk.looks == 0
     mixed = {
@@ -194,7 +195,9 @@ def test_a_store_that_is_on_no_disk_of_this_host_is_not_watched(disk: Disk) -> N
 
 def test_the_disk_of_a_sqlite_store_is_looked_at(tmp_path: Path) -> None:
     """By its path: its URL is none, and the first write failed with FileNotFoundError."""
-    with holdfast.open(f"sqlite:{tmp_path / 'state.db'}", disk_watch=DiskWatch()) as hf:
+    with holdfast.open(
+        f"sqlite:{tmp_path / 'state.db'}", settings=Settings(disk_watch=DiskWatch())
+    ) as hf:
         hf.team("t").set("n", 1)
         assert hf.team("t").get("n") == 1
 

@@ -43,7 +43,7 @@ def test_an_event_follows_a_removal_without_a_fold(backend: Counting) -> None:
     assert after.removed_at == 501
     assert backend.records_read <= 2
     assert hf._log.marks.list("scope.removed") == []
-    assert hf.conversation("c").to_dict() == {}
+    assert hf.conversation("c").state.to_dict() == {}
 
 
 def test_a_keyed_event_after_one_without_a_key_is_of_the_same_life(backend: Counting) -> None:
@@ -174,7 +174,7 @@ def test_a_restore_of_a_removed_scope_begins_a_life(backend: Counting) -> None:
     chat.set("n", 1)
     removed_at = chat.remove()
     chat.restore(removed_at)
-    assert (chat.to_dict(), hf._log.life(NAME)) == ({}, removed_at)
+    assert (chat.state.to_dict(), hf._log.life(NAME)) == ({}, removed_at)
     assert open_on(backend)._log.newest(NAME).removed_at == removed_at
 
 
@@ -221,7 +221,7 @@ def test_who_was_faster_is_looked_at_again(act: Any) -> None:
     store.rival = other.conversation("c")
     act(chat)
 
-    assert chat.to_dict() == {}  # removed, or the first change of the new life undone
+    assert chat.state.to_dict() == {}  # removed, or the first change of the new life undone
     if act is Scope.remove:
         chat.set("n", 1)
         store.rival = other.conversation("c")
@@ -275,4 +275,4 @@ def test_what_follows_an_event_is_of_its_life(backend: Counting) -> None:
         hf._log.commit(ProposedCommit((about,)))
     chat.undo()
     assert hf._log.commit(ProposedCommit((about,))).revision == 6
-    assert chat.to_dict() == {"n": 2}
+    assert chat.state.to_dict() == {"n": 2}

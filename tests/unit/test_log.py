@@ -10,15 +10,16 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import Record
 from holdfast.core.event import EMPTY
 from holdfast.core.folds import FOLD_BYTES
-from holdfast.core.log import BACK_CHUNK, Log
+from holdfast.core.log import BACK_CHUNK, Log, scope_stream
 from holdfast.core.tree import Map, footprint
 from holdfast.errors import ConflictError, CorruptError, NotFoundError, UnavailableError, UsageError
 from holdfast.store import Store
 from holdfast.testing import FakeClock, FaultyBackend
+from tests.opening import store_of_log
 
 
 def store_on(backend: Any, clock: FakeClock) -> Store:
-    return Store(Log(backend, clock=clock, actor="tester"), url="memory:", worker="w")
+    return store_of_log(Log(backend, clock=clock, actor="tester"), url="memory:", worker="w")
 
 
 @pytest.fixture
@@ -198,10 +199,16 @@ def test_requests_laid_on_a_refused_one_are_laid_again(clock: FakeClock) -> None
     chat = mine.conversation("c")
     chat.set("n", 0)
     requests = [
-        Request(ProposedCommit((chat._change_write(update_ops({f"k{n}": n}), None, None, None),)))
+        Request(
+            ProposedCommit(
+                (scope_stream(chat).change_write(update_ops({f"k{n}": n}), None, None, None),)
+            )
+        )
         for n in range(4)
     ]
-    guarded = Request(ProposedCommit((chat._change_write(update_ops({"g": 1}), 2, None, None),)))
+    guarded = Request(
+        ProposedCommit((scope_stream(chat).change_write(update_ops({"g": 1}), 2, None, None),))
+    )
     other.conversation("c").set("stranger", True)
     mine._log._run([*requests, guarded])  # pyright: ignore[reportPrivateUsage]
     assert [request.outcome().revision for request in requests] == [3, 4, 5, 6]

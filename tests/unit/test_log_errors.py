@@ -18,7 +18,7 @@ from holdfast.backends.protocol import START, Head, Position
 from holdfast.core import codec, event, tree
 from holdfast.core.arguments import update_ops
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
-from holdfast.core.log import Log
+from holdfast.core.log import Log, scope_stream
 from holdfast.core.snapshot import Snapshots
 from holdfast.errors import (
     ConflictError,
@@ -29,10 +29,11 @@ from holdfast.errors import (
 )
 from holdfast.store import Store
 from holdfast.testing import FakeClock, RecordBuilder
+from tests.opening import store_of_log
 
 
 def store_on(backend: Any, clock: FakeClock) -> Store:
-    return Store(Log(backend, clock=clock, actor="tester"), url="memory:", worker="w")
+    return store_of_log(Log(backend, clock=clock, actor="tester"), url="memory:", worker="w")
 
 
 @pytest.fixture
@@ -63,9 +64,9 @@ def test_a_guard_is_judged_by_what_is_there_and_not_by_what_is_remembered(clock:
     mine, other = store_on(backend, clock), store_on(backend, clock)
     mine.conversation("c").set("n", 1)
     other.conversation("c").set("n", 2)
-    part = mine.conversation("c")._change_write(update_ops({"n": 3}), 2, None, None)
+    part = scope_stream(mine.conversation("c")).change_write(update_ops({"n": 3}), 2, None, None)
     assert mine._log.commit(ProposedCommit((part,))).revision == 3
-    stale = mine.conversation("c")._change_write(update_ops({"n": 4}), 1, None, None)
+    stale = scope_stream(mine.conversation("c")).change_write(update_ops({"n": 4}), 1, None, None)
     with pytest.raises(ConflictError) as caught:
         mine._log.commit(ProposedCommit((stale,)))
     assert (caught.value.expected, caught.value.actual) == (1, 3)
@@ -79,7 +80,9 @@ def test_a_conflict_names_the_stream_that_was_read_too_early(clock: FakeClock, s
         scope = store.conversation(f"r{number}")
         scope.set("n", 1)
         names.append(scope.name)
-    part = store.conversation("c")._change_write(update_ops({"n": 1}), None, None, None)
+    part = scope_stream(store.conversation("c")).change_write(
+        update_ops({"n": 1}), None, None, None
+    )
     reads = [(name, 1) for name in names]
     reads[stale] = (names[stale], 7)
     with pytest.raises(ConflictError) as caught:

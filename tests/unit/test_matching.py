@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import CommandKeys, FolderKeys
+from holdfast import Settings
 from holdfast.backends.protocol import is_shortened
 from holdfast.core import codec
 from holdfast.core.layers import Layer, erased_with, register_layer
@@ -25,6 +25,7 @@ from holdfast.core.matching import (
     without,
 )
 from holdfast.errors import CorruptError, ErasedError, UnavailableError, UsageError
+from holdfast.keys import CommandKeys, FolderKeys
 
 
 def left(text: str, payload: object, **how: bool) -> object:
@@ -114,26 +115,28 @@ def test_a_shortened_event_is_folded_and_a_repetition_by_key_is_known(tmp_path: 
             {"conversation/c": {1: b'[ ["set","n","[erased]"]]'}}
         )
         hf._log.folds.trim()
-        assert chat.to_dict() == {"n": "[erased]", "m": 1}
+        assert chat.state.to_dict() == {"n": "[erased]", "m": 1}
         assert next(iter(chat.states())).state["n"] == "[erased]"
         assert chat.set("n", "Ada Lovelace", key="k") == 1
         hf._log._backend.shorten({"conversation/c": {2: b"[]"}})  # type: ignore[attr-defined]
         hf._log.folds.trim()
         with pytest.raises(CorruptError):
-            chat.to_dict()
+            chat.state.to_dict()
 
 
 def test_a_stream_is_the_subjects_whose_another_one_is(tmp_path: Path) -> None:
-    with holdfast.open(tmp_path / "s", keys=tmp_path / "keys", clear_ids=True) as hf:
+    with holdfast.open(
+        tmp_path / "s", keys=tmp_path / "keys", settings=Settings(clear_ids=True)
+    ) as hf:
         log = hf._log
         hf.team("red", subject="ada").set("n", 1)
         hf.team("blue").set("n", 1)
         log.give_as("inbox/x", "team/red")
-        assert log.subject_of("inbox/x") == hf.subject("ada").id
+        assert log.subject_of("inbox/x") == hf.subjects.get("ada").id
         log.give_as("inbox/y", "team/blue")
         log.give_as("team/blue", "team/red")  # it is there, and stays nobody's
         assert log.subject_of("inbox/y") is log.subject_of("team/blue") is None
-        log.sealing.keys.destroy(hf.subject("ada").id)
+        log.sealing.keys.destroy(hf.subjects.get("ada").id)
         with pytest.raises(ErasedError):
             log.give_as("inbox/z", "team/red")
 

@@ -15,19 +15,21 @@ import pytest
 from msgspec.structs import replace
 
 import holdfast
-from holdfast import CorruptError, FormatError, Meta, UsageError, aio
+from holdfast import CorruptError, UsageError, aio
 from holdfast.backends.files import FilesBackend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import Record
 from holdfast.backends.sqlite import SqliteBackend, opening
 from holdfast.backends.sqlite.rows import decode
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite, changed
-from holdfast.core.copy import copy_log
 from holdfast.core.event import record_link
 from holdfast.core.meta import BYTES_MAX, decode_meta, encode_meta, joined
 from holdfast.core.tree import set_op
+from holdfast.errors import FormatError
+from holdfast.store import Meta
 from holdfast.testing import FakeClock, RecordBuilder
 from holdfast.testing.trial import accepted, write
+from holdfast.transfer.copy import copy_log
 from tests.fixtures.make import unpack
 
 SOURCE = Meta(source="import")
@@ -87,7 +89,7 @@ def test_keys_of_a_later_version_are_passed_over_and_kept_when_two_are_joined() 
 @pytest.mark.parametrize(
     ("meta", "says"),
     [
-        ({"source": "x"}, "meta is a holdfast.Meta"),
+        ({"source": "x"}, "meta is a Meta of holdfast.store"),
         (Meta(source=3), "cannot be stored"),  # type: ignore[arg-type]
         (Meta(source=""), "cannot be stored"),
         (Meta(schema=True), "cannot be stored"),
@@ -130,7 +132,7 @@ def test_meta_of_a_commit_is_kept_with_each_event_and_read_everywhere(hf: holdfa
     team, chat = hf.team("red"), hf.conversation("c")
     team.set("n", 1)
     _commit(hf, team, 2, FULL)
-    with hf.submit(meta=Meta(source="queue")) as tx:
+    with hf.commit(waits=False, meta=Meta(source="queue")) as tx:
         tx.scope(chat).set("n", 1)
     tx.wait()
     assert [event.meta for event in team.history()] == [None, FULL]
@@ -171,7 +173,7 @@ def test_the_async_store_takes_it_too(tmp_path: Path) -> None:
         async with await aio.open(str(tmp_path / "store")) as store:
             async with store.commit(meta=FULL) as tx:
                 tx.scope(store.team("red")).set("n", 1)
-            async with store.submit(meta=Meta(source="s")) as tx:
+            async with store.commit(waits=False, meta=Meta(source="s")) as tx:
                 tx.scope(store.team("blue")).set("n", 2)
             await tx.wait()
             return [event.meta for event in await store.events()]
@@ -190,10 +192,10 @@ def test_a_copy_has_it_and_one_where_it_would_be_lost_is_refused(tmp_path: Path)
     with holdfast.open("memory:") as target:
         copy_log(source._log, target._log)
         assert [event.record.meta for event in target.events()] == [encode_meta(FULL)]
-    older = holdfast.open(backend=Older(clock=FakeClock()))
+    older = holdfast.open(Older(clock=FakeClock()))
     with holdfast.open("memory:") as plain:
         plain.team("red").set("n", 1)
-        target = holdfast.open(backend=Older(clock=FakeClock()))
+        target = holdfast.open(Older(clock=FakeClock()))
         assert copy_log(plain._log, target._log).events == 1
         target.close()
     with pytest.raises(UsageError, match='"team/red" is in a backend that does not keep meta'):
@@ -216,7 +218,7 @@ def test_a_mixed_store_asks_the_backend_of_each_level() -> None:
     routes = {"*": MemoryBackend(clock=FakeClock()), "conversation": Older(clock=FakeClock())}
     backend = MixedBackend(routes, {"*": "new", "conversation": "old"})
     assert not backend.keeps_meta
-    with holdfast.open(backend=backend) as store:
+    with holdfast.open(backend) as store:
         _commit(store, store.team("red"), 1, FULL)
         with pytest.raises(UsageError, match="does not keep meta"):
             _commit(store, store.conversation("c"), 1, FULL)

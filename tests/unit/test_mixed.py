@@ -15,6 +15,8 @@ from holdfast.clock import SystemClock
 from holdfast.core.commit import ProposedCommit
 from holdfast.core.commit_queue import Request
 from holdfast.core.layers import kept_with
+from holdfast.core.listing import register_level
+from holdfast.core.log import scope_stream
 from holdfast.core.tree import set_op
 from holdfast.errors import LeaseLostError, UnavailableError, UsageError
 from holdfast.store import Store
@@ -60,7 +62,7 @@ def test_a_name_belongs_to_a_level(name: str, level: str, backend: MixedBackend)
 
 
 def test_each_level_is_kept_in_its_backend(store: Store, backend: MixedBackend) -> None:
-    store.register_level("session", below="conversation")
+    register_level(store._kernel, "session", below="conversation")
     for name in ("global", "team/red", "workflow/w", "conversation/c1", "session/s"):
         store.scope(name).set("large", LARGE)
         store.scope(name).checkpoint("named")
@@ -81,6 +83,13 @@ def test_each_level_is_kept_in_its_backend(store: Store, backend: MixedBackend) 
     assert store.check().ok
 
 
+def test_each_backend_has_an_id_of_its_own(store: Store, backend: MixedBackend) -> None:
+    """By which a backup, an archive and an audit export know the store again."""
+    log = store._log
+    assert log.store_ids == [part.inspect.describe()["store"] for part in log.parts()]
+    assert len(set(log.store_ids)) == len(backend.parts)
+
+
 def test_snapshots_lie_with_their_stream(store: Store, backend: MixedBackend) -> None:
     chat = store.conversation("c1")
     for n in range(12):
@@ -88,7 +97,7 @@ def test_snapshots_lie_with_their_stream(store: Store, backend: MixedBackend) ->
     assert chats(backend).objects.names("snapshot")
     assert not rest(backend).objects.names("snapshot")
     chats(backend).objects.put("snapshot", chats(backend).objects.names("snapshot")[0], b"damaged")
-    assert len(store_on(backend).conversation("c1").to_dict()) == 12
+    assert len(store_on(backend).conversation("c1").state.to_dict()) == 12
     assert [finding.harmless for finding in store.check().findings] in ([], [True])
 
 
@@ -101,8 +110,8 @@ def test_forks_restores_and_closed_scopes_stay_in_their_backend(
     chat.fork("c2", at=2).set("a", 3)
     chat.restore(2)
     chat.close()
-    assert chat.is_closed
-    assert store.conversation("c2").to_dict() == {"a": 3}
+    assert chat.life.is_closed
+    assert store.conversation("c2").state.to_dict() == {"a": 3}
     assert rest(backend).streams() == []
     assert store.check().ok
 
@@ -120,7 +129,7 @@ def test_a_commit_over_two_backends_is_refused_before_anything_is_written(store:
         assert word in message
     assert "make two commits" in message
     assert store.position == START
-    with pytest.raises(UsageError, match="span two backends"), store.submit() as tx:
+    with pytest.raises(UsageError, match="span two backends"), store.commit(waits=False) as tx:
         tx.scope(chat).set("a", 1)
         tx.scope(team).set("a", 1)
     with store.commit() as tx:  # levels of one backend
@@ -141,12 +150,12 @@ def test_a_scope_that_was_only_read_counts_too(store: Store) -> None:
 
 def test_a_refused_commit_does_not_fail_its_neighbours(store: Store) -> None:
     chat, team = store.conversation("c1"), store.team("red")
-    with store.submit() as first:
+    with store.commit(waits=False) as first:
         first.scope(chat).set("a", 1)
-    with pytest.raises(UsageError), store.submit() as second:
+    with pytest.raises(UsageError), store.commit(waits=False) as second:
         second.scope(chat).set("a", 2)
         second.scope(team).set("a", 2)
-    with store.submit() as third:
+    with store.commit(waits=False) as third:
         third.scope(team).set("a", 3)
     assert (first.wait().revision, third.wait().revision) == (1, 1)
     assert (chat.get("a"), team.get("a")) == (1, 3)
@@ -182,7 +191,7 @@ def test_a_backend_that_fails_fails_its_own_commits_only() -> None:
     names = ("team/red", "conversation/c1", "conversation/c2", "team/blue")
     pending: list[Any] = []
     for name in names:
-        with store.submit() as tx:
+        with store.commit(waits=False) as tx:
             tx.scope(store.scope(name)).set("a", 1)
         pending.append(tx)
     held.go_on.set()
@@ -206,7 +215,10 @@ def test_what_was_answered_before_its_backend_failed_stays_answered() -> None:
     names = ("team/red", "conversation/gone", "conversation/failed")
     gone = LeaseLostError("the run has ended", lease="run/r", epoch=1)
     abort_if = [None, lambda: gone, None]
-    parts = [store.scope(name)._change_write([set_op("n", 3)], None, None, None) for name in names]
+    parts = [
+        scope_stream(store.scope(name)).change_write([set_op("n", 3)], None, None, None)
+        for name in names
+    ]
     wanted = [
         ProposedCommit((part,), abort_if=one) for part, one in zip(parts, abort_if, strict=True)
     ]
@@ -242,7 +254,8 @@ def test_what_a_backend_wrote_before_it_failed_stays_answered() -> None:
     store_on(mixed).conversation("late").set("n", 2)
     names = ("team/red", "conversation/new", "conversation/late")
     part = {
-        name: store.scope(name)._change_write([set_op("n", 3)], None, None, None) for name in names
+        name: scope_stream(store.scope(name)).change_write([set_op("n", 3)], None, None, None)
+        for name in names
     }
     requests = [Request(ProposedCommit((part[name],))) for name in names]
     chats.broken = "conversation/late"
@@ -330,16 +343,18 @@ def test_a_lease_lies_with_the_level_that_its_name_begins_with(
 ) -> None:
     """Guarantee 4."""
     chat = store.conversation("c1")
-    lease = store.lease("conversation/c1")
+    lease = store.workers.lease("conversation/c1")
     assert chats(backend).streams() == ["lease/conversation/c1"]
     assert chats(backend).leases.holder("conversation/c1") == lease
     with store.commit(lease=lease) as tx:
         tx.scope(chat).set("a", 1)
-    store.release(lease)
+    store.workers.release(lease)
     with pytest.raises(LeaseLostError), store.commit(lease=lease) as tx:
         tx.scope(chat).set("a", 2)
-    assert store.lease("run/r1") == backend.part_of("workflow/r1").leases.holder("run/r1")
-    assert store.renew(store.lease("nightly")) == rest(backend).leases.holder("nightly")
+    assert store.workers.lease("run/r1") == backend.part_of("workflow/r1").leases.holder("run/r1")
+    assert store.workers.renew(store.workers.lease("nightly")) == rest(backend).leases.holder(
+        "nightly"
+    )
     names = [held.name for held in backend.leases.list()]
     assert names == sorted(names)
     assert set(names) >= {"nightly", "run/r1"}
@@ -347,7 +362,7 @@ def test_a_lease_lies_with_the_level_that_its_name_begins_with(
 
 def test_a_lease_of_another_backend_fences_nothing(store: Store, backend: MixedBackend) -> None:
     chat = store.conversation("c1")
-    lease = store.lease("nightly")
+    lease = store.workers.lease("nightly")
     with pytest.raises(UsageError) as caught, store.commit(lease=lease) as tx:
         tx.scope(chat).set("a", 1)
     message = str(caught.value)
@@ -376,10 +391,10 @@ def test_marks_lie_with_their_commit_and_are_claimed_in_one_order(
         with store.commit() as tx:
             tx.scope(store.scope(name)).increment("n")
             tx.mark("todo", key, priority=priority)
-    assert [mark.key for mark in store.marks("todo")] == ["high", "middle", "low", "lowest"]
-    assert [mark.key for mark in store.marks(limit=2)] == ["high", "middle"]
+    assert [mark.key for mark in store.workers.marks("todo")] == ["high", "middle", "low", "lowest"]
+    assert [mark.key for mark in store.workers.marks(limit=2)] == ["high", "middle"]
     assert [mark.key for mark in chats(backend).marks.list()] == ["high", "lowest"]
-    assert [mark.key for mark in store.claim("todo", n=2)] == ["high", "middle"]
+    assert [mark.key for mark in store.workers.claim("todo", n=2)] == ["high", "middle"]
     assert [(claim.key, claim.owner) for claim in backend.marks.claims()] == [
         ("high", "tester"),
         ("middle", "tester"),

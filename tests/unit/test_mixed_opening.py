@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast import Settings
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.mixed import MixedBackend
 from holdfast.clock import SystemClock
@@ -171,15 +172,17 @@ def test_what_was_wrong_first_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_registered_levels_are_routed(tmp_path: Path) -> None:
     urls = {"session": str(tmp_path / "sessions"), "*": str(tmp_path / "rest")}
-    with holdfast.open(urls, levels={"session": "conversation"}) as store:
+    with holdfast.open(urls, settings=Settings(levels={"session": "conversation"})) as store:
         store.scope("session/s1").set("a", 1)
-        assert store._levels.names()[-1] == "session"
-    with holdfast.open(tmp_path / "sessions", levels={"session": "conversation"}) as store:
+        assert store._kernel.levels.names()[-1] == "session"
+    with holdfast.open(
+        tmp_path / "sessions", settings=Settings(levels={"session": "conversation"})
+    ) as store:
         assert store.scope("session/s1").get("a") == 1
     with pytest.raises(UsageError, match="no level 'session'"):
         holdfast.open(urls)
     with pytest.raises(UsageError, match="levels is a mapping"):
-        holdfast.open(urls, levels=7)  # type: ignore[arg-type]
+        holdfast.open(urls, settings=Settings(levels=7))  # type: ignore[arg-type]
 
 
 def test_two_spellings_of_one_store_are_refused(tmp_path: Path) -> None:
@@ -198,7 +201,7 @@ def test_what_would_not_be_seen_is_refused(tmp_path: Path, name: str) -> None:
     with holdfast.open(tmp_path / wrong) as store:
         build = RecordBuilder()
         if name.startswith("lease/"):
-            store.lease("conversation/c1")
+            store.workers.lease("conversation/c1")
         elif name.startswith("store/"):
             accepted(store._log._backend, build.commit(build.append(name)))
         else:
@@ -228,7 +231,7 @@ def test_the_global_scope_may_have_a_backend_of_its_own(tmp_path: Path) -> None:
 def test_scopes_with_a_lifetime_are_judged_by_their_backend(tmp_path: Path) -> None:
     clock = FakeClock()
     urls = {"conversation": str(tmp_path / "chats"), "*": f"sqlite:{tmp_path}/state.db"}
-    with holdfast.open(urls, clock=clock) as store:
+    with holdfast.open(urls, settings=Settings(clock=clock)) as store:
         chat = store.conversation("c1", ttl_s=10)
         chat.set("large", LARGE)
         assert chat.get("large") == LARGE
@@ -246,9 +249,9 @@ def test_many_streams_and_leases_are_looked_over_by_level(tmp_path: Path) -> Non
     with holdfast.open(urls) as store:
         for n in range(5):
             store.conversation(f"c{n}").set("a", 1)
-            store.lease(f"conversation/c{n}")
-            store.lease(f"run/c{n}")
-            store.lease("workflow")
+            store.workers.lease(f"conversation/c{n}")
+            store.workers.lease(f"run/c{n}")
+            store.workers.lease("workflow")
             store.team(f"t{n}").set("a", 1)
     holdfast.open(urls).close()
 
@@ -258,7 +261,7 @@ def test_options_reach_every_backend(tmp_path: Path) -> None:
     with pytest.raises(holdfast.NotFoundError):
         holdfast.open(urls, create=False)
     assert list(tmp_path.iterdir()) == []
-    with holdfast.open(urls, durability="process", clock=FakeClock()) as store:
+    with holdfast.open(urls, durability="process", settings=Settings(clock=FakeClock())) as store:
         store.team("red").set("a", 1)
         store.conversation("c1").set("a", 1)
         assert store.status()["levels"]["conversation"]["durability"] == "process"

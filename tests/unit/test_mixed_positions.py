@@ -40,7 +40,7 @@ def test_events_come_once_in_each_streams_order_and_go_on_from_any_of_them(store
     names = ["team/red", "conversation/c1", "workflow/w", "conversation/c2"] * 5
     for name in names:
         store.scope(name).increment("n")
-    events = list(store.follow_events())
+    events = list(store.follow(as_events=True, after=START, timeout_s=0))
     assert [event.stream for event in events] == names  # merged by time
     positions = [event.position for event in events]
     for earlier, later in pairwise(positions):
@@ -52,7 +52,9 @@ def test_events_come_once_in_each_streams_order_and_go_on_from_any_of_them(store
     for count, event in enumerate(events, 1):
         # As an int it can be stored; it is the same place.
         after = Position(int(event.position))
-        assert [one.stream for one in store.follow_events(after=after)] == names[count:]
+        assert [
+            one.stream for one in store.follow(as_events=True, after=after, timeout_s=0)
+        ] == names[count:]
 
 
 def test_of_two_positions_neither_need_be_the_later_one(backend: MixedBackend) -> None:
@@ -106,12 +108,10 @@ def test_small_pages_pass_nothing_over(backend: MixedBackend) -> None:
             assert [revision for name, revision in seen if name == stream] == list(range(1, 11))
 
 
-@pytest.mark.parametrize(
-    "bad", [-1, True, "1", 1 << 63, (1 << 64) - 1, 5, 1 << 300, None], ids=repr
-)
+@pytest.mark.parametrize("bad", [-1, True, "1", 1 << 63, (1 << 64) - 1, 5, 1 << 300], ids=repr)
 def test_a_position_of_another_store_is_refused(store: Store, bad: Any) -> None:
     with pytest.raises(UsageError, match="position"):
-        list(store.follow_events(after=bad))
+        list(store.follow(as_events=True, after=bad, timeout_s=0))
 
 
 def test_a_position_of_other_routes_is_refused(store: Store) -> None:
@@ -121,7 +121,7 @@ def test_a_position_of_other_routes_is_refused(store: Store) -> None:
     other = store_on(MixedBackend(routes, shown, kept_with()))
     other.team("red").set("a", 1)
     with pytest.raises(UsageError, match="not a position of this store"):
-        list(store.follow_events(after=other.position))
+        list(store.follow(as_events=True, after=other.position, timeout_s=0))
 
 
 def test_a_view_never_straddles_a_commit(store: Store) -> None:
@@ -154,7 +154,7 @@ def test_followers_wake_for_every_backend(store: Store, name: str) -> None:
         heard.append(next(store.follow(name, after=0)).new)
 
     def follow_store() -> None:
-        events = store.follow_events(timeout_s=None)
+        events = store.follow(as_events=True, timeout_s=None, after=START)
         started.wait(PATIENCE_S)
         heard.append(next(events).stream)
 
@@ -224,7 +224,10 @@ def test_groups_have_a_place_in_a_mixed_store(store: Store, backend: MixedBacken
     for round in range(2):
         for name in names:
             store.scope(name).set("a", round)
-        with store_on(backend) as other, other.group("readers", types=("changed",)) as group:
+        with (
+            store_on(backend) as other,
+            other.workers.group("readers", types=("changed",)) as group,
+        ):
             for delivery in group.deliveries(timeout_s=0):
                 seen.append(delivery.event.stream)
                 delivery.done()
@@ -244,12 +247,17 @@ def test_asyncio_has_the_same(backend: MixedBackend) -> None:
                 tx.scope(chat).set("a", 1)
                 tx.scope(team).set("a", 1)
         await team.set("a", 1)
-        streams = [event.stream async for event in store.follow_events()]
+        streams = [
+            event.stream async for event in store.follow(as_events=True, after=START, timeout_s=0)
+        ]
         start = int(await store.position)
         await team.set("a", 2)
-        streams += [event.stream async for event in store.follow_events(after=Position(start))]
+        streams += [
+            event.stream
+            async for event in store.follow(as_events=True, after=Position(start), timeout_s=0)
+        ]
         with pytest.raises(UsageError, match="position"):
-            [event async for event in store.follow_events(after=Position(3))]
+            [event async for event in store.follow(as_events=True, after=Position(3), timeout_s=0)]
         assert await team.state == {"a": 2}
         return streams
 

@@ -18,9 +18,9 @@ import holdfast
 from holdfast import (
     CorruptError,
     ExistsError,
-    NewerSchemaError,
     NotFoundError,
     SchemaError,
+    Settings,
     Store,
     UsageError,
 )
@@ -29,6 +29,9 @@ from holdfast.core import event as core_events
 from holdfast.core import own_event
 from holdfast.core.event import from_datetime
 from holdfast.core.own_event import OwnEvent, declared, stored_type
+from holdfast.decisions import Link
+from holdfast.errors import LetGoError, NewerSchemaError, UpgradeError
+from holdfast.retention import RetentionPolicy
 from holdfast.testing import FakeClock
 
 COMMIT = "0123456789" * 4
@@ -223,7 +226,7 @@ def test_refs(hf: Store) -> None:
     """BOOT-31: an event refers to decisions, tasks, commits, files, URLs and other events."""
     team = hf.team("a")
     first = team.record("seen", {}, unchecked=True)
-    link = holdfast.Link("task", "t1")
+    link = Link("task", "t1")
     event = team.record(
         "seen",
         {},
@@ -272,7 +275,7 @@ def test_events_are_upgraded_one_by_one(hf: Store) -> None:
         title: str
         sentiment: float | None
 
-    with pytest.raises(holdfast.UpgradeError, match='event 1 of "team/a" has version 1'):
+    with pytest.raises(UpgradeError, match='event 1 of "team/a" has version 1'):
         next(team.history(type=TaskCreated)).data  # noqa: B018
 
     @holdfast.upgrade(TaskCreated, 1)
@@ -338,7 +341,7 @@ def test_groups_are_given_own_types(hf: Store) -> None:
     team = hf.team("a")
     team.set("x", 1)
     team.record(kind("t1"))
-    with hf.group("g", types=("task_created",)) as group:
+    with hf.workers.group("g", types=("task_created",)) as group:
         [delivery] = group.take()
         assert delivery.event.data == kind("t1")
         delivery.done()
@@ -371,14 +374,14 @@ def test_the_upgrades_of_a_type_in_their_order() -> None:
 
 def test_when_a_scope_ends_is_known_once_its_records_were_seen() -> None:
     clock = FakeClock()
-    with holdfast.open("memory:", clock=clock) as hf:
+    with holdfast.open("memory:", settings=Settings(clock=clock)) as hf:
         short = hf.team("short", ttl_s=10)
         short.record("seen", {}, unchecked=True)
         hf.team("long").record("seen", {}, unchecked=True)
         expiry = hf._log.expiry
         expiry.kept(hf._log.read_all(after=START, limit=10))
-        assert short.expires_at is not None
-        assert expiry.known_end("team/short") == from_datetime(short.expires_at)
+        assert short.life.expires_at is not None
+        assert expiry.known_end("team/short") == from_datetime(short.life.expires_at)
         assert (expiry.known_end("team/long"), expiry.known_end("team/none")) == (0, 0)
 
 
@@ -389,13 +392,13 @@ def test_all_own_events_are_asked_for_by_their_class(hf: Store) -> None:
     team.record("two", {}, unchecked=True)
     assert [event.type for event in hf.events(type=OwnEvent)] == ["one", "two"]
     assert [event.type for event in team.history(type=OwnEvent)] == ["one", "two"]
-    with hf.group("g", types=(OwnEvent,)) as group:  # pyright: ignore[reportArgumentType]
+    with hf.workers.group("g", types=(OwnEvent,)) as group:  # pyright: ignore[reportArgumentType]
         assert [delivery.event.type for delivery in group.take(9)] == ["one", "two"]
 
 
 def test_events_of_a_time() -> None:
     clock = FakeClock()
-    with holdfast.open("memory:", clock=clock) as hf:
+    with holdfast.open("memory:", settings=Settings(clock=clock)) as hf:
         team = hf.team("a")
         times: list[datetime] = []
         for number in range(4):
@@ -421,9 +424,9 @@ def test_an_event_that_was_let_go_of_says_so() -> None:
     with holdfast.open("memory:") as hf:
         for number in range(3):
             hf.team("a").record("measured", {"n": number}, unchecked=True)
-        few = holdfast.RetentionPolicy("team/*", types=["measured"], count=1)
-        assert hf.retain(policies=[few], grace_s=0).events == 2
+        few = RetentionPolicy("team/*", types=["measured"], count=1)
+        assert hf.retention.run(policies=[few], grace_s=0).events == 2
         gone, *_, kept = hf.team("a").history(type="measured")
-        with pytest.raises(holdfast.LetGoError):
+        with pytest.raises(LetGoError):
             gone.data  # noqa: B018
         assert kept.data == {"n": 2}

@@ -43,7 +43,7 @@ def first(backend: str, tmp_path: Path) -> Path:
     folder.mkdir(0o700)
     with holdfast.open(url(backend, folder)) as store:
         store.team("a").set("x", 1)
-        store.release(store.lease("first"))
+        store.workers.release(store.workers.lease("first"))
     with holdfast.open(url(backend, folder)):
         pass  # now there is a folder for the note, on SQLite too
     return folder

@@ -7,12 +7,13 @@ from typing import Any, cast
 import pytest
 
 import holdfast
-from holdfast import Meta, UsageError, provenance
+from holdfast import UsageError, provenance
 from holdfast.backends.memory import MemoryBackend
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.log import Log
 from holdfast.core.meta import source_and_trust
 from holdfast.core.provenance import SAID, Said, both, check_provenance
+from holdfast.store import Meta
 from holdfast.testing import FakeClock
 
 
@@ -94,4 +95,4 @@ def test_an_event_says_it() -> None:
         first, second = hf.team("red").history()
     assert (first.source, first.trust) == ("file", "seen")
     assert (second.source, second.trust) == ("web", "seen")
-    assert cast("Any", first).actor == hf.worker
+    assert cast("Any", first).actor == hf.workers.own

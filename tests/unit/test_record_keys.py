@@ -76,7 +76,7 @@ def test_where_one_key_is_all_it_is_on_the_first_event(
     takes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MemoryBackend, "record_keys", takes)
-    with holdfast.open(backend=MemoryBackend(clock=SystemClock())) as hf:
+    with holdfast.open(MemoryBackend(clock=SystemClock())) as hf:
         hf._log.commit(ProposedCommit((write("a", None, parent="global"),)))
         hf._log.commit(ProposedCommit((write(None, stream="team/u", parent="global"),)))
         records = hf._log.records("team/t")

@@ -13,12 +13,14 @@ from msgspec.structs import replace
 
 import holdfast
 import holdfast.aio
+from holdfast import Settings
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import renew_many
 from holdfast.backends.registry import BUILT_IN, open_backend
 from holdfast.clock import SystemClock
 from holdfast.errors import UsageError
 from holdfast.testing import FaultyBackend
+from tests.opening import settled
 
 Install = Callable[..., None]
 
@@ -37,7 +39,7 @@ class Wrapped(FaultyBackend):
 
 def test_a_store_is_opened_on_a_backend_and_closes_it():
     backend = Wrapped()
-    with holdfast.open(backend=backend) as store:
+    with holdfast.open(backend) as store:
         store.team("red").set("n", 1)
         assert store.team("red").get("n") == 1
         assert store.check().ok
@@ -49,14 +51,16 @@ def test_a_store_is_opened_on_a_backend_and_closes_it():
 
 def test_the_options_of_a_store_are_not_those_of_its_backend():
     levels = {"desk": "team"}
-    with holdfast.open(backend=Wrapped(), actor="ada", levels=levels, heartbeat_s=60) as store:
+    with holdfast.open(
+        Wrapped(), actor="ada", settings=Settings(levels=levels, heartbeat_s=60)
+    ) as store:
         store.scope("desk", "1").set("n", 1)
         assert [event.actor for event in store.scope("desk", "1").history()] == ["ada"]
 
 
 def test_an_asyncio_store_is_opened_on_a_backend():
     async def main() -> object:
-        async with await holdfast.aio.open(backend=Wrapped()) as store:
+        async with await holdfast.aio.open(Wrapped()) as store:
             await store.team("red").set("n", 1)
             return await store.team("red").get("n")
 
@@ -66,7 +70,7 @@ def test_an_asyncio_store_is_opened_on_a_backend():
 def test_a_url_and_a_backend_are_one_too_many():
     for url in ("memory:", ".holdfast", {"*": "memory:"}):
         with pytest.raises(UsageError, match="found both"):
-            holdfast.open(url, backend=Wrapped())
+            holdfast.open(url, Wrapped())
 
 
 @pytest.mark.parametrize(
@@ -74,21 +78,21 @@ def test_a_url_and_a_backend_are_one_too_many():
 )
 def test_options_of_a_backend_are_refused_for_one_that_is_open(options: dict[str, Any]):
     with pytest.raises(UsageError, match=next(iter(options))):
-        holdfast.open(backend=Wrapped(), **options)
+        holdfast.open(Wrapped(), **settled(options))
 
 
 def test_what_is_no_backend_is_told_what_it_lacks():
     with pytest.raises(UsageError, match=r"has no durability, commit, .*close, objects, leases"):
-        holdfast.open(backend=object())  # type: ignore[arg-type]
+        holdfast.open(object())  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="a class: make an object of it"):
-        holdfast.open(backend=Wrapped)  # type: ignore[arg-type]
+        holdfast.open(Wrapped)  # type: ignore[arg-type]
 
     backend = Wrapped()
     backend.wait = None  # type: ignore[assignment]
     backend.leases = object()  # type: ignore[assignment]
     lacks = "has no wait, leases.acquire, leases.renew, leases.release, leases.holder, leases.list;"
     with pytest.raises(UsageError, match=lacks):
-        holdfast.open(backend=backend)
+        holdfast.open(backend)
 
 
 class OlderLeases:
@@ -102,8 +106,8 @@ class OlderLeases:
 def test_a_backend_from_before_many_leases_were_renewed_at_once_still_works():
     backend = Wrapped()
     backend.leases = OlderLeases(backend.leases)  # type: ignore[assignment]
-    with holdfast.open(backend=backend) as store:
-        lease = store.lease("desk")
+    with holdfast.open(backend) as store:
+        lease = store.workers.lease("desk")
         assert lease is not None
         renewed, lost = renew_many(
             backend.leases, [lease, replace(lease, epoch=lease.epoch + 1)], ttl_s=30
@@ -116,7 +120,7 @@ def test_a_durability_that_nobody_knows_is_refused():
     backend = Wrapped()
     backend.durability = "eventual"  # type: ignore[assignment]
     with pytest.raises(UsageError, match="durability 'eventual': expected one of full"):
-        holdfast.open(backend=backend)
+        holdfast.open(backend)
 
 
 # --- by entry point -------------------------------------------------------------------------------

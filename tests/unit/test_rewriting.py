@@ -7,6 +7,7 @@ from pathlib import Path
 import apsw
 import pytest
 
+from holdfast import Settings
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import GONE, Position
 from holdfast.backends.sqlite import SqliteBackend
@@ -15,7 +16,8 @@ from holdfast.core import event
 from holdfast.core.event import EMPTY, UNKNOWN, each_state, fold, follows, state_of
 from holdfast.core.past import states
 from holdfast.errors import CorruptError, LetGoError
-from holdfast.store import Store, open_store
+from holdfast.opening import open_store
+from holdfast.store import Store
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.records import RecordBuilder
 from holdfast.testing.trial import write
@@ -34,7 +36,7 @@ def backend() -> MemoryBackend:
 
 @pytest.fixture
 def hf(backend: MemoryBackend) -> Store:
-    return open_store(backend=backend, clock=FakeClock())
+    return open_store(backend, settings=Settings(clock=FakeClock()))
 
 
 def test_a_state_that_was_let_go_of_is_known_again_after_a_removal(
@@ -157,7 +159,7 @@ def test_a_blob_that_was_known_is_written_again_after_a_collection(
     assert puts == []
     hf.conversation("c").remove()
     hf.conversation("d").remove()
-    assert hf.retain(grace_s=0).blobs == 1
+    assert hf.retention.run(grace_s=0).blobs == 1
     hf.conversation("e").set("large", large)
     hf.conversation("f").set("large", large)
     assert puts == [name]
@@ -187,9 +189,9 @@ def test_a_blob_that_is_named_while_the_collector_looks_is_put_back(
         return delete(name)
 
     monkeypatch.setattr(hf._log.blobs, "delete", name_it_first)
-    assert hf.retain(grace_s=0).blobs == 0
+    assert hf.retention.run(grace_s=0).blobs == 0
     assert hf.check().findings == []
-    fresh = open_store(backend=hf._log._backend, clock=FakeClock())
+    fresh = open_store(hf._log._backend, settings=Settings(clock=FakeClock()))
     assert fresh.conversation("d").get("large") == large
 
 

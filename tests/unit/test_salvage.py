@@ -7,18 +7,21 @@ import shutil
 import signal
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
 
 import holdfast
-from holdfast import ConflictError, CorruptError, ExpiredError, Store
+from holdfast import ConflictError, CorruptError, Settings, Store, UnavailableError
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import START, Head, Mark, Position, Record
 from holdfast.copy import salvage
 from holdfast.core.event import Event
 from holdfast.core.log import Log
+from holdfast.errors import ExpiredError
 from holdfast.testing import FakeClock
+from tests.opening import store_of_log
 
 SEGMENT = Path("log") / "0000000000000000.jsonl"
 TARGETS = ("memory:", "new", "sqlite:new.db")
@@ -88,7 +91,7 @@ def test_salvage_takes_over_exactly_what_verifies(
         assert new.team("b").state.to_dict() == {"n": 1}
         assert new.team("fork").state["way"] == "and on"
         assert len(new.team("late").state["large"]) == 200_000
-        assert new.marks() == [Mark("todo", "one")]
+        assert new.workers.marks() == [Mark("todo", "one")]
         new.team("b").set("n", 3)  # it goes on
     assert _bytes_below(damaged) == before
 
@@ -104,7 +107,12 @@ def test_guarantee_7_a_damaged_store_reads_what_is_whole(damaged: Path) -> None:
                 store.team(name).set("n", 1)
         with pytest.raises(CorruptError, match="nothing can be written"):
             store.team("a").set("n", 1)
-        for ask in (store.tasks, store.runs, lambda: list(store.scopes()), store.marks):
+        for ask in (
+            store.tasks.list,
+            store.runs.list,
+            lambda: list(store.scopes()),
+            store.workers.marks,
+        ):
             with pytest.raises(CorruptError):
                 ask()
         facts = store.status()
@@ -132,7 +140,7 @@ def test_a_salvage_that_was_killed_goes_on(damaged: Path, tmp_path: Path) -> Non
     url = str(tmp_path / "new")
     child = os.fork()
     if child == 0:
-        from holdfast.core import salvage as module
+        from holdfast.transfer import sink as module
 
         module.COMMITS_PER_BATCH = 2
 
@@ -274,7 +282,7 @@ class Rotten(MemoryBackend):
 
 def _rotten(clock: FakeClock) -> tuple[Rotten, Store]:
     backend = Rotten(clock=clock)
-    store = Store(Log(backend, clock=clock, actor="tester"), url="memory:", worker="w")
+    store = store_of_log(Log(backend, clock=clock, actor="tester"), url="memory:", worker="w")
     for n in range(200):
         store.team(f"t{n % 2}").set("n", n)
         if n == 100:
@@ -288,7 +296,7 @@ def test_other_backends_are_read_stream_by_stream() -> None:
     clock = FakeClock()
     backend, source = _rotten(clock)
     backend.lost = (("team/t0", 50), ("team/t1", 101))
-    with source, holdfast.open("memory:", clock=clock) as new:
+    with source, holdfast.open("memory:", settings=Settings(clock=clock)) as new:
         result = salvage(source, new)
         assert [(one.stream, one.revision, one.found) for one in result.cut] == [
             ("team/t0", 49, 51)
@@ -306,7 +314,7 @@ def test_an_event_that_does_not_match_its_link_is_where_a_stream_is_cut() -> Non
     clock = FakeClock()
     backend, source = _rotten(clock)
     backend.lost = (("team/t0", -50),)
-    with source, holdfast.open("memory:", clock=clock) as new:
+    with source, holdfast.open("memory:", settings=Settings(clock=clock)) as new:
         [cut] = salvage(source, new).cut
         assert (cut.revision, cut.problem) == (49, "event 50 does not match its link")
         assert new.check().ok
@@ -316,13 +324,13 @@ def test_heads_and_names_that_are_lost_are_no_end() -> None:
     clock = FakeClock()
     backend, source = _rotten(clock)
     backend.no_heads, backend.no_names = ("team/t0",), True
-    with source, holdfast.open("memory:", clock=clock) as new:
+    with source, holdfast.open("memory:", settings=Settings(clock=clock)) as new:
         result = salvage(source, new)
         assert result.copied.events == 202
         assert not result.ok
         assert result.doubtful == ["team/t0", "team/t1"]
         backend.lost = (("team/t0", 50),)
-        with holdfast.open("memory:", clock=clock) as other:
+        with holdfast.open("memory:", settings=Settings(clock=clock)) as other:
             assert salvage(source, other).copied.events == 101 + 49
         report = source.check()
         assert not report.ok
@@ -332,8 +340,8 @@ def test_heads_and_names_that_are_lost_are_no_end() -> None:
 def test_what_has_ended_is_not_taken_over_and_what_ends_later_still_does() -> None:
     clock = FakeClock()
     with (
-        holdfast.open("memory:", clock=clock) as source,
-        holdfast.open("memory:", clock=clock) as new,
+        holdfast.open("memory:", settings=Settings(clock=clock)) as source,
+        holdfast.open("memory:", settings=Settings(clock=clock)) as new,
     ):
         source.conversation("short", ttl_s=10).set("n", 1)
         source.conversation("long", ttl_s=1000).set("n", 1)
@@ -344,3 +352,34 @@ def test_what_has_ended_is_not_taken_over_and_what_ends_later_still_does() -> No
         clock.advance(2000)
         with pytest.raises(ExpiredError):
             _ = new.conversation("long").state
+
+
+def test_a_scope_that_only_a_hold_keeps_is_taken_over() -> None:
+    clock = FakeClock()
+    with (
+        holdfast.open("memory:", settings=Settings(clock=clock)) as source,
+        holdfast.open("memory:", settings=Settings(clock=clock)) as new,
+    ):
+        source.conversation("short", ttl_s=10).set("n", 1)
+        source.retention.hold("conversation/short")
+        clock.advance(20)
+        assert salvage(source, new).copied.ended == 0
+        assert new.conversation("short").get("n") == 1
+        assert [hold.scope for hold in new.holds()] == ["conversation/short"]
+        assert salvage(source, new).copied.events == 0
+
+
+def test_a_full_disk_while_a_fork_is_looked_at_is_no_damage(damaged: Path) -> None:
+    """What a fork follows is written first, and that it cannot be written is told as it is."""
+    with holdfast.open(damaged, read_only=True) as source, holdfast.open("memory:") as new:
+        backend = new._log._backend
+        sound = backend.commit
+
+        def full(_commits: object) -> Sequence[Any]:
+            backend.commit = sound  # type: ignore[method-assign]
+            raise UnavailableError("the disk is full")
+
+        backend.commit = full  # type: ignore[method-assign]
+        with pytest.raises(UnavailableError, match="the disk is full"):
+            salvage(source, new)
+        assert [one.stream for one in salvage(source, new).cut] == ["team/b"]

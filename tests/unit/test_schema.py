@@ -14,6 +14,7 @@ import pytest
 import holdfast
 from holdfast.core.schema import Schema, attach, is_schema, schema_of
 from holdfast.core.shape import Misfit, Shape, check_type, show_type
+from holdfast.errors import NewerSchemaError, UpgradeError
 
 Name = NewType("Name", str)
 
@@ -205,38 +206,38 @@ def test_what_was_never_versioned_is_the_first_version_unless_there_is_a_step_fo
 
 def test_a_missing_step_names_from_to_and_place():
     one = Schema(Struct, "conversation", version=3)
-    with pytest.raises(holdfast.UpgradeError, match="no upgrade from 2 to 3") as caught:
+    with pytest.raises(UpgradeError, match="no upgrade from 2 to 3") as caught:
         one.upgraded({}, 2, 'scope "conversation/c1"')
     error = caught.value
     assert (error.schema, error.start, error.end) == ("conversation", 2, 3)
     assert error.where == 'scope "conversation/c1"'
-    with pytest.raises(holdfast.UpgradeError, match="no downgrade from 3 to 2"):
+    with pytest.raises(UpgradeError, match="no downgrade from 3 to 2"):
         one.downgraded({}, 3, 1, "it")
 
 
 def test_a_step_that_fails_is_named():
     one = Schema(Struct, "conversation", version=2)
     one.upgrade(1)(lambda old: old["absent"])
-    with pytest.raises(holdfast.UpgradeError, match="KeyError: 'absent'"):
+    with pytest.raises(UpgradeError, match="KeyError: 'absent'"):
         one.upgraded({}, 1, "it")
     other = Schema(Struct, "conversation", version=2)
     other.upgrade(1)(lambda old: None)
-    with pytest.raises(holdfast.UpgradeError, match="returned None: expected a dict"):
+    with pytest.raises(UpgradeError, match="returned None: expected a dict"):
         other.upgraded({}, 1, "it")
     third = Schema(Struct, "conversation", version=2)
     third.upgrade(1)(lambda old: {"stage": 3})
-    with pytest.raises(holdfast.UpgradeError, match="does not fit") as caught:
+    with pytest.raises(UpgradeError, match="does not fit") as caught:
         third.upgraded({}, 1, "it")
     assert [one.path for one in caught.value.misfits] == [("stage",)]
     fourth = Schema(Struct, "conversation", version=2)
     fourth.upgrade(1)(lambda old: {"stage": "open", 7: "a key that is no text"})
-    with pytest.raises(holdfast.UpgradeError, match="the whole: expected str as every key"):
+    with pytest.raises(UpgradeError, match="the whole: expected str as every key"):
         fourth.upgraded({}, 1, "it")
 
 
 def test_newer_data_is_not_upgraded():
     one = Schema(Struct, "conversation", version=2)
-    with pytest.raises(holdfast.NewerSchemaError) as caught:
+    with pytest.raises(NewerSchemaError) as caught:
         one.upgraded({}, 3, "it")
     assert (caught.value.stored, caught.value.known, caught.value.name) == (3, 2, "it")
 

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import Store
+from holdfast import Settings, Store
 from holdfast.backends.protocol import Mark
 from holdfast.core import sealed_marks
 from holdfast.core.layers import layers, named_indexes
 from holdfast.errors import CorruptError, KeyMissingError, UsageError
+from holdfast.record.context import RecordContext
 from holdfast.record.decisions import Decisions
 from holdfast.scope import Scope
 
@@ -24,7 +25,7 @@ def keys(tmp_path: Path) -> Path:
 
 
 def opened(tmp_path: Path, keys: Path) -> Store:
-    return holdfast.open(tmp_path / "store", keys=keys, clear_ids=True)
+    return holdfast.open(tmp_path / "store", keys=keys, settings=Settings(clear_ids=True))
 
 
 def named(scope: Scope) -> None:
@@ -47,9 +48,9 @@ def found(hf: Store) -> list[object]:
     scope = hf.scope("team/red")
     return [
         [one.name for one in scope.facts.list()],
-        [(one.id, one.status) for one in hf.tasks()],
-        [one.key for one in hf.decisions(incomplete=True)],
-        [one.key for one in Decisions(hf._context).standing(["team/red"])],
+        [(one.id, one.status) for one in hf.tasks.list()],
+        [one.key for one in hf.decisions.list(incomplete=True)],
+        [one.key for one in Decisions(hf._kernel.part(RecordContext)).standing(["team/red"])],
     ]
 
 
@@ -66,7 +67,7 @@ def test_names_are_sealed_in_marks_and_items_found_by_them(tmp_path: Path, keys:
         assert NAME not in repr(raw(hf))
         assert len(raw(hf)) == 6
         assert all(mark.key.partition(":")[2].startswith("sealed:") for mark in raw(hf))
-        shown = [mark.key for mark in hf.marks(limit=None) if mark.group == "team/red"]
+        shown = [mark.key for mark in hf.workers.marks(limit=None) if mark.group == "team/red"]
         assert sum(NAME in key for key in shown) == 6
     with opened(tmp_path, keys) as hf:
         assert found(hf) == before
@@ -128,12 +129,12 @@ def test_marks_from_before_are_read_and_replaced_by_the_next_write(
         red.tasks.claim(NAME)
         red.tasks.close(f"{NAME} 2", "done")
         assert [one.name for one in red.facts.list()] == [NAME]
-        assert [(one.id, one.status) for one in hf.tasks()] == [(NAME, "in_progress")]
+        assert [(one.id, one.status) for one in hf.tasks.list()] == [(NAME, "in_progress")]
         left = {(mark.index, mark.key[17:]) for mark in raw(hf) if NAME in mark.key}
         assert left == {("decision", NAME), ("order", f"{NAME} 2"), ("task", NAME)}
         red.tasks.close(NAME, "done")
-        for decision in hf.decisions(incomplete=True):
-            hf.outcome(decision.id, "done")
+        for decision in hf.decisions.list(incomplete=True):
+            hf.decisions.close(decision.id, "done")
         red.remove()
         assert raw(hf) == []
 
@@ -143,7 +144,7 @@ def test_a_name_that_only_looks_sealed_is_as_it_is(tmp_path: Path, keys: Path) -
         red = hf.team("red")
         red.facts.state("sealed:abc", 1)
         assert [one.name for one in red.facts.list()] == ["sealed:abc"]
-        assert any(mark.key.endswith(":sealed:abc") for mark in hf.marks(limit=None))
+        assert any(mark.key.endswith(":sealed:abc") for mark in hf.workers.marks(limit=None))
 
 
 def test_a_name_that_is_too_long_is_refused_and_nothing_is_written(
@@ -164,7 +165,7 @@ def test_after_the_erasure_no_mark_is_left_and_none_opens(tmp_path: Path, keys: 
         red = hf.team("red", subject="ada")
         red.facts.state(NAME, 1)
         [mark] = raw(hf)
-        hf.erase("ada")
+        hf.subjects.erase("ada")
         assert raw(hf) == []
         assert hf._log.opened_mark(mark) == mark
 
@@ -179,7 +180,7 @@ def test_without_the_key_and_with_another_it_is_an_error(tmp_path: Path, keys: P
                 hf._log.opened_mark(changed)
     with holdfast.open(tmp_path / "store", keys=tmp_path / "other") as hf:
         with pytest.raises(KeyMissingError):
-            hf.marks()
+            hf.workers.marks()
         assert hf.check().ok
 
 

@@ -13,13 +13,14 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import ERASED
+from holdfast import ERASED, Settings
 from holdfast.core import codec, tree
 from holdfast.core.codec import SealedLeaf
 from holdfast.core.keystore import SubjectKey
 from holdfast.core.sealing import Seal
 from holdfast.core.shape import Shape
 from holdfast.core.tree.frozen import enter
+from holdfast.erasure import Erasure
 from holdfast.errors import CorruptError, ErasedError, SchemaError, UsageError
 from holdfast.scope import Scope
 
@@ -96,7 +97,7 @@ def test_a_schema_checks_what_is_sealed_and_takes_what_was_erased(
         red.update({"seen": [1]})
         red.set(("seen", 0), 2, subject="ada")
         assert red.typed == Customer("basic", 41, {"work": CANARY}, [2])
-        hf.erase("ada")
+        hf.subjects.erase("ada")
         red.set("plan", "gone")
         assert red.typed == Customer("gone", ERASED, {"work": ERASED}, [ERASED])  # pyright: ignore
         with pytest.raises(SchemaError):
@@ -106,7 +107,7 @@ def test_a_schema_checks_what_is_sealed_and_takes_what_was_erased(
 def test_a_large_value_is_a_sealed_blob_and_secrets_go_before_it_is_sealed(
     tmp_path: Path, keys: Path
 ) -> None:
-    with holdfast.open(tmp_path / "one", keys=keys, secrets="redact") as hf:
+    with holdfast.open(tmp_path / "one", keys=keys, settings=Settings(secrets="redact")) as hf:
         red = hf.team("red")
         token = "gh" + "p_" + "a1B2" * 9
         red.set("small", f"token {token}", subject="ada")
@@ -115,7 +116,7 @@ def test_a_large_value_is_a_sealed_blob_and_secrets_go_before_it_is_sealed(
         assert "[redacted:" in red["large"]
         red.record("met", {"a": "y" * 70_000}, unchecked=True, subject="ada")
         [name] = [event.record.payload for event in red.history(type="met")]
-        assert codec.subjects_in(name) == {hf.subject("ada").id}
+        assert codec.subjects_in(name) == {hf.subjects.get("ada").id}
         assert len(hf._log.blobs.names()) == 2
 
 
@@ -125,15 +126,15 @@ def test_copies_are_marked_and_never_refused_and_new_ones_are(tmp_path: Path, ke
         red.set("a", CANARY, subject="ada")
         red.set("b", CANARY, subject="bob")
         red.set("a", "clear")
-        hf._erasure._begin(hf.subject("ada").id, "told")
+        hf._kernel.part(Erasure)._begin(hf.subjects.get("ada").id, "told")
         red.restore(2)
         assert red["a"] == CANARY
         with pytest.raises(ErasedError):
             red.set("c", 1, subject="ada")
         red.set("b", 2, subject="bob", expected=4)
-        hf.finish_erasures()
+        hf.subjects.finish()
         red.restore(1)
-        assert red.to_dict() == {"a": ERASED}
+        assert red.state.to_dict() == {"a": ERASED}
 
 
 @pytest.mark.parametrize(
@@ -159,7 +160,7 @@ def test_a_sealed_value_that_is_cut_or_changed_is_damage(tmp_path: Path, keys: P
         codec.parse_reference(codec.SEALED_VALUE + b'x","data":"a')
     with holdfast.open("memory:", keys=keys) as hf:
         hf.team("red").set("a", 1, subject="ada")
-        id = hf.subject("ada").id
+        id = hf.subjects.get("ada").id
         for data in ("!!", "AAAA"):
             with pytest.raises(CorruptError):
                 hf._log.blobs.read(f"sealed:{id}:{data}", 1)
@@ -276,7 +277,7 @@ def test_a_schema_that_is_elsewhere_looks_at_no_sealed_value(tmp_path: Path, key
 
 def test_a_commit_over_scopes_seals_each_value_for_its_subject(tmp_path: Path, keys: Path) -> None:
     """In a scope of the subject's own nothing is sealed twice; large values are sealed blobs."""
-    with holdfast.open(tmp_path / "two", keys=keys, clear_ids=True) as hf:
+    with holdfast.open(tmp_path / "two", keys=keys, settings=Settings(clear_ids=True)) as hf:
         own, red = hf.team("own", subject="ada"), hf.team("red")
         with hf.commit() as tx:
             tx.scope(own).set("n", "mine", subject="ada")
@@ -284,8 +285,8 @@ def test_a_commit_over_scopes_seals_each_value_for_its_subject(tmp_path: Path, k
             tx.scope(red).set("middle", "mine" * 15_000, subject="ada")
             tx.scope(red).set("large", "mine" * 20_000, subject="bob")
             tx.scope(red).append("list", "open")
-            tx.scope(red).set_default("default", 1, subject="bob")
-        assert own.to_dict() == {"n": "mine"}
+            tx.scope(red).set("default", 1, if_absent=True, subject="bob")
+        assert own.state.to_dict() == {"n": "mine"}
         assert (red.state["middle"], red.state["large"]) == ("mine" * 15_000, "mine" * 20_000)
         assert len(hf._log.blobs.names()) == 1
         [record] = hf._log._backend.read("team/red")

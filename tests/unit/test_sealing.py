@@ -11,18 +11,20 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import FolderKeys, Store
+from holdfast import Settings, Store
 from holdfast.core import codec, snapshot
 from holdfast.core.event import LIFE, SEALED, own_subject
 from holdfast.core.keystore import SubjectKey
 from holdfast.core.sealing import Seal, Sealing, load_cipher, stream_of, subject_of_blob
-from holdfast.errors import CorruptError, ErasedError, KeyMissingError, UsageError
+from holdfast.erasure import Erasure
+from holdfast.errors import CorruptError, ErasedError, KeyMissingError, LetGoError, UsageError
+from holdfast.keys import FolderKeys
 
 KEY = SubjectKey("01j9zsubject0000000000000a", "ada", bytes(range(32)))
 
 
 def store(tmp_path: Path, url: str = "memory:") -> Store:
-    return holdfast.open(url, keys=tmp_path / "keys", clear_ids=True)
+    return holdfast.open(url, keys=tmp_path / "keys", settings=Settings(clear_ids=True))
 
 
 def test_a_seal_is_deterministic_and_bound_to_subject_and_key() -> None:
@@ -85,7 +87,7 @@ def test_nothing_of_it_is_loaded_before_it_is_used(tmp_path: Path) -> None:
 import sys, holdfast
 with holdfast.open(sys.argv[1]) as hf:
     hf.team("red").set("n", 1)
-    hf.team("red").to_dict()
+    hf.team("red").state.to_dict()
 assert "cryptography" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "s")], check=True)
@@ -154,7 +156,7 @@ def test_every_way_to_the_state_opens_what_is_sealed(tmp_path: Path) -> None:
         newest = hf.team("red").states(after=55, newest_first=True)
         assert [one.revision for one in newest] == [60, 59, 58, 57, 56]
     with store(tmp_path, url) as hf:
-        states = hf.states(["team/red", "team/blue"])
+        states = hf.view().states(["team/red", "team/blue"])
         assert states["team/blue"] == {"n": 1}
         view = hf.view()
         assert view.state(hf.team("blue")) == {"n": 1}
@@ -169,12 +171,12 @@ def test_every_way_to_the_state_opens_what_is_sealed(tmp_path: Path) -> None:
         seen: list[str] = []
         hf.team("blue").subscribe(lambda change: seen.append(str(change.new)))
         hf.team("blue").set("m", "told")
-        hf.drain()
+        hf._log.dispatcher.drain(30.0)
         assert seen == ["told"]
         [*events] = hf.events(limit=3)
         assert events[0].data is not None
     with store(tmp_path, url) as hf:
-        hf.erase("ada")
+        hf.subjects.erase("ada")
         assert hf._log.snapshots.revisions("team/red") == []
         assert hf.check().findings == []
 
@@ -195,19 +197,21 @@ def test_an_erased_snapshot_is_discarded(tmp_path: Path) -> None:
         )
         assert "was not written" in hf._log.reports[-1]
     with store(tmp_path, url) as hf:
-        with pytest.raises(holdfast.LetGoError):
-            hf.team("red").to_dict()
+        with pytest.raises(LetGoError):
+            hf.team("red").state.to_dict()
         assert "was erased" in hf._log.reports[-1]
         assert hf._log.find("team/red", key="x") == []
         assert [event.is_let_go for event in hf.team("red").history()] == [True] * 3
         *_, last = hf.team("red").states()
-        with pytest.raises(holdfast.LetGoError):
+        with pytest.raises(LetGoError):
             last.state  # noqa: B018
 
 
 def test_an_open_handle_that_meant_another_subject_is_refused(tmp_path: Path) -> None:
     with store(tmp_path) as hf:
-        other = holdfast.open(backend=hf._log._backend, keys=tmp_path / "keys", clear_ids=True)
+        other = holdfast.open(
+            hf._log._backend, keys=tmp_path / "keys", settings=Settings(clear_ids=True)
+        )
         mine = hf.team("red", subject="ada")
         theirs = other.team("red", subject="bob")
         free = other.team("free", subject="bob")
@@ -230,15 +234,17 @@ def test_the_ways_of_an_erasure_are_all_taken_in_memory(tmp_path: Path) -> None:
         assert len(scope.state["large"]) == 100_000
         assert hf.team("red", subject="ada").subject == scope.subject
         assert [record.payload for record in hf._log.read("team/red", after=1)] == [b"null"]
-        other = holdfast.open(backend=hf._log._backend, keys=tmp_path / "keys", clear_ids=True)
+        other = holdfast.open(
+            hf._log._backend, keys=tmp_path / "keys", settings=Settings(clear_ids=True)
+        )
         hf.team("blue").set("n", 1)
         assert other.team("blue").get("n") == 1
         id = scope.subject or ""
         assert hf.check().findings == []
-        hf._erasure._begin(id, "p-told")
+        hf._kernel.part(Erasure)._begin(id, "p-told")
         with pytest.raises(ErasedError):
             hf.team("new", subject="ada").set("n", 1)
-        assert [one.subject for one in other.finish_erasures()] == [id]
+        assert [one.subject for one in other.subjects.finish()] == [id]
         with pytest.raises(ErasedError):
             hf.team("red", subject="ada")
 
@@ -251,7 +257,7 @@ def test_a_checkpoint_of_an_erased_subject_leaves_the_state_as_it_is(tmp_path: P
         id = scope.subject or ""
         hf._log.sealing.keys.destroy(id)
     with store(tmp_path, url) as hf:
-        assert hf.team("red").to_dict() == {}
+        assert hf.team("red").state.to_dict() == {}
         assert [len(one.state) for one in hf.team("red").states()] == [0]
 
 
@@ -260,12 +266,16 @@ def test_a_commit_that_a_change_of_its_subject_overtakes_is_prepared_again(tmp_p
     with store(tmp_path) as hf:
         scope = hf.team("red", subject="ada")
         scope.set("n", 1)
-        other = holdfast.open(backend=hf._log._backend, keys=tmp_path / "keys", clear_ids=True)
-        other.hold_subject("ada", "case 7")
+        other = holdfast.open(
+            hf._log._backend, keys=tmp_path / "keys", settings=Settings(clear_ids=True)
+        )
+        other.subjects.hold("ada", "case 7")
         assert scope.set("n", 2) == 2
-        third = holdfast.open(backend=hf._log._backend, keys=tmp_path / "keys", clear_ids=True)
+        third = holdfast.open(
+            hf._log._backend, keys=tmp_path / "keys", settings=Settings(clear_ids=True)
+        )
         assert third.team("blue", subject="ada").set("n", 1) == 1
-        other.unhold_subject("ada")
+        other.subjects.unhold("ada")
         hf._log.newest(stream_of("team/red", scope.subject or ""))
         assert scope.set("n", 3) == 3
 
@@ -280,7 +290,7 @@ def test_sealed_names_are_found_one_by_one_and_all_together(tmp_path: Path) -> N
         assert [one.name for one in hf._log.find("team/red")] == ["second", "first"]
         assert [one.revision for one in hf._log.find("team/red", key="k")] == [1]
         assert [one.revision for one in hf._log.find("team/red", checkpoint="first")] == [1]
-        hf.erase("ada")
+        hf.subjects.erase("ada")
         assert hf._log.find("team/red", checkpoint="first") == []
 
 
@@ -293,14 +303,16 @@ def test_a_list_of_a_subject_is_read_whole_by_who_opens_it_afresh(
         for item in items:
             hf.team("red", subject="ada").append("items", item)
     with store(tmp_path, str(tmp_path / "s")) as hf:
-        assert hf.team("red", subject="ada").to_dict() == {"items": items}
+        assert hf.team("red", subject="ada").state.to_dict() == {"items": items}
         rows = hf._log._payloads("team/red", 0, 200)
         assert [json.loads(payload)[0][2] for _, payload, _ in rows] == items
 
 
 def test_a_stream_is_given_to_whose_another_is(tmp_path: Path) -> None:
     """What a layer derives from a subject's scope begins as the subject's, or stays as it is."""
-    with holdfast.open(tmp_path / "given", keys=tmp_path / "k2", clear_ids=True) as hf:
+    with holdfast.open(
+        tmp_path / "given", keys=tmp_path / "k2", settings=Settings(clear_ids=True)
+    ) as hf:
         own = hf.team("own", subject="ada")
         own.set("n", 1)
         hf.team("clear").set("n", 1)
@@ -317,7 +329,9 @@ def test_a_stream_is_given_to_whose_another_is(tmp_path: Path) -> None:
 
 def test_a_retain_without_keys_looks_at_what_is_stored(tmp_path: Path) -> None:
     """A scope whose newest event is a restore may have been closed before; that it must open."""
-    with holdfast.open(tmp_path / "kept", keys=tmp_path / "k3", clear_ids=True) as hf:
+    with holdfast.open(
+        tmp_path / "kept", keys=tmp_path / "k3", settings=Settings(clear_ids=True)
+    ) as hf:
         plain = hf.team("plain")
         first = plain.set("n", 1)
         plain.set("n", 2)
@@ -326,5 +340,5 @@ def test_a_retain_without_keys_looks_at_what_is_stored(tmp_path: Path) -> None:
         hf.team("gone", subject="ada").set("n", 1)
         hf.team("gone").remove()
     with holdfast.open(tmp_path / "kept", keys=tmp_path / "none") as hf:
-        assert [one.scope for one in hf.retain(grace_s=0).scopes] == ["team/gone"]
+        assert [one.scope for one in hf.retention.run(grace_s=0).scopes] == ["team/gone"]
         assert hf.team("plain").get("n") == 1

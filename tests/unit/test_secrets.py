@@ -10,10 +10,13 @@ from typing import Any, cast
 import pytest
 
 import holdfast
-from holdfast import SecretError, SecretWarning, UsageError
+from holdfast import Settings, UsageError
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.redaction import Redactor, check_rules, stricter
 from holdfast.core.secrets import KINDS, Secret, _apart, find_secrets, redacted
+from holdfast.errors import SecretError
+from holdfast.record.secret_rules import SecretRules
+from holdfast.secrets import SecretWarning
 from tests.secret_texts import CREDENTIALS, credentials, ordinary, secret_part
 
 AROUND = ("{}", "the value is {} and so on", "a\n{}\nb", "'{}'", '{{"x": "{}"}}', "({})", "\t{}")
@@ -117,18 +120,18 @@ def test_what_is_no_mode_is_refused(given: Any) -> None:
     with pytest.raises(UsageError, match="off, warn, redact or refuse"):
         check_rules(given)
     with pytest.raises(UsageError):
-        holdfast.open("memory:", secrets=given)
+        holdfast.open("memory:", settings=Settings(secrets=given))
 
 
 def test_what_is_redacted_is_what_the_state_has_too() -> None:
-    with holdfast.open("memory:", secrets="redact") as hf:
+    with holdfast.open("memory:", settings=Settings(secrets="redact")) as hf:
         team = hf.team("red")
         team.set("token", TOKEN)
         team.update({"a": {"b": [1, TOKEN]}, "c": 2})
         with hf.commit() as tx:
-            tx.scope(team).set_default("late", TOKEN)
+            tx.scope(team).set("late", TOKEN, if_absent=True)
             tx.scope(team).increment("n")
-        assert team.to_dict() == {
+        assert team.state.to_dict() == {
             "token": "[redacted:github-token]",
             "a": {"b": [1, "[redacted:github-token]"]},
             "c": 2,
@@ -142,18 +145,18 @@ def test_what_is_redacted_is_what_the_state_has_too() -> None:
 
 
 def test_a_repetition_with_a_key_is_known() -> None:
-    with holdfast.open("memory:", secrets="redact") as hf:
+    with holdfast.open("memory:", settings=Settings(secrets="redact")) as hf:
         assert hf.team("red").set("token", TOKEN, key="k") == 1
         assert hf.team("red").set("token", TOKEN, key="k") == 1
         for _ in range(2):
-            with hf.submit(key="s") as tx:
+            with hf.commit(waits=False, key="s") as tx:
                 tx.scope(hf.team("blue")).set("token", TOKEN)
             tx.wait()
         assert hf.team("blue").revision == 1
 
 
 def test_refused_means_that_nothing_is_written() -> None:
-    with holdfast.open("memory:", secrets={"team/*": "refuse"}) as hf:
+    with holdfast.open("memory:", settings=Settings(secrets={"team/*": "refuse"})) as hf:
         with pytest.raises(SecretError, match="github-token") as refused:
             hf.team("red").set("token", TOKEN)
         assert TOKEN not in str(refused.value)
@@ -170,21 +173,21 @@ def test_refused_means_that_nothing_is_written() -> None:
 
 
 def test_warned_means_that_it_is_written() -> None:
-    with holdfast.open("memory:", secrets="warn") as hf:
+    with holdfast.open("memory:", settings=Settings(secrets="warn")) as hf:
         with pytest.warns(SecretWarning, match="github-token"):
             hf.team("red").set("token", TOKEN, key=TOKEN)
         assert hf.team("red")["token"] == TOKEN
 
 
 def test_a_large_value_is_looked_through_before_it_is_a_blob() -> None:
-    with holdfast.open("memory:", secrets="redact") as hf:
+    with holdfast.open("memory:", settings=Settings(secrets="redact")) as hf:
         hf.team("red").set("large", "x " * 50_000 + TOKEN)
         assert TOKEN not in hf.team("red")["large"]
         assert hf.team("red")["large"].endswith("[redacted:github-token]")
 
 
 def test_every_way_to_commit_is_looked_through() -> None:
-    with holdfast.open("memory:", secrets="redact") as hf:
+    with holdfast.open("memory:", settings=Settings(secrets="redact")) as hf:
         log = hf._log
         payload = json.dumps(TOKEN).encode()
         write = StreamWrite("team/red", (NewEvent("note.made", payload),))
@@ -200,18 +203,18 @@ def test_every_way_to_commit_is_looked_through() -> None:
 
 def test_what_the_store_says_counts_for_every_handle() -> None:
     with holdfast.open("memory:") as hf:
-        assert hf.secrets == {}
-        hf.guard_secrets("redact", scope="team/*")
-        hf.guard_secrets("refuse", scope=hf.team("red"))
-        assert hf.secrets == {"team/*": "redact", "team/red": "refuse"}
+        assert hf.secrets.rules == {}
+        hf.secrets.guard("redact", scope="team/*")
+        hf.secrets.guard("refuse", scope=hf.team("red"))
+        assert hf.secrets.rules == {"team/*": "redact", "team/red": "refuse"}
         hf.team("blue").set("token", TOKEN)
         assert TOKEN not in hf.team("blue")["token"]
         with pytest.raises(SecretError):
             hf.team("red").set("token", TOKEN)
         with pytest.raises(UsageError):
-            hf.guard_secrets(cast("Any", "rot13"))
-        hf.guard_secrets("off", scope="team/*")
-        hf.guard_secrets("off", scope="team/red")
+            hf.secrets.guard(cast("Any", "rot13"))
+        hf.secrets.guard("off", scope="team/*")
+        hf.secrets.guard("off", scope="team/red")
         hf.team("red").set("token", TOKEN)
 
 
@@ -222,8 +225,10 @@ def test_a_store_that_cannot_say_it_is_opened_all_the_same(
         raise holdfast.CorruptError("damaged")
 
     with holdfast.open("memory:") as hf:
-        monkeypatch.setattr("holdfast.store.secret_rules", fail)
-        hf._use_secrets({"*": "redact"})
+        monkeypatch.setattr("holdfast.record.secret_rules.secret_rules", fail)
+        rules = hf._kernel.part(SecretRules)
+        rules._given = {"*": "redact"}
+        rules.use()
         hf.team("red").set("token", TOKEN)
         assert TOKEN not in hf.team("red")["token"]
         assert "secrets cannot be read" in caplog.text

@@ -251,5 +251,5 @@ def test_a_table_that_is_spelt_another_way_is_there_and_is_found(
     connection.execute(f"UPDATE sqlite_schema SET {column} = upper({column}) WHERE name = 'marks'")
     connection.close()
     with holdfast.open(f"sqlite:{place}") as store:
-        assert [mark.key for mark in store.marks("todo")] == ["m"]
+        assert [mark.key for mark in store.workers.marks("todo")] == ["m"]
         assert not store.check().ok

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import FilesTakenError
+from holdfast.errors import FilesTakenError
 
 
 def remove_file(workers: Path) -> None:
@@ -33,10 +33,10 @@ def test_no_two_workers_have_one_lease_after_a_hand(
 ) -> None:
     url = f"sqlite:{tmp_path}/state.db"
     with holdfast.open(url) as store, holdfast.open(url) as other:
-        store.lease("seat")
+        store.workers.lease("seat")
         hand(tmp_path / "state.db.workers")
         with pytest.raises(FilesTakenError, match="workers"):
-            store.lease("chair")
+            store.workers.lease("chair")
         with pytest.raises(FilesTakenError):
             store.team("a").set("x", 1)
-        other.lease("chair")
+        other.workers.lease("chair")

@@ -93,7 +93,7 @@ def test_a_file_that_names_stores_may_say_where_the_key_is(
     begin = '[store]\n"*" = "state"\n[encryption]\n'
     file.write_text(begin + 'key = "env:MY_KEY"\n')
     with holdfast.open(file) as hf:
-        assert hf.key_status().store_key == ID
+        assert hf.keys.status().store_key == ID
     for wrong in (f'key = "{KEY.hex()}"', 'key = "command:id"', "key = 3", ""):
         file.write_text(begin + wrong)
         with pytest.raises(UsageError, match="names where the key is") as raised:

@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 import holdfast
-from holdfast import Store, aio
+from holdfast import Settings, Store, aio
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import (
     START,
@@ -165,7 +165,7 @@ def fill(hf: Store) -> None:
         team.set("n", n, key=f"k{n}", checkpoint=f"p{n}")
     team.set("list", [1, 2])
     team.set("list", [1, 2, 3], diff=True)
-    team.set_default("other", 1)
+    team.set("other", 1, if_absent=True)
     with hf.commit() as tx:
         tx.scope(chat).messages.add("user", "hi")
         tx.scope(chat).set("stage", "open")
@@ -198,8 +198,10 @@ ANSWERS: dict[str, Callable[[Store], Any]] = {
     "a page of scopes": lambda hf: (lambda page: ([s.name for s in page], page.more))(
         hf.scopes("team", prefix="b", limit=1)
     ),
-    "states": lambda hf: {name: one.to_dict() for name, one in hf.states(hf.scopes()).items()},
-    "find": lambda hf: [scope.name for scope in hf.find("c")],
+    "states": lambda hf: {
+        name: one.to_dict() for name, one in hf.view().states(hf.scopes()).items()
+    },
+    "find": lambda hf: [scope.name for scope in hf.scopes(id="c")],
     "events": lambda hf: [(e.stream, e.revision, e.type) for e in hf.events(limit=None)],
     "newest events": lambda hf: [
         (e.stream, e.revision, e.type) for e in hf.events(newest_first=True, limit=5)
@@ -208,13 +210,15 @@ ANSWERS: dict[str, Callable[[Store], Any]] = {
     "at": lambda hf: hf.team("t").at("p1").to_dict(),
     "checkpoints": lambda hf: [one.name for one in hf.team("t").checkpoints()],
     "messages": lambda hf: [one.content for one in hf.conversation("c").messages],
-    "tasks": lambda hf: [(one.title, one.status) for one in hf.tasks()],
+    "tasks": lambda hf: [(one.title, one.status) for one in hf.tasks.list()],
     "facts": lambda hf: [(one.name, one.value) for one in hf.conversation("c").facts.list()],
-    "decisions": lambda hf: [one.decision for one in hf.decisions()],
-    "marks": lambda hf: [(one.index, one.key) for one in hf.marks("jobs")],
-    "leases": lambda hf: (lambda lease: [one.name for one in hf.leases(prefix="a")])(hf.lease("a")),
+    "decisions": lambda hf: [one.decision for one in hf.decisions.list()],
+    "marks": lambda hf: [(one.index, one.key) for one in hf.workers.marks("jobs")],
+    "leases": lambda hf: (lambda lease: [one.name for one in hf.workers.leases(prefix="a")])(
+        hf.workers.lease("a")
+    ),
     "check": lambda hf: hf.check().ok,
-    "removed": lambda hf: (hf.team("gone").to_dict(), hf.team("gone").revision),
+    "removed": lambda hf: (hf.team("gone").state.to_dict(), hf.team("gone").revision),
     "query": lambda hf: [one.scope for one in hf.query(text="hi")],
 }
 
@@ -222,8 +226,8 @@ ANSWERS: dict[str, Callable[[Store], Any]] = {
 @pytest.fixture
 def stores() -> Any:
     clock = FakeClock()
-    oldest = holdfast.open(backend=Oldest(clock), clock=clock, actor="w")
-    memory = holdfast.open("memory:", clock=clock, actor="w")
+    oldest = holdfast.open(Oldest(clock), actor="w", settings=Settings(clock=clock))
+    memory = holdfast.open("memory:", actor="w", settings=Settings(clock=clock))
     with oldest, memory:
         for store in (oldest, memory):
             fill(store)
@@ -245,13 +249,13 @@ def test_guards_runs_leases_and_copies(stores: tuple[Store, Store], tmp_path: Pa
         tx.scope(team).get("n")
         team.set("n", 77)
         tx.scope(team).set("out", 1)
-    with hf.lease("team/t"), pytest.raises(UsageError, match="holds the lease"):
+    with hf.workers.lease("team/t"), pytest.raises(UsageError, match="holds the lease"):
         team.remove()
-    assert hf.start(doubles, 4, id="r").result() == 8
-    assert [one.id for one in hf.runs()] == ["r"]
+    assert hf.runs.start(doubles, 4, id="r").result() == 8
+    assert [one.id for one in hf.runs.list()] == ["r"]
     with holdfast.open(tmp_path / "copy") as other:
         copy(hf, other)
-        assert other.team("t").to_dict() == team.to_dict()
+        assert other.team("t").state.to_dict() == team.state.to_dict()
         assert other.check().ok
 
 
@@ -273,14 +277,14 @@ def test_what_it_cannot_keep_is_refused_by_name_and_not_written(
         tx.scope(chat).facts.state("a", 1)
     assert chat.revision == before
     with pytest.raises(HoldfastError, match="cannot let go of what it stores"):
-        hf.retain()
+        hf.retention.run()
     assert chat.revision == before
 
 
 def test_the_same_for_asyncio() -> None:
     async def use() -> None:
         clock = FakeClock()
-        async with await aio.open(backend=Oldest(clock), clock=clock) as hf:
+        async with await aio.open(Oldest(clock), settings=Settings(clock=clock)) as hf:
             team = hf.team("t")
             await team.set("n", 1)
             await team.remove()
@@ -288,6 +292,6 @@ def test_the_same_for_asyncio() -> None:
             assert [one.name for one in await hf.scopes()] == ["team/t"]
             found = await hf.events(newest_first=True, limit=2)
             assert [one.revision for one in found] == [3, 2]
-            assert await team.to_dict() == {"n": 2}
+            assert await team.state == {"n": 2}
 
     asyncio.run(use())

@@ -14,8 +14,9 @@ from types import ModuleType
 
 import pytest
 
-from holdfast import UsageError, ValueDomainError, register_thumb, thumb
-from holdfast.thumbprint import code_of
+from holdfast import UsageError
+from holdfast.errors import ValueDomainError
+from holdfast.thumbprint import code_of, register_thumb, thumb
 from tests.unit.thumb_corpus import CORPUS
 from tools import run_tests
 

@@ -16,6 +16,7 @@ from holdfast.core.tree import increment_op
 from holdfast.errors import ClosedError, ConflictError, CorruptError, NotFoundError, UsageError
 from holdfast.store import Store
 from holdfast.testing import FakeClock
+from tests.opening import store_of_log
 
 NOTE = NewEvent("note.taken", b'{"text":"hi"}')
 
@@ -39,7 +40,7 @@ def backend() -> Counting:
 
 def open_on(backend: MemoryBackend) -> Store:
     log = Log(backend, clock=FakeClock(), actor="tester")
-    return Store(log, url="memory:", worker="w")
+    return store_of_log(log, url="memory:", worker="w")
 
 
 def long_scope(backend: MemoryBackend, events: int = 500, **options: Any) -> None:
@@ -60,7 +61,7 @@ def test_an_unread_stream_is_not_folded(backend: Counting) -> None:
     assert note(hf).revision == 502
     assert backend.records_read <= 3
     assert hf.conversation("c").revision == 502
-    assert hf.conversation("c").updated_at is not None
+    assert hf.conversation("c").life.updated_at is not None
     assert backend.records_read <= 3
     assert hf.conversation("c").get("n") == 499
     assert hf.check().ok

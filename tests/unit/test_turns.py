@@ -74,7 +74,7 @@ def test_a_commit_waits_for_somebody_elses_turn(hf: Store) -> None:
 
     def write() -> None:
         team.set("n", 1)
-        with hf.submit() as tx:
+        with hf.commit(waits=False) as tx:
             tx.scope(team).set("m", 1)
         tx.wait()
         ended.append("written")
@@ -127,8 +127,8 @@ def test_a_contest_takes_a_turn_and_then_leases(hf: Store) -> None:
 
 
 def test_a_lease_that_the_callers_own_code_has_is_left_alone(hf: Store) -> None:
-    lease = hf.lease("team/a")
-    one = Contest(hf._log, hf.worker, retries=9)
+    lease = hf.workers.lease("team/a")
+    one = Contest(hf._log, hf.workers.own, retries=9)
     for _ in range(retry.LEASE_AFTER):
         one.lost(lost("team/a"))
     assert one.take_leases()

@@ -10,12 +10,17 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import Meta, Misfit, Scope, Store
+from holdfast import Scope, Settings, Store
 from holdfast.core import migrate
 from holdfast.core.commit import NewEvent, ProposedCommit
+from holdfast.core.log import scope_stream
 from holdfast.core.tree import set_op
 from holdfast.core.typed import Typed
+from holdfast.errors import NewerSchemaError, UpgradeError
+from holdfast.schemas import Misfit
+from holdfast.store import Meta
 from holdfast.testing import FakeClock
+from tests.opening import store_of_log
 
 
 class Customer(msgspec.Struct):
@@ -101,7 +106,7 @@ def joint(chat: Scope, act: Callable[[Any], object]) -> None:
 
 
 def holdfast_of(chat: Scope) -> Any:
-    store = Store(chat._log, url="memory:", worker="w")
+    store = store_of_log(chat._log, url="memory:", worker="w")
     return store
 
 
@@ -119,9 +124,13 @@ WRONG: list[tuple[str, Callable[[Any], object], list[tuple[Any, ...]]]] = [
     ("append", lambda c: c.append("notes", 7), [("notes", 1)]),
     ("append anew", lambda c: c.append(("customer", "mails"), 7), [("customer", "mails", 0)]),
     ("increment", lambda c: c.increment(("counts", "a"), 0.5), [("counts", "a")]),
-    ("default", lambda c: c.set_default("sum", 1) and c.set_default("counts", 3), [("counts",)]),
+    (
+        "default",
+        lambda c: c.set("sum", 1, if_absent=True) and c.set("counts", 3, if_absent=True),
+        [("counts",)],
+    ),
     ("whole", lambda c: c.set((), {"stage": "open", "notes": 3}), [("notes",)]),
-    ("replace", lambda c: c.replace_state({"notes": []}), [("stage",)]),
+    ("replace", lambda c: c.update({"notes": []}, replace=True), [("stage",)]),
     ("new part", lambda c: c.set(("people", "bo", "mails"), []), [("people", "bo", "name")]),
     ("edit", lambda c: edited(c, lambda d: d.update({"stage": 2})), [("stage",)]),
     ("edit list", lambda c: edited(c, lambda d: d["notes"].extend([1, "b"])), [("notes", 1)]),
@@ -144,11 +153,11 @@ def test_a_wrong_change_is_refused_whole(
     chat: Scope[Ticket1], _: str, act: Callable[[Any], object], places: list[tuple[Any, ...]]
 ):
     """VIC-28: the error lists every path, and the state stays as it was."""
-    before, revision = chat.to_dict(), chat.revision
+    before, revision = chat.state.to_dict(), chat.revision
     with pytest.raises(holdfast.SchemaError, match="nothing was written") as caught:
         act(chat)
     assert [one.path for one in caught.value.misfits] == places
-    assert {name: value for name, value in chat.to_dict().items() if name != "sum"} == before
+    assert {name: value for name, value in chat.state.to_dict().items() if name != "sum"} == before
     assert chat.revision - revision <= ("sum" in chat)
 
 
@@ -234,7 +243,7 @@ def test_a_closed_type_refuses_other_fields(hf: Store):
     with pytest.raises(holdfast.SchemaError, match="no such field"):
         team.set("high", 3)
     team.edit(lambda draft: (draft.update(high=1), draft.pop("high")))
-    assert team.to_dict() == {"low": 3}
+    assert team.state.to_dict() == {"low": 3}
 
 
 def test_messages_of_a_typed_scope_need_no_state(chat: Scope[Ticket1]):
@@ -284,7 +293,7 @@ def test_a_renamed_field_is_renamed_by_the_first_write(hf: Store, chat: Scope):
     assert [one.type for one in chat.history(after=3)] == ["migrated", "changed"]
     chat.set("outcome", "both")
     assert (chat["result"], chat["outcome"]) == ("sold!", "both")
-    assert hf.migrate(check=True).outdated[0].both == ("outcome",)
+    assert hf.schemas.migrate(check=True).outdated[0].both == ("outcome",)
     hf.conversation("old").set("stage", "open")
     hf.conversation("older").update({"stage": "open", "outcome": "sold"})
     report = hf.check()
@@ -322,11 +331,11 @@ def test_a_read_through_an_upgrade_guards_the_whole_state(hf: Store, chat: Scope
 
 def test_what_differs_is_set_on_what_is_upgraded(hf: Store, chat: Scope):
     run_as(hf, Ticket2)
-    new = chat.to_dict() | {"notes": ["a", "b"]}
-    chat.replace_state(new)
+    new = chat.state.to_dict() | {"notes": ["a", "b"]}
+    chat.update(new, replace=True)
     assert chat.at(3, raw=True) == new
     assert [one.type for one in chat.history()] == ["changed", "migrated", "changed"]
-    assert chat.set_default("sentiment", 9.0) == 3
+    assert chat.set("sentiment", 9.0, if_absent=True) == 3
 
 
 def test_a_restore_goes_to_the_upgraded_target(hf: Store, chat: Scope):
@@ -342,7 +351,7 @@ def test_a_restore_goes_to_the_upgraded_target(hf: Store, chat: Scope):
 
 def test_a_migration_is_not_undone(hf: Store, chat: Scope):
     run_as(hf, Ticket2)
-    assert hf.migrate().migrated == 1
+    assert hf.schemas.migrate().migrated == 1
     with pytest.raises(holdfast.UsageError, match="it cannot be undone"):
         chat.undo()
     chat.set("stage", "closed")
@@ -356,18 +365,18 @@ def test_what_is_newer_is_read_and_not_written_over(hf: Store, chat: Scope):
     run_as(hf, Ticket1)
     assert chat["sentiment"] == 0.1
     assert hf.conversation("c1", Ticket1).typed.stage == "open"
-    with pytest.raises(holdfast.NewerSchemaError) as caught:
+    with pytest.raises(NewerSchemaError) as caught:
         chat.set("stage", "closed")
     assert (caught.value.stored, caught.value.known) == (2, 1)
-    with pytest.raises(holdfast.NewerSchemaError), hf.commit() as tx:
+    with pytest.raises(NewerSchemaError), hf.commit() as tx:
         tx.scope(chat).set("stage", "closed")
         tx.scope(hf.team("red")).set("low", 3)
     assert (chat.revision, hf.team("red").revision) == (3, 0)
     chat.say("hello")  # its messages are not of the schema
-    assert not hf.migrate(check=True).ok
-    assert not hf.migrate(dry_run=True).ok
+    assert not hf.schemas.migrate(check=True).ok
+    assert not hf.schemas.migrate(dry_run=True).ok
     for to in (None, 1):
-        [left] = hf.migrate(to=to).outdated
+        [left] = hf.schemas.migrate(to=to).outdated
         assert (left.stored, left.version) == (2, 1)
         assert "never written over" in str(left.error)
 
@@ -381,7 +390,7 @@ def test_what_is_newer_and_does_not_fit_cannot_be_read_as_the_type(hf: Store, ch
     run_as(hf, Later)
     chat.set("stage", 3)
     run_as(hf, Ticket1)
-    with pytest.raises(holdfast.NewerSchemaError):
+    with pytest.raises(NewerSchemaError):
         _ = chat.typed
     assert chat["stage"] == 3
 
@@ -392,9 +401,9 @@ def test_a_program_without_the_schema_does_not_write(hf: Store, chat: Scope):
     for act in (
         lambda: chat.set("stage", "x"),
         lambda: chat.append("notes", 3),
-        lambda: chat.set_default("other", 3),
+        lambda: chat.set("other", 3, if_absent=True),
     ):
-        with pytest.raises(holdfast.NewerSchemaError) as caught:
+        with pytest.raises(NewerSchemaError) as caught:
             act()
         assert caught.value.known == 0
     chat.say("hello")
@@ -405,7 +414,7 @@ def test_a_program_without_the_schema_does_not_write(hf: Store, chat: Scope):
     chat.set("stage", "open")
     for unchecked in (False, True):
         run_as(hf, unchecked=unchecked)
-        with pytest.raises(holdfast.NewerSchemaError), hf.commit(meta=Meta(schema=1)) as tx:
+        with pytest.raises(NewerSchemaError), hf.commit(meta=Meta(schema=1)) as tx:
             tx.scope(chat).set("stage", "y")
 
 
@@ -421,15 +430,15 @@ def test_a_commit_may_say_its_version_itself(hf: Store):
 def test_a_version_falls_by_a_downgrade_alone(hf: Store, chat: Scope):
     run_as(hf, Ticket2)
     chat.update({"sentiment": 0.1, "unknown": 1})
-    [one] = hf.migrate(check=True, to=1).outdated
+    [one] = hf.schemas.migrate(check=True, to=1).outdated
     assert (one.stored, one.version) == (2, 1)
-    [one] = hf.migrate(dry_run=True, to=1).outdated
+    [one] = hf.schemas.migrate(dry_run=True, to=1).outdated
     assert one.changes == 1
-    assert hf.migrate(to=1).migrated == 1
-    assert hf.migrate(to=1).migrated == 0
+    assert hf.schemas.migrate(to=1).migrated == 1
+    assert hf.schemas.migrate(to=1).migrated == 0
     run_as(hf, Ticket1)
     chat.set("stage", "closed")
-    assert chat.to_dict()["unknown"] == 1
+    assert chat.state.to_dict()["unknown"] == 1
     assert "sentiment" not in chat
     [down] = list(chat.history(type="migrated"))[1:]
     assert down.data == {"from": 2, "to": 1, "ops": [["delete", "sentiment"]]}
@@ -464,13 +473,13 @@ def test_an_upgrade_that_fails_leaves_the_state_alone(hf: Store, chat: Scope):
     holdfast.schema("conversation", version=3)(Broken)
     run_as(hf, Broken)
     for act in (lambda: chat.state, lambda: chat.set("stage", "x"), lambda: chat.typed):
-        with pytest.raises(holdfast.UpgradeError, match="no upgrade from 1 to 2") as caught:
+        with pytest.raises(UpgradeError, match="no upgrade from 1 to 2") as caught:
             act()
         assert 'scope "conversation/c1" at revision 1' in caught.value.where
     assert chat.at(1, raw=True)["stage"] == "open"
-    [left] = hf.migrate().outdated
+    [left] = hf.schemas.migrate().outdated
     assert "no upgrade" in str(left.error)
-    [left] = hf.migrate(dry_run=True).outdated
+    [left] = hf.schemas.migrate(dry_run=True).outdated
     assert "no upgrade" in str(left.error)
     assert chat.revision == 1
 
@@ -514,18 +523,18 @@ def test_an_upgrade_that_is_wrong_names_its_event_and_stops_nothing_else(
             commit.scope(chat).set("stage", "x")
 
     for act in (lambda: chat.state, lambda: chat.set("stage", "x"), lambda: chat.typed, together):
-        with pytest.raises(holdfast.UpgradeError) as caught:
+        with pytest.raises(UpgradeError) as caught:
             act()
         assert said in str(caught.value)
         assert caught.value.where == 'scope "conversation/c1" at revision 1'
         assert (caught.value.start, caught.value.end) == (1, 2)
     for given in ({"dry_run": True}, {}):
-        found = hf.migrate(**given)
+        found = hf.schemas.migrate(**given)
         [left] = [one for one in found.outdated if one.error]
         assert left.scope == "conversation/c1"
         assert said in str(left.error)
         assert 'scope "conversation/c1" at revision 1' in str(left.error)
-    assert hf.team("z").to_dict() == {"n": 7}
+    assert hf.team("z").state.to_dict() == {"n": 7}
     assert [one.type for one in hf.team("z").history()] == ["changed", "migrated"]
     assert chat.at(1, raw=True)["stage"] == "open"
     assert (chat.revision, hf.workflow("w").revision) == (1, 0)
@@ -539,8 +548,8 @@ def test_a_downgrade_that_returns_what_cannot_be_stored(hf: Store, chat: Scope):
     holdfast.upgrade(Broken, 1)(dict)
     holdfast.downgrade(Broken, 2)(returns({"stage": {1, 2}}))
     run_as(hf, Broken)
-    hf.migrate()
-    [left] = hf.migrate(to=1).outdated
+    hf.schemas.migrate()
+    [left] = hf.schemas.migrate(to=1).outdated
     assert 'the downgrade of scope "conversation/c1" at revision 2 from version 2 to 1' in str(
         left.error
     )
@@ -550,17 +559,17 @@ def test_a_downgrade_that_returns_what_cannot_be_stored(hf: Store, chat: Scope):
 
 def test_subscribers_hear_of_a_migration(hf: Store, chat: Scope):
     heard: list[Any] = []
-    chat.subscribe(heard.append)
+    told = chat.subscribe(heard.append)
     run_as(hf, Ticket2)
     chat.set("stage", "closed")
-    assert hf.drain()
+    assert told.drain()
     assert {one.path: one.new for one in heard} == {("stage",): "closed", ("sentiment",): 0.5}
 
 
 def test_transforms_see_what_is_upgraded(hf: Store, chat: Scope):
     run_as(hf, Ticket2)
     remove = hf._log.add_transform(lambda root, _: holdfast.Map({"n": root["sentiment"]}))
-    assert chat.to_dict() == {"n": 0.5}
+    assert chat.state.to_dict() == {"n": 0.5}
     remove()
     assert chat["sentiment"] == 0.5
 
@@ -569,7 +578,7 @@ def test_a_closed_scope_is_read_upgraded_and_left_alone(hf: Store, chat: Scope):
     chat.close()
     run_as(hf, Ticket2)
     assert chat["sentiment"] == 0.5
-    assert hf.migrate().migrated == 0
+    assert hf.schemas.migrate().migrated == 0
     dropped = hf.conversation("c3")
     dropped.set("stage", "open")
     dropped.close(keep=False)
@@ -638,7 +647,7 @@ def test_what_decisions_and_messages_say_of_themselves():
 def test_migrating_looks_at_what_there_is():
     """Scopes that expired, are empty, or are of their version already are passed over."""
     clock = FakeClock()
-    with holdfast.open("memory:", schemas=[Ticket2], clock=clock) as store:
+    with holdfast.open("memory:", schemas=[Ticket2], settings=Settings(clock=clock)) as store:
         store.conversation("expired", ttl_s=5).set("stage", "open")
         store.conversation("empty").say("hello")
         store.conversation("current").set("stage", "open")
@@ -646,9 +655,9 @@ def test_migrating_looks_at_what_there_is():
         store.conversation("emptied").delete(())
         clock.advance(10)
         for given in ({"check": True}, {"dry_run": True}, {}):
-            found = store.migrate(**given)
+            found = store.schemas.migrate(**given)
             assert (found.scopes, found.migrated, found.outdated, found.ok) == (4, 0, [], True)
-        assert store.migrate(to=1).migrated == 2  # an emptied one has a version too
+        assert store.schemas.migrate(to=1).migrated == 2  # an emptied one has a version too
 
 
 def test_what_is_known_of_scopes_is_bounded(monkeypatch: pytest.MonkeyPatch):
@@ -678,7 +687,7 @@ def test_a_snapshot_holds_the_stored_state_and_its_version(tmp_path: Path):
     with holdfast.open(str(tmp_path / "s")) as store:
         assert store._log.newest("conversation/c1").version == 2
         chat = store.conversation("c1")
-        with pytest.raises(holdfast.NewerSchemaError):
+        with pytest.raises(NewerSchemaError):
             chat.set("stage", "x")
 
 
@@ -695,7 +704,7 @@ def test_a_cold_write_finds_the_version_at_the_end_of_its_stream(tmp_path: Path)
     with holdfast.open(place) as store:
         for name in ("a", "b"):
             chat = store.conversation(name)
-            with pytest.raises(holdfast.NewerSchemaError):
+            with pytest.raises(NewerSchemaError):
                 chat.set("stage", "x")
         assert store.conversation("d").set("n", 1) == 2
         assert store.conversation("e").set("n", 1) == 3
@@ -712,8 +721,8 @@ def test_a_neighbour_that_was_not_folded_is_waited_for(tmp_path: Path):
         store.conversation("a").say("one")
     with holdfast.open(str(tmp_path / "s")) as store:
         log, chat = store._log, store.conversation("a")
-        say = chat._event_write(NewEvent("message.noted", b"null"))
-        change = chat._change_write((set_op("n", 1),), None, None, None)
+        say = scope_stream(chat).write((NewEvent("message.noted", b"null"),))
+        change = scope_stream(chat).change_write((set_op("n", 1),), None, None, None)
         commits = [ProposedCommit((one,)) for one in (say, change)]
         assert [log.wait(one).revision for one in log.submit_all(commits)] == [2, 3]
 
@@ -730,7 +739,7 @@ def test_migrating_passes_over_what_others_did(hf: Store, chat: Scope):
         return found
 
     log.newest_of = meanwhile  # type: ignore[method-assign]
-    done = hf.migrate(progress=lambda *so_far: told.append(so_far))
+    done = hf.schemas.migrate(progress=lambda *so_far: told.append(so_far))
     assert (done.scopes, done.migrated, done.outdated, told) == (1, 0, [], [(1, 1)])
     assert done.ok
 
@@ -755,14 +764,14 @@ def test_migrating_is_tried_again_where_others_are_faster(
         return found
 
     monkeypatch.setattr(migrate, "_new_event", slow)
-    assert hf.migrate().migrated == 1
+    assert hf.schemas.migrate().migrated == 1
     assert [one.type for one in chat.history()] == ["changed", "changed", "migrated"]
-    hf.migrate(to=1)
+    hf.schemas.migrate(to=1)
     others["left"] = 3
-    assert hf.migrate().migrated == 1
-    hf.migrate(to=1)
+    assert hf.schemas.migrate().migrated == 1
+    hf.schemas.migrate(to=1)
     others["left"] = 9
-    [left] = hf.migrate().outdated
+    [left] = hf.schemas.migrate().outdated
     assert "expected revision" in str(left.error)
     assert log.newest(chat.name).version == 1
 
@@ -770,7 +779,7 @@ def test_migrating_is_tried_again_where_others_are_faster(
 def test_migrating_needs_right_arguments(hf: Store):
     for wrong in ({"to": 0}, {"check": 1}, {"dry_run": 1}, {"progress": 3}):
         with pytest.raises(holdfast.UsageError):
-            hf.migrate(**wrong)  # type: ignore
+            hf.schemas.migrate(**wrong)  # type: ignore
 
 
 def test_a_pattern_names_some_scopes():
@@ -784,7 +793,7 @@ def test_a_pattern_names_some_scopes():
         with pytest.raises(holdfast.SchemaError):
             store.conversation("support-1").set("n", "x")
         store.conversation("support-1").set("n", 1)
-        assert store.migrate().scopes == 1
+        assert store.schemas.migrate().scopes == 1
 
 
 def test_a_global_schema():
@@ -793,7 +802,7 @@ def test_a_global_schema():
         model: str = "small"
 
     with holdfast.open("memory:", schemas=[Settings]) as store:
-        assert store.migrate().scopes == 0
+        assert store.schemas.migrate().scopes == 0
         store.global_(Settings).set("model", "large")
         assert store.global_(Settings).typed == Settings("large")
-        assert store.migrate().scopes == 1
+        assert store.schemas.migrate().scopes == 1

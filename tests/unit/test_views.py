@@ -13,9 +13,11 @@ import pytest
 from msgspec.structs import replace
 
 import holdfast
-from holdfast import ExpiredError, Store
+from holdfast import Settings, Store
 from holdfast.backends.memory import MemoryBackend
 from holdfast.core import log as log_module
+from holdfast.errors import ExpiredError
+from holdfast.store import View
 from holdfast.testing import FakeClock
 
 READS = ("read", "heads", "moment", "find", "read_all", "wait")
@@ -51,14 +53,14 @@ def calls(backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch) -> Counter[st
 @pytest.fixture
 def hf(backend: MemoryBackend, calls: Counter[str], clock: FakeClock) -> Iterator[Store]:
     """The store whose views are looked at; its reads are counted."""
-    with holdfast.open(backend=backend, clock=clock) as store:
+    with holdfast.open(backend, settings=Settings(clock=clock)) as store:
         yield store
 
 
 @pytest.fixture
 def other(backend: MemoryBackend, clock: FakeClock) -> Store:
     """Another process on the same backend, so to speak; the first one closes it."""
-    return holdfast.open(backend=backend, clock=clock)
+    return holdfast.open(backend, settings=Settings(clock=clock))
 
 
 def write(store: Store, n: int) -> None:
@@ -67,7 +69,7 @@ def write(store: Store, n: int) -> None:
             tx.scope(store.scope(name)).set("n", n)
 
 
-def look(hf: Store, view: holdfast.View | None = None) -> tuple[Any, Any]:
+def look(hf: Store, view: View | None = None) -> tuple[Any, Any]:
     view = hf.view() if view is None else view
     return view.get(hf.team("red"), "n"), view.get(hf.team("blue"), "n")
 

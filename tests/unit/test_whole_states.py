@@ -37,6 +37,7 @@ from holdfast.errors import CorruptError, LetGoError
 from holdfast.scope import Scope
 from holdfast.store import Store
 from holdfast.testing import FakeClock
+from tests.opening import store_of_log
 
 
 class Counted(MemoryBackend):
@@ -58,7 +59,7 @@ def backend() -> Counted:
 
 
 def opened(backend: MemoryBackend) -> Store:
-    return Store(Log(backend, clock=FakeClock(), actor="tester"), url="memory:", worker="w")
+    return store_of_log(Log(backend, clock=FakeClock(), actor="tester"), url="memory:", worker="w")
 
 
 @pytest.fixture(autouse=True)

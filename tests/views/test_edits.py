@@ -39,7 +39,7 @@ def fill(scope: Scope) -> None:
     for number in range(1, 7):
         scope.tasks.add(f"task {number}", priority="high" if number % 2 else "normal")
         scope.record("seen", {"summary": f"event {number}"}, unchecked=True)
-        scope.catch(f"caught {number}", control="review", notes=f"note {number}")
+        scope.decisions.catch(f"caught {number}", control="review", notes=f"note {number}")
         scope.decide(f"decision {number}", because=f"reason {number}", standing=number % 3 == 0)
         for name, prefix in (("goals", "g"), ("progress", "p"), ("todo", "n"), ("learnings", "l")):
             scope.set((name, f"{prefix}{number}"), {"title": f"entry {number}"})
@@ -267,11 +267,11 @@ def test_a_file_shows_what_json_has_no_word_for_and_an_edit_beside_it_keeps_it(
         assert "2026-01-02 03:04:05+00:00" in text
         file.write_text(re.sub(r"""(["']?n["']?: )1""", r"\g<1>2", text))
         assert [(one.kind, one.item) for one in views.sync()] == [("changed", "odd")]
-        assert team.to_dict() == {"odd": {**odd, "n": 2}, "when": moment}
+        assert team.state.to_dict() == {"odd": {**odd, "n": 2}, "when": moment}
         file.write_text(file.read_text().replace("2026-01-02 03:04:05+00:00", "never"))
         views.sync()
-        assert team.to_dict()["when"] == "never"
-        assert team.to_dict()["odd"]["list"] == ["never", 1]
+        assert team.state.to_dict()["when"] == "never"
+        assert team.state.to_dict()["odd"]["list"] == ["never", 1]
 
 
 def test_an_edit_beside_a_sealed_value_and_a_time_keeps_the_sealed_one(tmp_path: Path) -> None:
@@ -284,5 +284,5 @@ def test_an_edit_beside_a_sealed_value_and_a_time_keeps_the_sealed_one(tmp_path:
         file = tmp_path / "v" / "red.json"
         file.write_text(file.read_text().replace('"n": 1', '"n": 2'))
         views.sync()
-        found = team.to_dict()["customer"]
+        found = team.state.to_dict()["customer"]
         assert found == {"at": datetime(2026, 1, 2, tzinfo=UTC), "n": 2, "mail": "ada@x.org"}

@@ -213,10 +213,10 @@ def test_the_folder_alone_answers_what_the_state_is_now(
     views = hf.views(tmp_path, [state_file(red, "red.json"), state_file(red, "red.yaml")])
     red.update({"stage": "triage", "open": [1, 2]})
     views.sync()
-    assert json.loads((tmp_path / "red.json").read_text()) == red.to_dict()
+    assert json.loads((tmp_path / "red.json").read_text()) == red.state.to_dict()
     assert edit(views, "red.yaml", lambda text: f"# mine\n{text}note: 'hi'\n") == ["added"]
     assert edit(views, "red.json", lambda text: text.replace("triage", "done")) == ["changed"]
-    assert red.to_dict() == {"stage": "done", "open": [1, 2], "note": "hi"}
+    assert red.state.to_dict() == {"stage": "done", "open": [1, 2], "note": "hi"}
     assert "note: 'hi'\n" in (tmp_path / "red.yaml").read_text()
     assert (tmp_path / "red.yaml").read_text().startswith("# mine\nstage: done\n")
     red.delete("note")
@@ -377,15 +377,18 @@ def test_files_that_only_grow(hf: Store, red: Scope, tmp_path: Path) -> None:
     """BOOT-18, BOOT-23: new entries are imported, changed and removed ones are refused."""
     views = hf.views(tmp_path, [event_rows(red), catch_rows(red)], person="ann")
     red.record("deployed", {"summary": "went live"}, refs=["file:a.md"], unchecked=True)
-    red.catch("not written down")
+    red.decisions.catch("not written down")
     views.sync()
     before = {file: (tmp_path / file).read_text() for file in views.files}
     assert edit(views, "events.yaml", lambda text: text + ENTRY) == ["added"]
     row = "2026-01-01\treview\tsomething\tWeaver\tfixed\n"
     assert edit(views, "catch-log.tsv", lambda text: text + row) == ["added"]
     assert (tmp_path / "events.yaml").read_text() == before["events.yaml"] + ENTRY
-    assert red.catches()[-1].caught == "something"
-    assert (red.catches()[-1].actor, red.catches()[-1].outcome) == ("ann", "fixed")
+    assert red.decisions.catches()[-1].caught == "something"
+    assert (red.decisions.catches()[-1].actor, red.decisions.catches()[-1].outcome) == (
+        "ann",
+        "fixed",
+    )
     red.record("deployed", {"summary": "again"}, unchecked=True)
     views.sync()
     for file in views.files:
@@ -417,13 +420,13 @@ def test_decisions_and_their_index(hf: Store, red: Scope, tmp_path: Path) -> Non
     assert edit(views, "DECISIONS.md", lambda text: text + "- [ ] go on; why it works\n") == [
         "added"
     ]
-    newest = red.recall().recent[0]
+    newest = red.decisions.recall().recent[0]
     assert (newest.decision, newest.rationale, newest.owner) == ("go on", "it works", "ann")
     name = "session-decisions-index.yaml"
     views.sync()
     added = edit(views, name, lambda text: text.replace("orders:\n", "orders:\n- be kind\n"))
     assert added == ["changed"]
-    assert [one.decision for one in red.recall().orders] == ["always test", "be kind"]
+    assert [one.decision for one in red.decisions.recall().orders] == ["always test", "be kind"]
     assert edit(views, name, lambda text: text.replace("be kind", "be cruel")) == ["refused"]
 
 
@@ -481,7 +484,7 @@ def test_a_row_that_was_moved_is_not_recorded_twice(
     views = hf.views(tmp_path, [made], person="ann")
     for number in range(3):
         red.record("seen", {"summary": f"event {number}"}, unchecked=True)
-        red.catch(f"caught {number}")
+        red.decisions.catch(f"caught {number}")
     views.sync()
     good, revision = (tmp_path / made.path).read_text(), red.revision
 

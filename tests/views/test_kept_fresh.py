@@ -48,12 +48,12 @@ def test_a_store_of_yaml_files(tmp_path: Path) -> None:
     url = f"yaml:{tmp_path}/plain"
     path = tmp_path / "plain/state/team%2Fred.yaml"
     with holdfast.open(url) as hf:
-        assert hf.team("red").to_dict() == {}
+        assert hf.team("red").state.to_dict() == {}
         hf.team("red").set("stage", {"name": "triage"})
     assert path.read_text() == "stage:\n  name: triage\n"
     path.write_text("# by hand\nstage:\n  name: done\n")
     with holdfast.open(url) as hf:
-        assert hf.team("red").to_dict() == {"stage": {"name": "done"}}
+        assert hf.team("red").state.to_dict() == {"stage": {"name": "done"}}
         hf.team("red").set("count", 1)
     assert path.read_text() == "# by hand\nstage:\n  name: done\ncount: 1\n"
 

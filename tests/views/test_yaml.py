@@ -205,7 +205,7 @@ GROWN: dict[str, Callable[[Scope, int], Any]] = {
     "state": set_state,
     "keel": set_keel,
     "events": record,
-    "catches": lambda scope, at: scope.catch(f"caught {at}"),
+    "catches": lambda scope, at: scope.decisions.catch(f"caught {at}"),
     "decision-index": lambda scope, at: scope.decide(f"order {at}", standing=at == 1, owner="bob"),
     "tasks": lambda scope, at: scope.tasks.add(f"item {at}"),
     "goals": listed("goals"),

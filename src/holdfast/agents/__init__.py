@@ -12,34 +12,11 @@ a step of it. Who executes is chosen by the caller or by the user's configuratio
 is stored.
 """
 
-from holdfast.agents.chat import Chat
-from holdfast.agents.command import Command
-from holdfast.agents.config import load_executor
-from holdfast.agents.protocol import (
-    AgentError,
-    Answer,
-    Call,
-    Executor,
-    IncompleteAnswerError,
-    NotSentError,
-    Question,
-    RefusedAnswerError,
-    Usage,
-)
-from holdfast.agents.scripted import Scripted
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "AgentError",
-    "Answer",
-    "Call",
-    "Chat",
-    "Command",
-    "Executor",
-    "IncompleteAnswerError",
-    "NotSentError",
-    "Question",
-    "RefusedAnswerError",
-    "Scripted",
-    "Usage",
-    "load_executor",
-]
+from holdfast.lazy import lazily
+
+if TYPE_CHECKING:
+    from holdfast.agents.api import *
+else:
+    __getattr__ = lazily(__name__, "holdfast.agents.api")

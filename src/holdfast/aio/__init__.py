@@ -11,7 +11,10 @@ the caller is told and what the store holds never differ.
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from holdfast.aio.nodes import process_node
@@ -19,8 +22,14 @@ from holdfast.aio.runs import AsyncContext, AsyncRun
 from holdfast.aio.scope import AsyncScope
 from holdfast.aio.store import THREADS, AsyncStore
 from holdfast.aio.tenants import AsyncTenants
+from holdfast.backends.protocol import Durability
+from holdfast.core.keystore import KeyStore
+from holdfast.core.provenance import Source
+from holdfast.core.store_key import StoreKey
 from holdfast.errors import UsageError, show_value
-from holdfast.store import DEFAULT_PLACE, Store, open_store
+from holdfast.opening import DEFAULT_PLACE, open_store
+from holdfast.settings import DEFAULTS, Settings
+from holdfast.store import Store
 
 __all__ = [
     "AsyncContext",
@@ -35,12 +44,39 @@ __all__ = [
 
 
 async def open(
-    url: object = DEFAULT_PLACE, *, threads: int = THREADS, **options: Any
+    url: object = DEFAULT_PLACE,
+    *,
+    threads: int = THREADS,
+    durability: Durability = "full",
+    actor: str | None = None,
+    source: Source | None = None,
+    trust: str | None = None,
+    create: bool = True,
+    read_only: bool = False,
+    schemas: Sequence[type[Any]] = (),
+    keys: str | os.PathLike[str] | KeyStore | None = None,
+    store_key: str | bytes | StoreKey | None = None,
+    tenant: str | None = None,
+    settings: Settings = DEFAULTS,
 ) -> AsyncStore:
-    """Opens a store for the running loop; the options are those of `holdfast.open`."""
+    """Opens a store for the running loop; all but `threads` is as `holdfast.open` takes it."""
+    opening = partial(
+        open_store,
+        url,
+        durability=durability,
+        actor=actor,
+        source=source,
+        trust=trust,
+        create=create,
+        read_only=read_only,
+        schemas=schemas,
+        keys=keys,
+        store_key=store_key,
+        tenant=tenant,
+        settings=settings,
+    )
     executor = ThreadPoolExecutor(threads, thread_name_prefix="holdfast-aio")
-    loop = asyncio.get_running_loop()
-    store = await loop.run_in_executor(executor, lambda: open_store(url, **options))
+    store = await asyncio.get_running_loop().run_in_executor(executor, opening)
     return AsyncStore(store, executor)
 
 

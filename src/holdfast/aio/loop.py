@@ -18,23 +18,27 @@ from collections.abc import (
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from holdfast.backends.deadline import monotonic
 from holdfast.backends.protocol import Position
 from holdfast.core.commit import CommitResult, ProposedCommit
 from holdfast.core.commit_queue import Request
+from holdfast.core.kernel import Kernel
 from holdfast.core.retry import PAUSE_S, Contest
 from holdfast.core.watch import PositionWaiter
 from holdfast.errors import ConflictError, UsageError
-from holdfast.runs.execution import Execution
-from holdfast.store import Store
+
+if TYPE_CHECKING:
+    from holdfast.runs.execution import Execution
 
 T = TypeVar("T")
 _logger = logging.getLogger("holdfast.aio")
 
 STEP_ITEMS = 200
 GLANCE_S = 1.0
+WALKS = 32
+"""How many walks over graphs a store makes at once; more of them wait."""
 
 
 class Reading(Generic[T]):
@@ -52,11 +56,13 @@ class Reading(Generic[T]):
 class Loop:
     """What the async classes share: the caller's loop, our executor, and the way into the queue."""
 
-    def __init__(self, store: Store, executor: ThreadPoolExecutor) -> None:
-        self.store = store
+    def __init__(self, kernel: Kernel, executor: ThreadPoolExecutor) -> None:
+        self.kernel = kernel
+        self.log = kernel.log
         self.executor = executor
         self.loop = asyncio.get_running_loop()
         self.is_left = False
+        self._walks: ThreadPoolExecutor | None = None
         self.begin: Callable[[Execution], None] | None = None  # begins an async run here
 
     def check(self) -> None:
@@ -74,27 +80,47 @@ class Loop:
     def nearest(self) -> Loop:
         """Returns the loop that a call came from, if it is one of this store's; else this one."""
         home = HOME.get()
-        is_ours = home is not None and home.store is self.store and not home.is_left
+        is_ours = home is not None and home.kernel is self.kernel and not home.is_left
         return home if home is not None and is_ours else self
 
-    async def hop(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Runs a synchronous call in our executor, with the caller's context variables."""
+    def _sent(
+        self, executor: ThreadPoolExecutor, function: Callable[..., T], *args: Any, **kwargs: Any
+    ) -> asyncio.Future[T]:
+        """Has a call made in a thread, with the caller's context variables."""
         self.check()
         context = contextvars.copy_context()
         context.run(HOME.set, self)
         try:
-            future = self.loop.run_in_executor(
-                self.executor, lambda: context.run(function, *args, **kwargs)
+            return self.loop.run_in_executor(
+                executor, lambda: context.run(function, *args, **kwargs)
             )
         except RuntimeError as error:  # what an executor says that was shut down
             raise UsageError(
                 "the store is closed", hint="open it again with holdfast.aio.open"
             ) from error
-        return await future
+
+    async def hop(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Runs a synchronous call in our executor, with the caller's context variables."""
+        return await self._sent(self.executor, function, *args, **kwargs)
 
     async def hop_shielded(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Runs a synchronous write in our executor; waits for its outcome, also when cancelled."""
-        return await shielded(asyncio.ensure_future(self.hop(function, *args, **kwargs)))
+        return await shielded(self._sent(self.executor, function, *args, **kwargs))
+
+    async def walk(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Runs what may wait for this loop itself; waits for its outcome, also when cancelled.
+
+        It has threads of its own, so that ours stay free for what it waits for.
+        """
+        if self._walks is None:
+            self._walks = ThreadPoolExecutor(WALKS, thread_name_prefix="holdfast-walk")
+        return await shielded(self._sent(self._walks, function, *args, **kwargs))
+
+    def close(self) -> None:
+        """Lets the threads go."""
+        for executor in (self.executor, self._walks):
+            if executor is not None:
+                executor.shutdown(wait=False)
 
     async def commit(self, proposed: ProposedCommit, then: Callable[[CommitResult], T]) -> T:
         """Commits, and returns or raises only when the outcome is known.
@@ -107,7 +133,7 @@ class Loop:
         caller, not the commit from the queue; another future then waits for the outcome.
         """
         self.check()
-        log = self.store._log
+        log = self.log
         if log.turns.held or log.dispatcher.is_full:
             await self.await_turn(proposed)
         future: asyncio.Future[Request] = self.loop.create_future()
@@ -130,11 +156,11 @@ class Loop:
         And until there is room for what subscribers will be told of it, for a while.
         """
         await self._await_turn([write.stream for write in proposed.writes])
-        if self.store._log.dispatcher.is_full:
-            await asyncio.to_thread(self.store._log.dispatcher.wait_for_room)
+        if self.log.dispatcher.is_full:
+            await asyncio.to_thread(self.log.dispatcher.wait_for_room)
 
     async def _await_turn(self, streams: Sequence[str]) -> None:
-        turns = self.store._log.turns
+        turns = self.log.turns
         while (turn := turns.ahead(streams)) is not None:
             over = asyncio.Event()
             tell = partial(self._tell, over)
@@ -147,7 +173,7 @@ class Loop:
 
     async def persist(self, retries: int, attempt: Callable[[], Awaitable[T]]) -> T:
         """Makes an attempt, in the caller's task, until it succeeds; see `core.retry`."""
-        contest = Contest(self.store._log, self.store.worker, retries)
+        contest = Contest(self.log, self.kernel.worker, retries)
         try:
             while True:
                 while not contest.take_turn():
@@ -198,7 +224,7 @@ class Loop:
         """Puts a commit into the queue, now and in order, and returns what waits for it."""
         self.check()
         future: asyncio.Future[Request] = self.loop.create_future()
-        request = self.store._log.submit(proposed, waker=self.wake, context=future)
+        request = self.log.submit(proposed, waker=self.wake, context=future)
 
         async def outcome() -> CommitResult:
             await future
@@ -214,10 +240,17 @@ class Loop:
             # The loop was closed meanwhile: nobody is left to tell, and the commit is durable.
             _logger.debug("%d commits were answered to nobody: %s", len(answered), error)
 
-    async def steps(self, items: Iterator[T]) -> AsyncIterator[T]:
+    async def steps(self, begin: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
         """Yields what a finite synchronous iterator yields, one hop for many items."""
-        while chunk := await self.hop(lambda: list(islice(items, STEP_ITEMS))):
-            for item in chunk:
+        items: Iterator[T] | None = None
+
+        def chunk() -> list[T]:
+            nonlocal items
+            items = begin() if items is None else items
+            return list(islice(items, STEP_ITEMS))
+
+        while found := await self.hop(chunk):
+            for item in found:
                 yield item
 
     async def wait_after(self, after: Position, timeout_s: float | None) -> Position:
@@ -227,11 +260,11 @@ class Loop:
         store asks for them all: it may be a question to a server, which must not block the loop.
         """
         deadline = None if timeout_s is None else self.loop.time() + timeout_s
-        newest = await self.hop(self.store._log.position)
+        newest = await self.hop(self.log.position)
         if newest > after:
             return newest
         told = asyncio.Event()
-        watch = self.store._log.watch
+        watch = self.log.watch
         waiter = PositionWaiter(after, newest, lambda: self._tell(told))
         try:
             watch.add(waiter)

@@ -3,50 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
-from holdfast.aio.loop import HOME, Loop, shielded
+from holdfast.aio.loop import Loop
+from holdfast.aio.mirror import Mirror, mirror, plain
 from holdfast.aio.scope import AsyncScope
-from holdfast.nodes import process_node as process_node_sync
 from holdfast.nodes.define import Graph, Node
 from holdfast.nodes.process import Walk
 from holdfast.nodes.resolve import Resolved
 from holdfast.nodes.results import Artifact, NodeState
-from holdfast.store import Store
+from holdfast.nodes.room import NodesRoom
+from holdfast.nodes.room import process_node as process_node_sync
 
 if TYPE_CHECKING:
     from holdfast.aio.store import AsyncStore
 
-T = TypeVar("T")
-WALKS = 32
-"""How many walks a store makes at once; more of them wait."""
 
+class AsyncWalk(Mirror[Walk]):
+    """What `await hf.nodes.process(…)` returns; see `Walk`. Only `resolve` is awaited."""
 
-class AsyncWalk:
-    """What `await store.process(…)` returns; see `Walk`. Only `resolve` is awaited."""
-
-    def __init__(self, walks: AsyncWalks, walk: Walk) -> None:
-        self._walks = walks
-        self.sync = walk
+    def __init__(self, loop: Loop, walk: Walk) -> None:
+        super().__init__(loop, walk)
+        self.scope = walk.scope
+        self.states = walk.states
+        self.exhausted = walk.exhausted
 
     @property
     def graph(self) -> str:
         return self.sync.graph
-
-    @property
-    def scope(self) -> str:
-        return self.sync.scope
-
-    @property
-    def states(self) -> Mapping[str, NodeState]:
-        return self.sync.states
-
-    @property
-    def exhausted(self) -> tuple[str, ...]:
-        return self.sync.exhausted
 
     @property
     def sequence(self) -> list[Artifact]:
@@ -63,41 +48,11 @@ class AsyncWalk:
         return self.sync[name]
 
     async def resolve(self) -> Resolved:
-        return await self._walks.hop(self.sync.resolve)
-
-    def __repr__(self) -> str:
-        return f"<Async{repr(self.sync)[1:]}"
+        return await self._loop.walk(self.sync.resolve)
 
 
-class AsyncWalks:
-    """The walks of one store. A walk holds a thread while its nodes run on the loop.
-
-    So they have threads of their own: those that the rest of the store hops to stay free for what
-    the nodes themselves await.
-    """
-
-    def __init__(self, loop: Loop, store: Store) -> None:
-        self._loop = loop
-        self._store = store
-        self._threads: ThreadPoolExecutor | None = None
-
-    def call(self, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not node.is_async:
-            return node.function(*args, **kwargs)
-        running = node.function(*args, **kwargs)
-        return asyncio.run_coroutine_threadsafe(running, self._loop.nearest().loop).result()
-
-    async def hop(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Runs a walk in a thread; waits for its outcome, also when cancelled."""
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(WALKS, thread_name_prefix="holdfast-walk")
-        self._loop.check()
-        context = copy_context()
-        context.run(HOME.set, self._loop)
-        future = self._loop.loop.run_in_executor(
-            self._threads, lambda: context.run(function, *args, **kwargs)
-        )
-        return await shielded(future)
+class AsyncNodesRoom(Mirror[NodesRoom]):
+    """The results of nodes: walked, explained and declared to count or not; see `NodesRoom`."""
 
     async def process(
         self,
@@ -110,16 +65,25 @@ class AsyncWalks:
         run: str | None = None,
         **inputs: Any,
     ) -> AsyncWalk:
-        name = scope.name if isinstance(scope, AsyncScope) else scope
-        walk = await self.hop(
-            self._store.process, graph, name, cache=cache, force=force, run=run, **inputs
+        walk = await self._loop.walk(
+            self.sync.process, graph, plain(scope), cache=cache, force=force, run=run, **inputs
         )
-        return AsyncWalk(self, walk)
+        return AsyncWalk(self._loop, walk)
 
-    def close(self) -> None:
-        """Lets the threads go."""
-        if self._threads is not None:
-            self._threads.shutdown(wait=False)
+    list = mirror(NodesRoom.list)
+    why = mirror(NodesRoom.why)
+    plan = mirror(NodesRoom.plan)
+    accept = mirror(NodesRoom.accept)
+    invalidate = mirror(NodesRoom.invalidate)
+    forget = mirror(NodesRoom.forget)
+
+
+def call_on(loop: Loop, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Calls the function of a node; one that is async on the loop that its walk came from."""
+    made = node.function(*args, **kwargs)
+    if not node.is_async:
+        return made
+    return asyncio.run_coroutine_threadsafe(made, loop.nearest().loop).result()
 
 
 async def process_node(
@@ -133,13 +97,12 @@ async def process_node(
     force: bool = False,
 ) -> NodeState:
     """Returns the state of one node; see `holdfast.nodes.process_node`."""
-    place = scope.name if isinstance(scope, AsyncScope) else scope
-    return await store._walks.hop(
+    return await store._loop.walk(
         process_node_sync,
-        store._store,
+        store.sync,
         graph,
         name,
-        place,
+        plain(scope),
         inputs=inputs,
         cache=cache,
         force=force,

@@ -6,27 +6,32 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from holdfast.aio.loop import Loop, Reading
-from holdfast.aio.record import mirror
+from holdfast.aio.mirror import Mirror, mirror, plain
+from holdfast.aio.scope import AsyncScope
 from holdfast.backends.protocol import Position
 from holdfast.core.arguments import Duration, check_timeout
 from holdfast.core.dispatcher import OnError, Subscriber
 from holdfast.core.event import Change
-from holdfast.projections import Projected, Projection
+from holdfast.projections.define import Projection
 from holdfast.projections.fold import Fold
-from holdfast.projections.projected import LOOK_S, up_to_date
+from holdfast.projections.projected import LOOK_S, Projected, up_to_date
+from holdfast.projections.room import ProjectionsRoom
 
 
-class AsyncProjected:
+class AsyncProjectionsRoom(Mirror[ProjectionsRoom]):
+    """States that are folded from events of your own; see `ProjectionsRoom`."""
+
+    def of(self, projection: Projection, over: AsyncScope | str | None = None) -> AsyncProjected:
+        return AsyncProjected(self._loop, self.sync.of(projection, plain(over)))
+
+
+class AsyncProjected(Mirror[Projected]):
     """A projection of an AsyncStore; see `Projected`."""
 
     def __init__(self, loop: Loop, projected: Projected) -> None:
-        self._loop = loop
-        self.sync = projected
+        super().__init__(loop, projected)
         self.projection: Projection = projected.projection
         self.over = projected.over
-
-    def __repr__(self) -> str:
-        return f"<Async{repr(self.sync)[1:]}"
 
     @property
     def state(self) -> Reading[Any]:
@@ -40,7 +45,7 @@ class AsyncProjected:
 
     async def follow(self, *, timeout_s: Duration | None = None) -> AsyncIterator[Change]:
         left = check_timeout(timeout_s)
-        log, loop = self._loop.store._log, self._loop.loop
+        log, loop = self._loop.log, self._loop.loop
         fold = await self._loop.hop(self.sync._newest)
         ends = None if left is None else loop.time() + left
 

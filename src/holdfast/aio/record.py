@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Generator,
-    Iterable,
-    Mapping,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager
 from functools import partial, wraps
-from operator import attrgetter, methodcaller
-from typing import Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, cast
+from operator import attrgetter
+from typing import Any, Concatenate, Literal, NoReturn, ParamSpec
 
-from holdfast.aio.loop import Loop, Reading, shielded
-from holdfast.backends.protocol import Position
-from holdfast.core.arguments import Duration, check_timeout
-from holdfast.core.consumers import GLANCE_S, STANDBY_S, Delivery, Group, Start
+from holdfast.aio.loop import Loop, Reading
+from holdfast.aio.mirror import Mirror, like, mirror, plain
+from holdfast.core.arguments import Duration
 from holdfast.core.event import Moment
-from holdfast.core.own_event import OwnEvent
-from holdfast.joint_commit import JointCommit, RecordingScope
-from holdfast.record.decisions import Decision, OpenDecision
+from holdfast.decisions import DecisionsRoom
+from holdfast.facts import FactsRoom
+from holdfast.record.decisions import Decision, OpenDecision, PolicyMode
 from holdfast.record.facts import Facts
 from holdfast.record.memory import Memory, MemorySection
 from holdfast.record.message_events import Message
@@ -32,39 +22,10 @@ from holdfast.record.messages import History, Messages
 from holdfast.record.sessions import OpenTurn
 from holdfast.record.task_events import Task
 from holdfast.record.tasks import LOOK_S, Tasks
-from holdfast.scope import Scope
+from holdfast.sessions import SessionsRoom
+from holdfast.tasks import TasksRoom
 
 P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def mirror(
-    function: Callable[Concatenate[Any, P], T], *, of: str = "sync"
-) -> Callable[Concatenate[Any, P], Awaitable[T]]:
-    """Returns a method for asyncio that calls the synchronous one of `self.<of>`.
-
-    It has the same name, parameters and documentation, so the two cannot drift apart. The caller
-    waits until the outcome is known, also when it is cancelled meanwhile.
-    """
-    name = function.__name__
-
-    @wraps(function)
-    async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        method = getattr(getattr(self, of), name)
-        return await self._loop.hop_shielded(method, *args, **kwargs)
-
-    return call
-
-
-def _like(
-    function: Callable[Concatenate[Any, P], T],
-) -> Callable[[Callable[..., Any]], Callable[Concatenate[Any, P], Awaitable[T]]]:
-    """Gives a method the name, parameters and documentation of the synchronous one."""
-
-    def named(method: Callable[..., Any]) -> Callable[Concatenate[Any, P], Awaitable[T]]:
-        return cast("Any", wraps(function)(method))
-
-    return named
 
 
 def deciding(
@@ -84,12 +45,11 @@ def deciding(
     return decide
 
 
-class AsyncOpenDecision:
+class AsyncOpenDecision(Mirror[OpenDecision]):
     """A decision that this worker answers for; see `OpenDecision`."""
 
     def __init__(self, loop: Loop, decision: OpenDecision) -> None:
-        self._loop = loop
-        self.sync = decision
+        super().__init__(loop, decision)
         self.id = decision.id
         self.key = decision.key
 
@@ -128,12 +88,8 @@ class AsyncDeciding:
         return False
 
 
-class AsyncFacts:
+class AsyncFacts(Mirror[Facts]):
     """The facts of one scope; see `Facts` for what each method does."""
-
-    def __init__(self, loop: Loop, facts: Facts) -> None:
-        self._loop = loop
-        self.sync = facts
 
     state = mirror(Facts.state)
     get = mirror(Facts.get)
@@ -142,12 +98,8 @@ class AsyncFacts:
     withdraw = mirror(Facts.withdraw)
 
 
-class AsyncTasks:
+class AsyncTasks(Mirror[Tasks]):
     """The tasks of one scope; see `Tasks` for what each method does."""
-
-    def __init__(self, loop: Loop, tasks: Tasks) -> None:
-        self._loop = loop
-        self.sync = tasks
 
     get = mirror(Tasks.get)
     list = mirror(Tasks.list)
@@ -155,7 +107,7 @@ class AsyncTasks:
     add = mirror(Tasks.add)
     update = mirror(Tasks.update)
 
-    @_like(Tasks.claim)
+    @like(Tasks.claim)
     async def claim(
         self, id: Any = None, *, wait_s: Duration | None = None, **options: Any
     ) -> Task | None:
@@ -180,12 +132,8 @@ class AsyncTasks:
     amend = mirror(Tasks.amend)
 
 
-class AsyncMemorySection:
+class AsyncMemorySection(Mirror[MemorySection]):
     """The things of one kind at hand; see `MemorySection` for what each method does."""
-
-    def __init__(self, loop: Loop, section: MemorySection) -> None:
-        self._loop = loop
-        self.sync = section
 
     put = mirror(MemorySection.put)
     add = mirror(MemorySection.add)
@@ -194,12 +142,8 @@ class AsyncMemorySection:
     drop = mirror(MemorySection.drop)
 
 
-class AsyncMemory:
+class AsyncMemory(Mirror[Memory]):
     """The working memory of one scope; see `Memory`."""
-
-    def __init__(self, loop: Loop, memory: Memory) -> None:
-        self._loop = loop
-        self.sync = memory
 
     @property
     def files(self) -> AsyncMemorySection:
@@ -236,26 +180,19 @@ class AsyncMemory:
 # Messages for asyncio. Adding goes through the group-commit queue, without a thread of its own.
 
 
-class AsyncHistory:
+class AsyncHistory(Mirror[History]):
     """Messages to read; see `History`. In place of `len` there is `length`."""
 
     def __init__(self, loop: Loop, history: History) -> None:
-        self._loop = loop
-        self.sync = history
+        super().__init__(loop, history)
         self.name = history.name
-
-    def __repr__(self) -> str:
-        return f"<AsyncMessages of {self.name}>"
 
     @property
     def revision(self) -> Reading[int]:
-        async def read() -> int:
-            return await self._loop.hop(lambda: self.sync.revision)
-
-        return Reading(read)
+        return Reading(lambda: self._loop.hop(lambda: self.sync.revision))
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        async for message in self._loop.steps(iter(self.sync)):
+        async for message in self._loop.steps(partial(iter, self.sync)):
             yield message
 
     async def at(self, moment: Moment) -> AsyncHistory:
@@ -278,6 +215,9 @@ class AsyncHistory:
     file_changes = mirror(History.file_changes)
 
 
+_SETTINGS = "turn", "state", "key", "expected", "subject"
+
+
 class _Large(Exception):
     """Something is so large that it becomes a blob, which takes more than the queue."""
 
@@ -295,37 +235,22 @@ class AsyncMessages(AsyncHistory):
         super().__init__(loop, messages)
         self.sync = messages
 
-    @_like(Messages.add)
+    @like(Messages.add)
     async def add(
         self, role: str | None = None, content: str | list[Any] | None = None, **fields: Any
     ) -> Message:
-        turn: AsyncTurn | None = fields.pop("turn", None)
-        options = {name: fields.pop(name, None) for name in ("state", "key", "expected", "subject")}
+        options = {name: fields.pop(name, None) for name in _SETTINGS}
         item = {"role": role, "content": content, **fields}
-        quick = turn is None and options["state"] is None and fields.get("foreign_id") is None
-        quick = quick and options["subject"] is None  # whose key may have to be made
-        quick = quick and not self.sync._log.is_gathering  # which has no queue
+        # A subject's key may have to be made, and a log that gathers has no queue.
+        quick = all(options[name] is None for name in ("turn", "state", "subject"))
+        quick = quick and fields.get("foreign_id") is None and not self.sync._log.is_gathering
         made = await self._add([item], options) if quick else None
         if made is not None:
             return made[0]
-        options["turn"] = None if turn is None else turn.sync
+        options["turn"] = plain(options["turn"])
         return await self._loop.hop_shielded(self.sync.add, **item, **options)
 
-    @_like(Messages.add_many)
-    async def add_many(
-        self,
-        items: Iterable[Mapping[str, Any]],
-        *,
-        turn: AsyncTurn | None = None,
-        state: Mapping[str, Any] | None = None,
-        subject: str | None = None,
-        key: str | None = None,
-        expected: int | None = None,
-    ) -> list[Message]:
-        options: dict[str, Any] = {"state": state, "subject": subject, "key": key}
-        options["expected"] = expected
-        options["turn"] = None if turn is None else turn.sync
-        return await self._loop.hop_shielded(self.sync.add_many, items, **options)
+    add_many = mirror(Messages.add_many)
 
     async def _add(
         self, items: list[dict[str, Any]], options: dict[str, Any]
@@ -339,7 +264,7 @@ class AsyncMessages(AsyncHistory):
         return await self._loop.commit(prepared.commit, partial(self.sync._committed, prepared))
 
     def turn(self) -> AsyncTurn:
-        return AsyncTurn(self, self.sync.turn())
+        return AsyncTurn(self._loop, self.sync.turn())
 
     import_many = mirror(Messages.import_many)
     is_there = mirror(Messages.is_there)
@@ -351,50 +276,14 @@ class AsyncMessages(AsyncHistory):
     compact = mirror(Messages.compact)
     summarise = mirror(Messages.summarise)
 
-    @_like(Messages.merge)
-    async def merge(self, other: Any) -> list[Message]:
-        return await self._loop.hop_shielded(self.sync.merge, getattr(other, "sync", other))
+    merge = mirror(Messages.merge)
 
 
-class AsyncJointScope(RecordingScope):
-    """One scope inside a joint commit; see `JointScope`. Its recorders are awaited."""
+class AsyncTurn(Mirror[OpenTurn]):
+    """The block of `async with chat.messages.turn() as turn:`; see `OpenTurn`."""
 
-    def __init__(self, loop: Loop, joint: JointCommit, scope: Scope) -> None:
-        super().__init__(joint, scope)
-        self._loop = loop
-
-    @property
-    def messages(self) -> AsyncMessages:
-        return AsyncMessages(self._loop, self._recorder().messages)
-
-    @property
-    def tasks(self) -> AsyncTasks:
-        return AsyncTasks(self._loop, self._recorder().tasks)
-
-    @property
-    def facts(self) -> AsyncFacts:
-        return AsyncFacts(self._loop, self._recorder().facts)
-
-    decide = deciding(Scope.decide, of=methodcaller("_recorder"))
-
-    @_like(Scope.record)
-    async def record(self, *args: Any, **options: Any) -> OwnEvent:
-        return await self._loop.hop_shielded(self._recorder().record, *args, **options)
-
-    def turn(self) -> AsyncTurn:
-        return AsyncTurn(self.messages, self._let_go_on(self._recorder().turn()))
-
-    async def end_turn(self, turn: AsyncTurn) -> None:
-        await self._loop.hop_shielded(self._end_turn, turn.sync)
-
-
-class AsyncTurn:
-    """The block of `async with chat.turn() as turn:`; see `OpenTurn`."""
-
-    def __init__(self, messages: AsyncMessages, turn: OpenTurn) -> None:
-        self._messages = messages
-        self._loop = messages._loop  # pyright: ignore[reportPrivateUsage]
-        self.sync = turn
+    def __init__(self, loop: Loop, turn: OpenTurn) -> None:
+        super().__init__(loop, turn)
         self.id = turn.id
         self.name = turn.name
 
@@ -412,71 +301,60 @@ class AsyncTurn:
         return False
 
 
-# --- group ----------------------------------------------------------------------------------------
+# --- rooms ----------------------------------------------------------------------------------------
 #
-# Consumer groups for asyncio.
+# What is recorded in any scope.
 
 
-class AsyncGroup:
-    """A consumer group; see `Group`. A delivery's `done` waits for nothing and is not awaited."""
+class AsyncTasksRoom(Mirror[TasksRoom]):
+    """What is to be done in any scope; see `TasksRoom`."""
 
-    def __init__(self, loop: Loop, group: Group) -> None:
+    list = mirror(TasksRoom.list)
+
+
+class AsyncFactsRoom(Mirror[FactsRoom]):
+    """Claims about the outside world, of any scope; see `FactsRoom`."""
+
+    list = mirror(FactsRoom.list)
+    stale = mirror(FactsRoom.stale)
+
+
+class AsyncSessionsRoom(Mirror[SessionsRoom]):
+    """Who is at work in which conversation; see `SessionsRoom`."""
+
+    list = mirror(SessionsRoom.list)
+
+
+class AsyncPolicy:
+    """What `hf.decisions.policy(mode)` returns: await it, or enter the block that it is for."""
+
+    def __init__(self, loop: Loop, decisions: DecisionsRoom, mode: PolicyMode) -> None:
         self._loop = loop
-        self._group = group
-        self.name = group.name
+        self._decisions = decisions
+        self._mode: PolicyMode = mode
 
-    @property
-    def after(self) -> Position | None:
-        return self._group.after
-
-    async def take(self, n: int = 1) -> list[Delivery]:
-        taking = asyncio.ensure_future(self._loop.hop(self._group.take, n))
-        try:
-            return await shielded(taking)
-        except asyncio.CancelledError:
-            if not taking.cancelled() and taking.exception() is None:
-                # Nobody was given these, so nobody would ever say that they are done.
-                for delivery in reversed(taking.result()):
-                    delivery.put_back()
-            raise
-
-    async def deliveries(self, *, timeout_s: Duration | None = None) -> AsyncIterator[Delivery]:
-        left = check_timeout(timeout_s)
-        began = self._loop.loop.time()
-        while True:
-            for delivery in await self.take():
-                yield delivery
-                began = self._loop.loop.time()
-                break
-            else:
-                waited_s = self._loop.loop.time() - began
-                left_s = GLANCE_S if left is None else left - waited_s
-                if left_s <= 0:
-                    await self.save()
-                    return
-                after = await self._loop.hop(lambda: self._group.after)
-                if after is None:
-                    await asyncio.sleep(min(left_s, STANDBY_S))
-                else:
-                    await self._loop.wait_after(after, min(left_s, GLANCE_S))
-
-    def __aiter__(self) -> AsyncIterator[Delivery]:
-        return self.deliveries()
-
-    async def restart(self, start: Start) -> None:
-        await self._loop.hop_shielded(self._group.restart, start)
-
-    async def save(self) -> None:
-        await self._loop.hop_shielded(self._group.save)
-
-    async def close(self) -> None:
-        await self._loop.hop_shielded(self._group.close)
-
-    async def __aenter__(self) -> AsyncGroup:
+    async def _set(self) -> AsyncPolicy:
+        self._policy = await self._loop.hop_shielded(self._decisions.policy, self._mode)
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    def __await__(self) -> Generator[Any, None, AsyncPolicy]:
+        return self._set().__await__()
 
-    def __repr__(self) -> str:
-        return f"<AsyncGroup {self.name}>"
+    async def __aenter__(self) -> AsyncPolicy:
+        return await self._set()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._loop.hop_shielded(self._policy.__exit__)
+
+
+class AsyncDecisionsRoom(Mirror[DecisionsRoom]):
+    """What was decided in any scope, and the policy about it; see `DecisionsRoom`."""
+
+    list = mirror(DecisionsRoom.list)
+    get = mirror(DecisionsRoom.get)
+    close = mirror(DecisionsRoom.close)
+    prioritise = mirror(DecisionsRoom.prioritise)
+    catches = mirror(DecisionsRoom.catches)
+
+    def policy(self, mode: PolicyMode) -> AsyncPolicy:
+        return AsyncPolicy(self._loop, self.sync, mode)

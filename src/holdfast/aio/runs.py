@@ -9,9 +9,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager, suppress
 from contextvars import Context, copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
+from holdfast.agents.command import Command
+from holdfast.agents.protocol import Executor
 from holdfast.aio.loop import Loop, Reading, shielded
+from holdfast.aio.mirror import Mirror, mirror
 from holdfast.aio.scope import AsyncScope
 from holdfast.backends.deadline import monotonic
 from holdfast.core.arguments import Duration, check_timeout
@@ -41,9 +44,12 @@ from holdfast.runs.operation import (
     Stopped,
 )
 from holdfast.runs.pool import PoolCall
+from holdfast.runs.room import RunsRoom
 
 P = ParamSpec("P")
 R = TypeVar("R")
+A = TypeVar("A")
+B = TypeVar("B")
 R_co = TypeVar("R_co", covariant=True)
 _logger = logging.getLogger("holdfast.aio")
 
@@ -369,12 +375,12 @@ _PERFORM: dict[type, Any] = {
 }
 
 
-class AsyncRuns:
+class RunTasks:
     """Executes the `async def` runs of a store on one event loop."""
 
-    def __init__(self, loop: Loop, engine: Engine) -> None:
+    def __init__(self, loop: Loop) -> None:
         self.loop = loop
-        self.engine = engine
+        self.engine = loop.kernel.part(Engine)
         self._tasks: dict[asyncio.Task[None], Execution] = {}
         loop.begin = self._begin
 
@@ -440,13 +446,11 @@ class AsyncRuns:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class AsyncRun(Generic[R_co]):
+class AsyncRun(Mirror[Run[R_co]], Generic[R_co]):
     """One run of a store; see `Run`."""
 
     def __init__(self, loop: Loop, run: Run[R_co]) -> None:
-        self._loop = loop
-        self._engine = loop.store._engine
-        self.sync = run
+        super().__init__(loop, run)
         self.id = run.id
 
     @property
@@ -473,7 +477,7 @@ class AsyncRun(Generic[R_co]):
     async def result(self, timeout: Duration | None = None) -> R_co: ...
     async def result(self, timeout: Duration | None = None) -> Any:
         left_s = check_timeout(timeout)
-        engine = self._engine
+        engine = self._loop.kernel.part(Engine)
         run = engine.active.get(self.id)
         while True:
             ended = await self._loop.hop(engine.look_at, self.id, run)
@@ -490,7 +494,7 @@ class AsyncRun(Generic[R_co]):
     async def _pause(self, run: Execution | None, slice_s: float) -> None:
         """Waits until the run is over here, or for a while if it is elsewhere."""
         if run is None:
-            position = await self._loop.hop(self._loop.store._log.position)
+            position = await self._loop.hop(self._loop.log.position)
             await self._loop.wait_after(position, slice_s)
             return
         over = asyncio.Event()
@@ -510,5 +514,81 @@ class AsyncRun(Generic[R_co]):
     async def cancel(self) -> None:
         await self._loop.hop_shielded(self.sync.cancel)
 
-    def __repr__(self) -> str:
-        return f"<AsyncRun {self.id}>"
+
+class AsyncRunsRoom(Mirror[RunsRoom]):
+    """The runs of a store: durable executions of functions, here or elsewhere; see `RunsRoom`."""
+
+    if TYPE_CHECKING:  # a decorator loses the parameters of the run's function
+
+        @overload
+        async def start(
+            self, function: RunFunction[P, R], /, *args: P.args, **kwargs: P.kwargs
+        ) -> AsyncRun[R]: ...
+        @overload
+        async def start(
+            self,
+            function: RunFunction[..., R],
+            /,
+            *,
+            id: str,
+            if_exists: str = ...,
+            queue: str | None = ...,
+            subject: str | None = ...,
+            **kwargs: Any,
+        ) -> AsyncRun[R]: ...
+        @overload
+        async def start(
+            self,
+            function: Callable[Concatenate[A, ...], R],
+            first: A,
+            /,
+            *,
+            id: str,
+            if_exists: str = ...,
+            queue: str | None = ...,
+            subject: str | None = ...,
+            **kwargs: Any,
+        ) -> AsyncRun[R]: ...
+        @overload
+        async def start(
+            self,
+            function: Callable[Concatenate[A, B, ...], R],
+            first: A,
+            second: B,
+            /,
+            *rest: Any,
+            id: str,
+            if_exists: str = ...,
+            queue: str | None = ...,
+            subject: str | None = ...,
+            **kwargs: Any,
+        ) -> AsyncRun[R]: ...
+        @overload
+        async def start(
+            self,
+            function: RunFunction[..., R],
+            /,
+            *args: Any,
+            queue: str,
+            id: str | None = ...,
+            if_exists: str = ...,
+            subject: str | None = ...,
+            **kwargs: Any,
+        ) -> AsyncRun[R]: ...
+        async def start(self, function: Any, /, *args: Any, **kwargs: Any) -> Any: ...
+    else:
+        start = mirror(RunsRoom.start, AsyncRun)
+    resume = mirror(RunsRoom.resume, AsyncRun)
+    get = mirror(RunsRoom.get, AsyncRun)
+    fork = mirror(RunsRoom.fork, AsyncRun)
+    list = mirror(RunsRoom.list)
+    cancel = mirror(RunsRoom.cancel)
+    answer = mirror(RunsRoom.answer)
+    signal = mirror(RunsRoom.signal)
+    send = mirror(RunsRoom.send)
+    settle = mirror(RunsRoom.settle)
+    adopt = mirror(RunsRoom.adopt)
+    remove = mirror(RunsRoom.remove)
+
+    def use_executor(self, executor: Executor | Command | None) -> None:
+        self.sync.use_executor(executor)

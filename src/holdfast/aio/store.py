@@ -6,293 +6,98 @@ import asyncio
 import inspect
 import os
 import threading
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Collection,
-    Coroutine,
-    Generator,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, overload
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypedDict, TypeVar, Unpack, overload
 
-from holdfast.agents.command import Command
-from holdfast.agents.protocol import Executor
-from holdfast.aio.loop import Loop, Reading, shielded
-from holdfast.aio.nodes import AsyncWalk, AsyncWalks
-from holdfast.aio.projections import AsyncProjected
-from holdfast.aio.record import AsyncGroup, AsyncJointScope, AsyncOpenDecision, mirror
-from holdfast.aio.rewinds import AsyncRewinds
-from holdfast.aio.runs import AsyncRun, AsyncRuns
-from holdfast.aio.scope import AsyncScope
-from holdfast.aio.views import AsyncViews
-from holdfast.backends.protocol import START, Lease, Mark, Position, Record
-from holdfast.core import tree
+from holdfast.aio.commit import AsyncPendingCommit, AsyncView
+from holdfast.aio.following import (
+    AsyncSubscribed,
+    follow_records,
+    follow_scope,
+    follow_store,
+    subscribe_in,
+)
+from holdfast.aio.loop import Loop, Reading
+from holdfast.aio.mirror import mirror, mirror_read, plain, shown_as
+from holdfast.aio.nodes import call_on
+from holdfast.aio.runs import RunTasks
+from holdfast.aio.scope import AsyncScope, async_scopes
+from holdfast.backends.protocol import Lease, Position
 from holdfast.core.arguments import (
     Duration,
-    Path,
+    check_alone,
     check_call,
-    check_path,
-    check_seconds,
+    check_flag,
     check_timeout,
     check_whole,
-    name_of,
 )
-from holdfast.core.check import Report
-from holdfast.core.commit import CommitResult, ProposedCommit
-from holdfast.core.consumers import LOOK_S, Follower, GroupStatus, Start, StoreFollower
 from holdfast.core.dispatcher import OnError, Subscriber
-from holdfast.core.encryption import KeyStatus
 from holdfast.core.event import Change, Event
-from holdfast.core.expiry import ExpiryPolicy
-from holdfast.core.leases import PAUSE_S, PAUSE_S_MAX, HeldLease, Worker
-from holdfast.core.log import READ_CHUNK
+from holdfast.core.kernel import Kernel, kernel_of
 from holdfast.core.meta import Meta
-from holdfast.core.migrate import Migration
 from holdfast.core.observe import Observer, Tracer
 from holdfast.core.page import PAGE_SIZE, Page
-from holdfast.core.redaction import Mode
-from holdfast.core.retention import GRACE_S, Binned, Hold, LetGo, Retention
 from holdfast.core.retry import RETRIES
-from holdfast.core.store_key import StoreKey
-from holdfast.core.transaction import View
-from holdfast.core.tree import Map
-from holdfast.erasure import ErasureReceipt, Subject
-from holdfast.errors import LeaseLostError, UsageError
-from holdfast.joint_commit import JointCommit
-from holdfast.nodes.define import Graph
-from holdfast.nodes.walk import call_plainly
-from holdfast.projections import Projection
-from holdfast.query.form import Where
-from holdfast.record.audit import Audit, Comparison, StatePath, TrialOutcome, TrialRun
-from holdfast.record.decisions import Decision, PolicyMode
-from holdfast.record.retention_policies import RetentionPolicy
-from holdfast.runs import Run, RunFunction
+from holdfast.errors import UsageError
+from holdfast.names import CONVERSATION, TEAM, WORKFLOW
+from holdfast.nodes.walk import Nodes, call_plainly
+from holdfast.runs.engine import Engine
 from holdfast.scratch import ScratchScope
-from holdfast.store import EXPIRES_S, S, Store
-from holdfast.views.directory import FileView
+from holdfast.store import S, Store
 
-P = ParamSpec("P")
+if TYPE_CHECKING:
+    from holdfast.aio.care import (
+        AsyncKeysRoom,
+        AsyncRetentionRoom,
+        AsyncSchemasRoom,
+        AsyncSearchRoom,
+        AsyncSecretsRoom,
+        AsyncSubjectsRoom,
+    )
+    from holdfast.aio.nodes import AsyncNodesRoom
+    from holdfast.aio.projections import AsyncProjectionsRoom
+    from holdfast.aio.record import (
+        AsyncDecisionsRoom,
+        AsyncFactsRoom,
+        AsyncSessionsRoom,
+        AsyncTasksRoom,
+    )
+    from holdfast.aio.rewinds import AsyncRewinds
+    from holdfast.aio.runs import AsyncRunsRoom
+    from holdfast.aio.views import AsyncViews
+    from holdfast.aio.workers import AsyncWorkersRoom
+    from holdfast.views.directory import FileView
+
 R = TypeVar("R")
-A = TypeVar("A")
-Job = Callable[[AsyncScope], Awaitable[Any]]
+THREADS = 4
 
 
-class AsyncAudit:
-    """What `store.audit(scope)` returns; see `Audit` for what each method does."""
+class Terms(TypedDict, total=False):
+    """What a scope may begin with; see `Store.scope`."""
 
-    def __init__(self, loop: Loop, audit: Audit) -> None:
-        self._loop = loop
-        self.sync = audit
-        self.name = audit.name
-
-    def __repr__(self) -> str:
-        return f"<AsyncAudit of {self.name}>"
-
-    async def __aenter__(self) -> AsyncAudit:
-        self.sync.__enter__()
-        return self
-
-    async def __aexit__(self, *_: object) -> Literal[False]:
-        return self.sync.__exit__()
-
-    @property
-    def reads(self) -> list[StatePath]:
-        return self.sync.reads
-
-    items = mirror(Audit.items)
-    unread = mirror(Audit.unread)
-
-    async def without(self, path: Path, job: Job) -> Comparison:
-        check_call(job, "a job")
-        place = await self._loop.hop(self.sync._check_item, path)
-        whole = await self._attempt(job, place, with_it=True)
-        return Comparison(place, whole, await self._attempt(job, place, with_it=False))
-
-    async def _attempt(self, job: Job, item: StatePath, *, with_it: bool) -> TrialOutcome:
-        attempt = await self._loop.hop_shielded(TrialRun, self.sync._scope, item, with_it=with_it)
-        returned: Any = None
-        failure: Exception | None = None
-        try:
-            returned = await job(AsyncScope(self._loop, attempt.scope))
-        except Exception as raised:
-            failure = raised
-        except BaseException:
-            await self._loop.hop_shielded(attempt.drop)
-            raise
-        return await self._loop.hop_shielded(attempt.end, returned, failure)
+    parent: AsyncScope | None
+    ttl_s: Duration | None
+    slides: bool
+    subject: str | None
 
 
-class AsyncPendingCommit:
-    """What `async with store.commit() as tx:` hands out; see `JointCommit`.
+class AsyncStores:
+    """The async stores over one store, the newest last."""
 
-    Inside it, reads of state come from memory where they can and block the loop where they cannot;
-    scopes that were awaited before are in memory. Recorders are awaited.
-    """
+    def __init__(self, kernel: Kernel) -> None:
+        self._engine = kernel.part(Engine)
+        self._nodes = kernel.part(Nodes)
+        self.open: list[AsyncStore] = []
 
-    def __init__(self, loop: Loop, pending: JointCommit, *, waits: bool = True) -> None:
-        self._loop = loop
-        self._pending = pending
-        self._waits = waits
-        self._proposed: ProposedCommit | None = None
-        self._outcome: asyncio.Task[CommitResult] | None = None
-
-    def scope(self, scope: AsyncScope) -> AsyncJointScope:
-        return self._pending._pending_scope(scope.sync, partial(AsyncJointScope, self._loop))
-
-    async def outcome(
-        self, decision: AsyncOpenDecision | str, text: str, *, output: Any = None
-    ) -> Decision:
-        own = decision.sync if isinstance(decision, AsyncOpenDecision) else decision
-        return await self._loop.hop_shielded(self._pending.outcome, own, text, output=output)
-
-    def mark(
-        self,
-        index: str,
-        key: str,
-        *,
-        due: int = 0,
-        priority: int = 0,
-        ttl_s: Duration | None = None,
-    ) -> None:
-        self._pending.mark(index, key, due=due, priority=priority, ttl_s=ttl_s)
-
-    def clear(self, index: str, key: str) -> None:
-        self._pending.clear(index, key)
-
-    def watch(self, scope: AsyncScope) -> None:
-        self._pending.watch(scope.sync)
-
-    @property
-    def news(self) -> dict[str, int]:
-        return self._pending.news
-
-    @property
-    def result(self) -> CommitResult | None:
-        return self._pending.result
-
-    async def __aenter__(self) -> AsyncPendingCommit:
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> Literal[False]:
-        if kind is not None:
-            self._pending._drop()
-        self._proposed = self._pending._proposed() if kind is None else None
-        if self._proposed is not None:
-            await self._loop.await_turn(self._proposed)
-            self._outcome = self._loop.enqueue(self._proposed)
-            if self._waits:
-                await self.wait()
-        return False
-
-    async def wait(self) -> CommitResult:
-        if self._outcome is None or self._proposed is None or self.result is not None:
-            return self._pending.wait()
-        try:
-            return await shielded(self._outcome)
-        finally:
-            # Also for who was cancelled, once for all who wait: what is durable is known to be.
-            is_answered = self._outcome.done() and not self._outcome.cancelled()
-            if is_answered and self._outcome.exception() is None and self.result is None:
-                self._pending._finish(self._proposed, self._outcome.result())
-
-
-class AsyncLease:
-    """What `store.lease(…)` returns: to be awaited, or a block; see `HeldLease`."""
-
-    def __init__(self, loop: Loop, take: Callable[[], HeldLease], wait_s: float) -> None:
-        self._loop = loop
-        self._take = take
-        self._wait_s = wait_s
-        self._held: HeldLease | None = None
-
-    def __await__(self) -> Generator[Any, None, HeldLease]:
-        return self._taken().__await__()
-
-    async def _taken(self) -> HeldLease:
-        """Takes the lease; waits in the loop, so that nobody else's calls are kept waiting."""
-        until = self._loop.loop.time() + self._wait_s
-        pause_s = PAUSE_S
-        while True:
-            try:
-                return await self._loop.hop_shielded(self._take)
-            except LeaseLostError:
-                left_s = until - self._loop.loop.time()
-                if left_s <= 0:
-                    raise
-            await asyncio.sleep(min(pause_s, left_s))
-            pause_s = min(pause_s * 1.5, PAUSE_S_MAX)
-
-    async def __aenter__(self) -> HeldLease:
-        self._held = await self._taken()
-        await self._loop.hop_shielded(self._held.keep)
-        self._held.fence()
-        return self._held
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._held is not None, "BUG: a block that was not entered ends"
-        self._held.unfence()
-        await self._loop.hop_shielded(self._held.give_back)
-
-
-class AsyncView:
-    """Several scopes at one moment; see `View`."""
-
-    def __init__(self, loop: Loop, view: View) -> None:
-        self._loop = loop
-        self._view = view
-        self.position = view.position
-
-    async def state(self, scope: AsyncScope) -> Map:
-        return await self._loop.hop(self._view.state, scope.sync)
-
-    async def revision(self, scope: AsyncScope) -> int:
-        return await self._loop.hop(self._view.revision, scope.sync)
-
-    async def get(self, scope: AsyncScope, path: Path, default: Any = None) -> Any:
-        return tree.get(await self.state(scope), check_path(path), default)
-
-
-def _giving_run(
-    function: Callable[Concatenate[Any, P], Run[R]],
-) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, AsyncRun[R]]]:
-    """Returns the method for asyncio of one that gives a run."""
-
-    @wraps(function)
-    async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> AsyncRun[R]:
-        method = getattr(self._store, function.__name__)
-        found = await self._loop.hop_shielded(method, *args, **kwargs)
-        return AsyncRun(self._loop, found)
-
-    return call
-
-
-class AsyncPolicy:
-    """What `store.policy(mode)` returns: await it, or use it as the block in which it applies."""
-
-    def __init__(self, loop: Loop, mode: PolicyMode) -> None:
-        self._loop = loop
-        self._mode: PolicyMode = mode
-
-    async def _set(self) -> AsyncPolicy:
-        self._policy = await self._loop.hop_shielded(self._loop.store.policy, self._mode)
-        return self
-
-    def __await__(self) -> Generator[Any, None, AsyncPolicy]:
-        return self._set().__await__()
-
-    async def __aenter__(self) -> AsyncPolicy:
-        return await self._set()
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._loop.hop_shielded(self._policy.__exit__)
+    def attach(self) -> None:
+        """Has the newest execute the async runs and nodes that are begun in none of their loops."""
+        newest = self.open[-1] if self.open else None
+        self._engine.launch_async = None if newest is None else newest._runs.launch
+        self._nodes.call = call_plainly if newest is None else partial(call_on, newest._loop)
 
 
 class AsyncStore:
@@ -303,114 +108,67 @@ class AsyncStore:
     """
 
     def __init__(self, store: Store, executor: ThreadPoolExecutor, *, owns: bool = True) -> None:
-        self._loop = Loop(store, executor)
-        self._store = self.sync = store
+        self.sync = store
+        self._kernel = kernel_of(store)
+        self._log = self._kernel.log
+        self._loop = Loop(self._kernel, executor)
         self._owns = owns
-        self.url = store.url
-        self.worker = store.worker
-        self._log = store._log
-        self.lease_keeper = store.lease_keeper
-        self._engine = store._engine
-        self._runs = AsyncRuns(self._loop, store._engine)
-        self._walks = AsyncWalks(self._loop, store)
         self._is_closed = False
-        store._async_stores.append(self)
-        self._attach()
+        self._runs = RunTasks(self._loop)
+        self._stores = self._kernel.part(AsyncStores)
+        self._stores.open.append(self)
+        self._stores.attach()
 
-    def _attach(self) -> None:
-        """Has async runs and nodes executed on this loop, unless they are begun from another."""
-        self._engine.launch_async = self._runs.launch
-        self._store._nodes.call = self._walks.call
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            from holdfast.renamed import STORE, no_attribute
+
+            raise no_attribute("a store", name, STORE)
+
+    @property
+    def url(self) -> str:
+        return self.sync.url
+
+    # --- scopes -----------------------------------------------------------------------------------
 
     def global_(self, schema: type[S] | None = None) -> AsyncScope[S]:
-        return AsyncScope(self._loop, self._store.global_(schema))
+        return AsyncScope(self._loop, self.sync.global_(schema))
 
-    def team(
-        self,
-        id: str,
-        schema: type[S] | None = None,
-        *,
-        parent: AsyncScope | None = None,
-        ttl_s: Duration | None = None,
-        slides: bool = False,
-        subject: str | None = None,
-    ) -> AsyncScope[S]:
-        return self.scope(
-            "team", id, schema, parent=parent, ttl_s=ttl_s, slides=slides, subject=subject
-        )
+    @shown_as(Store.team)
+    def team(self, id: str, schema: type[S] | None = None, **terms: Unpack[Terms]) -> AsyncScope[S]:
+        return self.scope(TEAM, id, schema, **terms)
 
+    @shown_as(Store.workflow)
     def workflow(
-        self,
-        id: str,
-        schema: type[S] | None = None,
-        *,
-        parent: AsyncScope | None = None,
-        ttl_s: Duration | None = None,
-        slides: bool = False,
-        subject: str | None = None,
+        self, id: str, schema: type[S] | None = None, **terms: Unpack[Terms]
     ) -> AsyncScope[S]:
-        return self.scope(
-            "workflow", id, schema, parent=parent, ttl_s=ttl_s, slides=slides, subject=subject
-        )
+        return self.scope(WORKFLOW, id, schema, **terms)
 
+    @shown_as(Store.conversation)
     def conversation(
-        self,
-        id: str,
-        schema: type[S] | None = None,
-        *,
-        parent: AsyncScope | None = None,
-        ttl_s: Duration | None = None,
-        slides: bool = False,
-        subject: str | None = None,
+        self, id: str, schema: type[S] | None = None, **terms: Unpack[Terms]
     ) -> AsyncScope[S]:
-        return self.scope(
-            "conversation", id, schema, parent=parent, ttl_s=ttl_s, slides=slides, subject=subject
-        )
+        return self.scope(CONVERSATION, id, schema, **terms)
 
+    @shown_as(Store.scope)
     def scope(
         self,
         level: str,
         id: str | None = None,
         schema: type[S] | None = None,
-        *,
-        parent: AsyncScope | None = None,
-        ttl_s: Duration | None = None,
-        slides: bool = False,
-        subject: str | None = None,
+        **terms: Unpack[Terms],
     ) -> AsyncScope[S]:
-        above = None if parent is None else parent.sync
-        scope = self._store.scope(
-            level, id, schema, parent=above, ttl_s=ttl_s, slides=slides, subject=subject
-        )
-        return AsyncScope(self._loop, scope)
+        given: Any = {**terms, "parent": plain(terms.get("parent"))}
+        return AsyncScope(self._loop, self.sync.scope(level, id, schema, **given))
 
-    async def scopes(
-        self,
-        level: str | None = None,
-        *,
-        prefix: str = "",
-        where: Mapping[str, Any] | Where | Sequence[Where] | None = None,
-        after: str | None = None,
-        limit: int | None = PAGE_SIZE,
-    ) -> Page[AsyncScope]:
-        page = await self._loop.hop(
-            self._store.scopes, level, prefix=prefix, where=where, after=after, limit=limit
-        )
-        scopes = [AsyncScope(self._loop, scope) for scope in page]
-        return Page(scopes, more=page.more, cursor=page.cursor)
+    def scratch(self, id: str | None = None, *, parent: AsyncScope | None = None) -> ScratchScope:
+        """Returns a scope in memory; nothing that it does waits, so it is not awaited."""
+        return self.sync.scratch(id, parent=plain(parent))
 
-    async def find(self, id: str) -> list[AsyncScope]:
-        return [AsyncScope(self._loop, one) for one in await self._loop.hop(self._store.find, id)]
+    scopes = mirror_read(Store.scopes, async_scopes)
 
-    async def states(self, scopes: Iterable[AsyncScope | str]) -> dict[str, Map]:
-        names = [scope.name if isinstance(scope, AsyncScope) else scope for scope in scopes]
-        return await self._loop.hop(self._store.states, names)
-
-    def use_executor(self, executor: Executor | Command | None) -> None:
-        self._store.use_executor(executor)
-
-    def register_level(self, name: str, *, below: str, keep: bool = True) -> None:
-        self._store.register_level(name, below=below, keep=keep)
+    # --- several at once --------------------------------------------------------------------------
 
     @overload
     def commit(
@@ -420,6 +178,7 @@ class AsyncStore:
         lease: Lease | None = None,
         meta: Meta | None = None,
         time: datetime | None = None,
+        waits: bool = True,
     ) -> AsyncPendingCommit: ...
     @overload
     def commit(
@@ -452,51 +211,33 @@ class AsyncStore:
         lease: Lease | None = None,
         meta: Meta | None = None,
         time: datetime | None = None,
+        waits: bool = True,
     ) -> AsyncPendingCommit | Awaitable[Any]:
+        join = partial(self.sync.commit, key=key, lease=lease, meta=meta, time=time)
         if function is None:
-            return AsyncPendingCommit(
-                self._loop, self._store.commit(key=key, lease=lease, meta=meta, time=time)
-            )
+            return AsyncPendingCommit(self._loop, join(waits=waits))
         check_call(function, "what commit is given")
-        return self._commit(function, check_whole(retries, "retries"), key, lease, meta, time)
+        if not check_flag(waits, "waits"):
+            raise UsageError("waits=False is for the block of a commit, not for a function")
+        change = function
 
-    async def _commit(
-        self,
-        function: Callable[[AsyncPendingCommit], Any],
-        retries: int,
-        key: str | None,
-        lease: Lease | None,
-        meta: Meta | None,
-        time: datetime | None,
-    ) -> Any:
         async def attempt() -> Any:
-            pending = self._store.commit(key=key, lease=lease, meta=meta, time=time)
-            async with AsyncPendingCommit(self._loop, pending) as tx:
-                answer = function(tx)
+            async with AsyncPendingCommit(self._loop, join()) as tx:
+                answer = change(tx)
                 return await answer if inspect.isawaitable(answer) else answer
 
-        return await self._loop.persist(retries, attempt)
+        return self._loop.persist(check_whole(retries, "retries"), attempt)
 
-    def submit(
-        self,
-        *,
-        key: str | None = None,
-        lease: Lease | None = None,
-        meta: Meta | None = None,
-        time: datetime | None = None,
-    ) -> AsyncPendingCommit:
-        pending = self._store.submit(key=key, lease=lease, meta=meta, time=time)
-        return AsyncPendingCommit(self._loop, pending, waits=False)
+    view = mirror_read(Store.view, AsyncView)
 
     def observe(self, observer: Observer, *, trace: Tracer | None = None) -> Callable[[], None]:
-        return self._store.observe(observer, trace=trace)
+        return self.sync.observe(observer, trace=trace)
 
-    async def view(self) -> AsyncView:
-        return AsyncView(self._loop, await self._loop.hop(self._store.view))
+    # --- following --------------------------------------------------------------------------------
 
     @property
     def position(self) -> Reading[Position]:
-        return Reading(lambda: self._loop.hop(lambda: self._store.position))
+        return Reading(lambda: self._loop.hop(self._log.position))
 
     async def events(
         self,
@@ -514,11 +255,11 @@ class AsyncStore:
         newest_first: bool = False,
     ) -> Page[Event]:
         return await self._loop.hop(
-            self._store.events,
+            self.sync.events,
             before=before,
             after=after,
             limit=limit,
-            scope=scope.sync if isinstance(scope, AsyncScope) else scope,
+            scope=plain(scope),
             type=type,
             actor=actor,
             source=source,
@@ -528,256 +269,148 @@ class AsyncStore:
             newest_first=newest_first,
         )
 
-    async def follow_events(
-        self, *, after: Position = START, timeout_s: Duration | None = 0
-    ) -> AsyncIterator[Event]:
-        newest = after = self._log.routes.position(after)
-        left = check_timeout(timeout_s)
-
-        def read() -> tuple[list[Record], list[Record]]:
-            records = self._log.read_all(after=after, limit=READ_CHUNK)
-            return records, self._log.opened(self._log.expiry.kept(records))
-
-        while True:
-            records, kept = await self._loop.hop(read)
-            for record in kept:
-                yield self._log.event(record)
-            if records:
-                after = records[-1].position
-            elif newest > after:
-                after = newest  # a commit that only sets marks has no record
-            else:
-                newest = await self._loop.wait_after(after, left)
-                if newest <= after:
-                    return
-
-    async def follow(
+    @overload
+    def follow(
         self,
         scope: AsyncScope | str,
         *,
         after: int | None = None,
         timeout_s: Duration | None = None,
-    ) -> AsyncIterator[Change]:
+    ) -> AsyncIterator[Change]: ...
+    @overload
+    def follow(
+        self,
+        *,
+        after: Position | None = None,
+        timeout_s: Duration | None = None,
+        as_events: Literal[False] = False,
+    ) -> AsyncIterator[Change]: ...
+    @overload
+    def follow(
+        self,
+        *,
+        after: Position | None = None,
+        timeout_s: Duration | None = None,
+        as_events: Literal[True],
+    ) -> AsyncIterator[Event]: ...
+    def follow(
+        self,
+        scope: AsyncScope | str | None = None,
+        *,
+        after: Any = None,
+        timeout_s: Duration | None = None,
+        as_events: bool = False,
+    ) -> AsyncIterator[Change] | AsyncIterator[Event]:
         left = check_timeout(timeout_s)
-        if after is not None:
-            check_whole(after, "after")
-        name = scope.name if isinstance(scope, AsyncScope) else scope
-        follower = await self._loop.hop(Follower, self._log, self.scope(name).name, after)
-        time = self._loop.loop.time
-        began = time()
-        while True:
-            changes = await self._loop.hop(follower.news)
-            if changes is not None:
-                for change in changes:
-                    yield change
-                began = time()
-                continue
-            left_s = LOOK_S if left is None else left - (time() - began)
-            if left_s <= 0:
-                return
-            await self._loop.wait_after(follower.position, min(left_s, LOOK_S))
-
-    async def follow_changes(
-        self, *, after: Position | None = None, timeout_s: Duration | None = None
-    ) -> AsyncIterator[Change]:
-        left = check_timeout(timeout_s)
-        begin = await self.position if after is None else after
-        follower = StoreFollower(self._log)
-        async for event in self.follow_events(after=begin, timeout_s=left):
-            for change in await self._loop.hop(follower.changes, event.record):
-                yield change
-
-    def project(self, directory: str | os.PathLike[str] = ".") -> NoReturn:
-        raise UsageError(
-            "a coordinator has a thread of its own: a project is used through holdfast.open()",
-            hint="open the store again, in a thread that may wait",
-        )
-
-    def projected(
-        self, projection: Projection, over: AsyncScope | str | None = None
-    ) -> AsyncProjected:
-        place = over.sync if isinstance(over, AsyncScope) else over
-        return AsyncProjected(self._loop, self._store.projected(projection, place))
+        if scope is not None:
+            check_alone("a scope", as_events=as_events)
+            since = None if after is None else check_whole(after, "after")
+            name = scope.name if isinstance(scope, AsyncScope) else scope
+            return follow_scope(self._loop, self.scope(name).name, since, left)
+        begin = None if after is None else self._log.routes.position(after)
+        if not check_flag(as_events, "as_events"):
+            return follow_store(self._loop, begin, left)
+        records = follow_records(self._loop, begin, left)
+        return (self._log.event(record) async for record in records)
 
     def subscribe(
         self, subscriber: Subscriber, *, on_error: OnError | None = None
-    ) -> Callable[[], None]:
-        return self._store.subscribe(
-            self._loop.in_loop(subscriber), on_error=on_error and self._loop.in_loop(on_error)
-        )
+    ) -> AsyncSubscribed:
+        return subscribe_in(self._loop, self.sync.subscribe, subscriber, on_error)
 
-    async def drain(self, *, timeout_s: Duration = 30.0) -> bool:
-        return await self._loop.hop(self._store.drain, timeout_s=timeout_s)
+    # --- questions --------------------------------------------------------------------------------
 
-    def group(
-        self,
-        name: str,
-        *,
-        prefix: str = "",
-        types: tuple[str, ...] | None = None,
-        start: Start = "first",
-        batch: int = 100,
-        ttl_s: Duration = 30.0,
-    ) -> AsyncGroup:
-        group = self._store.group(
-            name, prefix=prefix, types=types, start=start, batch=batch, ttl_s=ttl_s
-        )
-        return AsyncGroup(self._loop, group)
+    query = mirror(Store.query)
+    context = mirror(Store.context)
+    undo = mirror(Store.undo)
 
-    async def groups(
-        self, *, after: str | None = None, limit: int | None = PAGE_SIZE
-    ) -> Page[GroupStatus]:
-        return await self._loop.hop(self._store.groups, after=after, limit=limit)
+    # --- rooms ------------------------------------------------------------------------------------
 
-    def lease(
-        self, name: str, *, ttl_s: Duration = 30.0, keep: bool = False, wait_s: Duration = 0.0
-    ) -> AsyncLease:
-        wait_s = check_seconds(wait_s, "wait_s", above=-1e-9)
-        return AsyncLease(
-            self._loop, partial(self._store.lease, name, ttl_s=ttl_s, keep=keep), wait_s
-        )
+    @cached_property
+    def runs(self) -> AsyncRunsRoom:
+        from holdfast.aio.runs import AsyncRunsRoom
 
-    async def renew(self, lease: Lease, *, ttl_s: Duration = 30.0) -> Lease | None:
-        return await self._loop.hop_shielded(self._store.renew, lease, ttl_s=ttl_s)
+        return AsyncRunsRoom(self._loop, self.sync.runs)
 
-    async def release(self, lease: Lease) -> None:
-        await self._loop.hop_shielded(self._store.release, lease)
+    @cached_property
+    def tasks(self) -> AsyncTasksRoom:
+        from holdfast.aio.record import AsyncTasksRoom
 
-    async def workers(
-        self, *, after: str | None = None, limit: int | None = PAGE_SIZE
-    ) -> Page[Worker]:
-        return await self._loop.hop(self._store.workers, after=after, limit=limit)
+        return AsyncTasksRoom(self._loop, self.sync.tasks)
 
-    async def suspects(
-        self, *, after: str | None = None, limit: int | None = PAGE_SIZE
-    ) -> Page[Worker]:
-        return await self._loop.hop(self._store.suspects, after=after, limit=limit)
+    @cached_property
+    def decisions(self) -> AsyncDecisionsRoom:
+        from holdfast.aio.record import AsyncDecisionsRoom
 
-    async def claim(self, index: str, *, n: int = 1, ttl_s: Duration = 30.0) -> list[Mark]:
-        return await self._loop.hop_shielded(self._store.claim, index, n=n, ttl_s=ttl_s)
+        return AsyncDecisionsRoom(self._loop, self.sync.decisions)
 
-    async def marks(
-        self,
-        index: str | None = None,
-        *,
-        after: str | None = None,
-        limit: int | None = PAGE_SIZE,
-    ) -> Page[Mark]:
-        return await self._loop.hop(self._store.marks, index, after=after, limit=limit)
+    @cached_property
+    def facts(self) -> AsyncFactsRoom:
+        from holdfast.aio.record import AsyncFactsRoom
 
-    leases = mirror(Store.leases, of="_store")
+        return AsyncFactsRoom(self._loop, self.sync.facts)
 
-    decisions = mirror(Store.decisions, of="_store")
-    decision = mirror(Store.decision, of="_store")
-    outcome = mirror(Store.outcome, of="_store")
-    prioritise = mirror(Store.prioritise, of="_store")
-    recover = mirror(Store.recover, of="_store")
-    stale = mirror(Store.stale, of="_store")
-    tasks = mirror(Store.tasks, of="_store")
-    sessions = mirror(Store.sessions, of="_store")
-    catches = mirror(Store.catches, of="_store")
+    @cached_property
+    def sessions(self) -> AsyncSessionsRoom:
+        from holdfast.aio.record import AsyncSessionsRoom
 
-    query = mirror(Store.query, of="_store")
-    similar = mirror(Store.similar, of="_store")
-    context = mirror(Store.context, of="_store")
-    boot = mirror(Store.boot, of="_store")
-    resolve = mirror(Store.resolve, of="_store")
-    dangling_links = mirror(Store.dangling_links, of="_store")
-    sql = mirror(Store.sql, of="_store")
-    refresh_tables = mirror(Store.refresh_tables, of="_store")
-    index_status = mirror(Store.index_status, of="_store")
-    rebuild_index = mirror(Store.rebuild_index, of="_store")
-    undo = mirror(Store.undo, of="_store")
-    guard_secrets = mirror(Store.guard_secrets, of="_store")
+        return AsyncSessionsRoom(self._loop, self.sync.sessions)
 
-    @property
-    def secrets(self) -> dict[str, Mode]:
-        return self._store.secrets
+    @cached_property
+    def nodes(self) -> AsyncNodesRoom:
+        from holdfast.aio.nodes import AsyncNodesRoom
 
-    if TYPE_CHECKING:  # a decorator loses the parameters of the run's function
+        return AsyncNodesRoom(self._loop, self.sync.nodes)
 
-        @overload
-        async def start(
-            self, function: RunFunction[P, R], /, *args: P.args, **kwargs: P.kwargs
-        ) -> AsyncRun[R]: ...
-        @overload
-        async def start(
-            self,
-            function: RunFunction[..., R],
-            /,
-            *,
-            id: str,
-            if_exists: str = ...,
-            queue: str | None = ...,
-            subject: str | None = ...,
-            **kwargs: Any,
-        ) -> AsyncRun[R]: ...
-        @overload
-        async def start(
-            self,
-            function: Callable[Concatenate[A, ...], R],
-            first: A,
-            /,
-            *rest: Any,
-            id: str,
-            if_exists: str = ...,
-            queue: str | None = ...,
-            subject: str | None = ...,
-            **kwargs: Any,
-        ) -> AsyncRun[R]: ...
-        @overload
-        async def start(
-            self,
-            function: RunFunction[..., R],
-            /,
-            *args: Any,
-            queue: str,
-            id: str | None = ...,
-            if_exists: str = ...,
-            subject: str | None = ...,
-            **kwargs: Any,
-        ) -> AsyncRun[R]: ...
-        async def start(self, function: Any, /, *args: Any, **kwargs: Any) -> Any: ...
-    else:
-        start = _giving_run(Store.start)
-    resume = _giving_run(Store.resume)
-    run = _giving_run(Store.run)
-    fork = _giving_run(Store.fork)
-    runs = mirror(Store.runs, of="_store")
-    cancel = mirror(Store.cancel, of="_store")
-    answer = mirror(Store.answer, of="_store")
-    signal = mirror(Store.signal, of="_store")
-    send = mirror(Store.send, of="_store")
-    settle = mirror(Store.settle, of="_store")
-    adopt = mirror(Store.adopt, of="_store")
-    remove_run = mirror(Store.remove_run, of="_store")
+    @cached_property
+    def projections(self) -> AsyncProjectionsRoom:
+        from holdfast.aio.projections import AsyncProjectionsRoom
 
-    async def process(
-        self,
-        graph: Graph,
-        scope: AsyncScope | str,
-        /,
-        *,
-        cache: bool = True,
-        force: bool | Collection[str] = False,
-        run: str | None = None,
-        **inputs: Any,
-    ) -> AsyncWalk:
-        return await self._walks.process(graph, scope, cache=cache, force=force, run=run, **inputs)
+        return AsyncProjectionsRoom(self._loop, self.sync.projections)
 
-    nodes = mirror(Store.nodes, of="_store")
-    why = mirror(Store.why, of="_store")
-    plan = mirror(Store.plan, of="_store")
-    accept = mirror(Store.accept, of="_store")
-    invalidate = mirror(Store.invalidate, of="_store")
-    forget_nodes = mirror(Store.forget_nodes, of="_store")
+    @cached_property
+    def search(self) -> AsyncSearchRoom:
+        from holdfast.aio.care import AsyncSearchRoom
 
-    def audit(self, scope: AsyncScope | str) -> AsyncAudit:
-        name = scope.name if isinstance(scope, AsyncScope) else scope
-        return AsyncAudit(self._loop, self._store.audit(name))
+        return AsyncSearchRoom(self._loop, self.sync.search)
 
-    def rewinds(self, work_tree: str | os.PathLike[str] = ".") -> AsyncRewinds:
-        return AsyncRewinds(self._loop, self._store.rewinds(work_tree))
+    @cached_property
+    def retention(self) -> AsyncRetentionRoom:
+        from holdfast.aio.care import AsyncRetentionRoom
+
+        return AsyncRetentionRoom(self._loop, self.sync.retention)
+
+    @cached_property
+    def subjects(self) -> AsyncSubjectsRoom:
+        from holdfast.aio.care import AsyncSubjectsRoom
+
+        return AsyncSubjectsRoom(self._loop, self.sync.subjects)
+
+    @cached_property
+    def keys(self) -> AsyncKeysRoom:
+        from holdfast.aio.care import AsyncKeysRoom
+
+        return AsyncKeysRoom(self._loop, self.sync.keys)
+
+    @cached_property
+    def secrets(self) -> AsyncSecretsRoom:
+        from holdfast.aio.care import AsyncSecretsRoom
+
+        return AsyncSecretsRoom(self._loop, self.sync.secrets)
+
+    @cached_property
+    def schemas(self) -> AsyncSchemasRoom:
+        from holdfast.aio.care import AsyncSchemasRoom
+
+        return AsyncSchemasRoom(self._loop, self.sync.schemas)
+
+    @cached_property
+    def workers(self) -> AsyncWorkersRoom:
+        from holdfast.aio.workers import AsyncWorkersRoom
+
+        return AsyncWorkersRoom(self._loop, self.sync.workers)
+
+    # --- directories ------------------------------------------------------------------------------
 
     def views(
         self,
@@ -786,148 +419,42 @@ class AsyncStore:
         *,
         person: str | None = None,
     ) -> AsyncViews:
-        return AsyncViews(self._loop, self._store.views(directory, views, person=person))
+        from holdfast.aio.views import AsyncViews
 
-    def policy(self, mode: PolicyMode) -> AsyncPolicy:
-        return AsyncPolicy(self._loop, mode)
+        return AsyncViews(self._loop, self.sync.views(directory, views, person=person))
 
-    async def expiry_policy(
-        self, level: str, *, ttl_s: Duration | None = EXPIRES_S, slides: bool = True
-    ) -> None:
-        await self._loop.hop_shielded(self._store.expiry_policy, level, ttl_s=ttl_s, slides=slides)
+    def git(self, work_tree: str | os.PathLike[str] = ".") -> AsyncRewinds:
+        from holdfast.aio.rewinds import AsyncRewinds
 
-    @property
-    def expiry_policies(self) -> Reading[dict[str, ExpiryPolicy]]:
-        return Reading(lambda: self._loop.hop(lambda: self._store.expiry_policies))
+        return AsyncRewinds(self._loop, self.sync.git(work_tree))
 
-    async def close_policy(self, level: str, *, keep: bool) -> None:
-        await self._loop.hop_shielded(self._store.close_policy, level, keep=keep)
-
-    async def migrate(
-        self,
-        *,
-        check: bool = False,
-        dry_run: bool = False,
-        to: int | None = None,
-        progress: Callable[[int, int], object] | None = None,
-    ) -> Migration:
-        return await self._loop.hop_shielded(
-            self._store.migrate, check=check, dry_run=dry_run, to=to, progress=progress
+    def project(self, directory: str | os.PathLike[str] = ".") -> NoReturn:
+        raise UsageError(
+            "a coordinator has a thread of its own: a project is used through holdfast.open()",
+            hint="open the store again, in a thread that may wait",
         )
 
-    async def check(self, *, read_all: bool = True, expect: str | None = None) -> Report:
-        return await self._loop.hop(self._store.check, read_all=read_all, expect=expect)
+    # --- looking after it -------------------------------------------------------------------------
 
-    async def retain(
-        self,
-        *,
-        grace_s: float = GRACE_S,
-        whole: bool = False,
-        dry_run: bool = False,
-        wait_s: float = 0.0,
-        policies: Sequence[RetentionPolicy] | None = None,
-    ) -> Retention:
-        return await self._loop.hop(
-            self._store.retain,
-            grace_s=grace_s,
-            whole=whole,
-            dry_run=dry_run,
-            wait_s=wait_s,
-            policies=policies,
-        )
-
-    async def binned(self) -> list[Binned]:
-        return await self._loop.hop(self._store.binned)
-
-    async def unretain(self, scope: AsyncScope | str) -> int:
-        return await self._loop.hop_shielded(self._store.unretain, name_of(scope))
-
-    async def hold(self, scope: AsyncScope | str, reason: str | None = None) -> None:
-        await self._loop.hop(self._store.hold, name_of(scope), reason)
-
-    async def unhold(self, scope: AsyncScope | str) -> None:
-        await self._loop.hop(self._store.unhold, name_of(scope))
-
-    async def holds(self) -> list[Hold]:
-        return await self._loop.hop(self._store.holds)
-
-    async def let_go(self) -> list[LetGo]:
-        return await self._loop.hop(self._store.let_go)
-
-    def pseudonym(self, text: str) -> str:
-        return self._store.pseudonym(text)
-
-    async def key_status(self) -> KeyStatus:
-        return await self._loop.hop(self._store.key_status)
-
-    async def rotate_key(self) -> KeyStatus:
-        return await self._loop.hop_shielded(self._store.rotate_key)
-
-    async def rewrap_key(self, new: str | bytes | StoreKey) -> KeyStatus:
-        return await self._loop.hop_shielded(self._store.rewrap_key, new)
-
-    async def subjects(self) -> list[Subject]:
-        return await self._loop.hop(self._store.subjects)
-
-    async def subject(self, name: str) -> Subject:
-        return await self._loop.hop(self._store.subject, name)
-
-    async def hold_subject(self, name: str, reason: str | None = None) -> None:
-        await self._loop.hop(self._store.hold_subject, name, reason)
-
-    async def unhold_subject(self, name: str) -> None:
-        await self._loop.hop(self._store.unhold_subject, name)
-
-    async def erase(
-        self,
-        subject: str | None = None,
-        *,
-        scope: AsyncScope | str | None = None,
-        match: str | None = None,
-        ignore_case: bool = False,
-        dry_run: bool = False,
-        wait_s: float = 60.0,
-    ) -> ErasureReceipt:
-        return await self._loop.hop_shielded(
-            self._store.erase,
-            subject,
-            scope=None if scope is None else name_of(scope),
-            match=match,
-            ignore_case=ignore_case,
-            dry_run=dry_run,
-            wait_s=wait_s,
-        )
-
-    async def finish_erasures(self, *, wait_s: float = 60.0) -> list[ErasureReceipt]:
-        return await self._loop.hop_shielded(self._store.finish_erasures, wait_s=wait_s)
-
-    async def erasures(self) -> list[dict[str, Any]]:
-        return await self._loop.hop(self._store.erasures)
-
-    def scratch(self, id: str | None = None, *, parent: AsyncScope | None = None) -> ScratchScope:
-        """Returns a scope in memory; nothing that it does waits, so it is not awaited."""
-        return self._store.scratch(id, parent=None if parent is None else parent.sync)
-
-    async def status(self) -> dict[str, Any]:
-        return await self._loop.hop(self._store.status)
+    recover = mirror(Store.recover)
+    stale = mirror(Store.stale)
+    check = mirror_read(Store.check)
+    status = mirror_read(Store.status)
 
     async def close(self) -> None:
         if self._is_closed:
             return
         self._loop.check()
         self._is_closed = self._loop.is_left = True
-        others: list[AsyncStore] = self._store._async_stores
-        others.remove(self)
-        if others:
-            others[-1]._attach()
+        self._stores.open.remove(self)
+        if self._stores.open:
+            self._stores.attach()
         await self._runs.close()
-        self._walks.close()
         if self._owns:
-            await self._loop.hop_shielded(self._store.close)
-        elif not others:
-            self._engine.launch_async = None
-            self._store._nodes.call = call_plainly
-        self._loop.executor.shutdown(wait=False)
+            await self._loop.hop_shielded(self.sync.close)
+        else:
+            self._stores.attach()
+        self._loop.close()
 
     async def __aenter__(self) -> AsyncStore:
         return self
@@ -937,9 +464,6 @@ class AsyncStore:
 
     def __repr__(self) -> str:
         return f"<AsyncStore {self.url}>"
-
-
-THREADS = 4
 
 
 @contextmanager

@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from holdfast.aio.loop import shielded
-from holdfast.aio.record import mirror
+from holdfast.aio.mirror import mirror
 from holdfast.clock import Clock
 from holdfast.errors import UsageError
-from holdfast.store import DEFAULT_PLACE
+from holdfast.opening import DEFAULT_PLACE
 from holdfast.tenants import Tenants
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class _OneThread:
 
 
 class AsyncTenants:
-    """See `holdfast.Tenants` for what each method does. One loop uses it, call after call."""
+    """See `Tenants` for what each method does. One loop uses it, call after call."""
 
     def __init__(self, url: object = DEFAULT_PLACE, *, clock: Clock | None = None) -> None:
         self.sync = Tenants(url, clock=clock)

@@ -57,9 +57,9 @@ from holdfast.cli.options import STORE_VARIABLE, command, place_of
 from holdfast.cli.printing import abandon_output, is_terminal
 from holdfast.errors import HoldfastError, ProgramError, UsageError
 from holdfast.names import without_secrets
+from holdfast.opening import DEFAULT_PLACE
 from holdfast.render.store import error_document
 from holdfast.render.text import clean, encode_json, escape_json
-from holdfast.store import DEFAULT_PLACE
 
 if TYPE_CHECKING:
     from cyclopts.help import HelpPanel

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from holdfast.cli.options import DEFAULTS, Flag, Options, open_reading
 from holdfast.cli.printing import print_json, print_note, print_raw, print_table
 from holdfast.contrib.architecture import COLUMNS, StateKind, of_folder, of_store, to_markdown
+from holdfast.opening import DEFAULT_PLACE
 from holdfast.render.store import architecture_document
 from holdfast.render.text import clean
-from holdfast.store import DEFAULT_PLACE
 
 _SHOWN = 6
 """How many columns a terminal has room for."""

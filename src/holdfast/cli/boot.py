@@ -52,7 +52,9 @@ def boot(
         if write is not None:  # a file would be a copy in clear, which no erasure finds
             opened.enter_context(kept_closed())
         named = find_scope(store, scope, must_exist=scope != GLOBAL)
-        context = store.boot(named, budget, task, role=role, compact=compact, tokenizer=tokenizer)
+        context = store.context(
+            named, budget, task, role=role, compact=compact, tokenizer=tokenizer, boot=True
+        )
     changed = None if write is None else _write(write, context.text)
     if context.is_over:
         warn(f"what is never left out has {context.tokens} tokens: more than {budget}")

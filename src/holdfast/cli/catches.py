@@ -48,7 +48,9 @@ def catch(
     """
     with open_writing(options) as store:
         found = find_scope(store, scope)
-        one = found.catch(caught, control=control, outcome=outcome, notes=notes, about=about)
+        one = found.decisions.catch(
+            caught, control=control, outcome=outcome, notes=notes, about=about
+        )
     if options.json:
         print_json(catch_document(one))
     else:
@@ -76,13 +78,13 @@ def list_catches(
     """
     with open_reading(options) as store:
         if scope is None:
-            page = store.catches(limit=parse_limit(limit), after=after)
+            page = store.decisions.catches(limit=parse_limit(limit), after=after)
             found: Sequence[Catch] = page
         elif after is not None:
             raise UsageError("--after is for the list of all scopes: leave the scope out")
         else:
             page = None
-            found = find_scope(store, scope).catches()[::-1][: parse_limit(limit)]
+            found = find_scope(store, scope).decisions.catches()[::-1][: parse_limit(limit)]
     if options.json:
         print_json(catches_document(found, page))
         return
@@ -104,7 +106,7 @@ def scan(scope: str, /, *, last: int = LAST, options: Options = DEFAULTS) -> Non
     if last < 1:
         raise UsageError(f"--last must be at least 1, found {last}")
     with open_writing(options) as store:
-        found = find_scope(store, scope).catch_decisions(last=last)
+        found = find_scope(store, scope).decisions.catch_unrecorded(last=last)
     if options.json:
         print_json(catches_document(found, None))
     else:

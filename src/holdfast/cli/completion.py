@@ -15,7 +15,8 @@ from cyclopts import App, Parameter
 import holdfast
 from holdfast.cli.options import Flag, check_terminal, confirm
 from holdfast.errors import UsageError
-from holdfast.store import DEFAULT_PLACE, Store
+from holdfast.opening import DEFAULT_PLACE
+from holdfast.store import Store
 
 OFFERED_MAX = 200
 """How many names are offered at most."""
@@ -35,7 +36,7 @@ def offer_runs(context: CompletionContext) -> dict[str, str]:
     with _opened(context) as store:
         return {
             run.id: run.status
-            for run in store.runs(limit=OFFERED_MAX)
+            for run in store.runs.list(limit=OFFERED_MAX)
             if run.id.startswith(context.incomplete)
         }
 

@@ -20,6 +20,7 @@ from holdfast.cli.options import (
 )
 from holdfast.cli.parsing import find_decision, find_scope, parse_named, parse_priority
 from holdfast.cli.printing import is_terminal, print_facts, print_json, print_note, print_table
+from holdfast.core.kernel import kernel_of
 from holdfast.errors import NotFoundError, UsageError
 from holdfast.record.decisions import Decision
 from holdfast.record.verifier_commands import FILE, load_verifiers
@@ -115,7 +116,7 @@ def decide(
     said |= {"more": parse_named(more, "a further field"), "priority": parse_priority(priority)}
     with open_configured(options, config, asks=verify is not None, schemas=schemas) as store:
         # A person's: the command ends before the act. Sent again with its key, it does not fail.
-        said |= {"standing": standing, "owner": store._log.actor, "if_exists": "attach"}
+        said |= {"standing": standing, "owner": kernel_of(store).log.actor, "if_exists": "attach"}
         opened = find_scope(store, scope, must_exist=False).decide(decision, **said)
         print_decision(opened.stored, options)
 
@@ -138,7 +139,7 @@ def outcome(
     """
     with open_writing(options) as store:
         whole = find_decision(store, id, incomplete=True)
-        print_decision(store.outcome(whole, text), options)
+        print_decision(store.decisions.close(whole, text), options)
 
 
 def decisions(
@@ -171,7 +172,7 @@ def decisions(
     """
     with open_reading(options) as store:
         if scope is not None and "@" in scope:
-            print_decision(store.decision(find_decision(store, scope)), options, whole=True)
+            print_decision(store.decisions.get(find_decision(store, scope)), options, whole=True)
             return
         try:
             name = None if scope is None else find_scope(store, scope).name
@@ -179,9 +180,9 @@ def decisions(
             # On a terminal an id may be cut before its scope.
             if scope is None or "/" in scope:
                 raise
-            print_decision(store.decision(find_decision(store, scope)), options, whole=True)
+            print_decision(store.decisions.get(find_decision(store, scope)), options, whole=True)
             return
-        found = store.decisions(
+        found = store.decisions.list(
             incomplete=incomplete,
             scope=name,
             after=after,

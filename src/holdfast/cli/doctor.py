@@ -20,6 +20,7 @@ from holdfast.cli.options import DEFAULTS, Options, command, open_reading
 from holdfast.cli.printing import print_facts, print_json, print_table
 from holdfast.clock import SystemClock
 from holdfast.core.clocks import AHEAD_US, skew_us, streams_ahead
+from holdfast.core.kernel import kernel_of
 from holdfast.errors import HoldfastError, UnavailableError, UsageError, show_us
 from holdfast.render.store import doctor_document
 from holdfast.store import Store
@@ -222,7 +223,7 @@ def examine_eviction(patient: Patient) -> Iterator[Examined]:
 def examine_clock(patient: Patient) -> Iterator[Examined]:
     """Compares this host's clock with that of each server that the store is on."""
     for level in patient.servers:
-        us = skew_us(patient.store._log, f"{level}/")
+        us = skew_us(kernel_of(patient.store).log, f"{level}/")
         found = f"{show_us(abs(us))} {'ahead of' if us > 0 else 'behind'} the server's"
         if abs(us) <= AHEAD_US:
             yield Examined("clock", True, found)
@@ -232,7 +233,7 @@ def examine_clock(patient: Patient) -> Iterator[Examined]:
 
 def examine_times(patient: Patient) -> Iterator[Examined]:
     """Names streams that a wrong clock has left with a time that has not come."""
-    ahead = list(streams_ahead(patient.store._log))
+    ahead = list(streams_ahead(kernel_of(patient.store).log))
     if not ahead:
         yield Examined("times", True, "no stream is ahead of the clock")
         return

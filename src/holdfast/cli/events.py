@@ -184,7 +184,7 @@ def projection(
     """
     found = load_projection(code, module)
     with open_reading(options) as store:
-        shown = store.projected(found, over)
+        shown = store.projections.of(found, over)
         differences = len(shown.verify()) if verify else None
         state = shown.state
         if options.json:

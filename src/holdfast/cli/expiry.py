@@ -23,7 +23,7 @@ def touch(scope: ScopeName, /, *, options: Options = DEFAULTS) -> None:
     """
     with open_writing(options) as store:
         found = find_scope(store, scope)
-        ends = found.touch()
+        ends = found.life.touch()
     if options.json:
         print_json(touched_document(found.name, ends))
     else:
@@ -54,8 +54,8 @@ def expiry(
     with open_reading(options) if level is None else open_writing(options) as store:
         if level is not None:
             ttl_s = None if time == NEVER else time
-            store.expiry_policy(level, ttl_s=ttl_s, slides=not fixed)
-        terms = store.expiry_policies
+            store.retention.expire(level, ttl_s=ttl_s, slides=not fixed)
+        terms = store.retention.expiry
     if options.json:
         print_json(expiry_document(terms))
     elif terms:

@@ -31,6 +31,7 @@ from holdfast.cli.printing import (
     print_table,
 )
 from holdfast.cli.rewinds import preview_and_apply
+from holdfast.core.kernel import kernel_of
 from holdfast.errors import CorruptError, NotFoundError, UsageError
 from holdfast.git.commit_trailers import (
     commit_as_told,
@@ -123,7 +124,7 @@ def _commit_of(store: Store, name: str | None) -> str:
     if name is None:
         return "HEAD"
     try:
-        return store.rewinds().find(name).commit or name
+        return store.git().find(name).commit or name
     except NotFoundError:
         return name
 
@@ -133,7 +134,7 @@ def _restore(store: Store, path: str, commit: str, options: Options, *, yes: boo
     if difference.lost and not options.json:
         print_note(f"changes that no commit has go from {clean(path_text(difference.path))}:")
         print_note(clean(difference.text, keep="\n"))
-    preview = store.rewinds().preview_file(path, commit)
+    preview = store.git().preview_file(path, commit)
     if difference.lost:
         preview.stays.append(
             f"changes of {difference.path} that no commit has: kept with the point before"
@@ -395,7 +396,7 @@ def git_commit(
         made = commit_events(found, repository, paths, summary=summary)
         _print_commit(made, options)
         if follow:
-            events = store.follow_events(after=start, timeout_s=timeout)
+            events = store.follow(as_events=True, after=start, timeout_s=timeout)
             for one in commit_as_told(events, found, repository, paths, settings.commit):
                 _print_commit(one, options)
 
@@ -457,7 +458,7 @@ def rebuild(*, from_git: Flag = False, options: Options = DEFAULTS) -> int:
         raise UsageError("rebuild needs to know from what", hint="holdfast rebuild --from-git")
     repository = Repository.find(".")
     with open_writing(options) as store:
-        done = rebuild_from_git(store._log, repository)
+        done = rebuild_from_git(kernel_of(store).log, repository)
     if options.json:
         print_json(rebuilt_document(done))
     else:

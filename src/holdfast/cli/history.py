@@ -30,6 +30,7 @@ from holdfast.cli.printing import (
     print_table,
 )
 from holdfast.core.event import Change, Event, Position
+from holdfast.core.kernel import kernel_of
 from holdfast.core.page import PAGE_SIZE
 from holdfast.errors import UsageError
 from holdfast.names import split_name, unescape
@@ -377,7 +378,7 @@ def id_at_level(typed: str, scope: Scope, store: Store) -> str:
     """
     level = split_name(scope.name)[0]
     head, slash, id = typed.partition("/")
-    if not slash or head not in store._levels.names():
+    if not slash or head not in kernel_of(store).levels.names():
         return typed
     if head != level:
         raise UsageError(
@@ -423,7 +424,7 @@ def follow(
 def follow_store(store: Store, after: int | None, timeout: float | None, options: Options) -> None:
     start = store.position if after is None else Position(after)
     print_note(f"following every scope from position {start}; Ctrl-C ends it")
-    for event in store.follow_events(after=start, timeout_s=timeout):
+    for event in store.follow(as_events=True, after=start, timeout_s=timeout):
         if options.json:
             print_json_line(event_document(event))
         else:

@@ -24,13 +24,13 @@ def new_key(*, options: Options = DEFAULTS) -> None:
 def status(*, options: Options = DEFAULTS) -> None:
     """Show whether the store is encrypted, and the ids of its keys."""
     with open_reading(options) as store:
-        _print(store.key_status(), options)
+        _print(store.keys.status(), options)
 
 
 def rotate(*, options: Options = DEFAULTS) -> None:
     """Encrypt what is written from now on with a new data key; nothing is written again."""
     with open_writing(options) as store:
-        _print(store.rotate_key(), options)
+        _print(store.keys.rotate(), options)
 
 
 def rewrap(*, to: str, options: Options = DEFAULTS) -> None:
@@ -42,7 +42,7 @@ def rewrap(*, to: str, options: Options = DEFAULTS) -> None:
         The new key: env:NAME, file:PATH, command:WORDS or keyring:SERVICE/NAME.
     """
     with open_writing(options) as store:
-        _print(store.rewrap_key(to), options)
+        _print(store.keys.rewrap(to), options)
 
 
 def _print(found: KeyStatus, options: Options) -> None:

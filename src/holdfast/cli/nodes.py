@@ -41,7 +41,7 @@ def list_nodes(
     """
     name = None if graph is None else graph_name(graph)
     with open_reading(options) as store:
-        found = store.nodes(name, scope, limit=None)
+        found = store.nodes.list(name, scope, limit=None)
     if options.json:
         print_json(stored_nodes_document(found))
         return
@@ -72,7 +72,7 @@ def show(graph: str, node: str, scope: ScopeName, /, *, options: Options = DEFAU
     """
     name = graph_name(graph)
     with open_reading(options) as store:
-        for one in store.nodes(name, scope, limit=None):
+        for one in store.nodes.list(name, scope, limit=None):
             if one.state.node == node:
                 found, state = one, one.state
                 break
@@ -113,7 +113,7 @@ def why(graph: str, node: str, scope: ScopeName, /, *, options: Options = DEFAUL
     """
     name = graph_name(graph)
     with open_reading(options) as store:
-        found = store.why(name, node, scope)
+        found = store.nodes.why(name, node, scope)
     if options.json:
         print_json(why_document(found))
         return
@@ -154,7 +154,7 @@ def plan(
     """
     graph = load_graph(code, module)
     with open_reading(options) as store:
-        found = store.plan(graph, target, scope, **parse_named(input, "an input"))
+        found = store.nodes.plan(graph, target, scope, **parse_named(input, "an input"))
     if options.json:
         print_json(plan_document(found))
     else:
@@ -198,7 +198,7 @@ def process(
     """
     graph = load_graph(code, module)
     with open_writing(options) as store:
-        walk = store.process(
+        walk = store.nodes.process(
             graph, scope, force=force or False, run=run, **parse_named(input, "an input")
         )
         if options.json:
@@ -245,7 +245,7 @@ def accept(
     """
     graph = load_graph(code, module)
     with open_writing(options) as store:
-        state = store.accept(
+        state = store.nodes.accept(
             graph, node, scope, author=author, because=because, **parse_named(input, "an input")
         )
         if options.json:
@@ -278,11 +278,11 @@ def invalidate(
     """
     name = graph_name(graph)
     with open_writing(options) as store:
-        known = {one.state.node for one in store.nodes(name, scope, limit=None)}
+        known = {one.state.node for one in store.nodes.list(name, scope, limit=None)}
         if not known or (node is not None and node not in known):
             what = f'node "{node}" of graph "{name}"' if node else f'graph "{name}"'
             raise NotFoundError(f'{what} has no result for "{scope}"', hint="holdfast nodes list")
-        store.invalidate(name, scope, node, because=because)
+        store.nodes.invalidate(name, scope, node, because=because)
     if options.json:
         print_json(invalidated_document(name, scope, node))
     else:
@@ -301,7 +301,7 @@ def forget(graph: str, scope: ScopeName, /, *, options: Options = DEFAULTS) -> N
     """
     name = graph_name(graph)
     with open_writing(options) as store:
-        store.forget_nodes(name, scope)
+        store.nodes.forget(name, scope)
     if options.json:
         print_json(forgotten_document(name, scope))
     else:
@@ -337,7 +337,7 @@ def graph(
     verdicts: dict[str, str] = {}
     if scope is not None:
         with open_reading(options) as store:
-            planned = store.plan(found, None, scope, **parse_named(input, "an input")).nodes
+            planned = store.nodes.plan(found, None, scope, **parse_named(input, "an input")).nodes
         verdicts = {without_rounds(one.node): one.verdict for one in planned}
     text = _drawn(found, verdicts, is_dot=dot)
     if options.json:

@@ -13,9 +13,11 @@ from typing import Annotated, Any, cast
 from cyclopts import Parameter, Token
 
 import holdfast
+from holdfast import Settings
 from holdfast.backends.in_use import is_in_use
 from holdfast.cli.printing import print_aside, warn
 from holdfast.core.arguments import check_seconds
+from holdfast.core.kernel import kernel_of
 from holdfast.core.page import Page
 from holdfast.errors import (
     HoldfastError,
@@ -26,7 +28,8 @@ from holdfast.errors import (
 )
 from holdfast.git.auto_commit import Configured
 from holdfast.names import without_secrets
-from holdfast.store import DEFAULT_PLACE, Store
+from holdfast.opening import DEFAULT_PLACE
+from holdfast.store import Store
 from holdfast.views.config import FILE
 
 STORE_VARIABLE = "HOLDFAST_STORE"
@@ -175,7 +178,7 @@ def keep_configured(store: Store) -> None:
     configured = Configured(store, FILE, tell=warn)
     if not configured.is_empty:
         configured.start(after_s=_LONG_S)
-        store._closing.append(configured.close)
+        kernel_of(store).on_close(configured.close)
 
 
 def open_source(
@@ -221,11 +224,11 @@ def open_place(
             actor=actor,
             read_only=read_only,
             schemas=schemas,
-            unchecked=unchecked,
             source=cast("Any", source),
             trust=trust,
             store_key=store_key,
             tenant=tenant_of(place),
+            settings=Settings(unchecked=unchecked),
         )
     except NotFoundError as absent:
         if tenant_of(place) is not None and (absent.hint or "").startswith("holdfast "):

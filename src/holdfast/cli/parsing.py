@@ -27,7 +27,8 @@ from typing import Any, cast
 from holdfast.backends.protocol import Position
 from holdfast.core import codec
 from holdfast.core.arguments import parse_path
-from holdfast.core.listing import adopt_levels
+from holdfast.core.kernel import kernel_of
+from holdfast.core.listing import adopt_levels, register_level
 from holdfast.errors import CorruptError, NotFoundError, UsageError
 from holdfast.names import GLOBAL, PROJECT, check_scope_name, split_name
 from holdfast.query.form import OPERATORS, Operator, Where, nearest
@@ -132,15 +133,17 @@ def find_scope(
     typed = name.removesuffix("…") if must_exist else name
     name = check_scope_name(typed)
     level, id = split_name(name)
-    if id is not None and not store._levels.has(level):
+    kernel = kernel_of(store)
+    if id is not None and not kernel.levels.has(level):
         with suppress(CorruptError):  # what is whole of a damaged store is read all the same
-            adopt_levels(store._log, store._levels)
-        if store._log.head(name) is not None:
-            store._levels.adopt(level)  # a stream of a layer, or of a level that nobody recorded
-        elif level == PROJECT and not must_exist and not store._levels.has(level):
-            store.register_level(PROJECT, below=GLOBAL)
-    if must_exist and store._log.head(name) is None:
-        names = islice(store._log.streams(), NAMES_MAX)
+            adopt_levels(kernel.log, kernel.levels)
+        if kernel.log.head(name) is not None:
+            # A stream of a layer, or of a level that nobody recorded.
+            kernel.levels.adopt(level)
+        elif level == PROJECT and not must_exist and not kernel.levels.has(level):
+            register_level(kernel, PROJECT, below=GLOBAL)
+    if must_exist and kernel.log.head(name) is None:
+        names = islice(kernel.log.streams(), NAMES_MAX)
         whole = complete(name, names, "scope", hint="holdfast scopes")
         return find_scope(store, whole, even_removed=even_removed)
     try:
@@ -161,7 +164,7 @@ def find_scope(
 
 def is_removed(store: Store, scope: Scope) -> bool:
     """Returns whether a scope was removed, and nothing was written to it since."""
-    life = store._log.life(scope.name)
+    life = kernel_of(store).log.life(scope.name)
     return life != 0 and newest_revision(store, scope) == life
 
 
@@ -182,9 +185,10 @@ def complete(typed: str, names: Iterable[str], what: str, *, hint: str) -> str:
 def find_run(store: Store, id: str) -> str:
     """Returns the id of a run that exists, of which the beginning may have been typed."""
     typed = id.removesuffix("…")
-    if store._log.head(f"run/{typed}") is not None:
+    log = kernel_of(store).log
+    if log.head(f"run/{typed}") is not None:
         return typed
-    names = store._log.streams(prefix="run/")
+    names = log.streams(prefix="run/")
     known = (name.removeprefix("run/") for name in islice(names, NAMES_MAX))
     return complete(typed, known, "run", hint="holdfast runs list")
 
@@ -192,15 +196,15 @@ def find_run(store: Store, id: str) -> str:
 def find_decision(store: Store, id: str, *, incomplete: bool = False) -> str:
     """Returns the id of a decision, of which the beginning may have been typed."""
     typed = id.removesuffix("…")
-    if "@" in typed and store._log.head(typed.partition("@")[2]) is not None:
+    if "@" in typed and kernel_of(store).log.head(typed.partition("@")[2]) is not None:
         return typed
-    found = store.decisions(incomplete=incomplete, limit=NAMES_MAX)
+    found = store.decisions.list(incomplete=incomplete, limit=NAMES_MAX)
     return complete(typed, (one.id for one in found), "decision", hint="holdfast decisions")
 
 
 def newest_revision(store: Store, scope: Scope) -> int:
     """Returns the newest revision without reading the state that it leads to."""
-    head = store._log.head(scope.name)
+    head = kernel_of(store).log.head(scope.name)
     return head.revision if head else 0
 
 
@@ -215,7 +219,7 @@ def find_revision(scope: Scope, word: str | None) -> int:
     if colon and form == "@revision":
         return _existing(scope, _parse_integer(rest, word))
     if colon and form == "@time":
-        return scope.revision_of(_parse_time(rest, word))
+        return scope.life.revision_at(_parse_time(rest, word))
     if colon and form == "@name":
         return _named(scope, rest)
     if _INTEGER.match(word):
@@ -226,7 +230,7 @@ def find_revision(scope: Scope, word: str | None) -> int:
         time = read_time(word)
         if time is None:
             raise
-    return scope.revision_of(time)
+    return scope.life.revision_at(time)
 
 
 def _existing(scope: Scope, number: int) -> int:
@@ -242,7 +246,7 @@ def _existing(scope: Scope, number: int) -> int:
 
 def _named(scope: Scope, name: str) -> int:
     try:
-        return scope.revision_of(name)
+        return scope.life.revision_at(name)
     except NotFoundError as absent:
         hint = f"holdfast checkpoints {shlex.quote(scope.name)}"
         raise NotFoundError(absent.message, hint=hint) from absent

@@ -45,6 +45,7 @@ from holdfast.cli.printing import (
 from holdfast.cli.retain import print_retention
 from holdfast.clock import SystemClock
 from holdfast.core.event import to_datetime
+from holdfast.core.kernel import kernel_of
 from holdfast.core.retention import GRACE_S
 from holdfast.errors import ExistsError, UnavailableError, UsageError, show_us
 from holdfast.git.rewinds import What
@@ -168,7 +169,7 @@ def changes_of(store: Store, project: Project, timeout: float | None) -> Iterato
         left_s = POLL_S * 5 if ends is None else min(POLL_S * 5, ends - monotonic())
         if left_s <= 0:
             return
-        store._log.wait_after(position, left_s)
+        kernel_of(store).log.wait_after(position, left_s)
 
 
 def show_live(project: Project, found: Iterator[ProjectStatus]) -> None:
@@ -399,7 +400,7 @@ def do(
                 f'nobody coordinates project "{project.id}"', hint="leave out --attach"
             )
         if take_over or project.coordinator() is None:
-            store.use_executor(executor(script))
+            store.runs.use_executor(executor(script))
         outcome = project.do(
             text, priority=parse_priority(priority), take_over=take_over, timeout_s=timeout
         )
@@ -457,7 +458,7 @@ def chat(
                 print_line(clean(project.ask(line), keep="\n"))
             return
         session = chosen_session(project, resume, last=last)
-        store.use_executor(executor(script))
+        store.runs.use_executor(executor(script))
         with project.coordinate(take_over=take_over) as main:
             session = project.begin_session(session, title=title)
             with project.enter_session(session):
@@ -588,7 +589,7 @@ def recover(
                 hint="leave out --from-files",
             )
         if go_on:
-            store.use_executor(executor(script))
+            store.runs.use_executor(executor(script))
         found = project.recover(go_on=go_on)
     if options.json:
         print_json(recovery_report_document(found))

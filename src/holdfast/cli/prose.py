@@ -44,6 +44,7 @@ from holdfast.cli.runs import (
 )
 from holdfast.cli.state import print_value
 from holdfast.clock import SystemClock
+from holdfast.core.kernel import kernel_of
 from holdfast.errors import (
     ExistsError,
     NeedsAttentionError,
@@ -81,7 +82,7 @@ from holdfast.prose.views import render_const, state_path
 from holdfast.render.prose import check_document, program_document, program_facts
 from holdfast.render.runs import run_result_document
 from holdfast.render.text import clean
-from holdfast.runs.engine import Run
+from holdfast.runs.engine import Engine, Run
 from holdfast.runs.events import ENDED
 from holdfast.store import Store
 
@@ -216,9 +217,9 @@ def run(
             return
         warn(f"the program is kept in the store: {reason}")
     with open_writing(options) as store:
-        store.use_executor(executor)
+        store.runs.use_executor(executor)
         announce_unfinished(store, program, options)
-        id = new_id(store._log.clock) if id is None else id
+        id = new_id(kernel_of(store).clock) if id is None else id
         check_new(store, id)
         if views is not None:
             ViewDirectory(views).claim(id, partial(is_unfinished, store))
@@ -266,11 +267,13 @@ def resume(
     edited = None if file is None else how.gather(file, load_config()[1])
     executor = how.executor()
     with open_writing(options) as store:
-        store.use_executor(executor)
+        store.runs.use_executor(executor)
         stored_of(store, id)
         if edited is not None:
             put_edited(store, id, as_stored(edited, stored_of(store, id)))
-        end_and_print(store, store.resume(id), verbs_after(id), waiting, options, has_code=False)
+        end_and_print(
+            store, store.runs.resume(id), verbs_after(id), waiting, options, has_code=False
+        )
 
 
 def as_stored(edited: Stored, stored: Stored) -> Stored:
@@ -361,15 +364,15 @@ def fork(
     edits = dict(parse_named(word, "--edit") for word in edit or ())
     with open_for_run(id, options) as (store, id):
         stored_of(store, id)
-        journal = store.run(id).journal
-        found = edited_answers(journal, edits, store._engine.load)
+        journal = store.runs.get(id).journal
+        found = edited_answers(journal, edits, kernel_of(store).part(Engine).load)
         place: str | int = last_place(journal)
         if at is not None:
             place = at
         elif found:
             place = min(one.bound - 1 for one in found)
         paths = {one.path: one.value for one in found}
-        made = store.fork(id, place, id=new_id, edit=paths, effects=effects, signals="copy")
+        made = store.runs.fork(id, place, id=new_id, edit=paths, effects=effects, signals="copy")
         put_edited(store, made.id, stored_of(store, id))
         print_status(store, made.id, options)
 
@@ -402,7 +405,7 @@ def restore(id: RunId, name: str, /, *, options: Options = DEFAULTS) -> None:
 
 def check_new(store: Store, id: str) -> None:
     """Raises ExistsError if there is a run of that id, before its views are touched."""
-    if store._engine.free_after(id) is None:
+    if kernel_of(store).part(Engine).free_after(id) is None:
         again = f"holdfast prose resume {shlex.quote(id)}"
         raise ExistsError(f'run "{id}" exists already', hint=again)
 
@@ -410,7 +413,7 @@ def check_new(store: Store, id: str) -> None:
 def is_unfinished(store: Store, id: str) -> bool:
     """Says whether a run is there and has not ended."""
     try:
-        return store.run(id).status not in ENDED
+        return store.runs.get(id).status not in ENDED
     except (NotFoundError, UsageError):
         return False
 
@@ -422,9 +425,9 @@ def last_place(journal: Any) -> int:
 
 def announce_unfinished(store: Store, program: Stored, options: Options) -> None:
     """Says that a run of the same program has not ended: it is resumed, never inherited."""
-    unfinished = [one.id for one in store.runs() if one.status not in ENDED]
+    unfinished = [one.id for one in store.runs.list() if one.status not in ENDED]
     for id in unfinished[:ANNOUNCED_MAX]:
-        created = store.run(id).journal.created
+        created = store.runs.get(id).journal.created
         is_program = created is not None and created.name == NAME
         if is_program and stored_of(store, id).main == program.main:
             again = command(f"prose resume {shlex.quote(id)}", options.place)
@@ -450,7 +453,7 @@ def tell_aloud(
 ) -> Generator[Telling]:
     """Opens a store in memory whose run is told on standard error."""
     with holdfast.open("memory:") as memory:
-        memory.use_executor(executor)
+        memory.runs.use_executor(executor)
         yield Telling(memory, id, narrator, say, limits.characters)
 
 
@@ -502,7 +505,7 @@ def resume_told(
         if transcript.is_torn:
             say("")
         telling.go_on(found.told)
-        end_told(telling, telling.store.resume(found.id), waiting, options)
+        end_told(telling, telling.store.runs.resume(found.id), waiting, options)
 
 
 def end_told(telling: Telling, run: Run[Any], waiting: WaitOptions, options: Options) -> None:
@@ -520,7 +523,7 @@ def end_told(telling: Telling, run: Run[Any], waiting: WaitOptions, options: Opt
             reason = "it needs a person"
             break
         except StillRunningError:
-            if telling.waits and run.id not in telling.store._engine.active:
+            if telling.waits and run.id not in kernel_of(telling.store).part(Engine).active:
                 break
             spent_s = (clock.boot_us() - begun) / 1e6
             if waiting.timeout is not None and spent_s >= waiting.timeout:
@@ -531,12 +534,12 @@ def end_told(telling: Telling, run: Run[Any], waiting: WaitOptions, options: Opt
         else:
             print_value(result)
         return
-    executor = telling.store._engine.agents.executor
+    executor = kernel_of(telling.store).part(Engine).agents.executor
     telling.store.close()
     with open_writing(options) as store:
-        store.use_executor(executor)
+        store.runs.use_executor(executor)
         put_into(store, moved(telling))
         telling.tell_moved(options.place)
         warn(f"the program moves to the store: {reason}")
-        found = store.resume(run.id)
+        found = store.runs.resume(run.id)
         end_and_print(store, found, verbs_after(run.id), waiting, options, has_code=False)

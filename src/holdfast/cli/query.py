@@ -110,7 +110,7 @@ def query(
     asked = question.arguments()
     with open_reading(options) as store:
         if rebuild:
-            store.rebuild_index()
+            store.search.rebuild()
         hits = store.query(**asked, limit=parse_limit(limit), after=after)
     if options.json:
         print_json(hits_document(hits))
@@ -141,7 +141,7 @@ def similar(
     """
     asked, chosen = question.arguments(), load_embedder(embedder)
     with open_reading(options) as store:
-        found = store.similar(text, limit=parse_limit(limit), embedder=chosen, **asked)
+        found = store.search.similar(text, limit=parse_limit(limit), embedder=chosen, **asked)
     if options.json:
         print_json(similar_document(found))
     elif found:
@@ -198,7 +198,7 @@ def sql(
         Refuse an answer of more bytes.
     """
     with open_reading(options) as store:
-        found = store.sql(statement, timeout=timeout, max_rows=max_rows, max_bytes=max_bytes)
+        found = store.search.sql(statement, timeout=timeout, max_rows=max_rows, max_bytes=max_bytes)
     if options.json:
         print_json(rows_document(found))
     elif found.rows:

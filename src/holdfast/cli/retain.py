@@ -68,7 +68,10 @@ def retain(
         return
     grace_s = 0.0 if now else GRACE_S if grace is None else check_duration(grace, "--grace")
     with open_reading(options) if dry_run else open_writing(options) as store:
-        done = store.retain(grace_s=grace_s, whole=whole, dry_run=dry_run)
+        if dry_run:
+            done = store.retention.preview(grace_s=grace_s)
+        else:
+            done = store.retention.run(grace_s=grace_s, whole=whole)
     if options.json:
         print_json(retention_document(done))
         return
@@ -104,7 +107,7 @@ def print_retention(done: Retention, options: Options) -> None:
 
 def _print_log(options: Options) -> None:
     with open_reading(options) as store:
-        told = store.let_go()
+        told = store.retention.past()
     if options.json:
         print_json(let_go_document(told))
         return
@@ -173,7 +176,7 @@ def unretain(scope: str | None = None, /, *, options: Options = DEFAULTS) -> Non
     """
     if scope is None:
         with open_reading(options) as store:
-            found = store.binned()
+            found = store.retention.bin()
         if options.json:
             print_json(binned_document(found))
             return
@@ -181,7 +184,7 @@ def unretain(scope: str | None = None, /, *, options: Options = DEFAULTS) -> Non
         print_table(("scope", "removed", "events", "policy"), rows)
         return
     with open_writing(options) as store:
-        revision = store.unretain(scope)
+        revision = store.retention.bring_back(scope)
     if options.json:
         print_json(unretained_document(scope, revision))
     else:
@@ -202,7 +205,7 @@ def hold(
     """
     if scope is None:
         with open_reading(options) as store:
-            holds = store.holds()
+            holds = store.retention.holds()
         if options.json:
             print_json(holds_document(holds))
             return
@@ -210,7 +213,7 @@ def hold(
         print_table(("scope", "since", "by", "reason"), rows)
         return
     with open_writing(options) as store:
-        store.hold(scope, reason)
+        store.retention.hold(scope, reason)
     if options.json:
         print_json(held_document(scope, reason))
     else:
@@ -226,7 +229,7 @@ def unhold(scope: ScopeName, /, *, options: Options = DEFAULTS) -> None:
         The scope that is held.
     """
     with open_writing(options) as store:
-        store.unhold(scope)
+        store.retention.unhold(scope)
     if options.json:
         print_json(unheld_document(scope))
     else:

@@ -55,7 +55,7 @@ def mark(
     """
     with open_writing(options) as store:
         named = [find_scope(store, one, must_exist=False) for one in scope or ()]
-        point = store.rewinds().mark(name, named, files=False if no_files else None)
+        point = store.git().mark(name, named, files=False if no_files else None)
     if options.json:
         print_json(point_document(point))
         return
@@ -69,7 +69,7 @@ def mark(
 def list_points(*, options: Options = DEFAULTS) -> None:
     """List the points to go back to, newest first."""
     with open_reading(options) as store:
-        rewinds = store.rewinds()
+        rewinds = store.git()
         points, interrupted = rewinds.list(), rewinds.interrupted()
     if options.json:
         print_json(points_document(points, interrupted))
@@ -121,7 +121,7 @@ def rewind(
         Also take back files that somebody changed after the messages that changed them.
     """
     with open_writing(options) as store:
-        preview = store.rewinds().preview(point, what=what, overwrite=overwrite)
+        preview = store.git().preview(point, what=what, overwrite=overwrite)
         return preview_and_apply(preview, options, dry_run=dry_run, yes=yes)
 
 
@@ -136,7 +136,7 @@ def undo(*, dry_run: Flag = False, yes: Flag = False, options: Options = DEFAULT
         Do not ask; for scripts.
     """
     with open_writing(options) as store:
-        preview = store.rewinds().preview_undo()
+        preview = store.git().preview_undo()
         return preview_and_apply(preview, options, dry_run=dry_run, yes=yes)
 
 

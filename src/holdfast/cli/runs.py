@@ -49,6 +49,7 @@ from holdfast.cli.user_code import load, load_run, run_by_name
 from holdfast.clock import Clock
 from holdfast.core import intent
 from holdfast.core.event import Event, to_datetime
+from holdfast.core.kernel import kernel_of
 from holdfast.core.page import Key, Page, cut
 from holdfast.errors import (
     ExistsError,
@@ -84,9 +85,10 @@ from holdfast.runs import events
 from holdfast.runs.admin import RunSummary, place_to_retry
 from holdfast.runs.blocks import recorded_progress
 from holdfast.runs.define import RunFunction
-from holdfast.runs.engine import Run, check_id
+from holdfast.runs.engine import Engine, Run, check_id
 from holdfast.runs.events import ENDED
 from holdfast.runs.journal import Journal
+from holdfast.scope import Scopes
 from holdfast.store import Store
 
 if TYPE_CHECKING:
@@ -149,12 +151,13 @@ def start(
     named = dict(parse_named(word, "--input") for word in input or ())
     with executing(options, function) as store:
         check_arguments(function, values, named)
-        # Not by Store.start: a parameter of the run may be named like one of its options.
+        # Not by store.runs.start: a parameter of the run may be named like one of its options.
         args = tuple(values)
         if subject is not None and id is not None:
-            store._check_opaque(id, "run id")
+            kernel_of(store).part(Scopes).check_opaque(id, "run id")
         try:
-            run = store._engine.start(
+            engine = kernel_of(store).part(Engine)
+            run = engine.start(
                 function, args, named, id=id, if_exists=if_exists, queue=queue, subject=subject
             )
         except ExistsError as error:
@@ -185,7 +188,7 @@ def resume(
         Where its code is: FILE.py, or package.module.
     """
     with resuming(id, code, waiting, options) as (store, id):
-        run = store.resume(id)
+        run = store.runs.resume(id)
         wait_and_print(store, run, code, waiting, options)
 
 
@@ -216,10 +219,10 @@ def retry(
         How to treat acts: ask parks before the first, live performs them, dry skips them.
     """
     with resuming(id, code, waiting, options) as (store, id):
-        place = place_to_retry(store.run(id).journal, id)
+        place = place_to_retry(store.runs.get(id).journal, id)
         target = new_id or unused_id(store, id)
-        store.fork(id, at or place, id=target, effects=effects, signals="copy")
-        run = store.resume(target)
+        store.runs.fork(id, at or place, id=target, effects=effects, signals="copy")
+        run = store.runs.resume(target)
         wait_and_print(store, run, code, waiting, options)
 
 
@@ -228,7 +231,7 @@ def unused_id(store: Store, id: str) -> str:
     number = 1
     while True:
         name = f"{id}-retry" if number == 1 else f"{id}-retry-{number}"
-        if store._log.head(f"run/{name}") is None:
+        if kernel_of(store).log.head(f"run/{name}") is None:
             return name
         number += 1
 
@@ -263,7 +266,7 @@ def function_name(options: Options, id: str) -> tuple[str, str]:
     """
     with open_reading(options) as store:
         id = find_run(store, id)
-        created = store.run(id).journal.created
+        created = store.runs.get(id).journal.created
     assert created is not None, "BUG: a run that was not created"
     return id, created.name
 
@@ -355,7 +358,7 @@ def hint_for(error: HoldfastError, run: Run[Any], again: str) -> str | None:
 def await_result(store: Store, run: Run[Any], waiting: WaitOptions, *, is_json: bool) -> Any:
     """Returns the run's result, and redraws its tree on a terminal meanwhile."""
     watcher = Watcher(store, run.id)
-    clock = store._log.clock
+    clock = kernel_of(store).clock
     begun = clock.boot_us()
     with live_tree(store, wanted=not is_json) as tree:
         while True:
@@ -364,7 +367,9 @@ def await_result(store: Store, run: Run[Any], waiting: WaitOptions, *, is_json: 
             except StillRunningError:
                 spent_s = (clock.boot_us() - begun) / 1e6
                 rests = (
-                    waiting.leave and run.id not in store._engine.active and run.status == "waiting"
+                    waiting.leave
+                    and run.id not in kernel_of(store).part(Engine).active
+                    and run.status == "waiting"
                 )
                 if rests or (waiting.timeout is not None and spent_s >= waiting.timeout):
                     raise
@@ -407,7 +412,7 @@ def list_runs(
         Go on after a page: its cursor.
     """
     with open_reading(options) as store:
-        known = sorted(store.runs(status=status, limit=None), key=_unfinished_and_newest_first)
+        known = sorted(store.runs.list(status=status, limit=None), key=_unfinished_and_newest_first)
         page = cut(
             "runs", known, _unfinished_and_newest_first, after=after, limit=parse_limit(limit)
         )
@@ -527,9 +532,9 @@ def cancel(id: RunId, /, *, now: Flag = False, options: Options = DEFAULTS) -> N
         End a run that has no worker without its cleanups.
     """
     with open_for_run(id, options) as (store, id):
-        store.cancel(id, now=now)
-        journal = store.run(id).journal
-        is_left = journal.ended is None and store._log.leases.holder(f"run/{id}") is None
+        store.runs.cancel(id, now=now)
+        journal = store.runs.get(id).journal
+        is_left = journal.ended is None and kernel_of(store).log.leases.holder(f"run/{id}") is None
         if is_left and journal.cleanups:
             is_program = journal.created is not None and journal.created.name == PROSE
             again = f"{'prose' if is_program else 'runs'} resume {shlex.quote(id)}"
@@ -551,7 +556,7 @@ def remove(id: RunId, /, *, yes: Flag = False, options: Options = DEFAULTS) -> i
         if not yes and not confirm_removal(f"run {clean(id)}", options):
             print_line("nothing was removed")
             return 1
-        removed = store.remove_run(id)
+        removed = store.runs.remove(id)
     if options.json:
         print_json(removed_runs_document(id, removed))
     else:
@@ -583,7 +588,7 @@ def answer(
         Take the value as text, even if it looks like JSON.
     """
     with open_for_run(id, options) as (store, id):
-        store.answer(id, name, parse_value(value, is_text=text))
+        store.runs.answer(id, name, parse_value(value, is_text=text))
         print_status(store, id, options)
 
 
@@ -613,7 +618,7 @@ def signal(
         An idempotency key: a second signal with the same key is not sent.
     """
     with open_for_run(id, options) as (store, id):
-        store.signal(id, name, parse_value(value, is_text=text), id=key)
+        store.runs.signal(id, name, parse_value(value, is_text=text), id=key)
         print_status(store, id, options)
 
 
@@ -646,7 +651,7 @@ def settle(
         )
     verdict = intent.NotDone() if done is None else intent.Done(parse_value(done, is_text=False))
     with open_for_run(id, options) as (store, id):
-        store.settle(id, path, verdict)
+        store.runs.settle(id, path, verdict)
         print_status(store, id, options)
 
 
@@ -659,7 +664,7 @@ def adopt(id: RunId, /, *, options: Options = DEFAULTS) -> None:
         The run's id.
     """
     with open_for_run(id, options) as (store, id):
-        store.adopt(id)
+        store.runs.adopt(id)
         print_status(store, id, options)
 
 
@@ -697,7 +702,7 @@ def fork(
     edits = dict(parse_named(word, "--edit", sign=":=") for word in edit or ())
     with open_for_run(id, options) as (store, id):
         place = int(at) if at.isdecimal() else at
-        made = store.fork(
+        made = store.runs.fork(
             id,
             place,
             id=new_id,
@@ -764,7 +769,7 @@ class Watcher:
 
     def read_on(self) -> RunView | None:
         """Reads what is new and returns the run as it stands; None if there is no such run."""
-        log = self.store._log
+        log = kernel_of(self.store).log
         self.new_events = []
         for record in log.records(f"run/{self.id}", after=self._journal.revision):
             self._journal.apply(events.read(record.type, record.payload))
@@ -777,7 +782,7 @@ class Watcher:
         if self._journal.created is None:
             return None
         holder = log.leases.holder(f"run/{self.id}")
-        engine = self.store._engine
+        engine = kernel_of(self.store).part(Engine)
         is_here = self.id in engine.active
         return RunView(
             self.id,
@@ -800,7 +805,7 @@ class Watcher:
 
 def watch(watcher: Watcher, timeout: float | None) -> Iterator[RunView]:
     """Yields a run again and again until it has ended, or nothing came for `timeout` seconds."""
-    log = watcher.store._log
+    log = kernel_of(watcher.store).log
     last = log.clock.boot_us()
     while True:
         position = log.position()
@@ -819,7 +824,7 @@ def view_briefly(store: Store, summary: RunSummary) -> RunView:
 
     What it is doing is among them; loops that began long before are left out.
     """
-    stream, log = f"run/{summary.id}", store._log
+    stream, log = f"run/{summary.id}", kernel_of(store).log
     head = log.head(stream)
     began = log.life(stream)
     if head is None or head.revision - began <= BRIEF_RECORDS:
@@ -842,7 +847,7 @@ def view_briefly(store: Store, summary: RunSummary) -> RunView:
         to_datetime(newest[-1].time),
         None if holder is None else holder.owner,
         replace(recorded_progress(journal), status=summary.status),
-        store._engine.load,
+        kernel_of(store).part(Engine).load,
     )
 
 
@@ -910,7 +915,7 @@ def live_tree(store: Store, *, wanted: bool = True) -> Generator[LiveTree | None
     from rich.live import Live
 
     with Live(console=console(), auto_refresh=False, vertical_overflow="crop") as live:
-        yield LiveTree(live, store._log.clock)
+        yield LiveTree(live, kernel_of(store).clock)
 
 
 def print_events(watcher: Watcher, found: list[Event], *, is_json: bool) -> None:
@@ -927,6 +932,7 @@ def print_events(watcher: Watcher, found: list[Event], *, is_json: bool) -> None
 def event_row(event: Event, store: Store) -> tuple[str, ...]:
     """Returns revision, time, event, path and what happened."""
     known: Any = events.read(event.type, event.record.payload)
-    path, what = ("", "") if known is None else event_text(known, store._engine.load)
+    load = kernel_of(store).part(Engine).load
+    path, what = ("", "") if known is None else event_text(known, load)
     name = event.type.removeprefix("run.")
     return str(event.revision), show_time(event.time), name, path, what

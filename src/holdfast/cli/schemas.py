@@ -13,6 +13,7 @@ from holdfast.cli.printing import print_facts, print_json, print_line, print_not
 from holdfast.cli.store import progress_shown
 from holdfast.cli.user_code import load_schemas
 from holdfast.core import tree
+from holdfast.core.kernel import kernel_of
 from holdfast.core.migrate import Migration
 from holdfast.core.schema import Schema, schema_of
 from holdfast.errors import NotFoundError, UpgradeError
@@ -55,7 +56,7 @@ def migrate(
         open_writing(options, schemas=schemas) as store,
         progress_shown(quiet=options.json, what="migrating scopes", unit="scopes") as progress,
     ):
-        found = store.migrate(check=check, dry_run=dry_run, to=to, progress=progress)
+        found = store.schemas.migrate(check=check, dry_run=dry_run, to=to, progress=progress)
     if options.json:
         print_json(migration_document(found))
     else:
@@ -126,7 +127,7 @@ def _shown_name(one: SchemaSummary | Schema[Any]) -> str:
 
 def summaries(store: Store, schemas: list[Schema[Any]]) -> list[SchemaSummary]:
     """Returns each schema with the versions of the scopes that it is for."""
-    log = store._log
+    log = kernel_of(store).log
     stored: dict[str, Counter[int]] = {one.name: Counter() for one in schemas}
     for scope in store.scopes(limit=None):
         schema = log.typed.of(scope.name)
@@ -205,11 +206,12 @@ def diff_schema(code: str, scope: str, /, *, options: Options = DEFAULTS) -> Non
     """
     with open_reading(options, schemas=load_schemas(code)) as store:
         found = find_scope(store, scope)
-        schema = store._log.typed.of(found.name)
+        log = kernel_of(store).log
+        schema = log.typed.of(found.name)
         if schema is None:
             raise NotFoundError(f'"{code}" has no schema for scope "{found.name}"')
         revision = found.revision
-        stored = store._log.at(found.name, revision).version
+        stored = log.at(found.name, revision).version
         old, new = found.at(revision, raw=True), found.at(revision)
         changes = [
             holdfast.Change(found.name, revision, one.path, one.old, one.new)

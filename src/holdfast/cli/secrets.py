@@ -22,8 +22,8 @@ def secrets(mode: str | None = None, /, *, scope: str = "*", options: Options = 
     """
     with open_reading(options) if mode is None else open_writing(options) as store:
         if mode is not None:
-            store.guard_secrets(cast("Mode", mode), scope=scope)
-        rules = store.secrets
+            store.secrets.guard(cast("Mode", mode), scope=scope)
+        rules = store.secrets.rules
     if options.json:
         print_json(secrets_document(rules))
     elif rules:

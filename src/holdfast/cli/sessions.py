@@ -12,7 +12,7 @@ from holdfast.render.text import clean, show_time
 def list_sessions(*, options: Options = DEFAULTS) -> None:
     """List the sessions that have not ended: active, or crashed with their worker."""
     with open_reading(options) as store:
-        found = list(store.sessions(limit=None))
+        found = list(store.sessions.list(limit=None))
     if options.json:
         print_json(sessions_document(found))
         return
@@ -34,7 +34,7 @@ def export_session(scope: str, /, *, to: str | None = None, options: Options = D
         The file, replaced if it is there; without it, standard output.
     """
     with open_reading(options) as store:
-        document = find_scope(store, scope).export_session(to)
+        document = find_scope(store, scope).session.export(to)
     if to is None:
         print_json(session_document(document))
     elif options.json:

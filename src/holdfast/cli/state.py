@@ -25,6 +25,7 @@ from holdfast.cli.printing import (
 )
 from holdfast.core import codec
 from holdfast.core.arguments import check_duration, parse_path
+from holdfast.core.log import scope_stream
 from holdfast.core.tree import List, Map
 from holdfast.errors import NotFoundError, UsageError
 from holdfast.record.audit import AuditItem
@@ -67,7 +68,7 @@ def show(scope: ScopeName, /, *, at: Moment | None = None, options: Options = DE
         found = find_scope(store, scope, even_removed=at is not None)
         scope = found.name
         revision = find_revision(found, at)
-        state = found._now_at(revision) if at is None else found.at(revision)
+        state = scope_stream(found).now_at(revision) if at is None else found.at(revision)
         if options.json:
             print_json(state_document(scope, revision, state))
         elif is_terminal():
@@ -78,7 +79,7 @@ def show(scope: ScopeName, /, *, at: Moment | None = None, options: Options = DE
 
 def show_linked(store: Store, link: str, options: Options) -> None:
     """Shows what a link leads to, and what that links to in its turn."""
-    hit = store.resolve(link)
+    hit = store.search.resolve(link)
     if hit is None:
         raise NotFoundError(
             f"{clean(link)} leads to nothing in the store",
@@ -87,7 +88,9 @@ def show_linked(store: Store, link: str, options: Options) -> None:
         )
     document = hit_document(hit)
     leads = {
-        one: None if (to := store.resolve(one, scope=hit.scope)) is None else to.shown or to.id
+        one: None
+        if (to := store.search.resolve(one, scope=hit.scope)) is None
+        else to.shown or to.id
         for one in hit.links
     }
     if options.json:
@@ -124,7 +127,7 @@ def get(
         scope = found.name
         revision = find_revision(found, at)
         place = parse_path(path)
-        state = found._now_at(revision) if at is None else found.at(revision)
+        state = scope_stream(found).now_at(revision) if at is None else found.at(revision)
         refuse_two_meanings(found, state, path, place)
         value = read_value(found, state, place)
         if options.json:
@@ -191,7 +194,7 @@ def set_value(
             place, parsed, subject=subject, ttl_s=ttl, expected=expected, key=key,
             checkpoint=checkpoint,
         )  # fmt: skip
-        ends_at = None if ttl is None else found.ends_at(place)
+        ends_at = None if ttl is None else found.life.ends_at(place)
     if options.json:
         print_json(write_document(scope, revision, place, ends_at))
     else:
@@ -327,7 +330,7 @@ def audit(scope: ScopeName, /, *, options: Options = DEFAULTS) -> None:
         found = find_scope(store, scope)
         scope = found.name
         revision = found.revision
-        items = store.audit(found).items()
+        items = found.life.audit().items()
     if options.json:
         print_json(audit_document(scope, revision, items))
         return

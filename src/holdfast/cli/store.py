@@ -39,6 +39,7 @@ from holdfast.cli.printing import (
 from holdfast.copy import Progress, copy
 from holdfast.core.check import Report
 from holdfast.core.event import end_of, to_datetime
+from holdfast.core.kernel import kernel_of
 from holdfast.core.listing import names_beginning, scope_names, stored_prefix
 from holdfast.core.page import PAGE_SIZE, Page
 from holdfast.errors import CorruptError, NotFoundError, UsageError
@@ -181,8 +182,9 @@ def summarize_scope(store: Store, name: str) -> ScopeSummary:
     There may be many scopes. A closed scope takes no more events, so its newest event is the one
     that closed it. An expired scope has only its name and its head left.
     """
-    [head] = store._log.heads([name])
-    if head is not None and store._log.expiry.has_ended(name, head):
+    log = kernel_of(store).log
+    [head] = log.heads([name])
+    if head is not None and log.expiry.has_ended(name, head):
         level, id = split_name(unescape(name))
         time = to_datetime(head.time)
         return ScopeSummary(name, level, id, head.revision, time, is_closed=False, is_expired=True)
@@ -199,10 +201,10 @@ def stream_names(
     store: Store, level: str | None, *, prefix: str, after: str, limit: int
 ) -> list[str]:
     """Returns names of streams, of one level or of all: those of runs and other layers too."""
-    prefix = stored_prefix(level, prefix)
+    log, prefix = kernel_of(store).log, stored_prefix(level, prefix)
     if level is None:
-        return names_beginning(store._log, prefix, after, limit)
-    return scope_names(store._log, [level], prefix=prefix, after=after, limit=limit)
+        return names_beginning(log, prefix, after, limit)
+    return scope_names(log, [level], prefix=prefix, after=after, limit=limit)
 
 
 def check(
@@ -236,7 +238,7 @@ def check(
     with open_source(options.place, store_key=options.store_key) as store:
         asked = (signed_by, earlier or (), anchor)
         report = expected_check(store, expect, asked, read_all=read_all)
-        dangling = store.dangling_links() if links else []
+        dangling = store.search.dangling_links() if links else []
     if options.json:
         print_json(linked_check_document(report, dangling if links else None))
     else:
@@ -387,7 +389,7 @@ def workers(*, suspects: Flag = False, options: Options = DEFAULTS) -> None:
         Only those that have been silent for longer than their lease.
     """
     with open_reading(options) as store:
-        found = store.suspects(limit=None) if suspects else store.workers(limit=None)
+        found = store.workers.suspects(limit=None) if suspects else store.workers.list(limit=None)
     if options.json:
         print_json(workers_document(found))
         return
@@ -411,7 +413,7 @@ def workers(*, suspects: Flag = False, options: Options = DEFAULTS) -> None:
 def groups(*, options: Options = DEFAULTS) -> None:
     """List the consumer groups: where each is, who gets its deliveries, how far behind it is."""
     with open_reading(options) as store:
-        found = store.groups(limit=None)
+        found = store.workers.groups(limit=None)
     if options.json:
         print_json(groups_document(found))
         return

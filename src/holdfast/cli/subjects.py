@@ -18,7 +18,8 @@ from holdfast.cli.options import (
     open_writing,
 )
 from holdfast.cli.printing import print_json, print_line, print_note, print_table, warn
-from holdfast.erasure import ErasureReceipt
+from holdfast.core.kernel import kernel_of
+from holdfast.erasure import Erasure, ErasureReceipt
 from holdfast.errors import UsageError
 from holdfast.render.subjects import (
     erasure_document,
@@ -37,7 +38,7 @@ def list_subjects(*, options: Options = DEFAULTS) -> None:
     postgresql://…), or in a folder of your own.
     """
     with open_reading(options) as store:
-        subjects, keys = store.subjects(), repr(store._log.sealing.keys)
+        subjects, keys = store.subjects.list(), repr(kernel_of(store).log.sealing.keys)
     if options.json:
         print_json(subjects_document(subjects, keys))
         return
@@ -61,7 +62,7 @@ def show_subject(name: str, /, *, options: Options = DEFAULTS) -> None:
         The name that the program gave the subject.
     """
     with open_reading(options) as store:
-        subject = store.subject(name)
+        subject = store.subjects.get(name)
     if options.json:
         print_json(subject_document(subject))
         return
@@ -84,7 +85,7 @@ def export_subject(name: str, /, *, options: Options = DEFAULTS) -> None:
         The name that the program gave the subject.
     """
     with open_reading(options) as store:
-        print_json(export_document(*store._erasure.held_of(name)))
+        print_json(export_document(*kernel_of(store).part(Erasure).held_of(name)))
 
 
 def erase_subject(
@@ -112,7 +113,7 @@ def erase_subject(
         print_line("nothing was erased")
         return
     with open_writing(options) as store:
-        receipts = store.finish_erasures() if name is None else [store.erase(name)]
+        receipts = store.subjects.finish() if name is None else [store.subjects.erase(name)]
     _print_receipts(receipts, options)
 
 
@@ -173,9 +174,9 @@ def erase(
         return
     with open_reading(options) if dry_run else open_writing(options) as store:
         if match is None:
-            receipt = store.erase(scope=scope)
+            receipt = store.subjects.erase(scope=scope)
         else:
-            receipt = store.erase(
+            receipt = store.subjects.erase(
                 match=match, scope=scope, ignore_case=ignore_case, dry_run=dry_run
             )
     _print_receipts([receipt], options)
@@ -197,9 +198,9 @@ def hold_subject(
     """
     with open_writing(options) as store:
         if end:
-            store.unhold_subject(name)
+            store.subjects.unhold(name)
         else:
-            store.hold_subject(name, reason)
+            store.subjects.hold(name, reason)
     if options.json:
         print_json(hold_document(name, reason, is_held=not end))
     elif end:

@@ -22,6 +22,7 @@ from holdfast.cli.options import (
 )
 from holdfast.cli.parsing import find_scope, parse_priority
 from holdfast.cli.printing import print_facts, print_json, print_note, print_table
+from holdfast.core.kernel import kernel_of
 from holdfast.errors import UsageError
 from holdfast.record.task_events import Task
 from holdfast.record.tasks import Tasks
@@ -119,7 +120,7 @@ def list_tasks(
     fits |= {"suspect": suspect or None, "status": status, "limit": limit}
     with open_reading(options) as store:
         if scope is None:
-            found = store.tasks(**fits)
+            found = store.tasks.list(**fits)
         else:
             fits["status"] = status or (UNCLOSED if open else None)
             found = (named := find_scope(store, scope)).tasks.list(**fits)
@@ -173,7 +174,7 @@ def claim(
     with open_writing(options) as store:
         named = find_scope(store, scope)
         scope, tasks = named.name, named.tasks
-        name = owner or store._log.actor
+        name = owner or kernel_of(store).log.actor
         task = tasks.claim(id, owner=name, lasts=lasts, epic=epic, tag=tag)
         if options.json:
             print_json(one_task_document(scope, task))
@@ -235,7 +236,7 @@ def update(
     if not given and lasts is None and status is None:
         raise UsageError("there is nothing to change", hint="holdfast task update --help")
     with open_writing(options) as store:
-        tasks, name = find_scope(store, scope).tasks, owner or store._log.actor
+        tasks, name = find_scope(store, scope).tasks, owner or kernel_of(store).log.actor
         if lasts is not None:
             tasks.heartbeat(id, owner=name, lasts=lasts)
         if given:
@@ -271,7 +272,7 @@ def close(
         Who holds it. Without it the actor.
     """
     with open_writing(options) as store:
-        name = owner or store._log.actor
+        name = owner or kernel_of(store).log.actor
         status = "cancelled" if cancelled else "completed"
         tasks = find_scope(store, scope).tasks
         print_task(tasks.close(id, outcome, status=status, owner=name), options)

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from holdfast.cli.options import DEFAULTS, Flag, Options, Seconds, open_source, open_writing
 from holdfast.cli.printing import print_json, print_json_line, print_line, print_note, print_table
+from holdfast.core.kernel import kernel_of
 from holdfast.errors import NotFoundError
 from holdfast.render.text import clean, show_time
 from holdfast.render.views import finding_document, findings_document, view_statuses_document
@@ -79,7 +80,7 @@ def watch(
     with open_writing(options) as store, _opened(store, directory) as views:
         views.keep_fresh(tell)
         ends = None if timeout is None else time.monotonic() + timeout
-        clock = store._log.clock
+        clock = kernel_of(store).clock
         try:
             while ends is None or time.monotonic() < ends:
                 clock.sleep(0.1 if ends is None else min(0.1, max(0.0, ends - time.monotonic())))

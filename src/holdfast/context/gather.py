@@ -1,9 +1,9 @@
 """What a scope and the scopes above it have on record, as parts of a context.
 
-Nothing is kept for it: orders and decisions are those of `scope.recall()`, facts, tasks and notes
-are the scope's own. Goals and learnings are lists in the state, as the files of a project show
-them: `{"goals": {"g1": {"title": "ship it", "status": "open"}}}`. Vocabulary, the map of files and
-the roles are under the key `boot` of the state. Scopes above count too.
+Nothing is kept for it: orders and decisions are those of `scope.decisions.recall()`, facts, tasks
+and notes are the scope's own. Goals and learnings are lists in the state, as the files of a project
+show them: `{"goals": {"g1": {"title": "ship it", "status": "open"}}}`. Vocabulary, the map of files
+and the roles are under the key `boot` of the state. Scopes above count too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from holdfast.record.decisions import (
 from holdfast.record.facts import Fact
 from holdfast.record.messages import name_pattern
 from holdfast.record.task_events import CLOSED_STATUSES, INDEX_TASK, Task
-from holdfast.scope import Scope
+from holdfast.scope import Scope, upwards
 
 GOALS = "goals"
 LEARNINGS = "learnings"
@@ -65,7 +65,7 @@ class Gathered:
     def __init__(self, context: RecordContext, scope: Scope, role: str | None) -> None:
         self._context = context
         self._scope = scope
-        self._scopes = list(scope._upwards())
+        self._scopes = list(upwards(scope))
         self._role = role
 
     # --- never left out --------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from typing import cast
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.core.kernel import kernel_of
 from holdfast.errors import HoldfastError, NotFoundError, UsageError
 from holdfast.git.files import ProjectFile
 from holdfast.git.repository import Repository
@@ -313,7 +314,7 @@ _COMMITTED = "none needed: a commit is whole, and a guard refuses what is out of
 
 def of_store(store: Store) -> list[StateKind]:
     """Returns a row for each kind of state that a store keeps; it reads no scope."""
-    log = store._log
+    log = kernel_of(store).log
     place = str(log.describe()["place"])
     sql = "it is one of its tables already" if log.describe()["kind"] == "sqlite" else (
         "`holdfast copy` moves it there; `holdfast sql` asks in SQL without that"
@@ -334,7 +335,7 @@ def of_store(store: Store) -> list[StateKind]:
 
 
 def _scope_rows(store: Store, kind: Kind) -> Iterable[StateKind]:
-    for level in store._levels.names():
+    for level in kernel_of(store).levels.names():
         page = store.scopes(level, limit=100)
         if not page:
             continue

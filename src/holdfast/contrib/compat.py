@@ -18,12 +18,15 @@ from types import MappingProxyType
 from typing import Any, Literal, cast
 
 from holdfast.core.arguments import Path
+from holdfast.core.kernel import kernel_of
+from holdfast.core.listing import register_level
 from holdfast.core.tree import Map
 from holdfast.errors import NotFoundError, UsageError, show_value
 from holdfast.joint_commit import JointCommit
 from holdfast.names import CONVERSATION, check_name
+from holdfast.opening import open_store
 from holdfast.scope import Scope
-from holdfast.store import Store, open_store
+from holdfast.store import Store
 
 __all__ = ["GlobalStateManager", "StateScope"]
 
@@ -93,7 +96,7 @@ class ScopeState(MutableMapping[str, Any]):
 
     def to_dict(self) -> dict[str, Any]:
         """Returns a plain copy that knows the id of its scope."""
-        state = StateDict(self.scope.to_dict())
+        state = StateDict(self.scope.state.to_dict())
         state.scope_id = self.id
         return state
 
@@ -161,8 +164,9 @@ class GlobalStateManager:
     def __init__(self, store: Store, *, owns_store: bool = False) -> None:
         self.store = store
         self._owns_store = owns_store
-        if SAVED not in store._levels.names():
-            store.register_level(SAVED, below=CONVERSATION)
+        kernel = kernel_of(store)
+        if SAVED not in kernel.levels.names():
+            register_level(kernel, SAVED, below=CONVERSATION)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="holdfast-compat")
 
     @classmethod

@@ -28,6 +28,7 @@ import msgspec
 from holdfast.clock import SystemClock
 from holdfast.core.arguments import check_call, check_duration, check_flag
 from holdfast.core.commit import ProposedCommit
+from holdfast.core.kernel import kernel_of
 from holdfast.errors import (
     ClosedError,
     ExistsError,
@@ -38,9 +39,11 @@ from holdfast.errors import (
     show_value,
 )
 from holdfast.names import new_id, short_id
+from holdfast.opening import DEFAULT_PLACE, open_store
 from holdfast.record import sessions
+from holdfast.record.context import RecordContext, context_of
 from holdfast.scope import Scope
-from holdfast.store import DEFAULT_PLACE, Store, open_store
+from holdfast.store import Store
 
 _log = logging.getLogger("holdfast.jobs")
 
@@ -109,7 +112,7 @@ class SessionJob(Job[P, T]):
         """
         with open_store(self._store) as store:
             end_abandoned(store)
-            id = new_id(store._log.clock) if id is None else id
+            id = new_id(kernel_of(store).clock) if id is None else id
             scope = self._begin(store, id)
             try:
                 yield scope
@@ -123,7 +126,7 @@ class SessionJob(Job[P, T]):
             raise ExistsError(
                 f'there was a session "{id}" already, and it was not kept', hint="use another id"
             )
-        sessions.begin_session(scope._context, scope, keep=self._keep)
+        sessions.begin_session(context_of(scope), scope, keep=self._keep)
         return scope
 
 
@@ -169,7 +172,7 @@ def job(
     keep: bool = False,
     ttl: object = "1d",
 ) -> Callable[[Callable[..., Any]], Any]:
-    """Declares what a function keeps: `@holdfast.job("stateless")`, "session" or "persistent".
+    """Declares what a function keeps: `@job("stateless")`, "session" or "persistent".
 
     `store` is what `holdfast.open` takes; `scope` names the scope of a persistent job. The state of
     a session is dropped at its end unless `keep`; it expires after `ttl` if nobody ends it.
@@ -177,7 +180,7 @@ def job(
     if position not in LIFETIMES:
         raise UsageError(
             f"a job is one of {', '.join(LIFETIMES)}, found {show_value(position)}",
-            hint='write @holdfast.job("stateless")',
+            hint='write @job("stateless")',
         )
     given = {"store": store is not None, "scope": scope is not None, "keep": keep is not False}
     allowed = {"stateless": (), "session": ("store", "keep"), "persistent": ("store", "scope")}
@@ -192,7 +195,7 @@ def job(
             return SessionJob(function, store=store, keep=keep, ttl=ttl)
         if scope is None:
             raise UsageError(
-                "a persistent job needs a scope", hint='add scope="team/research" to @holdfast.job'
+                "a persistent job needs a scope", hint='add scope="team/research" to @job'
             )
         return PersistentJob(function, store=store, scope=scope)
 
@@ -211,15 +214,15 @@ def end_session(store: Store, scope: Scope, *, keep: bool) -> None:
     with contextlib.suppress(ClosedError, ExpiredError):
         if scope.revision:
             scope.close(keep=keep)
-    store._log.commit(ProposedCommit((), marks=(sessions.cleared_mark(scope.name),)))
+    kernel_of(store).log.commit(ProposedCommit((), marks=(sessions.cleared_mark(scope.name),)))
 
 
 def end_abandoned(store: Store) -> list[str]:
     """Ends the sessions whose worker is dead, except those that are kept; returns their names."""
-    context = store.global_()._context
+    context = kernel_of(store).part(RecordContext)
     ended: list[str] = []
     for name, session in list(sessions.marked_sessions(context)):
-        if session is not None and store.lease_keeper.is_alive(session.worker):
+        if session is not None and kernel_of(store).leases.is_alive(session.worker):
             continue
         if session is not None and session.status != "completed":
             if session.keep:

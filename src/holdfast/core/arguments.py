@@ -162,6 +162,12 @@ def check_ends_alone(*, diff: object) -> None:
         )
 
 
+def check_alone(what: str, **others: object) -> None:
+    """Raises UsageError if a way to write is given with what does not go with it."""
+    if given := [name for name, value in others.items() if value not in (None, False)]:
+        raise UsageError(f"{what} does not go with {' or '.join(given)}: expected one of them")
+
+
 def check_timeout(value: object) -> float | None:
     """Returns how long to wait, None for ever, or raises UsageError."""
     return None if value is None else check_seconds(value, "timeout_s", above=-1e-9)

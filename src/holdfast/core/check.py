@@ -15,7 +15,7 @@ from holdfast.core.log import READ_CHUNK, Log
 from holdfast.core.matching import digest as digest_of
 from holdfast.core.migrate import outdated
 from holdfast.core.retention import STREAM, Told, ledger
-from holdfast.core.salvage import Remains, remnants
+from holdfast.core.verify import Verification, remnants
 from holdfast.errors import CorruptError, HoldfastError, UsageError, show_value
 
 _REMEDY = "holdfast salvage STORE NEW"
@@ -156,7 +156,7 @@ class _Chains:
 
     def read_over_damage(self) -> None:
         """Begins again, with what a salvage would take over: one damage must not hide another."""
-        remains = Remains(self._link_of, self._log.blobs.stored)
+        remains = Verification(self._link_of, self._log.blobs.stored)
         for remnant in remnants(self._log):
             if isinstance(remnant, list):
                 for record in remnant:

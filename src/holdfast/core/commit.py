@@ -261,7 +261,7 @@ def expires(stream: str) -> UsageError:
     """Returns the error for a fork of what will be gone one day."""
     return UsageError(
         f'scope "{stream}" expires by itself: a fork of it would lose the past that it refers to',
-        hint="copy what is needed into a scope of its own: update(scope.to_dict())",
+        hint="copy what is needed into a scope of its own: update(scope.state.to_dict())",
     )
 
 
@@ -347,7 +347,7 @@ def exists(stream: str) -> ExistsError:
 
 
 def check_lease(lease: object) -> Lease:
-    """Returns what `store.lease` returned, or raises UsageError."""
+    """Returns what `hf.workers.lease` returned, or raises UsageError."""
     if not isinstance(lease, Lease):
-        raise UsageError(f"a lease is what store.lease() returns, found {show_value(lease)}")
+        raise UsageError(f"a lease is what hf.workers.lease() returns, found {show_value(lease)}")
     return lease

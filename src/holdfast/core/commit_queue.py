@@ -2,9 +2,9 @@
 
 A request is put into one queue. A caller that finds no leader becomes the leader and runs all that
 has gathered; the others wait for their answer, or to be told to lead the next batch. A lone caller
-pays two lock operations and no thread hop. Requests that no thread waits for (`submit`,
-asyncio) are led by one background thread, which stays leader while they keep coming: one hop per
-batch, not per request.
+pays two lock operations and no thread hop. Requests that no thread waits for (asyncio,
+`commit(waits=False)`) are led by one background thread, which stays leader while they keep coming:
+one hop per batch, not per request.
 
 The order of the queue is the order of the batches, so what one thread submitted and then committed
 is written in that order.

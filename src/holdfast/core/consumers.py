@@ -21,7 +21,7 @@ from functools import partial
 from hashlib import sha256
 from itertools import groupby, islice
 from time import monotonic
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from msgspec import Struct
 
@@ -52,6 +52,9 @@ from holdfast.errors import (
     show_value,
 )
 from holdfast.names import NAME_BYTES_MAX, check_name
+
+if TYPE_CHECKING:
+    from holdfast.core.kernel import Kernel
 
 # --- follow ---------------------------------------------------------------------------------------
 #
@@ -132,6 +135,31 @@ class Follower:
                 changes.append(_change_of(record, change))
             self._before = after
         return changes
+
+
+def follow_scope(
+    log: Log, name: str, after: int | None, timeout_s: float | None
+) -> Iterator[Change]:
+    """Yields each change of a scope after a revision, until nothing came for so long."""
+    follower = Follower(log, name, after)
+    began = monotonic()
+    while True:
+        changes = follower.news()
+        if changes is not None:
+            yield from changes
+            began = monotonic()
+            continue
+        left_s = LOOK_S if timeout_s is None else timeout_s - (monotonic() - began)
+        if left_s <= 0:
+            return
+        log.wait_after(follower.position, min(left_s, LOOK_S))
+
+
+def follow_store(log: Log, after: Position, timeout_s: float | None) -> Iterator[Change]:
+    """Yields each change of the whole store after a position, until nothing came for so long."""
+    follower = StoreFollower(log)
+    for record in log.follow(after=after, timeout_s=timeout_s):
+        yield from follower.changes(record)
 
 
 # --- delivery -------------------------------------------------------------------------------------
@@ -424,7 +452,7 @@ GLANCE_S = 5.0
 
 
 class GroupStatus(Struct, frozen=True):
-    """A group as `store.groups()` shows it; its lag is counted up to LAG_EVENTS_MAX events."""
+    """A group as `hf.workers.groups()` shows it; its lag is counted up to LAG_EVENTS_MAX events."""
 
     name: str
     position: Position | None
@@ -517,9 +545,10 @@ class Group:
 class Groups:
     """The groups of one store handle: what it is a member of, and what there is."""
 
-    def __init__(self, log: Log, lease_keeper: LeaseKeeper) -> None:
-        self.log = log
-        self.lease_keeper = lease_keeper
+    def __init__(self, kernel: Kernel) -> None:
+        self.log = kernel.log
+        self.lease_keeper = kernel.leases
+        kernel.on_close(self.close)
         self._mutex = threading.RLock()
         self._members: dict[str, Member] = {}
         self._store: str | None = None

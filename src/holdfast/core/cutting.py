@@ -208,7 +208,7 @@ def check_folds(log: Log, looked: Looked) -> None:
             raise UsageError(
                 f'the state of scope "{stream}" would not be whole without the text: nothing was '
                 "erased",
-                hint="erase the scope as a whole: hf.erase(scope=…)",
+                hint="erase the scope as a whole: hf.subjects.erase(scope=…)",
             ) from error
 
 

@@ -1,10 +1,11 @@
 """The dispatcher: one thread that tells subscribers what became durable, in the order of positions.
 
 A write is answered first, and never waits for a subscriber or fails with it. What a commit changed
-is put here by the log itself, so it makes no difference who made it: a call, `submit`, a message
-with a state, a closing scope, or another handle of this process on the same store, which shares the
-dispatcher. Handles commit side by side, so what is put may overtake: a change is told when every
-batch that was on its way when it was put has ended. By then whatever stands before it is here.
+is put here by the log itself, so it makes no difference who made it: a call, a commit that does not
+wait, a message with a state, a closing scope, or another handle of this process on the same store,
+which shares the dispatcher. Handles commit side by side, so what is put may overtake: a change is
+told when every batch that was on its way when it was put has ended. By then whatever stands before
+it is here.
 
 It is bounded: while more than `WAITING_MAX` changes wait to be told, who commits waits a little
 before it writes, `ROOM_S` at most. The subscriber may be waiting for that very commit.
@@ -27,6 +28,7 @@ from holdfast.backends.deadline import monotonic
 from holdfast.backends.gates import Waiters, open_gate, shut_gate, start_thread
 from holdfast.backends.protocol import Position
 from holdfast.core import tree
+from holdfast.core.arguments import Duration, check_seconds
 from holdfast.core.commit import PreparedCommit, StreamWrite
 from holdfast.core.event import MIGRATED, Change, StreamEnd, StreamState, to_datetime
 
@@ -56,6 +58,22 @@ class Subscription(Struct, eq=False):
     tell: Subscriber
     on_error: OnError | None
     is_over: bool = False
+
+
+class Subscribed:
+    """What `subscribe` returns: called, it ends; `drain` waits until all was told."""
+
+    def __init__(self, dispatcher: Dispatcher, end: Callable[[], None]) -> None:
+        self._dispatcher = dispatcher
+        self._end = end
+
+    def __call__(self) -> None:
+        """Tells the subscriber nothing more."""
+        self._end()
+
+    def drain(self, *, timeout_s: Duration = DRAIN_S) -> bool:
+        """Returns when subscribers were told of all that is committed; False if not in time."""
+        return self._dispatcher.drain(check_seconds(timeout_s, "timeout_s", above=-1e-9))
 
 
 class _Durable(Struct, frozen=True):

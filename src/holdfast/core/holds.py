@@ -43,7 +43,7 @@ def keep_blobs(log: Log, stream: str) -> set[str]:
     if head is None or not head.expires_us:
         return names
     objects, after = log.routes.objects_of(stream), head.first - 1
-    while page := log._backend.read(stream, after=after, until=head.revision, limit=READ_CHUNK):
+    while page := log.backend.read(stream, after=after, until=head.revision, limit=READ_CHUNK):
         for record in page:
             for name, size in codec.blobs_in(record.payload):
                 if name not in names:
@@ -63,7 +63,7 @@ def let_end(log: Log, stream: str) -> None:
 def keep_held(log: Log, held: Iterable[str]) -> None:
     """Makes what backends keep past its end the same as what is held."""
     wanted = set(held)
-    for part in log.routes.parts() or [log._backend]:
+    for part in log.parts():
         if isinstance(part, KeepsEnded):
             for stream in part.kept():
                 if stream not in wanted:
@@ -77,5 +77,4 @@ def keep_held(log: Log, held: Iterable[str]) -> None:
 
 
 def _part_of(log: Log, stream: str) -> Backend:
-    parts = log.routes.parts()
-    return parts[log.routes.place_of(stream)] if parts else log._backend
+    return log.parts()[log.routes.place_of(stream)]

@@ -16,6 +16,7 @@ from holdfast.clock import Clock
 from holdfast.core.encryption import Encryption
 from holdfast.core.leases import HEARTBEAT_S, LeaseKeeper
 from holdfast.core.log import Log
+from holdfast.core.store_key import StoreKey
 from holdfast.names import Levels
 
 T = TypeVar("T")
@@ -38,7 +39,7 @@ class Kernel:
         heartbeat_s: float = HEARTBEAT_S,
         read_only: bool = False,
         encryption: Encryption | None = None,
-        settings: object = None,
+        settings: Any = None,
     ) -> None:
         self.log = log
         self.url = url
@@ -48,10 +49,10 @@ class Kernel:
         self.read_only = read_only
         self.encryption = encryption
         self.settings = settings
-        self.forget_copies: list[Callable[[], object]] = []
-        """What parts do when events were let go of: what they keep of them is made again."""
-        self.closing: list[Callable[[], object]] = []
-        """What is done before any part is closed, newest first."""
+        self._when_let_go: list[Callable[[], object]] = []
+        self._closing: list[Callable[[], object]] = []
+        self.reports: list[Callable[[], list[str]]] = []
+        """What parts have to say to whoever asks for the status of the store."""
         self._parts: dict[Any, object] = {}
         self._mutex = RLock()
 
@@ -59,6 +60,11 @@ class Kernel:
     def clock(self) -> Clock:
         """Time and chance."""
         return self.log.clock
+
+    @property
+    def store_key(self) -> StoreKey | None:
+        """The key that the store is encrypted with; None if it is not."""
+        return None if self.encryption is None else self.encryption.key
 
     def part(self, kind: Callable[[Kernel], T]) -> T:
         """Returns the store's one service of a kind, which is made when it is first asked for."""
@@ -69,6 +75,15 @@ class Kernel:
                 if found is None:
                     found = self._parts[kind] = kind(self)
         return cast("T", found)
+
+    def when_let_go(self, *forget: Callable[[], object]) -> None:
+        """Has a part forget what it keeps of events as soon as some were let go of."""
+        self._when_let_go += forget
+
+    def forget_copies(self) -> None:
+        """Has made again what the parts keep of events that were let go of."""
+        for forget in self._when_let_go:
+            forget()
 
     def made(self, kind: Callable[[Kernel], T]) -> T | None:
         """Returns a service if it was asked for before."""
@@ -87,16 +102,16 @@ class Kernel:
             settings=self.settings,
         )
 
-    def close_parts(self) -> None:
-        """Closes the services that can be closed, in the reverse order of their making."""
+    def on_close(self, end: Callable[[], object]) -> None:
+        """Has something ended before the log is, and before what was there when it began."""
+        self._closing.append(end)
+
+    def close(self) -> None:
+        """Ends what was begun, the newest first; all of it, also if something fails."""
         with ExitStack() as stack:
-            for part in self._parts.values():
-                close = getattr(part, "close", None)
-                if close is not None:
-                    stack.callback(close)
-            for first in self.closing:
-                stack.callback(first)
-            self.closing = []
+            for end in self._closing:
+                stack.callback(end)
+            self._closing = []
 
 
 class _HasKernel(Protocol):

@@ -139,9 +139,9 @@ _PAGE = 1000
 class HeldLease(Lease, frozen=True, gc=True):
     """A lease that this worker has. As a block it is kept, fences every commit, and is given back.
 
-    `with store.lease("nightly", wait_s=30):` renews it in the background until the block ends. What
-    this thread or task commits to this store in the block carries its fence: once the lease has
-    passed on, nothing of it is written (guarantee 4). What it commits to other stores does not.
+    `with hf.workers.lease("nightly", wait_s=30):` renews it in the background until the block ends.
+    What this thread or task commits to this store in the block carries its fence: once the lease
+    has passed on, nothing of it is written (guarantee 4). What it commits to other stores does not.
     """
 
     keeper: LeaseKeeper

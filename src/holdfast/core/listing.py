@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from holdfast.backends.protocol import Mark
 from holdfast.core import event
@@ -24,6 +24,9 @@ from holdfast.names import (
     unescape,
 )
 
+if TYPE_CHECKING:
+    from holdfast.core.kernel import Kernel
+
 _LEVELS_MAX = 10_000
 
 
@@ -37,6 +40,17 @@ def note_level(log: Log, level: Level) -> None:
     log.unrecorded[level.name] = Mark(
         LEVELS, level.name, priority=int(level.keep), group=level.below
     )
+
+
+def register_level(kernel: Kernel, name: str, *, below: str, keep: bool = True) -> None:
+    """Adds a level of scopes to an open store; `keep` says what closing one does to its state.
+
+    The first scope of it that is begun records it in the store, for every other process.
+    """
+    kernel.levels.register(name, below=below, keep=keep)
+    for level in kernel.levels.registered():
+        if level.name == name:
+            note_level(kernel.log, level)
 
 
 def adopt_levels(log: Log, levels: Levels) -> None:

@@ -13,10 +13,11 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
+from functools import cached_property
 from itertools import groupby, starmap
 from operator import attrgetter
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 import msgspec
 
@@ -57,8 +58,8 @@ from holdfast.backends.protocol import (
 )
 from holdfast.clock import Clock
 from holdfast.core import event, sealed_marks
-from holdfast.core.arguments import check_whole
-from holdfast.core.blobs import Blobs
+from holdfast.core.arguments import check_expected, check_whole
+from holdfast.core.blobs import BLOB_BYTES_MIN, Blobs
 from holdfast.core.codec import SEALED_VALUE, subjects_in
 from holdfast.core.collector import Uncollected
 from holdfast.core.commit import (
@@ -68,6 +69,7 @@ from holdfast.core.commit import (
     ProposedCommit,
     ReadGuard,
     StreamWrite,
+    Ttls,
     ahead,
     check_expire_together,
     conflict,
@@ -83,7 +85,7 @@ from holdfast.core.commit import (
     unnamed,
 )
 from holdfast.core.commit_queue import CommitQueue, Request, Waker
-from holdfast.core.dispatcher import Dispatcher, Subscription, shared_dispatcher
+from holdfast.core.dispatcher import Dispatcher, Subscribed, Subscription, shared_dispatcher
 from holdfast.core.event import (
     EMPTY,
     MIGRATED,
@@ -152,9 +154,11 @@ from holdfast.errors import (
     UsageError,
     show_us,
 )
+from holdfast.names import check_name
 
 if TYPE_CHECKING:
     from holdfast.backends.derived_tables import SideTables
+    from holdfast.core.kernel import Kernel
 
 
 class Writer(Protocol):
@@ -355,6 +359,8 @@ RETRIES_MAX = 1000
 class Log:
     """Streams of events, folded. The backend stays private: other modules ask the log."""
 
+    is_scratch = False
+    """Whether what it holds is of this process alone (`scratch.py`)."""
     is_gathering = False
     """Whether what is committed to it is one part of a commit to come (`staging.py`)."""
     said: Said | None = None
@@ -527,14 +533,14 @@ class Log:
 
     # --- who is told -----------------------------------------------------------------------------
 
-    def subscribe(self, stream: str, subscription: Subscription) -> Callable[[], None]:
+    def subscribe(self, stream: str, subscription: Subscription) -> Subscribed:
         """Has one told of every change of a stream, or of all (`EVERY`), until the store closes.
 
-        Returns the function that ends it.
+        Returns what ends it, and waits for it.
         """
         unsubscribe = self.dispatcher.subscribe(stream, subscription)
         self._subscribed.append(unsubscribe)
-        return unsubscribe
+        return Subscribed(self.dispatcher, unsubscribe)
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -2039,6 +2045,15 @@ class Log:
         return _last(0, head.revision if head else 0, holds)
 
     @property
+    def backend(self) -> Backend:
+        """The backend, for what handles stored bytes: copies, checks and letting go."""
+        return self._backend
+
+    def parts(self) -> list[Backend]:
+        """Returns the backends that the store is made of: its own, if it is one."""
+        return self.routes.parts() or [self._backend]
+
+    @property
     def leases(self) -> Leases:
         """The backend's leases."""
         return self._backend.leases
@@ -2250,8 +2265,7 @@ class Log:
     @property
     def is_encrypted(self) -> bool:
         """Whether a backend of the store is encrypted: then no copy in clear is kept beside it."""
-        parts = self.routes.parts() or [self._backend]
-        return any(getattr(part, "is_encrypted", False) for part in parts)
+        return any(getattr(part, "is_encrypted", False) for part in self.parts())
 
     def folder(self) -> tuple[str, str] | None:
         """Returns the folder of a store on plain files, and the store's id; None of other stores.
@@ -2264,6 +2278,14 @@ class Log:
     def describe(self) -> dict[str, Any]:
         """Returns what the backend says of itself, for `status` and `doctor`."""
         return self._backend.inspect.describe()
+
+    @cached_property
+    def store_ids(self) -> list[str]:
+        """The id of each backend of the store, which no other store has.
+
+        It is asked for once: a backend tells it with its sizes, for which each file counts.
+        """
+        return [str(part.inspect.describe().get("store", "")) for part in self.parts()]
 
     def verify(self, *, read_all: bool) -> Iterator[Finding]:
         """Yields what is wrong with the stored bytes."""
@@ -2330,6 +2352,135 @@ class Log:
             unsubscribe()
         self.snapshots.flush(self._states)
         self._backend.close()
+
+
+class ScopeStream:
+    """The stream of a scope: what the layers below it know of it, and how they write to it.
+
+    Users hold the scope, which has no public name for what only a layer needs. It keeps one of
+    these, and `scope_stream` is the only way to it.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        name: str,
+        *,
+        parent: str | None,
+        expires: bool,
+        is_reserved: bool,
+        whole_id: str | None,
+    ) -> None:
+        """`whole_id` is what the first event has of an id, escaped; "" if that is not known."""
+        self.kernel = kernel
+        self.log = kernel.log
+        self.name = name
+        self.parent = parent
+        self.expires = expires
+        self.whole_id = whole_id
+        self._is_reserved = is_reserved
+
+    def unended(self, revision: int) -> StreamState:
+        """Returns the state at a revision, without the values that have ended by now."""
+        state = self.log.at(self.name, revision)
+        return state if state.ends is None else self.log.key_ends.shown(state, self.name)
+
+    def now_at(self, revision: int) -> Map:
+        """Returns the state at a revision for whoever means now, and says which one it saw."""
+        return self.log.show(self.unended(revision), self.name)
+
+    def write(
+        self,
+        new_events: tuple[NewEvent, ...],
+        expected: int | None = None,
+        key: str | None = None,
+        checkpoint: str | None = None,
+    ) -> StreamWrite:
+        """Returns what a commit adds to the stream to record events."""
+        if self._is_reserved:
+            raise UsageError(
+                f'"{self.name}" is written by holdfast itself: a change by hand would break what '
+                "it keeps there",
+                hint="write to a scope of your own",
+            )
+        if expected is not None:
+            check_expected(expected)
+        if key is not None:
+            key = check_name(key, "key")
+        if checkpoint is not None:
+            checkpoint = check_name(checkpoint, "checkpoint name")
+        return StreamWrite(
+            self.name,
+            new_events,
+            expected,
+            key,
+            checkpoint,
+            self.parent,
+            expires=self.expires,
+            id=self.whole_id,
+        )
+
+    def change_write(
+        self,
+        ops: Sequence[Op],
+        expected: int | None,
+        key: str | None,
+        checkpoint: str | None,
+        defaults: Sequence[Op] = (),
+        sealed_for: tuple[str, ...] = (),
+        ttls: Ttls = (),
+    ) -> StreamWrite:
+        """Returns what a commit adds to the stream to apply ops, and defaults before."""
+        for op in (*defaults, *ops):
+            if len(op.value) >= BLOB_BYTES_MIN:
+                ops = [self.log.blobs.spill(one, self.name) for one in ops]
+                defaults = [self.log.blobs.spill(one, self.name) for one in defaults]
+                break
+        payload = encode_ops((*defaults, *ops))
+        made = NewEvent(
+            event.CHANGED, payload, tuple(ops), tuple(defaults), sealed_for=sealed_for, ttls=ttls
+        )
+        return self.write((made,), expected, key, checkpoint)
+
+    def checkpoint_write(
+        self, name: str | None, expected: int | None, key: str | None
+    ) -> StreamWrite:
+        """Returns what a commit adds to the stream to name the state as it is."""
+        return self.write((NewEvent(event.CHECKPOINTED, b"null"),), expected, key, name)
+
+    def sealed_ops(self, ops: Sequence[Op], subject: str) -> tuple[Sequence[Op], Seal | None]:
+        """Returns ops with the values of a subject sealed, and by what; None: all here is theirs.
+
+        What sealed them is durable when this returns.
+        """
+        name = check_name(subject, "subject")
+        if not all(op.keys for op in ops):
+            raise UsageError(
+                "the whole state cannot be one subject's value: name a key or a path",
+                hint="scope(…, subject=…) begins a scope that is a subject's as a whole",
+            )
+        seal = self.log.seal_for(self.name, name)
+        if seal is None:
+            return ops, None
+        if self.log.typed.all:
+            for op in ops:
+                self.log.typed.check_sealed(self.name, op, self.log.newest(self.name))
+        return [self.log.blobs.sealed(op, self.name, seal) for op in ops], seal
+
+
+@runtime_checkable
+class WritableScope(Protocol):
+    """What a commit over several scopes needs of each: its name, and the stream that it writes."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def _stream(self) -> ScopeStream: ...
+
+
+def scope_stream(scope: WritableScope) -> ScopeStream:
+    """Returns the stream of a scope."""
+    return scope._stream
 
 
 def _last(low: int, high: int, holds: Callable[[int], bool]) -> int:

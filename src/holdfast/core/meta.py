@@ -57,7 +57,7 @@ def encode_meta(meta: object) -> str | None:
     if meta is None or meta == NOTHING:
         return None
     if not isinstance(meta, Meta):
-        raise UsageError(f"meta is a holdfast.Meta, found {show_value(meta)}")
+        raise UsageError(f"meta is a Meta of holdfast.store, found {show_value(meta)}")
     try:
         data = codec.encode_plain(meta)
         _decoder.decode(data)

@@ -31,7 +31,7 @@ from datetime import datetime
 from hashlib import sha256
 from itertools import chain
 from threading import Lock
-from typing import Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -70,7 +70,7 @@ from holdfast.core.event import (
 )
 from holdfast.core.expiry import HOLDS
 from holdfast.core.layers import Layer, lasting_prefixes, register_layer
-from holdfast.core.leases import LeaseKeeper, acquire_within
+from holdfast.core.leases import acquire_within
 from holdfast.core.log import COLLECTED, NO_LIMIT, READ_CHUNK, Log
 from holdfast.core.matching import Shortening, done_again
 from holdfast.errors import (
@@ -83,6 +83,9 @@ from holdfast.errors import (
     SchemaError,
     UsageError,
 )
+
+if TYPE_CHECKING:
+    from holdfast.core.kernel import Kernel
 
 _logger = logging.getLogger("holdfast.retention")
 
@@ -402,13 +405,10 @@ def _condemned(found: Ended) -> Condemned:
 class Retainer:
     """Lets go of what may go, for one store."""
 
-    def __init__(
-        self, log: Log, lease_keeper: LeaseKeeper, forget_copies: Callable[[], None]
-    ) -> None:
-        """`forget_copies` has everything made again that layers above keep of events."""
-        self._log = log
-        self.forget_copies = forget_copies
-        self._lease_keeper = lease_keeper
+    def __init__(self, kernel: Kernel) -> None:
+        self._log = kernel.log
+        self.forget_copies = kernel.forget_copies
+        self._lease_keeper = kernel.leases
         self._lock = Lock()
 
     def hold(self, scope: str, reason: str) -> None:
@@ -522,7 +522,7 @@ class Retainer:
 
     def check_rewrites(self) -> None:
         """Raises UsageError if a backend of the store cannot let go of what it stores."""
-        for part in self._log.routes.parts() or [self._log._backend]:
+        for part in self._log.parts():
             if not isinstance(part, Rewrites):
                 raise UsageError(
                     f"{part.inspect.describe()['kind']} cannot let go of what it stores",
@@ -585,7 +585,7 @@ class Retainer:
     def check_shortens(self) -> None:
         """Raises UsageError if a backend of the store cannot take out a part of what it stores."""
         self.check_rewrites()
-        for part in self._log.routes.parts() or [self._log._backend]:
+        for part in self._log.parts():
             if not isinstance(part, Shortens):
                 raise UsageError(
                     f"{part.inspect.describe()['kind']} cannot take out a part of what it stores",
@@ -854,7 +854,7 @@ class _Run:
         batch, self._batch, self._waiting = self._batch, {}, 0
         snapshots, self._snapshots = self._snapshots, {}
         if batch:
-            backend = self._log._backend
+            backend = self._log.backend
             assert isinstance(backend, Rewrites), "BUG: asked before"
             backend.rewrite(batch)
         for stream, until in snapshots.items():
@@ -913,7 +913,7 @@ class _Run:
         """Step 6. What is done is done: a place that a whole purge has emptied is not named again
         until something more goes.
         """
-        log, backend = self._log, self._log._backend
+        log, backend = self._log, self._log.backend
         assert isinstance(backend, Rewrites), "BUG: asked before"
         before, has_told = newest_purge(log), bool(log.marks.list(UNPURGED, limit=1))
         left = backend.purge(whole=whole)
@@ -1088,7 +1088,7 @@ def drop(log: Log) -> tuple[int, int, int, list[Leftover]]:
 
     Returns how many events, bytes and blobs that were, and what is left of them.
     """
-    backend = log._backend
+    backend = log.backend
     assert isinstance(backend, Rewrites), "BUG: the store of a backup is one of files"
     told: dict[str, set[int]] = {}
     for (stream, revision), one in ledger(log).items():
@@ -1134,7 +1134,7 @@ def shorten_again(
     It needs no text: what was told says where the cuts are. `before` is called with the records of
     each stream, and the newest step of each, before one of them is cut.
     """
-    backend = log._backend
+    backend = log.backend
     wanted: dict[str, dict[int, bytes]] = {}
     whole: dict[str, dict[int, tuple[Record, Shortening]]] = {}
     for (stream, revision), told in ledger(log).items():

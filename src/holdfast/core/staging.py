@@ -207,7 +207,7 @@ class GatheringLog(Log):
     is_gathering = True
 
     def __init__(self, log: Log, key: str | None) -> None:
-        self._overlay = overlay = Overlay(log._backend, key, log.find)
+        self._overlay = overlay = Overlay(log.backend, key, log.find)
         self._key = key
         super().__init__(
             cast("Backend", overlay), clock=log.clock, actor=log.actor, sealing=log.sealing

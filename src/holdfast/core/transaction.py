@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, Protocol, Self, cast, runtime_checkable
+from typing import Any, Literal, Self, cast
 
 from msgspec.structs import replace
 
@@ -13,6 +13,7 @@ from holdfast.core import mark_ends, tree
 from holdfast.core.arguments import (
     Duration,
     Path,
+    check_alone,
     check_ends_alone,
     check_expected,
     check_flag,
@@ -34,34 +35,11 @@ from holdfast.core.commit import (
 )
 from holdfast.core.commit_queue import Request
 from holdfast.core.event import StreamState
-from holdfast.core.log import Log, is_replayed
+from holdfast.core.log import Log, WritableScope, is_replayed, scope_stream
 from holdfast.core.meta import Meta, encode_meta
-from holdfast.core.sealing import Seal
 from holdfast.core.tree import MISSING, Map, Op
 from holdfast.errors import UsageError, show_value
-from holdfast.names import check_name
-
-
-@runtime_checkable
-class WritableScope(Protocol):
-    """What a commit over several scopes needs of each: its name, and events for its stream."""
-
-    @property
-    def name(self) -> str: ...
-    def _change_write(
-        self,
-        ops: Sequence[Op],
-        expected: int | None,
-        key: str | None,
-        checkpoint: str | None,
-        defaults: Sequence[Op] = (),
-        sealed_for: tuple[str, ...] = (),
-        ttls: Ttls = (),
-    ) -> StreamWrite: ...
-    def _sealed_ops(self, ops: Sequence[Op], subject: str) -> tuple[Sequence[Op], Seal | None]: ...
-    def _checkpoint_write(
-        self, name: str | None, expected: int | None, key: str | None
-    ) -> StreamWrite: ...
+from holdfast.names import check_name, check_scope_name
 
 
 class PendingCommit:
@@ -163,7 +141,7 @@ class PendingCommit:
         return False
 
     def wait(self) -> CommitResult:
-        """Returns when what `submit` queued is durable, or raises why it was refused."""
+        """Returns when what `waits=False` has queued is durable, or raises why it was refused."""
         if self.result is None:
             if self._request is None:
                 raise UsageError("nothing was committed or submitted: there is nothing to wait for")
@@ -219,18 +197,34 @@ class PendingCommit:
         self.result = result
 
 
+def proposed_by(pending: PendingCommit) -> ProposedCommit | None:
+    """Returns what a block gathered, for whoever commits it with more; None if that is nothing."""
+    return pending._proposed()
+
+
+def finish(pending: PendingCommit, proposed: ProposedCommit, result: CommitResult) -> None:
+    """Ends a block that somebody else committed, with the answer to what was proposed."""
+    pending._finish(proposed, result)
+
+
+def drop(pending: PendingCommit) -> None:
+    """Ends a block without a commit."""
+    pending._drop()
+
+
 class PendingScope:
     """One scope inside a pending commit: its writes gather, its reads see them.
 
     A read guards the path that was read. `.state`, `in`, iterating, `len` and a key that is absent
     guard the mapping or list that was looked through. What the commit itself has set needs none.
-    `append`, `increment` and `set_default` read nothing, so those of several writers all get in.
+    `append`, `increment` and `set` with `if_absent` read nothing: those of several writers all get
+    in.
     """
 
     def __init__(self, log: Log, scope: WritableScope) -> None:
         self.name = scope.name
         self._base: StreamState | None = None
-        self._scope = scope
+        self._target = scope_stream(scope)
         self._log = log
         self._ops: list[Op] = []
         self._defaults: list[Op] = []
@@ -273,17 +267,22 @@ class PendingScope:
         value: Any,
         *,
         diff: bool = False,
+        if_absent: bool = False,
         subject: str | None = None,
         ttl_s: Duration | None = None,
     ) -> None:
         """Puts a value at a key or path; with `diff` it stores what differs from what is there.
 
-        To compare is to read: with `diff` the path is guarded. With `subject` the value is sealed
-        for that subject when the block ends, as `Scope.set` does it. With `ttl_s` it ends so long
-        after the commit.
+        To compare is to read: with `diff` the path is guarded. With `if_absent` it is put where
+        there is nothing yet, and what another writer put there first stays. With `subject` the
+        value is sealed for that subject when the block ends, as `Scope.set` does it. With `ttl_s`
+        it ends so long after the commit.
         """
         op = self._of(tree.set_op(path, value), subject)
-        if ttl_s is not None:
+        if check_flag(if_absent, "if_absent"):
+            check_alone("if_absent", diff=diff, ttl_s=ttl_s)
+            self._set_if_absent(op)
+        elif ttl_s is not None:
             check_ends_alone(diff=diff)
             ttls = tuple(check_key_ttl([op], ttl_s).items())
             self._ops.append(op)
@@ -295,13 +294,7 @@ class PendingScope:
         else:
             self._ops.append(op)
 
-    def replace_state(self, values: Mapping[str, Any]) -> None:
-        """Makes the whole state this, storing what differs from what is there."""
-        self.set((), values, diff=True)
-
-    def set_default(self, path: Path, value: Any, *, subject: str | None = None) -> None:
-        """Puts a value where there is nothing yet; what another writer put there first stays."""
-        op = self._of(tree.set_op(path, value), subject)
+    def _set_if_absent(self, op: Op) -> None:
         if any(_overlap(op.keys, other.keys) for other in self._ops):
             # What this commit did there decides, and not only what is stored.
             if self.get(op.keys, MISSING) is MISSING:
@@ -313,13 +306,18 @@ class PendingScope:
         self,
         values: Mapping[str, Any],
         *,
+        replace: bool = False,
         subject: str | None = None,
         ttl_s: Duration | None = None,
     ) -> None:
         """Puts several values, each at its key; with `subject` each is sealed for that subject.
 
-        With `ttl_s` each ends so long after the commit.
+        With `ttl_s` each ends so long after the commit. With `replace` the values are all that
+        there is then: it stores what differs from what is there.
         """
+        if check_flag(replace, "replace"):
+            check_alone("replace", subject=subject, ttl_s=ttl_s)
+            return self.set((), values, diff=True)
         ops = [self._of(op, subject) for op in update_ops(values)]
         ttls = () if ttl_s is None else tuple(check_key_ttl(ops, ttl_s).items())
         self._ops += ops
@@ -385,11 +383,11 @@ class PendingScope:
             of: set[str] = set()
             ops, defaults = self._sealed(self._ops, of), self._sealed(self._defaults, of)
             ttls = _last_ttls(self._ops, self._ttls) if self._ttls else ()
-            return self._scope._change_write(
+            return self._target.change_write(
                 ops, expected, key, self._checkpoint, defaults, tuple(of), ttls
             )
         if self._checkpoint is not None:
-            return self._scope._checkpoint_write(self._checkpoint, expected, key)
+            return self._target.checkpoint_write(self._checkpoint, expected, key)
         return None
 
     def _sealed(self, ops: list[Op], of: set[str]) -> list[Op]:
@@ -398,7 +396,7 @@ class PendingScope:
         for op in ops:
             subject = self._subjects.get(id(op))
             if subject is not None:
-                (op,), seal = self._scope._sealed_ops((op,), subject)
+                (op,), seal = self._target.sealed_ops((op,), subject)
                 if seal is not None:
                     of.add(seal.subject)
             result.append(op)
@@ -455,6 +453,27 @@ class View:
             state = self._log.key_ends.shown(state, scope.name)
         return self._log.show(state, scope.name)
 
+    def states(self, scopes: Iterable[WritableScope | str]) -> dict[str, Map]:
+        """Returns the states of many scopes by name, in one read where that is possible.
+
+        That of a scope without events is empty; an expired one is left out.
+        """
+        names = [check_scope_name(one) if isinstance(one, str) else _name_of(one) for one in scopes]
+        shown: dict[str, Map] = {}
+        # A head that is in the moment is the scope's at the moment: the newest state is meant then.
+        heads = self._log.heads(names)
+        for name, head, state in zip(names, heads, self._log.newest_of(names), strict=True):
+            if state is None:
+                continue
+            if head is not None and (
+                head.revision != state.revision or not self._moment.has(head.position)
+            ):
+                state = self._state_of_name(name)
+                if state.ends is not None:
+                    state = self._log.key_ends.shown(state, name)
+            shown[name] = self._log.show(state, name)
+        return shown
+
     def revision(self, scope: WritableScope) -> int:
         """Returns the scope's revision at the view's moment."""
         return self._state_of(scope).revision
@@ -464,7 +483,9 @@ class View:
         return tree.get(self.state(scope), check_path(path), default)
 
     def _state_of(self, scope: WritableScope) -> StreamState:
-        name = _name_of(scope)
+        return self._state_of_name(_name_of(scope))
+
+    def _state_of_name(self, name: str) -> StreamState:
         state = self._seen.get(name)
         if state is None:
             state = self._log.state_at(name, self._moment, self._bases.get(name))
@@ -494,7 +515,7 @@ def _name_of(scope: object) -> str:
                 f"expected a scope, found {show_value(scope)}",
                 hint='store.scope("team/red") is one',
             )
-        if getattr(kind, "is_scratch", False):
+        if scope_stream(scope).log.is_scratch:
             raise of_memory(scope.name)
         _SCOPES.add(kind)
     return cast("WritableScope", scope).name

@@ -242,8 +242,8 @@ class Typed:
             name=stream,
             stored=version,
             known=0,
-            hint="open the store with schemas=[…], or with unchecked=True to write all the same, "
-            "without a check",
+            hint="open the store with schemas=[…], or with Settings(unchecked=True) to write all "
+            "the same, without a check",
         )
 
 

@@ -14,33 +14,11 @@ keeping      what a holdfast.toml asks for, done while a store is open
 rewinds      points to go back to, of scopes and files, and the way back and forth
 """
 
-from holdfast.git.commit_trailers import GitSettings, Rebuilt, commit_events, rebuild_from_git
-from holdfast.git.commits import EventPlace, events_named, record_commit
-from holdfast.git.files import FileDifference, ProjectFile
-from holdfast.git.repository import Commit, Entry, Repository
-from holdfast.git.rewinds import FileStep, Preview, RewindPoint, Rewinds, Rewound, What
-from holdfast.git.work_tree import FileStatus, Look, WorkTree
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Commit",
-    "Entry",
-    "EventPlace",
-    "FileDifference",
-    "FileStatus",
-    "FileStep",
-    "GitSettings",
-    "Look",
-    "Preview",
-    "ProjectFile",
-    "Rebuilt",
-    "Repository",
-    "RewindPoint",
-    "Rewinds",
-    "Rewound",
-    "What",
-    "WorkTree",
-    "commit_events",
-    "events_named",
-    "rebuild_from_git",
-    "record_commit",
-]
+from holdfast.lazy import lazily
+
+if TYPE_CHECKING:
+    from holdfast.git.api import *
+else:
+    __getattr__ = lazily(__name__, "holdfast.git.api")

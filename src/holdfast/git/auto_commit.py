@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event, Lock, Thread, Timer
 
-from holdfast.core.log import Log
+from holdfast.core.log import Log, scope_stream
 from holdfast.errors import ClosedError, HoldfastError, UsageError
 from holdfast.git.commit_trailers import (
     EVENTS_MAX,
@@ -59,7 +59,7 @@ class CommitKeeper:
         refresh: Callable[[], object] | None = None,
     ) -> None:
         self._scope = scope
-        self._log: Log = scope._log
+        self._log: Log = scope_stream(scope).log
         self._settings = settings
         self._root = root
         self._files = files

@@ -28,14 +28,14 @@ from holdfast.core import codec
 from holdfast.core.arguments import check_flag
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.event import Event, to_datetime
-from holdfast.core.layers import Layer, register_layer
+from holdfast.core.kernel import Kernel
 from holdfast.errors import ConflictError, GitError, NotFoundError, UsageError, show_value
 from holdfast.git.repository import GITLINK, NAMESPACE, Entry, Repository
 from holdfast.git.work_tree import Look, WorkTree, is_safe
-from holdfast.names import GLOBAL, check_name, short_id
+from holdfast.names import check_name, short_id
 from holdfast.record.context import RecordContext
 from holdfast.record.difference import Difference
-from holdfast.scope import Scope
+from holdfast.scope import Scope, Scopes
 
 What = Literal["conversation", "state", "files", "all"]
 WHATS: tuple[What, ...] = ("conversation", "state", "files", "all")
@@ -47,8 +47,6 @@ REFS = f"{NAMESPACE}points/"
 _NOTES = "marking"
 """Our folder of notes on refs that are being made."""
 _NOTED_S = 60
-
-register_layer(Layer(name="rewinds", prefixes=("rewind",), kept_with={"rewind": GLOBAL}))
 
 
 class RewindPoint(Struct, frozen=True, kw_only=True):
@@ -101,15 +99,14 @@ class Rewinds:
 
     def __init__(
         self,
-        context: RecordContext,
-        scope_of: Callable[[str], Scope],
+        kernel: Kernel,
         root: str | os.PathLike[str] = ".",
         *,
         exclude: Iterable[str] = (),
     ) -> None:
-        self._context = context
-        self._log = context.log
-        self._scope_of = scope_of
+        self._context = kernel.part(RecordContext)
+        self._log = kernel.log
+        self._scope_of = kernel.part(Scopes).scope
         self._root = root
         self._exclude = tuple(exclude)
 

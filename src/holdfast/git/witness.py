@@ -20,12 +20,11 @@ from msgspec import Struct
 from holdfast.backends.protocol import Record
 from holdfast.clock import SystemClock
 from holdfast.core import codec
-from holdfast.core.layers import Layer, register_layer
 from holdfast.core.log import Log
 from holdfast.core.meta import decode_meta
 from holdfast.errors import HoldfastError
 from holdfast.git.repository import find_git_dir
-from holdfast.names import GLOBAL, short_id
+from holdfast.names import short_id
 
 STREAMS_MAX = 2_000
 """In a store with more streams, nothing is noted: it would cost more than the close itself."""
@@ -37,8 +36,6 @@ SOURCE = "merge:"
 """What the source of an event begins with that came from another branch; its old link follows."""
 
 _logger = logging.getLogger("holdfast.git")
-
-register_layer(Layer(name="git", prefixes=("git",), kept_with={"git": GLOBAL}))
 
 
 class Seen(Struct, frozen=True, array_like=True):

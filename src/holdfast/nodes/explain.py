@@ -16,6 +16,7 @@ from holdfast.core.page import Key, Page, check_limit, is_after, read_cursor, wr
 from holdfast.errors import ConflictError, NotFoundError, UsageError
 from holdfast.nodes import results, trace
 from holdfast.nodes.define import Graph, check_graph, check_node_name
+from holdfast.nodes.manifest import PREFIX, has_results
 from holdfast.nodes.process import check_scope, find_known, process_target
 from holdfast.nodes.results import Accepted, Cause, Computed, Entry, Input, Invalidated, NodeState
 from holdfast.nodes.walk import Known, Nodes, Planned, Walker, check_processable, edge_thumb
@@ -117,7 +118,7 @@ def _stored(
 ) -> Iterator[tuple[Key, StoredNode]]:
     """Yields the newest result of every node after a place, with what they are listed by."""
     wanted = None if scope is None else check_scope(nodes, scope)
-    prefix = f"{results.PREFIX}/" if graph is None else f"{results.PREFIX}/{graph}/"
+    prefix = f"{PREFIX}/" if graph is None else f"{PREFIX}/{graph}/"
     before = [] if passed is None else [str(passed[0])]
     streams = nodes.log.streams(prefix=prefix, after=before[0] if before else "")
     for stream in chain(before, streams):
@@ -190,7 +191,7 @@ def accept(
         return walker.table.entry_of(known.name, key).state("hit", walker.blobs)
     raise ConflictError(
         f'node "{name}" is being computed again and again',
-        stream=f"{results.PREFIX}/{graph.name}",
+        stream=f"{PREFIX}/{graph.name}",
         expected=0,
         actual=0,
     )
@@ -263,10 +264,10 @@ def forget(nodes: Nodes, graph: Graph | str, scope: object) -> None:
     check_processable()
     shown = check_node_name(graph, "a graph's name") if isinstance(graph, str) else graph.name
     table = nodes.table(shown, check_scope(nodes, scope))
-    if not results.has_results(nodes.log, table.stream):
+    if not has_results(nodes.log, table.stream):
         raise NotFoundError(
             f'graph "{shown}" has no result for "{check_scope(nodes, scope)}"',
-            hint="store.nodes() lists those there are",
+            hint="store.nodes.list() lists those there are",
         )
     nodes.log.commit(ProposedCommit((removed(table.stream),)))
     table.refresh()

@@ -252,7 +252,7 @@ def check_scope(nodes: Nodes, scope: object) -> str:
         return scope.name
     if isinstance(scope, str) and scope in nodes.known_scopes:
         return scope
-    name = nodes.store.scope(name_of(scope)).name  # raises if there can be no such scope
+    name = nodes.scopes.scope(name_of(scope)).name  # raises if there can be no such scope
     nodes.known_scopes.add(name)
     return name
 
@@ -318,7 +318,7 @@ class Idle:
                 return False
         if not (self._until_us or self._revisions or self._outside or self._files):
             return True
-        sources = Sources(nodes.store, nodes.log.clock.now_us(), nodes.known_values)
+        sources = Sources(nodes.scopes, nodes.log.clock.now_us(), nodes.known_values)
         if self._until_us and self._until_us <= sources.now_us:
             return False
         try:

@@ -28,7 +28,6 @@ from msgspec.structs import replace
 from holdfast.core import codec
 from holdfast.core.commit import Record
 from holdfast.core.event import REMOVED, own_key, to_datetime
-from holdfast.core.layers import Layer, register_layer
 from holdfast.core.log import Log
 from holdfast.errors import CorruptError
 from holdfast.nodes.define import KEEP_MAX
@@ -40,7 +39,6 @@ FAILED = "node.failed"
 ACCEPTED = "node.accepted"
 INVALIDATED = "node.invalidated"
 RESULTS = frozenset((COMPUTED, FAILED, ACCEPTED))
-PREFIX = "node"
 EVERY = "*"
 """The checkpoint name of what concerns every node of a stream; no node can be called so."""
 
@@ -48,40 +46,6 @@ WHOLE_MAX = 50_000
 """A longer stream is not read as a whole: the results of each node are looked up by its name."""
 CHUNK = 1000
 
-
-def streams_about(context: Any, scope: str) -> Iterator[str]:
-    """Yields the streams of results for a scope, of every graph: one question for each graph."""
-    log: Log = context.log
-    return (stream for stream in copies_of(context, scope) if has_results(log, stream))
-
-
-def copies_of(context: Any, scope: str) -> Iterator[str]:
-    """Yields the streams of results for a scope, of every graph, removed ones too."""
-    log: Log = context.log
-    after = ""
-    while names := log.stream_page(prefix=f"{PREFIX}/", after=after, limit=1):
-        graph = names[0].split("/", 2)[1]
-        stream = f"{PREFIX}/{graph}/{scope}"
-        if log.heads((stream,)) != [None]:
-            yield stream
-        after = f"{PREFIX}/{graph}0"  # "0" follows "/"
-
-
-def has_results(log: Log, stream: str) -> bool:
-    """Says whether a stream has events that were not removed."""
-    [head] = log.heads((stream,))
-    return head is not None and log.life(stream, head.revision) != head.revision
-
-
-register_layer(
-    Layer(
-        name="nodes",
-        prefixes=(PREFIX,),
-        removable=(PREFIX,),
-        along=streams_about,
-        copies=copies_of,
-    )
-)
 
 CauseKind = Literal["code", "input", "dependency", "time", "missing", "forced", "accepted"]
 Status = Literal["hit", "cut off", "computed", "stale", "skipped"]

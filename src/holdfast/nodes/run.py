@@ -16,7 +16,7 @@ from holdfast.nodes.define import Graph, Node, check_graph, check_inputs, find_g
 from holdfast.nodes.process import Walk, check_scope, states_of
 from holdfast.nodes.results import NodeState, state_document, state_from
 from holdfast.nodes.walk import Level, Nodes, Walker, check_processable
-from holdfast.runs.context import Context
+from holdfast.runs.context import Context, engine_of
 from holdfast.runs.define import ONCE, Step, run
 from holdfast.runs.engine import Engine
 
@@ -26,7 +26,7 @@ def walk_in_run(
     ctx: Context, graph: str, scope: str, inputs: dict[str, Any], force: Any
 ) -> dict[str, Any]:
     """The body of such a run: one step for each node, in the order of the walk."""
-    nodes: Nodes = ctx._engine.store._nodes
+    nodes: Nodes = engine_of(ctx).kernel.part(Nodes)
     walker = Walker(nodes, find_graph(graph), scope, inputs, force=force)
 
     def step(level: Level, node: Node) -> NodeState:

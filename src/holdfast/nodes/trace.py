@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from datetime import datetime
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Raw
 
@@ -19,12 +19,11 @@ from holdfast.clock import SystemClock
 from holdfast.core import codec, tree
 from holdfast.core.arguments import check_duration
 from holdfast.core.event import to_datetime
-from holdfast.core.log import Log
 from holdfast.core.tree import MISSING
 from holdfast.errors import ClosedError, ErasedError, NotFoundError, ValueDomainError, show_value
 from holdfast.nodes.results import Read
 from holdfast.record.message_events import Message
-from holdfast.scope import Scope
+from holdfast.scope import Scopes
 from holdfast.thumbprint import thumb
 
 SETTLED_US = 2_000_000
@@ -38,14 +37,6 @@ ABSENT = "absent"
 _SHOWN_MAX = 80
 
 Path = tuple[str | int, ...]
-
-
-class Scopes(Protocol):
-    """The store, as far as reads need it."""
-
-    _log: Log
-
-    def scope(self, level: str) -> Scope: ...
 
 
 class Observed:
@@ -65,15 +56,15 @@ class Sources:
 
     def __init__(
         self,
-        store: Scopes,
+        scopes: Scopes,
         now_us: int,
         known: dict[Any, tuple[Any, str]],
         about: str | None = None,
     ) -> None:
         """`about` is the scope that results are kept for."""
         self._about = about
-        self._store = store
-        self._log = store._log
+        self._scopes = scopes
+        self._log = scopes.log
         self.now_us = now_us
         self._revisions: dict[str, int] = {}
         self._known = known
@@ -130,7 +121,7 @@ class Sources:
 
     def messages(self, scope: str, last: int | None) -> Observed:
         """Looks at the messages of a conversation, or at the last few."""
-        found = self._store.scope(scope)
+        found = self._scopes.scope(scope)
         revision = found.revision
         messages: list[Message] = (
             list(found.messages) if last is None else found.messages.last(last)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from time import perf_counter
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace
@@ -27,8 +27,8 @@ from msgspec.structs import replace
 from holdfast.backends.protocol import Fence, Lease
 from holdfast.core import codec
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
-from holdfast.core.leases import LeaseKeeper
-from holdfast.core.log import WRITER, Log
+from holdfast.core.kernel import Kernel
+from holdfast.core.log import WRITER
 from holdfast.core.tree import MISSING
 from holdfast.errors import (
     CorruptError,
@@ -42,6 +42,7 @@ from holdfast.errors import (
 from holdfast.nodes import results, trace
 from holdfast.nodes.context import NodeContext, part_of
 from holdfast.nodes.define import Graph, Node, Until, check_inputs, is_node
+from holdfast.nodes.manifest import PREFIX
 from holdfast.nodes.results import (
     Cause,
     Computed,
@@ -57,7 +58,7 @@ from holdfast.nodes.trace import ABSENT, Observed, Sources, shown
 from holdfast.record.in_run import refuse_in_body
 from holdfast.runs import values
 from holdfast.runs.execution import stored
-from holdfast.scope import Scope
+from holdfast.scope import Scopes
 from holdfast.thumbprint import Code, thumb
 
 FORMAT = 1
@@ -74,16 +75,6 @@ Call = Callable[[Node, tuple[Any, ...], dict[str, Any]], Any]
 """Calls the function of a node; the async skin awaits it on its loop."""
 
 
-class NodeStore(Protocol):
-    """The store, as far as nodes need it."""
-
-    _log: Log
-    lease_keeper: LeaseKeeper
-    worker: str
-
-    def scope(self, level: str) -> Scope: ...
-
-
 def call_plainly(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Calls the function of a node in this thread."""
     if node.is_async:
@@ -96,9 +87,10 @@ def call_plainly(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 class Nodes:
     """The nodes of one store in this process: what was read of their results, and who computes."""
 
-    def __init__(self, store: NodeStore) -> None:
-        self.store = store
-        self.log = store._log
+    def __init__(self, kernel: Kernel) -> None:
+        self.scopes = kernel.part(Scopes)
+        self.leases = kernel.leases
+        self.log = kernel.log
         self.call: Call = call_plainly
         self.known_values: dict[Any, tuple[Any, str]] = {}
         self.idle: dict[Any, Any] = {}
@@ -111,7 +103,7 @@ class Nodes:
 
     def table(self, graph: str, scope: str) -> ResultTable:
         """Returns the results of a graph for a scope."""
-        stream = f"{results.PREFIX}/{graph}/{scope}"
+        stream = f"{PREFIX}/{graph}/{scope}"
         table = self._tables.get(stream)
         if table is None:
             with self._mutex:
@@ -143,7 +135,7 @@ class Nodes:
         """Takes the lease on computing a node; None if another worker has it."""
         self._give(table)
         about = sha256(codec.encode_plain([table.stream, name, in_thumb])).hexdigest()
-        return self.store.lease_keeper.hold(f"{results.PREFIX}/{about}", ttl_s=LEASE_S)
+        return self.leases.hold(f"{PREFIX}/{about}", ttl_s=LEASE_S)
 
     def _give(self, table: ResultTable) -> None:
         """Has the results for a subject's scope be the subject's: they are copies of what it says.
@@ -155,7 +147,7 @@ class Nodes:
 
     def release(self, lease: Lease) -> None:
         """Gives the lease back."""
-        self.store.lease_keeper.drop(lease)
+        self.leases.drop(lease)
         self.log.leases.release(lease)
 
     def append(
@@ -366,7 +358,7 @@ class Walker:
         self.force = _check_force(graph, force)
         self.table = nodes.table(graph.name, scope)
         now_us = self.log.clock.now_us()
-        self.sources = Sources(nodes.store, now_us, nodes.known_values, scope)
+        self.sources = Sources(nodes.scopes, now_us, nodes.known_values, scope)
         self.exhausted: list[str] = []
         self.planned: dict[str, Planned] | None = None
         """What would be done, by node, if this walk is only a plan."""

@@ -4,7 +4,11 @@
 `stored.py` the folds that are kept, and `projected.py` what a store hands out.
 """
 
-from holdfast.projections.define import Projection, projection
-from holdfast.projections.projected import Projected, Projections
+from typing import TYPE_CHECKING
 
-__all__ = ["Projected", "Projection", "Projections", "projection"]
+from holdfast.lazy import lazily
+
+if TYPE_CHECKING:
+    from holdfast.projections.api import *
+else:
+    __getattr__ = lazily(__name__, "holdfast.projections.api")

@@ -18,7 +18,7 @@ from holdfast.backends.protocol import START, Position
 from holdfast.core.arguments import Duration, check_call, check_timeout
 from holdfast.core.dispatcher import OnError, Subscriber
 from holdfast.core.event import Change
-from holdfast.core.layers import Layer, register_layer
+from holdfast.core.kernel import Kernel
 from holdfast.core.log import Log
 from holdfast.core.watch import PositionWaiter
 from holdfast.errors import HoldfastError, UsageError, show_value
@@ -27,8 +27,6 @@ from holdfast.projections.define import VALUE, Projection
 from holdfast.projections.fold import Fold, FoldAgain, Place, source_of
 
 _logger = logging.getLogger("holdfast.projections")
-
-register_layer(Layer(name="projections", derived=("snapshot",)))
 
 KEPT_EVENTS_MIN = 1000
 """A fold is kept after so many events, unless keeping costs much more than folding."""
@@ -153,8 +151,9 @@ def up_to_date(fold: Fold, tell: Callable[[Change], object] | None = None) -> Fo
 class Projections:
     """The projections of one store in this process."""
 
-    def __init__(self, log: Log) -> None:
-        self.log = log
+    def __init__(self, kernel: Kernel) -> None:
+        self.log = kernel.log
+        kernel.on_close(self.close)
         self._mutex = threading.Lock()
         self._folds: dict[tuple[str, str, str], KeptFold] = {}
         self._tellers: set[_Teller] = set()

@@ -38,6 +38,7 @@ from holdfast.backends.protocol import Lease
 from holdfast.core.arguments import Duration, check_flag
 from holdfast.core.event import to_datetime
 from holdfast.core.inbox import Inbox, take_in
+from holdfast.core.kernel import kernel_of
 from holdfast.core.leases import HeldLease, Worker
 from holdfast.core.page import NO_LIMIT
 from holdfast.core.transaction import PendingCommit
@@ -65,7 +66,7 @@ from holdfast.projects.work import Assignment
 from holdfast.record.memory import KEY as MEMORY
 from holdfast.record.task_events import Task
 from holdfast.record.tasks import Tasks
-from holdfast.runs.engine import Run
+from holdfast.runs.engine import Engine, Run
 from holdfast.runs.execution import INDEX
 from holdfast.views.item import Finding
 
@@ -142,8 +143,9 @@ class Coordinator:
         self.scope = project.scope
         self.is_replaced = False
         """Whether another coordinator has taken the lease: nothing more is written here."""
-        self._engine = self.store._engine
-        self._box = Inbox(self.store._log, self.scope.name)
+        self._kernel = kernel_of(self.store)
+        self._engine = self._kernel.part(Engine)
+        self._box = Inbox(self._kernel.log, self.scope.name)
         self._looking = Lock()
         self._take_over = take_over
         self._wait_s = wait_s
@@ -191,12 +193,13 @@ class Coordinator:
 
     def _acquire(self) -> HeldLease:
         name = self.scope.name
-        self.store.lease_keeper.register()  # first, so that whoever is refused is told who has it
+        # First, so that whoever is refused is told who has it.
+        self._kernel.leases.register()
         if self._take_over and (held := self.project.coordinator()) is not None:
             _logger.warning('project "%s" is taken over from %s', self.project.id, held)
             self._break(name)
         try:
-            return self.store.lease(name, wait_s=self._wait_s)
+            return self.store.workers.lease(name, wait_s=self._wait_s)
         except LeaseLostError as error:
             held = self.project.coordinator()
             if held is None:
@@ -210,9 +213,9 @@ class Coordinator:
 
     def _break(self, name: str) -> None:
         """Ends somebody's lease: what is committed under it from now on is refused."""
-        held = self.store._log.leases.holder(name)
-        if held is not None and held.owner != self.store.worker:
-            self.store._log.leases.release(held)
+        held = self._kernel.log.leases.holder(name)
+        if held is not None and held.owner != self.store.workers.own:
+            self._kernel.log.leases.release(held)
 
     def _begin(self) -> None:
         """Says where the project is, and takes the children that an earlier coordinator left."""
@@ -425,14 +428,14 @@ class Coordinator:
 
     def _is_mine(self, task: Task) -> bool:
         is_held = task.status == "in_progress" and not task.suspect
-        return is_held and task.worker == self.store.worker
+        return is_held and task.worker == self.store.workers.own
 
     def _start(self, task: Task, id: str) -> Run[Any]:
         limits = self.project.settings.limits
         asked = Assignment(
             self.project.id, task.id, task.title, limits.turns, epoch=self.lease.epoch
         )
-        return self.store.start(work.work, asdict(asked), id=id, if_exists="attach")
+        return self.store.runs.start(work.work, asdict(asked), id=id, if_exists="attach")
 
     def _result(self, task: str, run: Run[Any]) -> Result:
         """Waits for a run, heeding messages; returns what came of it."""
@@ -500,8 +503,8 @@ class Coordinator:
         that id is resumed.
         """
         session = self.session or self.project.inbox_session
-        id = id or f"{self.project.id}.{session}.{revision or new_id(self.store._log.clock)}"
-        run = self.store.start(
+        id = id or f"{self.project.id}.{session}.{revision or new_id(self._kernel.clock)}"
+        run = self.store.runs.start(
             work.talk, self.project.id, session, text, revision, id=id, if_exists="attach"
         )
         while True:
@@ -568,12 +571,12 @@ class Coordinator:
         self._await_pass(run)
         self.scope.set("mode", before)
         if not self._has_ended(run):
-            self.store.resume(run)
+            self.store.runs.resume(run)
         return True
 
     def _note(self, message: WaitingMessage) -> None:
         name = f"inbox-{message.revision}"
-        at = to_datetime(self.store._log.clock.now_us())
+        at = to_datetime(self._kernel.clock.now_us())
         entry = {"value": message.text, "lifetime": "project", "at": at}
         with self.store.commit() as tx:
             tx.scope(self.scope).set((MEMORY, "notes", name), entry)
@@ -582,7 +585,7 @@ class Coordinator:
     # --- going back ------------------------------------------------------------------------------
 
     def rewind(self, point: RewindPoint | str, *, what: What = "all") -> Rewound:
-        """Goes back to a point: conversation, state, files or all; `hf.rewinds().undo()` undoes it.
+        """Goes back to a point: conversation, state, files or all; `hf.git().undo()` undoes it.
 
         Work that is under way is paused first. What was being worked on at that point is not gone
         on with by itself: its task is open again for whoever works on it next.
@@ -590,7 +593,7 @@ class Coordinator:
         self.stop()
         for id in self._at_work():
             self._await_pass(id)
-        done = self.store.rewinds(self.project.root).rewind(point, what=what)
+        done = self.store.git(self.project.root).rewind(point, what=what)
         if self._views is not None and what in ("files", "all"):
             # The five files show the log: an old text of theirs is not an edit of a person.
             for one in self._views.status():
@@ -660,12 +663,12 @@ class Coordinator:
             depth=child["depth"],
             worktree=child.get("worktree", False),
         )
-        return self.store.start(work.work, asdict(asked), id=id, if_exists="attach")
+        return self.store.runs.start(work.work, asdict(asked), id=id, if_exists="attach")
 
     def children(self) -> list[Child]:
         """Returns the children that have not ended."""
         return [
-            Child(self, self.store.run(id), child["task"], child["depth"])
+            Child(self, self.store.runs.get(id), child["task"], child["depth"])
             for id, child in self.scope.get("children", {}).items()
             if self._exists(id) and not self._has_ended(id)
         ]
@@ -688,7 +691,7 @@ class Coordinator:
 
     def unfinished(self) -> list[str]:
         """Returns the runs of the project that have not ended: its own work and its children's."""
-        marks = self.store._log.marks.list(INDEX, limit=NO_LIMIT)
+        marks = self._kernel.log.marks.list(INDEX, limit=NO_LIMIT)
         return [mark.key for mark in marks if self._is_ours(mark.key, work.work.name)]
 
     def _is_ours(self, run: str, *names: str) -> bool:
@@ -728,8 +731,8 @@ class Coordinator:
         return self._exists(run) and self._engine.ended(run) is not None
 
     def _holder_of(self, run: str) -> Lease | None:
-        held = self.store._log.leases.holder(f"run/{run}")
-        return None if held is None or held.owner == self.store.worker else held
+        held = self._kernel.log.leases.holder(f"run/{run}")
+        return None if held is None or held.owner == self.store.workers.own else held
 
     def _at_work(self) -> list[str]:
         names = (work.work.name, work.talk.name)
@@ -744,15 +747,16 @@ class Coordinator:
 def holder_of(project: Project) -> Holder | None:
     """Returns who coordinates a project now; None if nobody does."""
     store, name = project.store, project.scope.name
-    held = store._log.leases.holder(name)
+    kernel = kernel_of(store)
+    held = kernel.log.leases.holder(name)
     if held is None:
         return None
-    since_us = store._log.clock.now_us()
-    head = store._log.head(f"lease/{name}")
+    since_us = kernel.clock.now_us()
+    head = kernel.log.head(f"lease/{name}")
     age_s = 0.0 if head is None else max(0, since_us - head.time) / 1e6
-    workers: list[Worker] = store.lease_keeper.workers()
+    workers: list[Worker] = kernel.leases.workers()
     worker = next((one for one in workers if one.id == held.owner), None)
     host, pid = (None, None) if worker is None else (worker.host, worker.pid)
-    if held.owner == store.worker:
+    if held.owner == store.workers.own:
         host, pid = socket.gethostname(), os.getpid()
     return Holder(held.owner, held.epoch, host, pid, age_s)

@@ -73,7 +73,7 @@ def _git(project: Project) -> list[Ailment]:
     except GitError as error:
         fix = ("git fsck", "git init, or another clone")
         return [Ailment("git", str(project.root), str(error), fix)]
-    before = project.store.rewinds(project.root).interrupted()
+    before = project.store.git(project.root).interrupted()
     if before is None:
         return []
     options = (f"holdfast project rewind {before.rewinds}", "holdfast rewind undo")

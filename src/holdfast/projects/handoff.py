@@ -17,6 +17,7 @@ from msgspec import Struct, convert
 from holdfast.core.arguments import Duration, check_seconds, check_text
 from holdfast.core.codec import kept_closed
 from holdfast.core.event import to_datetime
+from holdfast.core.kernel import kernel_of
 from holdfast.errors import ExpiredError, NotFoundError, UsageError
 from holdfast.joint_commit import JointCommit
 from holdfast.projects import sessions
@@ -83,7 +84,7 @@ def offer(
     if sender == to:
         raise UsageError("a session is handed to another one, found the same", hint="name another")
     seconds = check_seconds(lasts, "lasts")
-    now = to_datetime(project.store._log.clock.now_us())
+    now = to_datetime(kernel_of(project.store).clock.now_us())
     found = Handoff(
         sender,
         to,
@@ -93,7 +94,7 @@ def offer(
         tuple(f"{one.id} {one.title}" for one in project.tasks.list(limit=None)
               if not one.is_closed),
         tuple(f"{one.id} {one.decision}"
-              for one in project.store.decisions(scope=project.scope, incomplete=True)),
+              for one in project.store.decisions.list(scope=project.scope, incomplete=True)),
         (*risks, *(f"task {one.id} is blocked: {one.why}"
                    for one in project.tasks.list(status="blocked", limit=None))),
         now + timedelta(seconds=seconds),
@@ -123,7 +124,7 @@ def accept(project: Project, to: str) -> Accepted:
     if stored is None:
         raise NotFoundError(f'nothing was handed to session "{to}" of project "{project.id}"')
     found = _read(dict(stored))
-    now = to_datetime(project.store._log.clock.now_us())
+    now = to_datetime(kernel_of(project.store).clock.now_us())
     if now >= found.expires_at:
         project.scope.delete(("handoffs", to), missing_ok=True)
         raise ExpiredError(
@@ -132,7 +133,7 @@ def accept(project: Project, to: str) -> Accepted:
         )
     theirs, mine = project.conversation(found.sender), project.conversation(to)
     base = theirs.at(1).to_dict() if theirs.revision else {}
-    merged, conflicts = merge(base, mine.to_dict(), theirs.to_dict())
+    merged, conflicts = merge(base, mine.state.to_dict(), theirs.state.to_dict())
     count = 0
 
     def take(tx: JointCommit) -> None:

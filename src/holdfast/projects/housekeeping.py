@@ -21,11 +21,13 @@ from msgspec.structs import asdict
 
 from holdfast.backends.deadline import monotonic
 from holdfast.core.event import to_datetime
+from holdfast.core.kernel import kernel_of
 from holdfast.core.limits import check_size, disk_space
 from holdfast.core.observe import Observed
 from holdfast.core.retention import GRACE_S, Retention
 from holdfast.errors import LimitError, UsageError
 from holdfast.projects.sessions import conversation
+from holdfast.record.context import RecordContext
 from holdfast.record.retention_policies import RetentionPolicy
 
 if TYPE_CHECKING:
@@ -80,7 +82,7 @@ class Housekeeping:
         before = self.slow.pop(what, None)
         times = 1 if before is None else before.times + 1
         longest = seconds if before is None else max(before.seconds, seconds)
-        now = to_datetime(self._main.store._log.clock.now_us()).isoformat(timespec="seconds")
+        now = to_datetime(kernel_of(self._main.store).clock.now_us()).isoformat(timespec="seconds")
         self.slow[what] = SlowOperation(what, round(longest, 3), times, now)
         while len(self.slow) > KEPT_MAX:
             self.slow.pop(next(iter(self.slow)))
@@ -107,13 +109,14 @@ class Housekeeping:
         if most is None or memory_bytes() <= check_size(most, "project.limits.memory"):
             return
         self.trims += 1
-        self._main.store._log.folds.trim()
-        self._main.store._context.scans.trim()
+        kernel = kernel_of(self._main.store)
+        kernel.log.folds.trim()
+        kernel.part(RecordContext).scans.trim()
         gc.collect()
         used = memory_bytes()
         text = f"the process takes {used:,} bytes: project.limits.memory is {most}"
         _logger.warning("%s; what can be read again was forgotten", text)
-        self._main.store._log.report(text)
+        kernel.log.report(text)
 
     def check_disk(self) -> None:
         """Raises LimitError if the disk has too little space for a task to be begun."""
@@ -146,7 +149,7 @@ def check_disk(project: Project) -> None:
 
 
 def prune(project: Project, *, dry_run: bool = False, grace_s: float = GRACE_S) -> Retention:
-    """Lets go of the sessions that `[project.retention]` does not keep; see `Store.retain`.
+    """Lets go of the sessions that `[project.retention]` does not keep; see `hf.retention.run`.
 
     One that somebody is in stays. A session that goes is in the bin until the grace is over.
     """
@@ -158,7 +161,11 @@ def prune(project: Project, *, dry_run: bool = False, grace_s: float = GRACE_S) 
         )
     # Without any the bin may still have those that went before.
     policies = [policy] if project.sessions(limit=1) else []
-    done = project.store.retain(policies=policies, dry_run=dry_run, grace_s=grace_s)
+    retention = project.store.retention
+    if dry_run:
+        done = retention.preview(policies=policies, grace_s=grace_s)
+    else:
+        done = retention.run(policies=policies, grace_s=grace_s)
     newest: Any = project.scope.get("session")
     gone = {one.scope for one in done.binned}
     if newest is not None and not dry_run and conversation(project, newest).name in gone:

@@ -18,6 +18,7 @@ from holdfast.backends.protocol import Lease
 from holdfast.core import inbox as core_inbox
 from holdfast.core.arguments import check_text
 from holdfast.core.inbox import Inbox, InboxMessage
+from holdfast.core.kernel import kernel_of
 from holdfast.core.transaction import PendingCommit
 from holdfast.errors import UsageError, show_value
 
@@ -71,7 +72,7 @@ def send(
     if text or kind != "stop":
         check_text(text, "a message")
     value = {"text": text, **{name: one for name, one in more.items() if one}}
-    return core_inbox.send(store._log, owner, _STORED.get(kind, kind), value, id=id)
+    return core_inbox.send(kernel_of(store).log, owner, _STORED.get(kind, kind), value, id=id)
 
 
 def waiting(box: Inbox, owner: str, lease: Lease | None) -> list[WaitingMessage]:

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from holdfast.backends.deadline import monotonic
 from holdfast.core.event import to_datetime
+from holdfast.core.kernel import kernel_of
 from holdfast.errors import (
     LeaseLostError,
     RunCancelledError,
@@ -24,6 +25,7 @@ from holdfast.projects.coordinator import LOOK_S, Result
 from holdfast.projects.inbox import is_taken
 from holdfast.projects.tree import Files, changed, look
 from holdfast.record.task_events import Task
+from holdfast.runs.engine import Engine
 
 if TYPE_CHECKING:
     from holdfast.projects.coordinator import Coordinator
@@ -59,7 +61,7 @@ def do(
     project: Project, text: str, *, priority: int | str, take_over: bool, timeout_s: float | None
 ) -> Outcome:
     """Has a task done, here or by who coordinates the project, and returns what came of it."""
-    began, before = to_datetime(project.store._log.clock.now_us()), look(project)
+    began, before = to_datetime(kernel_of(project.store).clock.now_us()), look(project)
     if not take_over and project.coordinator() is not None:
         result = _asked(project, text, priority, timeout_s)
         return _outcome(project, result, began, before)
@@ -98,7 +100,7 @@ def _asked(project: Project, text: str, priority: int | str, timeout_s: float | 
             return _done_here(project, revision)
         if ends is not None and monotonic() >= ends:
             raise StillRunningError(f"{project.id}.{task.id}" if task else project.id, "waiting")
-        project.store._log.wait_after(position, LOOK_S * 5)
+        kernel_of(project.store).log.wait_after(position, LOOK_S * 5)
 
 
 def _done_here(project: Project, revision: int) -> Result:
@@ -137,7 +139,7 @@ def ask(project: Project, text: str, *, timeout_s: float | None) -> str:
             )
         if ends is not None and monotonic() >= ends:
             raise StillRunningError(project.id, "waiting")
-        project.store._log.wait_after(position, LOOK_S * 5)
+        kernel_of(project.store).log.wait_after(position, LOOK_S * 5)
 
 
 def _task_of(project: Project, revision: int) -> Task | None:
@@ -150,7 +152,7 @@ def _task_of(project: Project, revision: int) -> Task | None:
 
 def _result_of(project: Project, task: Task) -> Result | None:
     """Returns what came of a task, from the newest run of it; None while it is worked on."""
-    engine, number = project.store._engine, 1
+    engine, number = kernel_of(project.store).part(Engine), 1
     if not task.is_closed and task.status != "blocked":
         return None
     while engine.free_after(f"{project.id}.{task.id}.{number + 1}") is None:
@@ -161,7 +163,7 @@ def _result_of(project: Project, task: Task) -> Result | None:
     if engine.ended(run) is None:
         return None
     try:
-        found = project.store.run(run).result()
+        found = project.store.runs.get(run).result()
     except (RunFailedError, RunCancelledError) as error:
         return Result(task.id, "failed", reason=str(error), run=run)
     return Result(task.id, found["status"], found["answer"], found["reason"], run, found["usage"])
@@ -169,7 +171,7 @@ def _result_of(project: Project, task: Task) -> Result | None:
 
 def _outcome(project: Project, result: Result, began: datetime, before: Files) -> Outcome:
     tasks = [one.id for one in project.tasks.list(limit=None) if one.updated_at >= began]
-    decided = project.store.decisions(scope=project.scope)
+    decided = project.store.decisions.list(scope=project.scope)
     return Outcome(
         result.task,
         result.status,

@@ -14,6 +14,8 @@ from msgspec import Struct, convert
 from holdfast.backends.deadline import monotonic
 from holdfast.core.arguments import Duration, check_flag, check_seconds, check_text
 from holdfast.core.inbox import Inbox
+from holdfast.core.kernel import kernel_of
+from holdfast.core.listing import register_level
 from holdfast.core.retention import GRACE_S, Retention
 from holdfast.errors import UsageError
 from holdfast.git.rewinds import RewindPoint
@@ -79,10 +81,11 @@ class Project:
         self.root = project_root(directory)
         self.settings: Settings = load_settings(self.root)
         self.id = project_id(self.root, self.settings)
-        if not any(level.name == PROJECT for level in store._levels.registered()):
-            store.register_level(PROJECT, below=GLOBAL)
+        kernel = kernel_of(store)
+        if not any(level.name == PROJECT for level in kernel.levels.registered()):
+            register_level(kernel, PROJECT, below=GLOBAL)
         self.scope: Scope = store.scope(PROJECT, self.id)
-        self._box = Inbox(store._log, self.scope.name)
+        self._box = Inbox(kernel.log, self.scope.name)
 
     def __repr__(self) -> str:
         return f"<Project {self.id} in {self.root}>"
@@ -144,10 +147,10 @@ class Project:
         return doctor.restore(self, file, remedy)
 
     def prune(self, *, dry_run: bool = False, grace_s: Duration = GRACE_S) -> Retention:
-        """Lets go of the sessions that `[project.retention]` does not keep; see `Store.retain`.
+        """Lets go of the sessions that `[project.retention]` does not keep; see `hf.retention.run`.
 
-        They are in the bin until the grace is over, and `hf.unretain(scope)` brings one back. One
-        that somebody is in stays. UsageError if the project keeps all of them.
+        They are in the bin until the grace is over, and `hf.retention.bring_back(scope)` brings one
+        back. One that somebody is in stays. UsageError if the project keeps all of them.
         """
         grace = check_seconds(grace_s, "grace_s", above=-1e-9)
         return housekeeping.prune(self, dry_run=check_flag(dry_run, "dry_run"), grace_s=grace)
@@ -182,7 +185,7 @@ class Project:
         counts: dict[str, int] = {}
         for task in self.tasks.list(limit=None):
             counts[task.status] = counts.get(task.status, 0) + 1
-        state = self.scope.to_dict()
+        state = self.scope.state.to_dict()
         return ProjectStatus(
             self.id,
             str(self.root),
@@ -302,7 +305,7 @@ class Project:
             left_s = ends - monotonic()
             if left_s <= 0:
                 return False
-            self.store._log.wait_after(position, min(left_s, 1.0))
+            kernel_of(self.store).log.wait_after(position, min(left_s, 1.0))
 
     # --- sessions --------------------------------------------------------------------------------
 

@@ -95,7 +95,7 @@ def _from_log(main: Coordinator) -> list[RecoveredFact]:
     children = main.scope.get("children", {})
     for run in main.unfinished():
         what = "child" if run in children else "work"
-        progress = main.store.run(run).progress
+        progress = main.store.runs.get(run).progress
         found.append(RecoveredFact(what, f"{run}: {progress}", "log"))
     return found
 

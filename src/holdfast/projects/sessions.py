@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 from holdfast.core.arguments import check_text
+from holdfast.core.kernel import kernel_of
 from holdfast.core.page import NO_LIMIT
 from holdfast.errors import NotFoundError, UsageError, show_value
 from holdfast.joint_commit import JointCommit
@@ -77,7 +78,7 @@ def begin(project: Project, session: str | None = None, *, title: str = "") -> s
         if project.scope.get("session") != session:
             project.scope.set("session", session)
         return session
-    session = new_id(project.store._log.clock)
+    session = new_id(kernel_of(project.store).clock)
     git = project.survey_git()
     with project.store.commit() as tx:
         scope = tx.scope(conversation(project, session))
@@ -90,7 +91,7 @@ def begin(project: Project, session: str | None = None, *, title: str = "") -> s
 def entered(project: Project, session: str) -> Generator[Scope]:
     """The block of being in a session: its lease is held, and given back at the end."""
     scope = conversation(project, session)
-    lease = project.store.lease(scope.name, keep=True)
+    lease = project.store.workers.lease(scope.name, keep=True)
     try:
         yield scope
     finally:
@@ -111,7 +112,7 @@ def listed(project: Project, *, limit: int | None = None) -> list[ProjectSession
         (scope.id or "").removeprefix(prefix)
         for scope in project.store.scopes(CONVERSATION, prefix=prefix, limit=None)
     ]
-    held = project.store._log.leases.list(
+    held = kernel_of(project.store).log.leases.list(
         prefix=f"{CONVERSATION}/{prefix}", after="", limit=NO_LIMIT
     )
     states: dict[str, SessionState] = {
@@ -140,7 +141,7 @@ def shown(project: Project, session: str, status: SessionState) -> ProjectSessio
         first[0].text if first else "",
         last[0].text if last else "",
         first[0].time if first else None,
-        scope.updated_at,
+        scope.life.updated_at,
         scope.get("branch"),
         tuple(scope.get("linked", ())),
     )
@@ -156,7 +157,7 @@ def tell(project: Project, session: str, text: str, *, sender: str | None = None
         )
 
     links = None if sender is None else [f"scope:{conversation(project, sender).name}"]
-    metadata = {"from": sender or project.store._log.actor}
+    metadata = {"from": sender or kernel_of(project.store).log.actor}
     there.messages.add("user", text, metadata=metadata, links=links)
     if sender is not None:
         link(project, session, sender)

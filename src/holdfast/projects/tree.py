@@ -30,7 +30,7 @@ Files = dict[str, Entry]
 def work_tree(project: Project) -> WorkTree | None:
     """Returns the work tree that a project is in; None if there is none, or no git."""
     try:
-        return project.store.rewinds(project.root).work_tree()
+        return project.store.git(project.root).work_tree()
     except (NotFoundError, GitError) as error:
         _logger.debug('project "%s" has no work tree: %s', project.id, error)
         return None
@@ -56,7 +56,7 @@ def mark(project: Project, name: str, session: str | None) -> RewindPoint:
     scopes: list[Scope] = [project.scope]
     if session is not None:
         scopes.append(project.conversation(session))
-    rewinds = project.store.rewinds(project.root)
+    rewinds = project.store.git(project.root)
     try:
         return rewinds.mark(name, scopes)
     except GitError as error:

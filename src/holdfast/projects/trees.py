@@ -27,7 +27,7 @@ _logger = logging.getLogger("holdfast.projects")
 def trees_of(project: Project) -> LinkedTrees:
     """Returns the work trees of a project's children; UsageError if there can be none."""
     try:
-        tree = project.store.rewinds(project.root).work_tree()
+        tree = project.store.git(project.root).work_tree()
     except (NotFoundError, GitError) as error:
         raise UsageError(
             f"a work tree of its own needs git: {error.message}",

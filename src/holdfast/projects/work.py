@@ -23,6 +23,7 @@ from holdfast.backends.deadline import monotonic
 from holdfast.context.gather import GOALS, listed
 from holdfast.context.parts import Strategy
 from holdfast.core.inbox import stream_of
+from holdfast.core.kernel import kernel_of
 from holdfast.core.limits import disk_space
 from holdfast.errors import LeaseLostError, UnavailableError, UsageError
 from holdfast.joint_commit import JointCommit
@@ -30,6 +31,7 @@ from holdfast.projects import trees
 from holdfast.projects.tree import changes_since, mark
 from holdfast.record.messages import BYTES_PER_TOKEN, shown_lines
 from holdfast.runs import values
+from holdfast.runs.context import execution_of
 from holdfast.runs.define import run, step
 from holdfast.runs.operation import Control
 
@@ -86,18 +88,19 @@ _coordinators: dict[tuple[int, str], Coordinator] = {}
 
 def enter(main: Coordinator) -> None:
     """Makes a coordinator known to the runs of its store in this process."""
-    _coordinators[id(main.store._log), main.project.id] = main
+    _coordinators[id(kernel_of(main.store).log), main.project.id] = main
 
 
 def leave(main: Coordinator) -> None:
     """Ends what `enter` began."""
-    if _coordinators.get((id(main.store._log), main.project.id)) is main:
-        del _coordinators[id(main.store._log), main.project.id]
+    key = id(kernel_of(main.store).log), main.project.id
+    if _coordinators.get(key) is main:
+        del _coordinators[key]
 
 
 def _coordinator(ctx: Any, project: str) -> Coordinator:
     """Returns who coordinates the project here; leaves the run if nobody does."""
-    main = _coordinators.get((id(ctx._execution.log), project))
+    main = _coordinators.get((id(execution_of(ctx).log), project))
     if main is None or main.is_replaced:
         raise _left(ctx, project)
     return main
@@ -111,9 +114,9 @@ def project_of(run: str, inputs: Any) -> str | None:
 
 
 def _left(ctx: Any, project: str) -> Control:
-    return ctx._execution.lost(
+    return execution_of(ctx).lost(
         UsageError(
-            f'run "{ctx._execution.id}" is work of the project "{project}", which nobody '
+            f'run "{execution_of(ctx).id}" is work of the project "{project}", which nobody '
             "coordinates in this process",
             hint="coordinate it: holdfast project chat",
         )
@@ -129,7 +132,7 @@ def _with_room(ctx: Any, main: Coordinator) -> Generator[None]:
         free, _ = disk_space(str(main.project.root))
         if free >= ROOM_BYTES_MIN:
             raise
-        raise ctx._execution.lost(error) from error
+        raise execution_of(ctx).lost(error) from error
 
 
 def _committed(
@@ -138,14 +141,14 @@ def _committed(
     """Makes a commit of a step, once: after a crash its key is found in a stream that it wrote."""
     key = values.commit_key(ctx.key)
     try:
-        if not main.store._log.find(stream, key=key):
+        if not kernel_of(main.store).log.find(stream, key=key):
             main.store.commit(body, key=key, lease=main.lease)
     except LeaseLostError as error:
         main.is_replaced = True
         raise _left(ctx, main.project.id) from error
     except UnavailableError as error:
         # A full disk is no outcome of the work: the run is left, and goes on when there is room.
-        raise ctx._execution.lost(error) from error
+        raise execution_of(ctx).lost(error) from error
 
 
 # --- work on a task -------------------------------------------------------------------------------

@@ -29,7 +29,17 @@ from holdfast.prose.variables import scope_of
 from holdfast.prose.view_files import ModifiedError, Shown, ViewDirectory
 from holdfast.prose.views import CHECKPOINT, branch_path, render_branch, render_checkpoint
 from holdfast.runs.blocks import Enough
-from holdfast.runs.context import Cleanup, GivenNames
+from holdfast.runs.context import (
+    Cleanup,
+    GivenNames,
+    block_in,
+    declared_here,
+    engine_of,
+    execution_of,
+    inner_block,
+    is_const,
+    reworded,
+)
 from holdfast.runs.define import ONCE, Retry, Step
 
 CALLS_MAX = 100
@@ -189,7 +199,7 @@ class Interpreter:
             self._sync(frame, None)  # whoever is to answer may look at them first
             prompt = self._text(frame, node.prompt)
             if isinstance(node.prompt, tree.Condition):
-                prompt = frame.ctx._reword(prompt, self._source(node))
+                prompt = reworded(frame.ctx, prompt, self._source(node))
             value = frame.ctx.wait(node.name, label=prompt[:200], source=self._source(node))
         return self._declare(frame, "input", node.name, value, node)
 
@@ -245,9 +255,9 @@ class Interpreter:
     def _declare(self, frame: Frame, kind: Kind, name: str, value: Any, node: tree.Node) -> Any:
         """Binds a name here, and records it."""
         ctx, source = frame.ctx, self._source(node)
-        known = ctx._variables.get((ctx._block.path, name))
+        known = declared_here(ctx, name)
         variable = None
-        if known is not None and not known._is_const:  # bound in another arm of one block
+        if known is not None and not is_const(known):  # bound in another arm of one block
             value, variable = known.set(value, source=source), known
         elif kind == "let":
             variable = ctx.let(name, value, source=source)
@@ -257,7 +267,7 @@ class Interpreter:
         frame.scope.cells.pop(name, None)
         cell = frame.scope.cells[name] = Cell(kind, value, variable)
         if self._views is not None:
-            cell.place = scope_of(f"{ctx._block.path}/x" if ctx._block.path else "x")
+            cell.place = scope_of(f"{path}/x" if (path := block_in(ctx).path) else "x")
             self._note_update(frame, cell)
         return value
 
@@ -548,7 +558,7 @@ class Interpreter:
                     shown.append(Shown(name, cell.place, cell.value, cell.updated))
         others = dict(self._branch_views) if not frame.scope.is_in_arm else {}
         if node is not None:
-            position = {"block": frame.ctx._block.path, "source": self._source(node)}
+            position = {"block": block_in(frame.ctx).path, "source": self._source(node)}
             context = self._summed_up(frame, node)
             bindings = dict(frame.scope.visible())
             others[CHECKPOINT] = render_checkpoint(position, bindings, context)
@@ -558,9 +568,9 @@ class Interpreter:
                 return views.sync(shown, others)
             except ModifiedError as error:
                 text = f"{error}; holdfast prose restore {ctx.run} {error.name}, or prose fork"
-                raise ctx._execution.park(text, ctx.path) from error
+                raise execution_of(ctx).park(text, ctx.path) from error
             except UnavailableError as error:
-                raise ctx._execution.park(str(error), ctx.path) from error
+                raise execution_of(ctx).park(str(error), ctx.path) from error
 
         looking: Step[..., Any] = Step(
             look, effect="read", name="views", verify=None, retry=ONCE, not_done=(), ignore=()
@@ -586,8 +596,8 @@ class Interpreter:
         """Remembers the results of a wide parallel block, which have files of their own."""
         if self._views is None or count < self._settings.branches_min:
             return
-        block = frame.ctx._block
-        number = block._counts.get("parallel", 0)
+        block = block_in(frame.ctx)
+        number = block.counts.get("parallel", 0)
         leaf = "parallel" if number < 2 else f"parallel#{number}"
         path = f"{block.path}/{leaf}" if block.path else leaf
         for name, one in value.items():
@@ -598,7 +608,7 @@ class Interpreter:
     def _block(self, frame: Frame, name: str, node: tree.Node) -> Any:
         """Surrounds a body with a block of the journal."""
         key = frame.naming.key(node, name)
-        return frame.ctx._inner_block(name, key, None, self._source(node))
+        return inner_block(frame.ctx, name, key, self._source(node))
 
     @contextmanager
     def _inside(self, frame: Frame, scope: Scope | None = None) -> Generator[None]:
@@ -972,7 +982,7 @@ class Interpreter:
 
 
 def _global(frame: Frame) -> Any:
-    return frame.ctx._engine.store.scope("global")
+    return engine_of(frame.ctx).scopes.scope("global")
 
 
 def _close(generator: Iterator[Any]) -> None:

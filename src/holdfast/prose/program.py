@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
+from holdfast.core.kernel import kernel_of
 from holdfast.errors import NotFoundError, UnavailableError, UsageError
 from holdfast.prose import fetching
 from holdfast.prose import syntax as tree
@@ -24,6 +25,8 @@ from holdfast.prose.settings import Settings, settings_of
 from holdfast.prose.source import decoded, load
 from holdfast.prose.values import failure
 from holdfast.runs.define import run
+from holdfast.runs.engine import Engine
+from holdfast.scope import Scopes
 
 if TYPE_CHECKING:
     from holdfast.runs.engine import Run
@@ -206,7 +209,7 @@ def start(
 ) -> Run[Any]:
     """Starts a program as a run; nothing is committed if it cannot be started.
 
-    With `subject` it is that subject's, as with `store.start(…, subject=…)`.
+    With `subject` it is that subject's, as with `store.runs.start(…, subject=…)`.
     """
     chosen = settings or Settings()
     chosen.check()
@@ -219,8 +222,8 @@ def start(
     stored = msgspec.structs.replace(program, inputs=given, settings=msgspec.to_builtins(chosen))
     document = msgspec.to_builtins(stored)
     if subject is not None and id is not None:
-        store._check_opaque(id, "run id")
-    return store._engine.start(prose, (document,), {}, id=id, subject=subject)
+        kernel_of(store).part(Scopes).check_opaque(id, "run id")
+    return kernel_of(store).part(Engine).start(prose, (document,), {}, id=id, subject=subject)
 
 
 def inputs_of(program: Stored) -> list[str]:
@@ -244,10 +247,10 @@ def put_edited(store: Store, id: str, program: Stored) -> None:
 
 def stored_of(store: Store, id: str) -> Stored:
     """Returns the program of a run as it is run: as it was edited last, else as it was started."""
-    created = store.run(id).journal.created
+    created = store.runs.get(id).journal.created
     if created is None or created.name != NAME:
         raise UsageError(f'run "{id}" is no program', hint="holdfast runs show tells what it is")
-    stored = msgspec.convert(store._engine.load(created.inputs)["program"], Stored)
+    stored = msgspec.convert(kernel_of(store).part(Engine).load(created.inputs)["program"], Stored)
     edited = store.workflow(id).get(EDITED)
     if edited is None:
         return stored

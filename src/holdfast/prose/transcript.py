@@ -22,6 +22,7 @@ from msgspec import Raw, Struct
 from holdfast.core import codec
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.event import StreamState
+from holdfast.core.kernel import kernel_of
 from holdfast.core.tree import Op
 from holdfast.errors import UsageError
 from holdfast.prose import syntax as tree
@@ -29,6 +30,7 @@ from holdfast.prose.narration import Narrator, Transcript
 from holdfast.prose.program import Stored, loaded
 from holdfast.prose.settings import Limits
 from holdfast.runs import events
+from holdfast.runs.engine import Engine
 from holdfast.runs.execution import status_marks
 from holdfast.runs.journal import Journal
 
@@ -121,7 +123,7 @@ class Telling:
     def go_on(self, told: Sequence[NewEvent]) -> None:
         """Tells what comes after events that were told before."""
         self.told = list(told)
-        self.store._log.add_validator(self._validate)
+        kernel_of(self.store).log.add_validator(self._validate)
 
     def _validate(self, write: StreamWrite, before: StreamState, after: StreamState) -> None:
         if write.stream != self._stream:
@@ -143,7 +145,7 @@ class Telling:
         for id, size in codec.blobs_in(one.payload):
             if id not in self._known:
                 self._known.add(id)
-                encoded = self.store._log.blobs.read(id, size)
+                encoded = kernel_of(self.store).log.blobs.read(id, size)
                 self.blobs.append(encoded)
                 self._tell(self._narrator.tell(_BLOB, id, encoded.decode()))
         data = json.loads(one.payload)
@@ -209,12 +211,14 @@ def put_into(store: Store, run: Rebuilt) -> None:
     for one in run.told:
         journal.apply(events.read(one.type, one.payload))
     stream = f"run/{run.id}"
+    kernel = kernel_of(store)
     for encoded in run.blobs:
-        store._log.blobs.spill(Op("set", "value", Raw(encoded)), stream)
-    write = StreamWrite(stream, run.told, expected=store._engine.free_after(run.id) or 0)
+        kernel.log.blobs.spill(Op("set", "value", Raw(encoded)), stream)
+    free_after = kernel.part(Engine).free_after(run.id)
+    write = StreamWrite(stream, run.told, expected=free_after or 0)
     status = journal.status
     marks = status_marks(run.id, status if status in events.ENDED else "running")
-    store._log.commit(ProposedCommit((write,), marks=marks))
+    kernel.log.commit(ProposedCommit((write,), marks=marks))
 
 
 def moved(telling: Telling) -> Rebuilt:

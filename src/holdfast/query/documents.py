@@ -25,7 +25,7 @@ from holdfast.query.words import texts_in
 from holdfast.record import facts, task_events
 from holdfast.record.context import RecordContext
 from holdfast.record.decisions import Decision, Decisions
-from holdfast.record.message_events import Message
+from holdfast.record.message_events import Message, said_us
 from holdfast.record.task_events import Task
 from holdfast.runs import events as run_events
 from holdfast.runs.events import Created
@@ -131,7 +131,7 @@ def message_document(stream: str, message: Message) -> Document:
         kind="message",
         scope=stream,
         id=plain(message.id),
-        time=message._time_us,
+        time=said_us(message),
         actor=message.actor,
         type=plain(message.role),
         revision=message.revision,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -58,7 +58,7 @@ class StateIndex(Struct, frozen=True):
 
 
 def index(scopes: str, path: str | tuple[str | int, ...]) -> StateIndex:
-    """Declares an index on what states have at a path, for `holdfast.open(indexes=[…])`.
+    """Declares an index on what states have at a path, for `Settings(indexes=[…])`.
 
     `scopes` is a level, or a pattern of names in which * is any characters. The path is text such
     as `customer.id`, or a tuple of keys. Questions and lists that compare what is there
@@ -86,6 +86,20 @@ def check_indexes(indexes: object) -> tuple[StateIndex, ...]:
                 hint='write holdfast.index("conversation", "customer.id")',
             )
     return tuple(dict.fromkeys(listed))
+
+
+def read_indexes(path: str, tables: object) -> list[StateIndex]:
+    """Returns what `[[indexes]]` of a file declares, or raises UsageError that names the file."""
+    found: list[StateIndex] = []
+    for table in cast("list[object]", tables if isinstance(tables, list) else [tables]):
+        try:
+            found.append(index(**cast("dict[str, Any]", table)))
+        except TypeError as error:
+            raise UsageError(
+                f'"{path}" has a [[indexes]] that is none: {error}',
+                hint='write [[indexes]], scopes = "conversation/*", path = "customer.id"',
+            ) from error
+    return found
 
 
 class Listed(Struct, frozen=True):

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct
 
 from holdfast.core.arguments import check_seconds, check_whole
+from holdfast.core.kernel import Kernel
 from holdfast.core.paging import EventFilter
 from holdfast.errors import UsageError, show_value
 from holdfast.query.form import TIMEOUT_S, Condition, Hit, Hits, Rows, check_query
 from holdfast.query.links import DanglingLink
-from holdfast.query.paths import StateIndex
 from holdfast.query.vectors import Embedder, Similar
 from holdfast.record.context import FoundDecision, RecordContext
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from holdfast.query.index import QueryIndex
+    from holdfast.query.paths import StateIndex
     from holdfast.query.tables import OutsideTables
 
 
@@ -33,18 +35,13 @@ class IndexStatus(Struct, frozen=True):
 class Questions:
     """The index of one store, opened once it is needed: who asks nothing pays nothing."""
 
-    def __init__(
-        self,
-        context: RecordContext,
-        *,
-        read_only: bool,
-        indexes: Sequence[StateIndex] = (),
-        embedder: Embedder | None = None,
-    ) -> None:
-        self._embedder = embedder
-        self._context = context
-        self._declared = indexes
-        self._read_only = read_only
+    def __init__(self, kernel: Kernel) -> None:
+        self._embedder = cast("Embedder | None", kernel.settings.embedder)
+        self._context = kernel.part(RecordContext)
+        self._declared = cast("Sequence[StateIndex]", kernel.settings.indexes)
+        self._read_only = kernel.read_only
+        kernel.on_close(self.close)
+        kernel.when_let_go(self.let_go)
         self._mutex = Lock()
         self._opened: QueryIndex | None = None
         self._tables: OutsideTables | None = None
@@ -113,7 +110,8 @@ class Questions:
         if embedder is None:
             raise UsageError(
                 "this store was opened without an embedder: nothing can be compared by its meaning",
-                hint="holdfast.open(…, embedder=…): it has a name, a dimension and embed(texts)",
+                hint="holdfast.open(…, settings=Settings(embedder=…)): it has a name, a dimension "
+                "and embed(texts)",
             )
         if not isinstance(to, str) or not to.strip():
             raise UsageError(f"similar takes a text, found {show_value(to)}")

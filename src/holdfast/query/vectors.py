@@ -186,7 +186,7 @@ def model_for(told: str, embedder: Embedder) -> Model:
             raise UsageError(
                 f'the embedder "{one.name}" had the dimension {one.dimension}, and now has '
                 f"{embedder.dimension}",
-                hint="give the new model another name; rebuild_index() forgets the old one",
+                hint="give the new model another name; hf.search.rebuild() forgets the old one",
             )
     return Model(len(models), embedder.name, embedder.dimension, 0)
 

@@ -11,7 +11,7 @@ task_events     the events of a scope's tasks, folded into a table that is kept 
 messages        messages of a conversation: added, read, changed, merged
 message_events  a message's events and fields, as stored and read
 message_scan    which messages are there, found from the newest event backwards
-repair          a history made fit for the next request to a model; pure
+history_repair  a history made fit for the next request to a model; pure
 sessions        sessions and turns, and whether their workers died in them
 memory          working memory: what an agent keeps at hand, each kind for its own time
 difference      what two moments of a scope differ in, and what a restore did and left
@@ -20,3 +20,12 @@ verifier_commands
                 verifiers that are commands of the project's configuration
 trust           configuration files that the user has read, and lets run commands
 """
+
+from typing import TYPE_CHECKING
+
+from holdfast.lazy import lazily
+
+if TYPE_CHECKING:
+    from holdfast.record.api import *
+else:
+    __getattr__ = lazily(__name__, "holdfast.record.api")

@@ -22,6 +22,7 @@ from msgspec import Struct
 from holdfast.core import codec, tree
 from holdfast.core.arguments import Path, check_call, check_path
 from holdfast.core.event import ops_of, state_of, to_datetime
+from holdfast.core.log import scope_stream
 from holdfast.core.tree import MISSING, Lazy, List, Map, Op
 from holdfast.core.tree.frozen import enter_level
 from holdfast.errors import ClosedError, NotFoundError, UsageError, show_error, show_value
@@ -77,7 +78,7 @@ class Comparison(Struct, frozen=True):
 
 
 class Audit:
-    """What `store.audit(scope)` returns; reads are observed in its block."""
+    """What `scope.life.audit()` returns; reads are observed in its block."""
 
     def __init__(self, context: RecordContext, scope: Scope) -> None:
         self._scope = scope
@@ -157,7 +158,7 @@ class Audit:
         if self._reads is None:
             raise UsageError(
                 f'no reads of "{self.name}" were observed: the audit was not begun',
-                hint="run the work in its block: with store.audit(scope) as audit: …",
+                hint="run the work in its block: with scope.life.audit() as audit: …",
             )
         return self._reads
 
@@ -203,7 +204,7 @@ class TrialRun:
     """A fork for one run of a job, with an item or without it."""
 
     def __init__(self, scope: Scope, item: StatePath, *, with_it: bool) -> None:
-        self.scope = scope.fork(f"audit-{new_id(scope._context.log.clock)}")
+        self.scope = scope.fork(f"audit-{new_id(scope_stream(scope).log.clock)}")
         if with_it:
             self.scope.checkpoint("audit")  # so that revisions are the same with and without it
         else:
@@ -331,7 +332,7 @@ def _level(scope: Scope, op: Op) -> list[str]:
     """Returns the keys of a mapping that an op sets as the whole state."""
     if op.kind == "delete":
         return []
-    blobs = scope._context.log.blobs.read
+    blobs = scope_stream(scope).log.blobs.read
     reference = codec.parse_blob_ref(op.value)
     return list(enter_level(op.value if reference is None else blobs(*reference), blobs))
 

@@ -23,6 +23,7 @@ from holdfast.core import codec
 from holdfast.core.arguments import check_call, check_text, check_whole
 from holdfast.core.commit import NewEvent, ProposedCommit
 from holdfast.core.event import to_datetime
+from holdfast.core.log import scope_stream
 from holdfast.errors import UsageError, show_value
 from holdfast.record.context import RecordContext
 from holdfast.record.decisions import BREACHED, Decisions
@@ -97,7 +98,7 @@ def log_catch(
         "about": check_text(about, "what a catch is about", optional=True),
     }
     given = {name: value for name, value in data.items() if value is not None}
-    write = scope._event_write(NewEvent(LOGGED, codec.encode(given)), key)
+    write = scope_stream(scope).write((NewEvent(LOGGED, codec.encode(given)),), key=key)
     revision = context.log.commit(ProposedCommit((write,))).revision
     return read_catch(context.log.record(scope.name, revision))
 

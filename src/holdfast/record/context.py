@@ -11,8 +11,8 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
-from holdfast.core.leases import LeaseKeeper
-from holdfast.core.log import Log
+from holdfast.core.kernel import Kernel
+from holdfast.core.log import WritableScope, scope_stream
 from holdfast.record.keyed_item import KeyedItem
 from holdfast.record.message_scan import Scans
 from holdfast.record.task_events import TaskTables
@@ -45,9 +45,10 @@ the better way (`query/decided.py`).
 class RecordContext:
     """One per store. Whatever the record keeps for the life of the store is kept here."""
 
-    def __init__(self, log: Log, lease_keeper: LeaseKeeper) -> None:
-        self.log = log
-        self.lease_keeper = lease_keeper
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.log = log = kernel.log
+        self.lease_keeper = kernel.leases
         self.policy_log = log
         """Where the policy of the store is read: not in the middle of a joint commit."""
         self.policy_seen = "off"
@@ -78,6 +79,7 @@ class RecordContext:
         """Of what was recorded in a joint commit, once that is durable: the store's own."""
         self.stop_observing: Callable[[], None] = lambda: None
         """Ends what tells them; called when the last of them goes."""
+        kernel.when_let_go(self.scans.forget, self.tables.forget)
 
     def remember_number(self, item: KeyedItem, number: int) -> None:
         """Remembers how many events an item has; the oldest entries are dropped."""
@@ -100,6 +102,11 @@ class RecordContext:
     @property
     def worker(self) -> str:
         return self.lease_keeper.worker
+
+
+def context_of(scope: WritableScope) -> RecordContext:
+    """Returns the record that a scope is of: in a joint commit, of what is recorded there."""
+    return scope_stream(scope).kernel.part(RecordContext)
 
 
 StaleReason = Literal["past its time", "contradicted", "owner silent"]

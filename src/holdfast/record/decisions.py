@@ -49,7 +49,7 @@ from holdfast.core.event import Event, from_datetime, to_datetime, version_of
 from holdfast.core.expiry import ExpiryPolicy
 from holdfast.core.intent import acts, verifiers
 from holdfast.core.layers import reserved_prefixes
-from holdfast.core.log import Log
+from holdfast.core.log import Log, scope_stream
 from holdfast.core.meta import joined, source_and_trust
 from holdfast.core.page import (
     NO_LIMIT,
@@ -115,7 +115,7 @@ class Link(Struct, frozen=True):
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """A decision as it was when it was read; `hf.outcome(d.id, …)` closes an open one."""
+    """A decision as it was when it was read; `hf.decisions.close(d.id, …)` closes an open one."""
 
     id: str
     key: str
@@ -475,7 +475,7 @@ def set_policy(context: RecordContext, path: tuple[str, ...], value: object) -> 
 
 
 class Policy:
-    """What `store.policy(mode)` returns: it applies from then on, or until its block ends."""
+    """What `hf.decisions.policy(mode)` returns: it holds from then on, or while its block lasts."""
 
     def __init__(self, context: RecordContext, mode: PolicyMode) -> None:
         if mode not in get_args(PolicyMode):
@@ -507,7 +507,7 @@ def check_effect(context: RecordContext, scope: Scope, effect: str) -> None:
     if mode == "off" or is_covered(context, scope):
         return
     data = {"effect": check_text(effect, "an effect"), "policy": mode, "worker": context.worker}
-    write = scope._event_write(NewEvent(BREACHED, codec.encode(data)))  # pyright: ignore[reportPrivateUsage]
+    write = scope_stream(scope).write((NewEvent(BREACHED, codec.encode(data)),))
     with unjournalled():
         context.log.commit(ProposedCommit((write,)))
     message = f'effect {show_value(effect)} in "{scope.name}" has no open decision'
@@ -620,7 +620,7 @@ class Decisions:
             marks.append(item.mark(INDEX_SUPERSEDING, due=now_us))
         said = self.log.typed.item_meta(KIND, scope.name)
         opening = NewEvent(OPENED, codec.encode(data), meta=said)
-        write = scope._event_write(opening, key=item.key(1))
+        write = scope_stream(scope).write((opening,), key=item.key(1))
         result = keyed_item.append(self.log, item, 1, write, marks=tuple(marks))
         after = result.after[0]
         if result.redacted:
@@ -1243,10 +1243,6 @@ class OpenDecision:
         at = to_datetime(record.time)
         place = {"revision": record.revision, "timestamp": at}
         self.stored = replace(self.stored, id=self.id, key=self.key, **place)
-
-    def _note(self, entry: Decision) -> None:
-        """Notes how the decision stands, which was changed by another way than this handle."""
-        self.stored = entry
 
     def outcome(self, text: str, *, output: Any = None) -> Decision:
         """Closes it with its outcome and output; returns the decision as it is now.

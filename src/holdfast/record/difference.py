@@ -71,6 +71,10 @@ class Difference(list[Change]):
         self._scope = scope
         self._context = context
 
+    def keys(self) -> list[str | int]:
+        """Returns the keys of the state, at its top, below which something differs."""
+        return list(dict.fromkeys(change.path[0] for change in self if change.path))
+
     @cached_property
     def messages(self) -> list[MessageChange]:
         """The messages that are there at one of the two moments only, or were edited between."""

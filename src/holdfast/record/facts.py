@@ -28,6 +28,7 @@ from holdfast.core.arguments import check_duration, check_text, older_bound
 from holdfast.core.commit import NewEvent, StreamWrite
 from holdfast.core.event import to_datetime
 from holdfast.core.intent import Unknown, verifiers
+from holdfast.core.log import scope_stream
 from holdfast.core.page import NO_LIMIT
 from holdfast.core.sealing import Seal
 from holdfast.core.tree import Op
@@ -158,7 +159,7 @@ class Facts:
         new_event = NewEvent(STATED, payload, sealed_for=of)
 
         def make(number: int, _of: int) -> StreamWrite:
-            return self._scope._event_write(new_event, item.key(number))
+            return scope_stream(self._scope).write((new_event,), key=item.key(number))
 
         append(self._context, item, make, _due(data.get("at", 0), data.get("valid_s")))
         return self.get(name)
@@ -348,6 +349,16 @@ def marked_facts(context: RecordContext, *, due_before: int | None = None) -> It
         fact = None if records is None else fold(context, *records)
         if fact is not None:
             yield fact
+
+
+def all_facts(context: RecordContext) -> Iterator[Fact]:
+    """Yields the facts of all scopes that count, those that last and those with a time."""
+    for index in (INDEX, INDEX_KEPT):
+        for mark in context.log.find_marks(index, limit=NO_LIMIT):
+            records = read_records(context, KeyedItem.from_mark(KIND, mark, context.log))
+            fact = None if records is None else fold(context, *records)
+            if fact is not None:
+                yield fact
 
 
 def marks_at_close(

@@ -176,7 +176,7 @@ class Memory:
     """The working memory of one scope."""
 
     def __init__(
-        self, context: RecordContext, scope: Scope, upwards: Callable[[], Iterator[Scope]]
+        self, context: RecordContext, scope: Scope, upwards: Callable[[Scope], Iterator[Scope]]
     ) -> None:
         self._context = context
         self._scope = scope
@@ -192,7 +192,7 @@ class Memory:
     def _scopes(self) -> list[Scope]:
         """The scopes that items are kept in: this one, and those above it, nearest first."""
         if not self._found_scopes:
-            self._found_scopes = list(self._upwards())
+            self._found_scopes = list(self._upwards(self._scope))
         return self._found_scopes
 
     @property

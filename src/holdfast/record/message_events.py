@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from hashlib import sha256
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
 from msgspec import Raw, Struct
 
@@ -235,11 +235,7 @@ class Message:
     @property
     def time(self) -> datetime:
         """When it was said; a merged message keeps the time of the conversation it came from."""
-        return to_datetime(self._time_us)
-
-    @property
-    def _time_us(self) -> int:
-        return self.fields.get("said_at", self._record.time)
+        return to_datetime(said_us(self))
 
     @property
     def actor(self) -> str:
@@ -309,12 +305,32 @@ class Message:
         return hash((self._record.stream, self.revision))
 
 
+def said_us(message: Message) -> int:
+    """Returns when a message was said, in microseconds."""
+    return message.fields.get("said_at", message._record.time)
+
+
 def _foreign_field(fields: dict[str, Any], name: str) -> Any:
     foreign = fields.get("foreign")
     return cast("dict[str, Any]", foreign).get(name) if isinstance(foreign, dict) else None
 
 
 # --- checking fields -----------------------------------------------------------------------------
+
+
+class MessageFields(TypedDict, total=False):
+    """What a message may have beside its role and its content."""
+
+    parts: list[Any] | None
+    tool_calls: list[dict[str, Any]] | None
+    tool_call_id: str | None
+    usage: Mapping[str, Any] | None
+    metadata: Mapping[str, Any] | None
+    links: Iterable[object] | None
+    files: Iterable[FileChange] | None
+    foreign: Any
+    foreign_id: str | None
+    said_at: datetime | None
 
 
 def check_fields(given: Mapping[str, Any]) -> dict[str, Any]:

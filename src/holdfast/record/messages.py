@@ -16,7 +16,7 @@ from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 
 import msgspec
 from msgspec import Raw, Struct
@@ -27,6 +27,7 @@ from holdfast.core import codec
 from holdfast.core.arguments import check_flag, check_import_time, check_whole, update_ops
 from holdfast.core.commit import CommitResult, NewEvent, ProposedCommit, changed
 from holdfast.core.event import Moment, to_datetime, version_of
+from holdfast.core.log import scope_stream
 from holdfast.core.meta import Meta, encode_meta, joined
 from holdfast.core.sealing import Seal, key_for
 from holdfast.core.tree import Op
@@ -36,21 +37,23 @@ from holdfast.record import message_events
 from holdfast.record.context import RecordContext
 from holdfast.record.decisions import Decisions
 from holdfast.record.facts import Fact
+from holdfast.record.history_repair import repair
 from holdfast.record.in_run import refuse_in_body
 from holdfast.record.message_events import (
     COMPACTED,
     SUMMARISED,
     FileChange,
     Message,
+    MessageFields,
     Spill,
     check_fields,
     encode,
     foreign_id_key,
     make_id,
+    said_us,
     seal_fields,
 )
 from holdfast.record.message_scan import Scan, check_messages_kept
-from holdfast.record.repair import repair
 from holdfast.record.sessions import OpenTurn, Turn, read_turns
 
 if TYPE_CHECKING:
@@ -190,7 +193,7 @@ def merged_order(mine: list[Message], theirs: list[Message]) -> tuple[list[Messa
     merged: list[Message] = []
     at = 0
     for message in mine:
-        while at < len(new) and new[at]._time_us < message._time_us:
+        while at < len(new) and said_us(new[at]) < said_us(message):
             merged.append(new[at])
             at += 1
         merged.append(message)
@@ -205,7 +208,7 @@ def _names(message: Message) -> tuple[str, ...]:
 
 def moved_fields(message: Message) -> dict[str, Any]:
     """Returns the fields of a message that is written again elsewhere: it keeps its time."""
-    fields = {**message.fields, "said_at": message._time_us}
+    fields = {**message.fields, "said_at": said_us(message)}
     if "foreign" in fields:
         fields["foreign"] = fields.pop("foreign")  # it comes last, where a reader expects it
     return fields
@@ -434,7 +437,7 @@ class History(Sequence[Message]):
 
     def at(self, moment: Moment) -> History:
         """Returns the messages as they were at a revision, a checkpoint or a datetime."""
-        until = self._scope.revision_of(moment)
+        until = self._scope.life.revision_at(moment)
         newest = self._scope.revision
         if not 0 <= until <= newest:
             raise NotFoundError(
@@ -648,45 +651,25 @@ class Messages(History):
         role: str | None = None,
         content: str | list[Any] | None = None,
         *,
-        parts: list[Any] | None = None,
-        tool_calls: list[dict[str, Any]] | None = None,
-        tool_call_id: str | None = None,
-        usage: Mapping[str, Any] | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        links: Iterable[object] | None = None,
-        files: Iterable[FileChange] | None = None,
-        foreign: Any = None,
-        foreign_id: str | None = None,
-        said_at: datetime | None = None,
         turn: OpenTurn | None = None,
         state: Mapping[str, Any] | None = None,
         subject: str | None = None,
         key: str | None = None,
         expected: int | None = None,
+        **fields: Unpack[MessageFields],
     ) -> Message:
         """Adds a message and returns it; durable when it returns.
 
-        `foreign` is another program's item, kept exactly. With `foreign_id`, its id there, it is
-        added once, however often it is sent. `state` is set in the same commit. With `subject` what
+        The other fields of a message are `parts`, `tool_calls`, `tool_call_id`, `usage`,
+        `metadata`, `links`, `files`, `said_at`, and `foreign`: another program's item, kept
+        exactly. With `foreign_id`, its id there, it is added once, however often it is sent.
+        `state` is set in the same commit. With `subject` what
         it says is sealed by that subject's key, also in a conversation of several, and reads as
         ERASED after `erase`.
         """
-        given = {
-            "role": role,
-            "content": content,
-            "parts": parts,
-            "tool_calls": tool_calls,
-            "tool_call_id": tool_call_id,
-            "usage": usage,
-            "metadata": metadata,
-            "links": links,
-            "files": files,
-            "foreign": foreign,
-            "foreign_id": foreign_id,
-            "said_at": said_at,
-        }
-        seal = self._seal_for(subject)
-        if foreign_id is not None and key is None:
+        given: dict[str, Any] = {"role": role, "content": content, **fields}
+        seal = None if subject is None else self._seal_for(subject)
+        if fields.get("foreign_id") is not None and key is None:
             return self._add_once(given, turn, state, expected, seal)
         if seal is not None:
             key = key_for(key, seal)
@@ -695,10 +678,8 @@ class Messages(History):
         )
         return self._committed(prepared, self._log.commit(prepared.commit))[0]
 
-    def _seal_for(self, subject: str | None) -> Seal | None:
+    def _seal_for(self, subject: str) -> Seal | None:
         """Returns what seals messages of a subject here; None if all of the scope is theirs."""
-        if subject is None:
-            return None
         return self._log.seal_for(self.name, check_name(subject, "subject"))
 
     def add_many(
@@ -721,7 +702,7 @@ class Messages(History):
         given = [_check_item(item) for item in _listed(items)]
         if not given:
             return []
-        seal = self._seal_for(subject)
+        seal = None if subject is None else self._seal_for(subject)
         if key is None and any(item.get("foreign_id") is not None for item in given):
             if self._log.record_keys:
                 return self._add_known(given, turn, state, expected, seal)
@@ -785,7 +766,7 @@ class Messages(History):
         if state is not None:
             ops = [self._log.blobs.spill(op, self.name) for op in update_ops(state)]
             new_events.append(changed(ops))
-        write = self._scope._events_write(tuple(new_events), expected=expected, key=key)
+        write = scope_stream(self._scope).write(tuple(new_events), expected=expected, key=key)
         return PreparedMessages(ProposedCommit((write,), marks=marks), first, len(given), turn)
 
     def _committed(self, prepared: PreparedMessages, result: CommitResult) -> list[Message]:
@@ -962,7 +943,7 @@ class Messages(History):
         With `subject` all of them are that subject's, as with `add`.
         """
         refuse_in_body("an import of messages")
-        seal = self._seal_for(subject)
+        seal = None if subject is None else self._seal_for(subject)
         new_items = [_ForeignToAdd(_check_item(item), seal) for item in _listed(items)]
         times = {id(one): _import_time(one) for one in new_items}
         if self._log.head(self.name) is not None:
@@ -1072,7 +1053,7 @@ class Messages(History):
     # --- turns -----------------------------------------------------------------------------------
 
     def turn(self) -> OpenTurn:
-        """Returns the block of a turn: `with chat.turn() as turn:`, then `turn.add(…)`.
+        """Returns the block of a turn: `with chat.messages.turn() as turn:`, then `turn.add(…)`.
 
         A block that raises ends the turn as failed, with the error. If its process dies, the turn
         stays open and reads as `interrupted`.
@@ -1135,7 +1116,7 @@ class Messages(History):
     def rewind(self, to: Message | Moment) -> None:
         """Deletes every message after a given one, or after a moment; state stays."""
         refuse_in_body("rewinding messages")
-        revision = to.revision if isinstance(to, Message) else self._scope.revision_of(to)
+        revision = to.revision if isinstance(to, Message) else self._scope.life.revision_at(to)
         if not 0 <= revision <= self._scope.revision:
             raise NotFoundError(f'scope "{self.name}" has no revision {revision}')
         began = self._log.life(self.name)
@@ -1153,19 +1134,19 @@ class Messages(History):
         self, new_events: tuple[NewEvent, ...], *, marks: tuple[Mark | Cleared, ...] = ()
     ) -> CommitResult:
         """Commits events of the conversation."""
-        write = self._scope._events_write(new_events)
+        write = scope_stream(self._scope).write(new_events)
         return self._log.commit(ProposedCommit((write,), marks=marks))
 
     def _commit_about(self, new_events: tuple[NewEvent, ...], follows: int) -> CommitResult:
         """Commits events that name revisions; in a joint commit they may be those to come."""
         expected = self._log.pinned(self.name)
-        write = self._scope._events_write(new_events, expected=expected)
+        write = scope_stream(self._scope).write(new_events, expected=expected)
         write = replace(write, follows=follows)
         return self._log.commit(ProposedCommit((write,)))
 
     def _commit_at(self, until: int, *new_events: NewEvent) -> CommitResult | None:
         """Commits if the stream is still at a revision; None if another writer was faster."""
-        write = self._scope._events_write(new_events, expected=until)
+        write = scope_stream(self._scope).write(new_events, expected=until)
         try:
             return self._log.commit(ProposedCommit((write,)))
         except ConflictError:
@@ -1371,7 +1352,7 @@ class Messages(History):
                 if one.subject is not None:
                     said = {"foreign_id": key, "key": key}
                 new_event = NewEvent(message_events.MOVED, codec.encode(said))
-                write = self._scope._events_write((new_event,), key=key)
+                write = scope_stream(self._scope).write((new_event,), key=key)
                 commits.append(ProposedCommit((write,)))
         for request in self._log.submit_all(commits):
             try:
@@ -1450,6 +1431,7 @@ def _import_time(item: _ForeignToAdd) -> int:
 def _check_turn(turn: object, messages: Messages) -> OpenTurn:
     if not isinstance(turn, OpenTurn) or turn.name != messages.name:
         raise UsageError(
-            f"a turn is what chat.turn() of the same conversation returns, found {show_value(turn)}"
+            "a turn is what chat.messages.turn() of the same conversation returns, "
+            f"found {show_value(turn)}"
         )
     return turn

@@ -1,11 +1,11 @@
 """Policies of retention: what goes of scopes that live, by age, number and size (0049).
 
 A policy without types is about whole scopes. What it is for is removed, as `remove` does it, and is
-in the bin then: until the time of grace is over, `unretain` brings it back whole, and `retain` lets
-go of its bytes after that. A policy with types is about events of the user's own in scopes that
-stay, or with the word `messages` about what was said there: that data goes, once it is as old as
-the policy and the time of grace say. One with the type
-`state` is about the changes of their states, of which a base is made first (`compaction.py`).
+in the bin then: until the time of grace is over, `retention.bring_back` brings it back whole, and
+`retain` lets go of its bytes after that. A policy with types is about events of the user's own in
+scopes that stay, or with the word `messages` about what was said there: that data goes, once it is
+as old as the policy and the time of grace say. One with the type `state` is about the changes of
+their states, of which a base is made first (`compaction.py`).
 
 Nothing that is under way is removed: an open decision, an unfinished run, a live worker. A hold
 beats every policy.
@@ -39,6 +39,7 @@ from holdfast.core.retention import (
 )
 from holdfast.errors import ConflictError, NotFoundError, UsageError, show_value
 from holdfast.record import message_events
+from holdfast.record.context import context_of
 
 if TYPE_CHECKING:
     from holdfast.scope import Scope
@@ -54,7 +55,7 @@ STATE = "state"
 
 
 class RetentionPolicy(Struct, frozen=True):
-    """What is kept of the scopes that fit a pattern; the rest goes when `retain` runs.
+    """What is kept of the scopes that fit a pattern; the rest goes when `hf.retention.run()` does.
 
     Without `types`: scopes that were not written to for `older_than` are removed, and all but the
     newest `count`, and all but the newest that hold `bytes` of data together. With `types`, the
@@ -307,7 +308,7 @@ class AppliedPolicies:
                     yield one
 
     def _under_way(self, name: str) -> str:
-        context = self._scope_of(name)._context  # pyright: ignore[reportPrivateUsage]
+        context = context_of(self._scope_of(name))
         return "; ".join(held_by(context, name))
 
     def _compacted(
@@ -325,7 +326,7 @@ class AppliedPolicies:
         if dry_run or name in self._retainer.held():
             return replace(found, kept=compaction.must_stay(self._log, name, head))
         under_way = self._under_way(name)
-        if under_way or self._scope_of(name).is_closed:
+        if under_way or self._scope_of(name).life.is_closed:
             self.refused[name] = under_way or "it is closed, and takes no base"
             return None
         try:
@@ -392,7 +393,7 @@ def unretain(log: Log, retainer: Retainer, scope: Scope) -> int:
     if all(one.scope != scope.name for one in in_bin(log, retainer)):
         raise NotFoundError(
             f'scope "{scope.name}" is not in the bin: no policy has removed it, or its bytes went',
-            hint="undo takes back a removal by hand; binned() lists the bin",
+            hint="undo takes back a removal by hand; hf.retention.bin() lists the bin",
         )
     return scope.undo()
 
@@ -428,19 +429,29 @@ class Care(Struct, frozen=True):
     levels: dict[str, LevelRule] = {}
 
 
+def check_policies(policies: object) -> tuple[RetentionPolicy, ...]:
+    """Returns retention policies as they are given to a store, or raises UsageError."""
+    if not isinstance(policies, Sequence) or isinstance(policies, str):
+        raise UsageError(f"retention policies are a list, found {show_value(policies)}")
+    for one in cast("Sequence[object]", policies):
+        if not isinstance(one, RetentionPolicy):
+            raise UsageError(f"expected a RetentionPolicy, found {show_value(one)}")
+    return tuple(cast("Sequence[RetentionPolicy]", policies))
+
+
 _EXAMPLE = 'write [[retention]], then lines such as scopes = "conversation/*", older_than = "90d"'
 
 
 def read_care(path: str, tables: Mapping[str, Any]) -> Care:
-    """Returns what `[[retention]]`, `[[quota]]`, `[disk]` and `[levels.NAME]` of a file say.
+    """Returns what `[[retention]]`, `[[quotas]]`, `[disk_watch]` and `[levels.NAME]` of a file say.
 
     Raises UsageError that names the table.
     """
     policies = _each(path, tables, "retention", RetentionPolicy)
-    quotas = _each(path, tables, "quota", Quota)
+    quotas = _each(path, tables, "quotas", Quota)
     disk = None
-    if "disk" in tables:
-        disk = _made(path, "[disk]", DiskWatch, tables["disk"])
+    if "disk_watch" in tables:
+        disk = _made(path, "[disk_watch]", DiskWatch, tables["disk_watch"])
     levels = cast("dict[str, object]", tables.get("levels", {}))
     rules = {name: _made(path, f"[levels.{name}]", LevelRule, one) for name, one in levels.items()}
     return Care(tuple(policies), tuple(quotas), disk, rules)

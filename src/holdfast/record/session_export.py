@@ -23,6 +23,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core import codec
+from holdfast.core.log import scope_stream
 from holdfast.errors import NotFoundError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def session_document(scope: Scope, decisions: list[Decision]) -> dict[str, Any]:
     document: dict[str, Any] = {
         "session_id": scope.id,
         "scope": scope.name,
-        "status": scope.status,
+        "status": scope.session.status,
         "started_at": first.time.isoformat(),
         "persisted_at": last.time.isoformat(),
         "revision": newest,
@@ -60,7 +61,7 @@ def session_document(scope: Scope, decisions: list[Decision]) -> dict[str, Any]:
             if message.tool_call_id is not None
         ],
         "files_read": [item.name for item in scope.memory.files.list()],
-        "state": scope._now_at(newest).to_dict(),
+        "state": scope_stream(scope).now_at(newest).to_dict(),
     }
     return json.loads(codec.encode(document, size_max=1 << 62))
 

@@ -31,7 +31,7 @@ from holdfast.core import codec
 from holdfast.core.commit import NewEvent
 from holdfast.core.event import from_datetime, to_datetime
 from holdfast.core.leases import LeaseKeeper
-from holdfast.core.log import Log
+from holdfast.core.log import Log, scope_stream
 from holdfast.core.page import NO_LIMIT
 from holdfast.errors import (
     ClosedError,
@@ -89,7 +89,7 @@ def begin_session(context: RecordContext, scope: Scope, *, keep: bool) -> None:
     newest = keyed_item.newest_record(context.log, item)
     number = 1 if newest is None else newest[0] + 1
     new_event = NewEvent(SESSION_BEGUN, codec.encode({"worker": context.worker, "keep": keep}))
-    write = scope._event_write(new_event, key=item.key(number))
+    write = scope_stream(scope).write((new_event,), key=item.key(number))
     follows = 0 if newest is None else newest[1].revision
     marks = (item.mark(INDEX_SESSION),)
     keyed_item.append(context.log, item, number, write, marks=marks, follows=follows)
@@ -236,7 +236,7 @@ class _TurnEnded(Struct):
 
 
 class OpenTurn:
-    """The block of `with chat.turn() as turn:`; what is added through it belongs to it."""
+    """The block of `with chat.messages.turn() as turn:`; what is added through it belongs to it."""
 
     def __init__(self, messages: Messages, log: Log, lease_keeper: LeaseKeeper) -> None:
         self.id = new_id(log.clock)
@@ -288,17 +288,6 @@ class OpenTurn:
         """Remembers that its end is durable."""
         self._is_over = True
 
-    def _go_on(self, messages: Messages, log: Log) -> None:
-        """Lets a turn that was begun in a joint commit go on after it."""
-        self._messages, self._log = messages, log
-
-    def _ending(self, name: str) -> tuple[tuple[NewEvent, ...], tuple[Mark | Cleared, ...]]:
-        """Returns what a commit has that ends the turn, of a conversation of that name."""
-        if self.name != name or self._is_over:
-            found = "it has ended" if self._is_over else f'it is one of "{self.name}"'
-            raise UsageError(f'turn "{self.id}" cannot be ended in "{name}": {found}')
-        return (self._end_event(None),), (Cleared(INDEX_TURN, self._mark_key),)
-
     def end(self, error: BaseException | None = None) -> None:
         """Ends the turn; a turn without messages leaves nothing."""
         if self._is_over:
@@ -333,6 +322,21 @@ class OpenTurn:
             _logger.warning('turn "%s" was not ended: %s', self.id, trouble)
             error.add_note(f'turn "{self.id}" was not ended: {trouble}')
         return False
+
+
+def go_on_after(turn: OpenTurn, scope: Scope) -> None:
+    """Lets a turn that was begun in a joint commit go on after it."""
+    turn._messages, turn._log = scope.messages, scope_stream(scope).log
+
+
+def end_in(turn: OpenTurn, messages: Messages) -> Callable[[], None]:
+    """Ends a turn in the joint commit that the messages are of; call what it returns after it."""
+    if turn.name != messages.name or turn._is_over:
+        found = "it has ended" if turn._is_over else f'it is one of "{turn.name}"'
+        raise UsageError(f'turn "{turn.id}" cannot be ended in "{messages.name}": {found}')
+    end, mark = turn._end_event(None), Cleared(INDEX_TURN, turn._mark_key)
+    messages._commit_events((end,), marks=(mark,))
+    return turn._mark_over
 
 
 def worker_of(mark: Mark) -> str:

@@ -35,7 +35,7 @@ from holdfast.core import codec
 from holdfast.core.arguments import check_flag, check_text
 from holdfast.core.commit import NewEvent
 from holdfast.core.event import FORKED, Event, to_datetime
-from holdfast.core.log import Log
+from holdfast.core.log import Log, scope_stream
 from holdfast.core.meta import source_and_trust
 from holdfast.errors import CorruptError, HoldfastError, UsageError, show_value
 from holdfast.names import is_of_actor
@@ -560,7 +560,7 @@ class TaskTable:
         number = self.number + 1
         marks = self.marks(advance(self.tasks, TaskEvent(type, data, 0, number)))
         new_event = NewEvent(type, codec.encode(data))
-        write = scope._event_write(new_event, key=self.events.key(number))
+        write = scope_stream(scope).write((new_event,), key=self.events.key(number))
         result = keyed_item.append(
             self._log, self.events, number, write, marks=marks, follows=self._life + 1
         )

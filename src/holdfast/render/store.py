@@ -10,13 +10,13 @@ from msgspec import Struct, to_builtins
 
 from holdfast.core.check import Report
 from holdfast.core.consumers import GroupStatus
-from holdfast.core.copy import Copied
 from holdfast.core.expiry import ExpiryPolicy
 from holdfast.core.leases import Worker
 from holdfast.core.page import Page
-from holdfast.core.salvage import Salvaged
 from holdfast.errors import HoldfastError
 from holdfast.render.text import page_document, time_text
+from holdfast.transfer.salvage import Salvaged
+from holdfast.transfer.sink import Copied
 
 if TYPE_CHECKING:
     # Layers above this one make these reports; only their types are needed here.

@@ -6,29 +6,11 @@ performed, `operation` what it asks its driver for, `journal` what was recorded 
 a run that this process owns, `engine` all runs of a store in this process.
 """
 
-from holdfast.runs.blocks import Outcome, Progress
-from holdfast.runs.context import Context, Operations
-from holdfast.runs.current import Current, current
-from holdfast.runs.define import Retry, RunFunction, Step, run, step
-from holdfast.runs.engine import Engine, Run
-from holdfast.runs.processes import Output
-from holdfast.runs.steps import Begun, StepContext
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Begun",
-    "Context",
-    "Current",
-    "Engine",
-    "Operations",
-    "Outcome",
-    "Output",
-    "Progress",
-    "Retry",
-    "Run",
-    "RunFunction",
-    "Step",
-    "StepContext",
-    "current",
-    "run",
-    "step",
-]
+from holdfast.lazy import lazily
+
+if TYPE_CHECKING:
+    from holdfast.runs.api import *
+else:
+    __getattr__ = lazily(__name__, "holdfast.runs.api")

@@ -22,6 +22,7 @@ from holdfast.errors import (
     show_value,
 )
 from holdfast.names import new_id
+from holdfast.record.context import context_of
 from holdfast.record.removal import along, check_nothing_under_way, leased, removal
 from holdfast.runs import events, values
 from holdfast.runs.engine import Engine, Run
@@ -227,7 +228,7 @@ def remove(engine: Engine, id: str) -> list[str]:
         ids = list(_with_children(engine, id, removing))
         states = [engine.state_of(one) for one in ids]
         try:
-            with leased(states[0]._context, *[state.name for state in states]) as fence:
+            with leased(context_of(states[0]), *[state.name for state in states]) as fence:
                 for one in ids:
                     found, changes = _removal_of(engine, one, removing[one].revision)
                     writes += found
@@ -289,10 +290,11 @@ def _removal_of(
     now = log.newest(state.name)
     if now.is_absent:
         return writes, ()
-    check_nothing_under_way(state._context, state.name)
-    new_event, marks = removal(state._context, state.name)
+    record = context_of(state)
+    check_nothing_under_way(record, state.name)
+    new_event, marks = removal(record, state.name)
     writes.append(StreamWrite(state.name, (new_event,), now.revision, checkpoint=event.LIFE))
-    writes += along(state._context, state.name)
+    writes += along(record, state.name)
     return writes, marks
 
 

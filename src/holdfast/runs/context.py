@@ -31,7 +31,7 @@ from holdfast.backends.gates import Waiters, shut_gate
 from holdfast.core import codec
 from holdfast.core.arguments import Path, check_path, check_whole
 from holdfast.core.event import to_datetime
-from holdfast.core.log import WRITER
+from holdfast.core.log import WRITER, scope_stream
 from holdfast.core.tree import MISSING, get
 from holdfast.errors import ErasedError, UsageError, show_value
 from holdfast.runs import blocks, events, processes, sessions, steps, values, waits
@@ -694,11 +694,6 @@ class Operations:
         asked = made.summary(self, made.chosen(executor), text, limit)
         return self._ask(asked, key, label, source)
 
-    def _reword(self, text: str, source: str) -> Any:
-        """Returns a question to a person as the executor words it, if it does; a step of read."""
-        asked = self._engine.agents.rewording(text)
-        return text if asked is None else self._ask(asked, None, None, source)
-
     def _ask(
         self,
         asked: sessions.AgentStep,
@@ -750,7 +745,7 @@ class Operations:
                 found = get(scope.state, steps_, default) if steps_ else scope.state
                 plain = found.thaw() if isinstance(found, codec.Thawable) else found
             try:
-                return self._execution.closed_copy(scope._log, scope.name, plain)
+                return self._execution.closed_copy(scope_stream(scope).log, scope.name, plain)
             except ErasedError:
                 return default if steps_ else {}  # nothing is there any more
 
@@ -921,31 +916,6 @@ class Operations:
         names = GivenNames(key, label, source)
         return Cleanup(self, name, Branch(function, args, kwargs), names)
 
-    @contextmanager
-    def _inner_block(
-        self, name: str, key: str | None, label: str | None, source: str | None
-    ) -> Generator[None]:
-        """Surrounds a part of the body with a block of its own: names in it count by themselves.
-
-        For front ends, whose code has blocks where Python has none. It is entered again when the
-        run is replayed.
-        """
-        self._begin()
-        answer = self._block.ask("block", name, "pure", key=key, label=label, source=source)
-        if answer.verdict == "diverged":
-            raise self._leave_with(self._execution.diverge(answer))
-        if answer.verdict == "execute":
-            self._execution.record(blocks.opened(answer, "block", name, None))
-        outer = self._block
-        inner = self._block = Block(
-            self._execution.journal, answer.path, displaced=answer.displaced
-        )
-        try:
-            yield
-            self._close_block(inner)
-        finally:
-            self._block = outer
-
     def _close_loop(self, path: str, seen: set[str]) -> None:
         """Looks for acts of iterations that the loop no longer has."""
         journal = self._execution.journal
@@ -1037,7 +1007,7 @@ class Operations:
         label: str | None = None,
         source: str | None = None,
     ) -> Any:
-        """Waits until somebody answers (`store.answer`), without a thread; the first answer counts.
+        """Waits without a thread until somebody answers (`hf.runs.answer`); the first one counts.
 
         After `timeout` it returns `default`, or raises StepError if there is none. An answer that
         does not fit `schema` is refused, and the wait goes on.
@@ -1055,7 +1025,7 @@ class Operations:
         label: str | None = None,
         source: str | None = None,
     ) -> Any:
-        """Returns the oldest signal of that name (`store.signal`) that was not taken yet."""
+        """Returns the oldest signal of that name (`hf.runs.signal`) that was not taken yet."""
         return self._wait("signal", name, schema, timeout, default, key, label, source)
 
     def _wait(
@@ -1190,6 +1160,62 @@ def is_end(error: BaseException | None) -> bool:
 
 SLICE_S = 0.05
 """How often a thread that waits looks whether it may go on."""
+
+
+# --- what front ends and other layers ask of a context --------------------------------------------
+
+
+def execution_of(ctx: Operations | steps.StepContext) -> Execution:
+    """Returns the run that a body, or a step of it, is executed by."""
+    return ctx._execution
+
+
+def engine_of(ctx: Operations) -> Any:
+    """Returns the engine that executes a body."""
+    return ctx._engine
+
+
+def block_in(ctx: Operations) -> Block:
+    """Returns the block of the journal that a body is in."""
+    return ctx._block
+
+
+def declared_here(ctx: Operations, name: str) -> Variable | None:
+    """Returns what this very block has declared by a name."""
+    return ctx._variables.get((ctx._block.path, name))
+
+
+def is_const(variable: Variable) -> bool:
+    """Says whether a variable never changes."""
+    return variable._is_const
+
+
+def reworded(ctx: Operations, text: str, source: str) -> Any:
+    """Returns a question to a person as the executor words it, if it does; a step of read."""
+    asked = ctx._engine.agents.rewording(text)
+    return text if asked is None else ctx._ask(asked, None, None, source)
+
+
+@contextmanager
+def inner_block(ctx: Operations, name: str, key: str | None, source: str | None) -> Generator[None]:
+    """Surrounds a part of a body with a block of its own: names in it count by themselves.
+
+    For front ends, whose code has blocks where Python has none. It is entered again when the run
+    is replayed.
+    """
+    ctx._begin()
+    answer = ctx._block.ask("block", name, "pure", key=key, source=source)
+    if answer.verdict == "diverged":
+        raise ctx._leave_with(ctx._execution.diverge(answer))
+    if answer.verdict == "execute":
+        ctx._execution.record(blocks.opened(answer, "block", name, None))
+    outer = ctx._block
+    inner = ctx._block = Block(ctx._execution.journal, answer.path, displaced=answer.displaced)
+    try:
+        yield
+        ctx._close_block(inner)
+    finally:
+        ctx._block = outer
 
 
 class Context(Operations):

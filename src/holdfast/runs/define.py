@@ -265,7 +265,7 @@ class RunFunction(Generic[P, R_co]):
         if context is None:
             raise UsageError(
                 f'run "{self.name}" was called like a function outside a run',
-                hint="start it with store.start(…)",
+                hint="start it with store.runs.start(…)",
             )
         return context._enter_run(self, args, kwargs)
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context as ContextVars
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 from msgspec import Raw, Struct
 
@@ -18,8 +18,7 @@ from holdfast.backends.protocol import Fence, Lease, Mark
 from holdfast.core import codec, inbox
 from holdfast.core.arguments import Duration, check_timeout
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite, changed
-from holdfast.core.leases import LeaseKeeper
-from holdfast.core.log import Log
+from holdfast.core.kernel import Kernel
 from holdfast.errors import (
     ConflictError,
     ExistsError,
@@ -35,6 +34,7 @@ from holdfast.errors import (
 )
 from holdfast.joint_commit import JointCommit
 from holdfast.names import WORKFLOW, check_name, new_id
+from holdfast.record.context import RecordContext
 from holdfast.record.decisions import check_effect
 from holdfast.runs import blocks, events, values
 from holdfast.runs.blocks import Progress, perform_pass
@@ -57,7 +57,7 @@ from holdfast.runs.pool import Pool, PoolCall
 from holdfast.runs.sessions import AgentSteps
 from holdfast.runs.supervisor import Supervisor, WakeCondition
 from holdfast.runs.waits import ChildSpec, check_id, message_name
-from holdfast.scope import Scope
+from holdfast.scope import Scope, Scopes
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -108,7 +108,7 @@ class Run(Generic[R_co]):
         return result_of(self._engine, self.id, ended, self._failure)
 
     def cancel(self) -> None:
-        """Asks the run to stop; see `Store.cancel`."""
+        """Asks the run to stop; see `hf.runs.cancel`."""
         self._engine.cancel(self.id)
 
     def __repr__(self) -> str:
@@ -152,20 +152,9 @@ def attention_of(id: str, journal: Journal) -> NeedsAttentionError:
     )
 
 
-class RunStore(Protocol):
-    """The store, as far as the engine needs it."""
-
-    _log: Log
-    lease_keeper: LeaseKeeper
-    worker: str
-
-    def workflow(self, id: str) -> Scope: ...
-    def scope(self, level: str, /) -> Scope: ...
-
-
 def no_run(id: str) -> NotFoundError:
     """Returns the error for a run that is not there."""
-    return NotFoundError(f'there is no run "{id}"', hint="store.runs() lists those there are")
+    return NotFoundError(f'there is no run "{id}"', hint="store.runs.list() lists those there are")
 
 
 def _passed_on(id: str, cause: LeaseLostError) -> LeaseLostError:
@@ -188,9 +177,11 @@ Launcher = Callable[[Execution], None]
 class Engine:
     """The runs of a store: those that this process executes, and what is recorded of all others."""
 
-    def __init__(self, store: RunStore) -> None:
-        self.store = store
-        self.log = store._log
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        kernel.on_close(self.close)
+        self.scopes = kernel.part(Scopes)
+        self.log = kernel.log
         self.pool = Pool("holdfast-run")
         self.active: dict[str, Execution] = {}
         self.jobs: dict[str, PoolCall] = {}
@@ -367,7 +358,7 @@ class Engine:
         """
         self._check_open()
         began, name = monotonic(), f"run/{id}"
-        lease = self.store.lease_keeper.hold(name, ttl_s=LEASE_S)
+        lease = self.kernel.leases.hold(name, ttl_s=LEASE_S)
         if self.log.observers is not None:
             epoch = 0 if lease is None else lease.epoch
             self.log.observers.tell("lease", name, began, run=id, epoch=epoch)
@@ -375,7 +366,7 @@ class Engine:
 
     def release_lease(self, lease: Lease) -> None:
         """Gives a run's lease back."""
-        self.store.lease_keeper.drop(lease)
+        self.kernel.leases.drop(lease)
         self.log.leases.release(lease)
 
     def _check_function(self, function: object, queue: str | None) -> RunFunction[..., Any]:
@@ -394,11 +385,11 @@ class Engine:
 
     def _launch(self, run: Execution) -> None:
         self.active[run.id] = run
-        run.is_sure = partial(self.store.lease_keeper.is_sure, run.lease)
+        run.is_sure = partial(self.kernel.leases.is_sure, run.lease)
         run.confirm = partial(self._confirm, run)
-        run.record_context = self.store.workflow(run.id)._context
+        run.record_context = self.kernel.part(RecordContext)
         run.new_commit = partial(
-            JointCommit, run.record_context, self.store.scope, key=None, lease=None
+            JointCommit, run.record_context, self.scopes.scope, key=None, lease=None
         )
         run.before_effect = partial(self._before_effect, run.id)
         self.supervisor.begin()
@@ -417,13 +408,13 @@ class Engine:
 
     def _before_effect(self, id: str, effect: str) -> None:
         """Catches an effect that no open decision covers, if the store's policy says so."""
-        scope = self.store.workflow(id)
-        check_effect(scope._context, scope, effect)
+        scope = self.scopes.workflow(id)
+        check_effect(self.kernel.part(RecordContext), scope, effect)
 
     def _confirm(self, run: Execution) -> None:
         """Renews the lease, or raises what a run is left with that belongs to another worker."""
         try:
-            self.store.lease_keeper.keep(run.lease, ttl_s=LEASE_S)
+            self.kernel.leases.keep(run.lease, ttl_s=LEASE_S)
         except BaseException as error:
             raise run.lost(error) from error
 
@@ -571,7 +562,7 @@ class Engine:
 
     def state_of(self, id: str) -> Scope:
         """Returns the scope of a run's own state."""
-        return self.store.workflow(id)
+        return self.scopes.workflow(id)
 
     def is_due(self, id: str, waits: events.Suspended) -> bool:
         """Says whether a suspended run has something to do: its time, or news for it.

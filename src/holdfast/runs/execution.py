@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from threading import Lock, RLock
 from typing import Any, TypeVar
@@ -29,18 +29,17 @@ from holdfast.core.blobs import BLOB_BYTES_MIN
 from holdfast.core.commit import CommitResult, NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.commit_queue import Request
 from holdfast.core.inbox import Inbox
-from holdfast.core.layers import Layer, register_layer
 from holdfast.core.log import Log
 from holdfast.core.observe import Observers
 from holdfast.core.tree import Op
 from holdfast.errors import ConflictError, HoldfastError, UnavailableError, UsageError
 from holdfast.joint_commit import JointCommit
-from holdfast.names import WORKFLOW
 from holdfast.record.context import RecordContext
 from holdfast.runs import events, values
 from holdfast.runs.define import RunFunction
 from holdfast.runs.events import ABSENT
 from holdfast.runs.journal import Answer, Journal, digest_of, done_of, name_in_life
+from holdfast.runs.manifest import DUE, INDEX
 from holdfast.runs.operation import (
     Call,
     Cancelled,
@@ -121,38 +120,6 @@ CLEANUP_US = 60_000_000
 T = TypeVar("T")
 _logger = logging.getLogger("holdfast.runs")
 Marks = tuple[Mark | Cleared, ...]
-
-INDEX = "run"
-"""The marks of unfinished runs; a mark's group is the run's status."""
-DUE = "run.due"
-"""The marks of runs that may be claimed, when they are due."""
-
-register_layer(
-    Layer(
-        name="runs",
-        prefixes=("run",),
-        removable=("run",),
-        kept_with={"run": "workflow"},
-        indexes=(INDEX, DUE),
-        holds=lambda context, stream: _unfinished_of(context.log, stream),
-        erased=lambda stream: _marks_of(stream),
-    )
-)
-
-
-def _marks_of(stream: str) -> Iterator[tuple[str, str]]:
-    """Yields what says that a run is unfinished, if a stream is the journal of one."""
-    word, _, id = stream.partition("/")
-    if word == "run":
-        yield from ((INDEX, id), (DUE, id))
-
-
-def _unfinished_of(log: Log, stream: str) -> Iterator[str]:
-    """Yields the run whose own state or journal a stream is, if it has not ended."""
-    level, _, id = stream.partition("/")
-    if level in (WORKFLOW, "run"):
-        for mark in log.find_marks(INDEX, keys=[id]):
-            yield f'run "{id}" is {mark.group}'
 
 
 class AskingStore:

@@ -327,7 +327,7 @@ class Block:
         self.calls = 0
         self.refuse: Callable[[], BaseException] | None = None
         """What to raise instead of what has no outcome yet, while the block is to be left."""
-        self._counts: dict[str, int] = {}
+        self.counts: dict[str, int] = {}
         self._read: set[str] = set()
 
     def ask(
@@ -453,7 +453,7 @@ class Block:
         if key is not None:
             leaf = f"{leaf}={escape(key)}"
         else:
-            count = self._counts[leaf] = self._counts.get(leaf, 0) + 1
+            count = self.counts[leaf] = self.counts.get(leaf, 0) + 1
             if count > 1:
                 leaf = f"{leaf}#{count}"
         return f"{self.path}/{leaf}" if self.path else leaf

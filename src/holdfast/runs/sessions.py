@@ -30,7 +30,7 @@ from holdfast.agents.protocol import (
     Usage,
 )
 from holdfast.core.commit import ProposedCommit
-from holdfast.core.transaction import PendingCommit
+from holdfast.core.transaction import PendingCommit, proposed_by
 from holdfast.errors import UsageError, show_value
 from holdfast.runs import processes
 from holdfast.runs.define import ONCE, Retry, Step, check_retry
@@ -78,7 +78,7 @@ class AgentSteps:
         if found is None:
             raise UsageError(
                 "nobody answers for agents here",
-                hint="give the store an executor: store.use_executor(Scripted(…)), "
+                hint="give the store an executor: store.runs.use_executor(Scripted(…)), "
                 "or load_executor() for the one of holdfast.toml",
             )
         return found
@@ -180,7 +180,7 @@ def closing(place: MemoryPlace, asked: AgentStep, context: Any) -> Any:
         pending = PendingCommit(context._execution.log, key=None, lease=None)
         if answer.memory is not None:
             pending.scope(place.scope).set(place.path, answer.memory)
-        return pending, pending._proposed()
+        return pending, proposed_by(pending)
 
     return write
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 from holdfast.backends.deadline import monotonic
 from holdfast.core import codec, intent
 from holdfast.core.commit import CommitResult, ProposedCommit
-from holdfast.core.transaction import PendingCommit
+from holdfast.core.transaction import PendingCommit, drop, finish, proposed_by
 from holdfast.errors import ConflictError, UsageError, ValueDomainError, show_value
 from holdfast.joint_commit import JointCommit
 from holdfast.runs import events, values
@@ -171,7 +171,7 @@ def _commit_done(
     done = events.StepDone(call.answer.path, run.store(encoded), None, (), attempt)
     pending, extra = writes
     written: CommitResult = yield CommitWith(done, extra)
-    pending._finish(extra, _without_first(written))
+    finish(pending, extra, _without_first(written))
     return call.step.signature.rebuild("return", codec.decode(encoded))
 
 
@@ -384,11 +384,11 @@ def _perform_txn(run: Execution, call: StepCall) -> Operation:
             )
             return (yield from _commit_txn(run, call, pending, value))
         except ConflictError as conflict:
-            pending._drop()
+            drop(pending)
             _logger.debug('run "%s": txn %s is called again: %s', run.id, path, conflict)
             continue  # nothing was written: the body reads again
         except Exception as error:
-            pending._drop()
+            drop(pending)
             fault = values.fault_of(error, "not done")
             failed = events.Failed(
                 path,
@@ -424,9 +424,9 @@ def _commit_txn(run: Execution, call: StepCall, pending: JointCommit, value: Any
         call.answer.label,
         call.answer.source,
     )
-    extra = pending._proposed() or ProposedCommit(())
+    extra = proposed_by(pending) or ProposedCommit(())
     written: CommitResult = yield CommitWith(done, extra)
-    pending._finish(extra, _without_first(written))
+    finish(pending, extra, _without_first(written))
     return call.step.signature.rebuild("return", codec.decode(encoded))
 
 

@@ -25,9 +25,11 @@ from holdfast.backends.sqlite import SqliteBackend
 from holdfast.clock import Clock
 from holdfast.core import codec
 from holdfast.errors import HoldfastError, UnavailableError
+from holdfast.opening import open_store
 from holdfast.selftest.examinations import CheckResult
 from holdfast.selftest.processes import Children, ForkedChild, Say, Silent
-from holdfast.store import Store, open_store
+from holdfast.settings import Settings
+from holdfast.store import Store
 
 # --- trouble --------------------------------------------------------------------------------------
 #
@@ -315,7 +317,7 @@ def _kill_once(setup: TrialSetup, backend: str, url: str, first: int, trial: int
         options = install(Trouble(kind, at), setup.make_disk(), backend)
         number = first
         while True:
-            with open_store(url, **options) as store:
+            with open_store(url, settings=Settings(options=options)) as store:
                 scope = store.team(SCOPE)
                 for _ in range(BLOB_EVERY):
                     scope.append(LOG, item(number))
@@ -406,7 +408,7 @@ def _write(url: str, options: dict[str, Any], numbers: range) -> dict[str, Any]:
         "wrong": "",
     }
     try:
-        with open_store(url, **options) as store:
+        with open_store(url, settings=Settings(options=options)) as store:
             scope = store.team(SCOPE)
             for number in numbers:
                 scope.append(LOG, item(number))

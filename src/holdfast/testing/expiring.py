@@ -206,6 +206,8 @@ class ExpiryClauses(Trial):
         assert backend.marks.list() == []
         silent = build.commit(marks=marks, reads=reads, read_ends=read_ends)
         assert refused(backend, silent).reason == "expired"
+        never = build.commit(build.append("d"), reads=[("x", 0)], read_ends=[("x", ends)])
+        assert refused(backend, never).reason == "expired"
 
     def test_clause_30_what_is_kept_is_there_past_its_end(
         self, backend: Backend, clock: FakeClock, build: RecordBuilder

@@ -27,7 +27,7 @@ PROCESSES = 2
 
 
 class KeyStoreContract(ABC):
-    """What `holdfast.KeyStore` promises, on whatever keeps the keys."""
+    """What `holdfast.keys.KeyStore` promises, on whatever keeps the keys."""
 
     @abstractmethod
     def make(self, place: Path) -> KeyStore:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast import Settings
 from holdfast.backends.protocol import Backend, Receipt, Refusal, keeps_meta
 from holdfast.core.event import record_link
 from holdfast.core.meta import Meta
 from holdfast.errors import UsageError
-from holdfast.store import open_store
+from holdfast.opening import open_store
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.records import RecordBuilder
 from holdfast.testing.trial import Trial, accepted, write
@@ -74,7 +75,7 @@ class MetaClauses(Trial):
         self, backend: Backend, clock: FakeClock
     ) -> None:
         meta = Meta(schema=3, source="import", trust="low")
-        store = open_store(backend=backend, clock=clock)
+        store = open_store(backend, settings=Settings(clock=clock))
         team = store.team("red")
         team.set("n", 1)
         if keeps_meta(backend):

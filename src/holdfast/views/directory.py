@@ -37,6 +37,7 @@ from msgspec.structs import replace
 
 from holdfast.core.codec import kept_closed
 from holdfast.core.event import to_datetime
+from holdfast.core.kernel import kernel_of
 from holdfast.core.log import Log
 from holdfast.core.provenance import provenance
 from holdfast.errors import NotFoundError, UnavailableError, UsageError, show_value
@@ -117,7 +118,7 @@ class Views:
         self._written: dict[str, int] = {}
         self.directory = Path(directory)
         self._store = store
-        self._log = store._log
+        self._log = kernel_of(store).log
         self._views = {view.path: view for view in views}
         self._person = person
         self._last: dict[str, LastText | None] = {}
@@ -131,7 +132,7 @@ class Views:
             if view.scope.subject is not None:
                 raise UsageError(
                     f'scope "{view.scope.name}" is a subject\'s: a file would be a copy in clear',
-                    hint="hf.subject(…) and `holdfast subject export` show what is held of it",
+                    hint="hf.subjects.get(…) and `holdfast subject export` show what is held of it",
                 )
 
     @property

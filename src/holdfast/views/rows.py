@@ -16,8 +16,9 @@ from msgspec import Struct
 
 from holdfast.core.own_event import OwnEvent
 from holdfast.errors import HoldfastError
-from holdfast.joint_commit import JointCommit
+from holdfast.joint_commit import JointCommit, recorder_of
 from holdfast.record.catches import log_catch
+from holdfast.record.context import context_of
 from holdfast.scope import Scope
 from holdfast.views.item import BrokenFile, Finding, Item, ItemEdit, decode_text, plain_fields
 from holdfast.views.item_view import Seen, signature
@@ -250,16 +251,16 @@ class CatchRows(Struct, frozen=True):
                     "notes": one.notes,
                 }
             )
-            for one in self.scope.catches()
+            for one in self.scope.decisions.catches()
         ]
 
     def add(self, tx: JointCommit, row: Mapping[str, Any]) -> None:
         """Logs a catch that somebody wrote; date and agent that they gave are in its notes."""
-        recorder = tx.scope(self.scope)._recorder()
+        recorder = recorder_of(tx.scope(self.scope))
         said = [f"{name} {row[name]}" for name in ("date", "agent") if name in row]
         notes = "; ".join([*([str(row["notes"])] if "notes" in row else []), *said])
         log_catch(
-            recorder._context,
+            context_of(recorder),
             recorder,
             row.get("caught"),
             control=row.get("control", "review"),

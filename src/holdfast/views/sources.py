@@ -12,8 +12,10 @@ from typing import Any, Protocol, cast
 from msgspec import Struct
 
 from holdfast.core.codec import SEALED_VALUE, Thawable, encode, kept_closed
+from holdfast.core.log import scope_stream
 from holdfast.errors import ConflictError, ExistsError, HoldfastError, NotFoundError, UsageError
 from holdfast.joint_commit import JointCommit
+from holdfast.record.context import context_of
 from holdfast.record.decisions import Decision
 from holdfast.record.task_events import Task
 from holdfast.scope import Scope
@@ -103,7 +105,7 @@ class TaskSource(Struct, frozen=True):
 
     def items(self) -> dict[str, dict[str, Any]]:
         """Returns all items as they are now, in the order that a file shows them in."""
-        table = self.scope._context.tables.of(self.scope.name)
+        table = context_of(self.scope).tables.of(self.scope.name)
         with table.lock:
             table.refresh()
             tasks = sorted(table.tasks.values(), key=_order)
@@ -330,7 +332,7 @@ class DecisionSource(Struct, frozen=True):
 
     def items(self) -> dict[str, dict[str, Any]]:
         """Returns all items as they are now, in the order that a file shows them in."""
-        found = reversed(self.scope.recall(recent=1_000_000).recent)
+        found = reversed(self.scope.decisions.recall(recent=1_000_000).recent)
         return {one.id: decision_fields(one) for one in found}
 
     def is_shown(self, fields: Fields) -> bool:
@@ -343,7 +345,7 @@ class DecisionSource(Struct, frozen=True):
 
     def added(self, key: str) -> str | None:
         """Returns the id of the decision that an earlier import added with this key."""
-        found = self.scope.recall(recent=1_000_000).recent
+        found = self.scope.decisions.recall(recent=1_000_000).recent
         return next((one.id for one in found if one.key == key), None)
 
     def add(self, tx: JointCommit, id: str | None, fields: Fields, key: str) -> str:
@@ -352,7 +354,7 @@ class DecisionSource(Struct, frozen=True):
             fields["title"],
             because=fields.get("why"),
             priority=fields.get("priority", 0),
-            owner=fields.get("owner", self.scope._log.actor),
+            owner=fields.get("owner", scope_stream(self.scope).log.actor),
             key=key,
         )
         if fields.get("status") == "completed":
@@ -382,7 +384,7 @@ class IndexSource(Struct, frozen=True):
 
     def items(self) -> dict[str, dict[str, Any]]:
         """Returns the two lists."""
-        found = self.scope.recall(recent=self.recent)
+        found = self.scope.decisions.recall(recent=self.recent)
         return {
             "standing_orders": {"value": [_indexed(one) for one in found.orders]},
             "recent": {"value": [_indexed(one) for one in found.recent]},
@@ -418,7 +420,7 @@ class IndexSource(Struct, frozen=True):
                 text,
                 because=because,
                 standing=id == "standing_orders",
-                owner=self.scope._log.actor,
+                owner=scope_stream(self.scope).log.actor,
             )
 
     def remove(self, tx: JointCommit, id: str) -> str:

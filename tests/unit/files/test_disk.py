@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast import Settings
 from holdfast.backends.files import disk as disks
 from holdfast.backends.files import journal
 from holdfast.backends.files.directory import PAGE_BYTES, SharedPage, open_page
@@ -116,7 +117,7 @@ def test_where_nothing_can_be_begun_early_nothing_is(
     asked: list[tuple[Any, ...]] = []
     monkeypatch.setattr(Disk, "advise", lambda _disk, *arguments: asked.append(arguments))
     monkeypatch.setattr(journal, "NOT_NEEDED", advice)
-    with holdfast.open(tmp_path / "s", clock=clock) as hf:
+    with holdfast.open(tmp_path / "s", settings=Settings(clock=clock)) as hf:
         hf.global_().set("a", 1)
     assert [arguments[3] for arguments in asked] == ([] if advice is None else [advice])
 

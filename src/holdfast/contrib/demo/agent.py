@@ -146,7 +146,7 @@ class Clerk(Scripted):
 
 def run_program(store: Store, delay_s: str) -> None:
     """Runs the program, slowly at one place."""
-    store.use_executor(Clerk({"sessions": [{"match": SLOW, "delay": float(delay_s)}]}))
+    store.runs.use_executor(Clerk({"sessions": [{"match": SLOW, "delay": float(delay_s)}]}))
     run = start(store, gather_text(PROGRAM, "drafts.prose"), id=DRAFTS)
     tell(result=run.result())
 
@@ -157,7 +157,7 @@ SHELF = ("measure the wall", "put up the shelf", "sweep the floor")
 
 def coordinate(store: Store, root: str, delay_s: str) -> None:
     """Coordinates a project: adds its tasks, and works on them, slowly at one."""
-    store.use_executor(Clerk({"sessions": [{"match": SHELF[1], "delay": float(delay_s)}]}))
+    store.runs.use_executor(Clerk({"sessions": [{"match": SHELF[1], "delay": float(delay_s)}]}))
     with store.project(root).coordinate() as main:
         for title in SHELF[:2]:
             main.tasks.add(title)
@@ -235,7 +235,7 @@ def answer_all(store: Store, outbox: str, *at_once: str) -> None:
     global letters_at_once
     letters_at_once = int(at_once[0]) if at_once else 0
     tickets = sorted(store.scope(TEAM).state["tickets"])
-    run = store.start(reply, outbox, tickets, id=REPLIES, if_exists="attach")
+    run = store.runs.start(reply, outbox, tickets, id=REPLIES, if_exists="attach")
     tell(result=run.result())
 
 

@@ -290,7 +290,7 @@ def kill_a_run(store: Store, story: Story, outbox: str) -> None:
     tickets = sorted(store.scope(TEAM).state["tickets"])
     said, code = kill_replier(store.url, outbox)
     before = [letter["ticket"] for letter in read_outbox(outbox)]
-    journal = store.run(REPLIES).journal
+    journal = store.runs.get(REPLIES).journal
     done = [e.path for e in journal.entries.values() if e.kind == "step" and e.state == "done"]
     open_acts = [entry.path for entry in journal.uncertain()]
     story.say(f"di runs a program that sends {len(tickets)} letters, one a ticket.")
@@ -306,7 +306,7 @@ def kill_a_run(store: Store, story: Story, outbox: str) -> None:
     )
     story.claim(
         "the run returned as if nothing had happened",
-        lines[-1]["result"] == len(tickets) and store.run(REPLIES).status == "completed",
+        lines[-1]["result"] == len(tickets) and store.runs.get(REPLIES).status == "completed",
     )
     story.note(said=said, sent_before=len(before), sent=after, exit_code=code)
     story.suggest("runs list", f"runs show {REPLIES}", f"runs tail {REPLIES} --after 0")
@@ -336,14 +336,14 @@ def kill_a_program(store: Store, story: Story) -> None:
     """Scene: a .prose program dies in a session, and another process goes on without its file."""
     story.begin("A program of agents is killed; no answer is asked for twice")
     before, code = kill_program(store.url)
-    journal = store.run(DRAFTS).journal
+    journal = store.runs.get(DRAFTS).journal
     known = [e for e in journal.entries.values() if e.name == "session" and e.state == "done"]
     story.say(f"eve runs a .prose program and was killed in its session {len(before)}.")
     story.say(f"The journal has {len(known)} answers; the program is stored with it.")
     story.claim("eve died of SIGKILL, in a session", code == -signal.SIGKILL)
     clerk = Clerk()
-    store.use_executor(clerk)
-    drafts = store.resume(DRAFTS).result()["drafts"]
+    store.runs.use_executor(clerk)
+    drafts = store.runs.resume(DRAFTS).result()["drafts"]
     again = len(clerk.asked)
     story.say(f"Here it is resumed without its file, and asks {again} more sessions.")
     story.claim(
@@ -367,7 +367,7 @@ def edit_and_recover(store: Store, story: Story, root: Path) -> None:
     tasks.write_text(f"{tasks.read_text('utf-8')}- [ ] {SHELF[2]}\n", "utf-8")
     story.say(f"A person adds a line to {tasks.name}: {SHELF[2]}")
     clerk = Clerk()
-    store.use_executor(clerk)
+    store.runs.use_executor(clerk)
     project = store.project(root)
     report = project.recover()
     story.say(f"Recovered from log and files: {', '.join(report.work)} was left.")
@@ -480,7 +480,7 @@ def recompute(store: Store, story: Story) -> None:
     story.begin("A graph is walked again: only what changed is computed")
     graph, chat = Graph("answers", [mood, answer]), store.conversation("letter")
     letters = ("Where is my parcel?", "Where is my parcel?", "Is it on its way?", "Send it now!")
-    walks = [store.process(graph, chat, letter=letter) for letter in letters]
+    walks = [store.nodes.process(graph, chat, letter=letter) for letter in letters]
     counts = [walk.counts["computed"] for walk in walks]
     story.say(f"Four walks computed {', '.join(map(str, counts))} of 2 nodes.")
     story.claim("the same letter computes nothing", counts[1] == 0)
@@ -488,7 +488,7 @@ def recompute(store: Store, story: Story) -> None:
         "another letter of the same mood is cut off after one node",
         walks[2].states["answer"].status == "cut off",
     )
-    cause = store.why(graph, "answer", chat).cause.causes[0]
+    cause = store.nodes.why(graph, "answer", chat).cause.causes[0]
     story.say(f'The last answer was made anew because of the {cause.kind} "{cause.name}".')
     story.claim("the model follows the mood", walks[3].resolve().model == "large")
     story.note(computed=counts)

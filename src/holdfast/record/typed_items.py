@@ -10,7 +10,7 @@
     @holdfast.upgrade(Choice, 1)
     def _(old): return old | {"tags": []}
 
-    holdfast.read_as(Choice, hf.decisions(scope=chat.name)[0]).result
+    read_as(Choice, hf.decisions.list(scope=chat.name)[0]).result
 
 Each is upgraded by itself, when it is read as that type. Nothing else runs this code: the decision
 or message is handed out as it is stored, so an upgrade that fails keeps nobody from closing a

@@ -1,0 +1,42 @@
+"""The facts of all scopes: `hf.facts`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.core.arguments import check_flag
+from holdfast.core.kernel import Kernel
+from holdfast.core.page import PAGE_SIZE, Page, cut
+from holdfast.record.context import RecordContext, Stale
+from holdfast.record.facts import Contradicted, Fact, Facts, Holds, all_facts, stale_facts
+
+__all__ = ["Contradicted", "Fact", "Facts", "FactsRoom", "Holds", "Stale"]
+
+
+class FactsRoom:
+    """Claims about the outside world, of any scope; `scope.facts` has those of one."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._context = kernel.part(RecordContext)
+
+    def __repr__(self) -> str:
+        return "<FactsRoom>"
+
+    def list(self, *, after: str | None = None, limit: int | None = PAGE_SIZE) -> Page[Fact]:
+        """Returns the facts of all scopes, by scope and name.
+
+        The cursor of a page, given as `after`, leads to the next one.
+        """
+        found = sorted(all_facts(self._context), key=_place)
+        return cut("facts", found, _place, after=after, limit=limit)
+
+    def stale(self, *, verify: bool = True) -> Sequence[Stale]:
+        """Returns the facts that are not to be trusted: past their time, or contradicted.
+
+        Each is asked about by its verifier, unless `verify` is False.
+        """
+        return [*stale_facts(self._context, verify=check_flag(verify, "verify"))]
+
+
+def _place(fact: Fact) -> tuple[str, str]:
+    return fact.scope, fact.name

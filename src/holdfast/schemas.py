@@ -1,0 +1,46 @@
+"""The schemas of a store, and how its states come to their versions: `hf.schemas`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from holdfast.core.arguments import check_call, check_flag, check_whole
+from holdfast.core.kernel import Kernel
+from holdfast.core.migrate import Migration, Outdated, migrate, outdated, typed_scopes
+from holdfast.core.shape import Misfit
+
+__all__ = ["Migration", "Misfit", "Outdated", "SchemasRoom"]
+
+
+class SchemasRoom:
+    """What a store has the shapes of, and at which versions."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._log = kernel.log
+
+    def __repr__(self) -> str:
+        return "<SchemasRoom>"
+
+    def migrate(
+        self,
+        *,
+        check: bool = False,
+        dry_run: bool = False,
+        to: int | None = None,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> Migration:
+        """Brings the state of every scope that has a schema to its version, by an event in each.
+
+        The first write does the same for a scope. `check` only tells which scopes are not of their
+        version; `dry_run` computes what would change, too. `to` is an older version to go down to,
+        by the downgrades of the schemas. A run that was stopped is begun again and goes on.
+        `progress(done, total)` is told after some scopes each.
+        """
+        if to is not None:
+            check_whole(to, "to", least=1)
+        if progress is not None:
+            check_call(progress, "progress")
+        if check_flag(check, "check") or check_flag(dry_run, "dry_run"):
+            found = list(outdated(self._log, compute=dry_run, to=to))
+            return Migration(len(typed_scopes(self._log)), 0, found, is_dry=not check)
+        return migrate(self._log, to=to, progress=progress)

@@ -1,0 +1,147 @@
+"""The people and others whose data a store holds: `hf.subjects`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec
+
+from msgspec.structs import replace
+
+from holdfast.backends.protocol import Leftover
+from holdfast.core.arguments import check_flag, check_seconds, check_text
+from holdfast.core.kernel import Kernel
+from holdfast.erasure import ErasedScope, Erasure, ErasureReceipt, Subject
+from holdfast.errors import UsageError
+from holdfast.names import check_name, check_scope_name
+from holdfast.renamed import NotCalled
+from holdfast.scope import Scope, Scopes
+from holdfast.views.kept import KeptViews
+
+__all__ = ["ErasedScope", "ErasureReceipt", "Subject", "SubjectsRoom"]
+
+P = ParamSpec("P")
+
+
+def _files_follow(
+    erase: Callable[Concatenate[SubjectsRoom, P], ErasureReceipt],
+) -> Callable[Concatenate[SubjectsRoom, P], ErasureReceipt]:
+    """Has the files that views of this handle show be written anew after an erasure.
+
+    What somebody edited is taken in before it: else it would bring back what was erased. A file
+    that cannot be written is told as left, and keeps nothing from being erased.
+    """
+
+    @functools.wraps(erase)
+    def erased(self: SubjectsRoom, /, *given: P.args, **more: P.kwargs) -> ErasureReceipt:
+        if more.get("dry_run"):
+            return erase(self, *given, **more)
+        self._write_files()
+        receipt = erase(self, *given, **more)
+        return replace(receipt, left=[*receipt.left, *self._write_files()])
+
+    return erased
+
+
+class SubjectsRoom(NotCalled):
+    """Whose data is here, and how it is erased for good."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._erasure = kernel.part(Erasure)
+        self._scopes = kernel.part(Scopes)
+
+    def __repr__(self) -> str:
+        return "<SubjectsRoom>"
+
+    def list(self) -> list[Subject]:
+        """Returns the subjects that have data here and were not erased, by name."""
+        return self._erasure.subjects()
+
+    def get(self, name: str) -> Subject:
+        """Returns one subject: its random id, its scopes, and whether it is held."""
+        return self._erasure.subject(check_name(name, "subject"))
+
+    def pseudonym(self, text: str) -> str:
+        """Returns an id for a scope from any text: a digest that needs the key store to be made.
+
+        The same text gives the same pseudonym wherever the same keys are used.
+        """
+        return self._kernel.log.sealing.keys.pseudonym(
+            check_text(text, "what a pseudonym is made from")
+        )
+
+    def hold(self, name: str, reason: str | None = None) -> None:
+        """Keeps a subject from being erased until `unhold`: a legal hold."""
+        text = check_text(reason, "reason", optional=True)
+        self._erasure.hold(check_name(name, "subject"), text or "")
+
+    def unhold(self, name: str) -> None:
+        """Ends a legal hold of a subject."""
+        self._erasure.release(check_name(name, "subject"))
+
+    @_files_follow
+    def erase(
+        self,
+        subject: str | None = None,
+        *,
+        scope: Scope | str | None = None,
+        match: str | None = None,
+        ignore_case: bool = False,
+        dry_run: bool = False,
+        wait_s: float = 60.0,
+    ) -> ErasureReceipt:
+        """Erases a subject: destroys its key, removes its scopes and their bytes, says what went.
+
+        From then on nothing of it can be read, here or in any copy, backup or export that was made
+        before. It cannot be undone. Raises HeldError if the subject, or one of its scopes, is held,
+        and NotFoundError if there is no such subject. A call that was killed is made again, or
+        `finish` does the rest. While a `retention.run` is at work it waits `wait_s`.
+
+        With `scope` it erases what one scope held that was never sealed: it is removed, and its
+        bytes go at once. Copies that were made before still have it.
+
+        With `match` it cuts a text out of everything that was never sealed, or of the `scope` that
+        is given with it: values, keys and words of paths, in any event. What is around it stays.
+        The text itself is stored nowhere. `dry_run` says what would go, and changes nothing.
+        Raises HeldError if a scope that has it is held, and UsageError if an unfinished run has.
+        """
+        check_seconds(wait_s, "wait_s", above=-1e-9)
+        check_flag(ignore_case, "ignore_case")
+        check_flag(dry_run, "dry_run")
+        if match is not None and subject is None:
+            name = scope.name if isinstance(scope, Scope) else scope
+            name = None if name is None else check_scope_name(name)
+            return self._erasure.erase_match(
+                match, ignore_case=ignore_case, scope=name, dry_run=dry_run, wait_s=wait_s
+            )
+        if (subject is None) == (scope is None) or match is not None:
+            raise UsageError("expected the name of a subject, a scope, or a text as match")
+        if ignore_case or dry_run:
+            raise UsageError("ignore_case and dry_run are for a match: hf.subjects.erase(match=…)")
+        if scope is not None:
+            one = scope if isinstance(scope, Scope) else self._scopes.scope(scope)
+            return self._erasure.erase_scope(one.name, one.remove, wait_s=wait_s)
+        return self._erasure.erase(check_name(subject, "subject"), wait_s=wait_s)
+
+    def finish(self, *, wait_s: float = 60.0) -> list[ErasureReceipt]:
+        """Finishes the erasures that were begun and are not done, because a process was killed.
+
+        As after `erase`, the files of views that this handle has are written anew.
+        """
+        check_seconds(wait_s, "wait_s", above=-1e-9)
+        if not self._erasure.is_pending():
+            return []
+        self._write_files()
+        done = self._erasure.finish(wait_s=wait_s)
+        left = self._write_files()
+        return [replace(receipt, left=[*receipt.left, *left]) for receipt in done]
+
+    def receipts(self) -> list[dict[str, Any]]:
+        """Returns the receipts of all erasures, by the id of the subject."""
+        return self._erasure.receipts()
+
+    def _write_files(self) -> list[Leftover]:
+        """Writes the files of the views that this handle has; returns those that are behind."""
+        kept = self._kernel.made(KeptViews)
+        return [] if kept is None else kept.write_all()
