@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from inspect import signature
 from typing import Any
 
 from holdfast import Settings, Store
@@ -12,15 +13,22 @@ from holdfast.core.layers import reserved_prefixes
 from holdfast.core.leases import HEARTBEAT_S
 from holdfast.core.log import Log
 from holdfast.names import Levels
-from holdfast.opening import store_of
+from holdfast.opening import open_store, store_of
 
 FIELDS = {field.name for field in fields(Settings)}
+PARAMETERS = signature(open_store).parameters.keys()
 
 
-def settled(options: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """Returns the arguments of `holdfast.open`, with what settings have in `settings`."""
-    given = {**options, **more}
+def settled(given: Mapping[str, Any], /, **more: Any) -> dict[str, Any]:
+    """Returns the arguments of `holdfast.open`: settings, and what only the backend takes, inside.
+
+    Tests are given their options by name, whoever heeds them.
+    """
+    given = {**given, **more}
     chosen = {name: given.pop(name) for name in FIELDS & given.keys()}
+    options = {name: given.pop(name) for name in given.keys() - PARAMETERS}
+    if options:
+        chosen["options"] = {**chosen.get("options", {}), **options}
     return {**given, "settings": Settings(**chosen)} if chosen else given
 
 

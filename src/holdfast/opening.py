@@ -106,7 +106,8 @@ def open_store(
     if backend is not None and not hasattr(backend, "commit"):
         raise UsageError(
             "a store is opened by a URL, a path, a mapping of these or an open backend, "
-            f"found {show_value(backend)}"
+            f"found {show_value(backend)}",
+            hint='holdfast.open(".holdfast"), holdfast.open("sqlite:state.db")',
         )
     _check_options(durability, create, read_only, settings.clock)
     said, clock = check_provenance(source, actor, trust), settings.clock or SystemClock()

@@ -161,6 +161,24 @@ DIFFERENCE_RETRIES = 4
 CLOSE_RETRIES = 100
 HISTORY_CHUNK = 200
 
+__all__ = [
+    "AsyncState",
+    "ConversationScope",
+    "ConversationState",
+    "Edit",
+    "GlobalScope",
+    "GlobalState",
+    "Recalled",
+    "Scope",
+    "ScopeLife",
+    "State",
+    "TeamScope",
+    "TeamState",
+    "WorkflowScope",
+    "WorkflowState",
+    "json_default",
+]
+
 
 class Recalled(Struct, frozen=True):
     """What an agent must know of its decisions when it begins: orders always, the rest by age."""

@@ -102,6 +102,7 @@ __all__ = [
     "ScratchScope",
     "StateAt",
     "Store",
+    "Subscribed",
     "Subscriber",
     "View",
 ]

@@ -17,7 +17,6 @@ from holdfast import Settings, Store, UsageError, aio
 from holdfast.opening import open_store
 from holdfast.renamed import NAMES, SCOPE, SETTINGS, STORE
 from holdfast.retention import RetentionPolicy
-from tests.opening import settled
 
 NAMES_MAX = 60
 ATTRIBUTES_MAX = 40
@@ -211,9 +210,9 @@ def test_an_old_option_of_open_says_where_it_is() -> None:
     for name in SETTINGS:
         assert hasattr(Settings(), name)
         with pytest.raises(UsageError, match=rf"Settings\({name}=…\)"):
-            holdfast.open("memory:", **settled({name: None}))
+            holdfast.open("memory:", **{name: None})
     with pytest.raises(UsageError, match="in place of the URL"):
-        holdfast.open(None)  # type: ignore[call-arg]
+        holdfast.open(backend=None)  # type: ignore[call-arg]
     with pytest.raises(UsageError, match="or an open backend, found 5"):
         holdfast.open(5)
 

@@ -91,10 +91,10 @@ def _name_only_keys(put: Put) -> None:
     sound = journal.Block.ask
 
     def ask(self: Any, kind: str, name: str, effect: str, digest: Any = None, **named: Any) -> Any:
-        self._counts.clear()
+        self.counts.clear()
         self._read.clear()
         entry = self.journal.entries.get(self._path(kind, name, named.get("key")))
-        self._counts.clear()
+        self.counts.clear()
         known = digest if entry is None else entry.digest
         return sound(self, kind, name, effect, known, **named)
 

@@ -108,7 +108,7 @@ def test_a_hold_that_was_set_meanwhile_stays(kept: Project) -> None:
         hf.retention.hold("team/red", "a request")
     bring_back(kept.path / ".holdfast")
     with opened(kept) as hf:
-        assert [hold.scope for hold in hf.holds()] == ["team/red"]
+        assert [hold.scope for hold in hf.retention.holds()] == ["team/red"]
     assert contents(kept) == WHOLE
 
 

@@ -408,6 +408,7 @@ class _Kept:
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
+        self.subjects = self
 
     def pseudonym(self, name: str) -> str:
         return name

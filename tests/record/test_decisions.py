@@ -496,7 +496,7 @@ with holdfast.open({url!r}) as hf:
     try:
         with hf.team("t").decisions.effect("POST"):
             print("done")
-    except holdfast.UndecidedError:
+    except holdfast.errors.UndecidedError:
         print("refused")
 """
     with holdfast.open(url) as hf, holdfast.open(url) as other:

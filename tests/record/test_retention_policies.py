@@ -313,8 +313,8 @@ def test_policies_of_a_store_are_in_its_file_or_given_to_open(tmp_path: Path) ->
         '[store]\n"*" = "state"\n'
         '[[retention]]\nscopes = "conversation/*"\nolder_than = "30d"\n'
         '[[retention]]\nscopes = "team/*"\ntypes = ["seen"]\ncount = 2\n'
-        '[[quota]]\nscopes = "team/*"\nevents = 4\n'
-        '[disk]\nwarn = "1%"\n'
+        '[[quotas]]\nscopes = "team/*"\nevents = 4\n'
+        '[disk_watch]\nwarn = "1%"\n'
     )
     with holdfast.open(str(file), settings=Settings(clock=clock)) as hf:
         hf.conversation("c").set("n", 1)
@@ -340,9 +340,9 @@ def test_policies_of_a_store_are_in_its_file_or_given_to_open(tmp_path: Path) ->
         ('[retention]\nscopes = "a/*"', r"expected \[\[retention\]\]"),
         ('[[retention]]\nscope = "a/*"', r"a \[\[retention\]\] that is none"),
         ('[[retention]]\nscopes = "*"\ncount = 1', "every scope"),
-        ('[[quota]]\nscopes = "team/*"', "limits nothing"),
-        ("disk = 5", r"no table \[disk\]"),
-        ('[disk]\nwarn = "lots"', "warn is a size"),
+        ('[[quotas]]\nscopes = "team/*"', "limits nothing"),
+        ("disk_watch = 5", r"no table \[disk_watch\]"),
+        ('[disk_watch]\nwarn = "lots"', "warn is a size"),
     ],
 )
 def test_a_file_that_says_no_policy_is_refused(tmp_path: Path, text: str, says: str) -> None:

@@ -88,6 +88,39 @@ def test_a_batch_is_judged_commit_by_commit_where_something_does_not_fit(databas
     backend.close()
 
 
+def test_a_batch_of_any_shape_is_written_whole(database: str) -> None:
+    """One event behind another has a short way of its own, and nothing else may take it."""
+    backend = _open(server(NEWEST).url(database))
+    build = RecordBuilder()
+    shapes = [(appends, events, reads) for appends, events in ((1, 1), (1, 2), (2, 1), (0, 0))
+              for reads in (0, 1, 2)]  # fmt: skip
+    for stream in ("a0", "a1", "b0", "b1", "r0", "r1"):
+        write(backend, build, stream)
+    for batch in [[one] for one in shapes] + [[one, other] for one in shapes for other in shapes]:
+        commits, sent = [], {}
+        for name, (appends, events, reads) in zip("ab", batch, strict=False):
+            payloads = [b"%d" % number for number in range(events)]
+            for number in range(appends):
+                sent[f"{name}{number}"] = payloads
+            commits.append(
+                build.commit(
+                    *(
+                        build.append(stream, *payloads, behind=head_of(backend, stream))
+                        for stream in (f"{name}{number}" for number in range(appends))
+                    ),
+                    reads=[(f"r{number}", 1) for number in range(reads)],
+                )
+            )
+        before = {stream: head_of(backend, stream).revision for stream in sent}
+        receipts = backend.commit(commits)
+        assert [type(one) for one in receipts] == [Receipt] * len(commits), batch
+        for stream, payloads in sent.items():
+            read = backend.read(stream, after=before[stream])
+            assert [one.payload for one in read] == payloads, batch
+    assert list(backend.inspect.verify(read_all=True)) == []
+    backend.close()
+
+
 def test_of_a_mark_that_a_batch_sets_twice_the_last_stays(database: str) -> None:
     backend = _open(server(NEWEST).url(database))
     build = RecordBuilder()

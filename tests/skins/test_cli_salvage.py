@@ -82,7 +82,7 @@ def test_salvage_takes_over_and_lists_the_rest(cli: Any, new: str):
 def test_salvage_refuses_what_is_not_empty_and_what_ends_with_the_command(cli: Any):
     cli("init", "--store", "other")
     cli("set", SCOPE, "mine", "1", "--store", "other")
-    assert "salvage into an empty store" in cli("salvage", "store", "other", code=5).err
+    assert "take an empty store as the target" in cli("salvage", "store", "other", code=5).err
     assert cli("salvage", "store", "memory:", code=2).err
     assert cli("salvage", "nowhere", "new", code=3).err
     assert cli("salvage", "store", "new", "--rest", "no/such/folder/rest", code=8).err

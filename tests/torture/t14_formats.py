@@ -310,7 +310,7 @@ def unknown_content(payload: bytes, name: str, which: str, place: Path) -> int:
             url, read_only=read_only, settings=Settings(clock=FakeClock(seed=5))
         ) as store:
             red = store.team("red")
-            _must_raise("state", red.state.to_dict)
+            _must_raise("state", partial(lambda scope: scope.state.to_dict(), red))
             _must_raise("at", partial(red.at, newest))
             if not read_only:
                 # Setting a key needs no state, and is not refused; what changes a value needs it.

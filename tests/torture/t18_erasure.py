@@ -230,7 +230,7 @@ def readable(hf: Store) -> bytes:
         said += [(one.key, one.checkpoint, one.payload) for one in hf._log.records(stream)]
         if stream.partition("/")[0] in ("conversation", "team"):
             scope = hf.scope(stream)
-            for read in (scope.state.to_dict, partial(_messages, scope), scope.facts.list):
+            for read in (partial(_state, scope), partial(_messages, scope), scope.facts.list):
                 try:
                     said.append(read())
                 except HoldfastError as error:
@@ -239,6 +239,10 @@ def readable(hf: Store) -> bytes:
     said += [events, hf.workers.marks(limit=None)]
     said += [hf.tasks.list(limit=None), hf.decisions.list(limit=None)]
     return repr(said).encode()
+
+
+def _state(scope: Any) -> object:
+    return scope.state.to_dict()
 
 
 def _messages(scope: Any) -> list[object]:

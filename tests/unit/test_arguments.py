@@ -77,3 +77,11 @@ def test_text_that_is_no_path(text: str):
 def test_a_path_is_read_from_text_only():
     with pytest.raises(UsageError, match="found 5"):
         parse_path(5)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_way_to_write_that_goes_alone_names_what_it_was_given_with():
+    with holdfast.open("memory:") as store:
+        red = store.team("red")
+        with pytest.raises(UsageError, match="if_absent does not go with diff or ttl_s: expected"):
+            red.set("a", {}, if_absent=True, diff=True, ttl_s=5)
+        assert red.revision == 0

@@ -18,7 +18,7 @@ from holdfast.core import ended_values, key_ends, mark_ends, tree
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.item_copies import folder_of
 from holdfast.core.key_ends import ENDING, KeyEnds
-from holdfast.core.log import Log
+from holdfast.core.log import Log, scope_stream
 from holdfast.core.tree.ops import Op
 from holdfast.errors import ConflictError, CorruptError, UsageError
 from holdfast.testing import FakeClock
@@ -114,6 +114,18 @@ def with_snapshot(place: Path) -> None:
         team.set("token", "9f2c", ttl_s=3600)
         snapshots = hf._log.snapshots
         snapshots._write(team.name, hf._log.folded(team.name), snapshots._begin(team.name))
+
+
+def test_the_state_that_is_shown_as_now_has_no_value_that_ended() -> None:
+    clock = FakeClock()
+    with holdfast.open("memory:", settings=Settings(clock=clock)) as hf:
+        red = hf.team("red")
+        red.set("stays", 1)
+        red.set("token", 2, ttl_s=60)
+        stream = scope_stream(red)
+        assert stream.now_at(red.revision).to_dict() == {"stays": 1, "token": 2}
+        clock.advance(61)
+        assert stream.now_at(red.revision).to_dict() == {"stays": 1}
 
 
 def test_a_snapshot_that_is_compressed_has_the_ends_too(tmp_path: Path) -> None:

@@ -124,7 +124,10 @@ def test_of_two_processes_that_make_a_key_at_once_both_get_the_same(tmp_path: Pa
 
     keys.find = find  # type: ignore[method-assign]
     assert keys.make("ada") == made[0]
-    code = "import sys, holdfast; print(holdfast.FolderKeys(sys.argv[1]).make('eve').id)"
+    code = (
+        "import sys; from holdfast.keys import FolderKeys; "
+        "print(FolderKeys(sys.argv[1]).make('eve').id)"
+    )
     command = [sys.executable, "-c", code, str(tmp_path / "new")]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     assert len({one.communicate()[0] for one in both}) == 1

@@ -67,12 +67,6 @@ def test_an_asyncio_store_is_opened_on_a_backend():
     assert asyncio.run(main()) == 1
 
 
-def test_a_url_and_a_backend_are_one_too_many():
-    for url in ("memory:", ".holdfast", {"*": "memory:"}):
-        with pytest.raises(UsageError, match="found both"):
-            holdfast.open(url, Wrapped())
-
-
 @pytest.mark.parametrize(
     "options", [{"durability": "none"}, {"create": False}, {"read_only": True}, {"reach": print}]
 )
@@ -82,8 +76,8 @@ def test_options_of_a_backend_are_refused_for_one_that_is_open(options: dict[str
 
 
 def test_what_is_no_backend_is_told_what_it_lacks():
-    with pytest.raises(UsageError, match=r"has no durability, commit, .*close, objects, leases"):
-        holdfast.open(object())  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"or an open backend, found <object object at"):
+        holdfast.open(object())
     with pytest.raises(UsageError, match="a class: make an object of it"):
         holdfast.open(Wrapped)  # type: ignore[arg-type]
 

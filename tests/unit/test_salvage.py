@@ -365,7 +365,7 @@ def test_a_scope_that_only_a_hold_keeps_is_taken_over() -> None:
         clock.advance(20)
         assert salvage(source, new).copied.ended == 0
         assert new.conversation("short").get("n") == 1
-        assert [hold.scope for hold in new.holds()] == ["conversation/short"]
+        assert [hold.scope for hold in new.retention.holds()] == ["conversation/short"]
         assert salvage(source, new).copied.events == 0
 
 

@@ -194,7 +194,7 @@ class _Encoder:
         lines = payloads.count(b"\n") + 1
         is_sound = lines == max(len(self._payloads), 1) and b"\0" not in payloads
         assert is_sound, "BUG: a payload that is not one line of text"
-        is_one = len(self._payloads) == len(self._heads[0]) == len(self._heads)
+        is_one = len(self._payloads) == len(self._heads[0]) == len(self._heads) == 1
         return (
             json.encode(self._heads),
             json.encode(self._records) if self._payloads else None,
