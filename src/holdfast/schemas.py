@@ -6,10 +6,20 @@ from collections.abc import Callable
 
 from holdfast.core.arguments import check_call, check_flag, check_whole
 from holdfast.core.kernel import Kernel
-from holdfast.core.migrate import Migration, Outdated, migrate, outdated, typed_scopes
+from holdfast.core.listing import adopt_levels, scope_names
+from holdfast.core.migrate import (
+    Migration,
+    Outdated,
+    SchemaSummary,
+    Stored,
+    migrate,
+    outdated,
+    summaries,
+    typed_scopes,
+)
 from holdfast.core.shape import Misfit
 
-__all__ = ["Migration", "Misfit", "Outdated", "SchemasRoom"]
+__all__ = ["Migration", "Misfit", "Outdated", "SchemaSummary", "SchemasRoom", "Stored"]
 
 
 class SchemasRoom:
@@ -17,9 +27,22 @@ class SchemasRoom:
 
     def __init__(self, kernel: Kernel) -> None:
         self._log = kernel.log
+        self._levels = kernel.levels
 
     def __repr__(self) -> str:
         return "<SchemasRoom>"
+
+    def list(self) -> list[SchemaSummary]:
+        """Returns the schemas that the store was opened with, and how many scopes have a version.
+
+        Of a store that was opened without any, the versions of the scopes of each level.
+        """
+        typed = self._log.typed
+        if typed.all or typed.items:
+            return summaries(self._log, typed_scopes(self._log))
+        adopt_levels(self._log, self._levels)
+        levels = self._levels.names()
+        return summaries(self._log, scope_names(self._log, levels, prefix="", after="", limit=None))
 
     def migrate(
         self,

@@ -103,6 +103,7 @@ class AsyncSecretsRoom(Mirror[SecretsRoom]):
 class AsyncSchemasRoom(Mirror[SchemasRoom]):
     """What a store has the shapes of, and at which versions; see `SchemasRoom`."""
 
+    list = mirror(SchemasRoom.list)
     migrate = mirror(SchemasRoom.migrate)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import holdfast
@@ -14,19 +13,16 @@ from holdfast.cli.store import progress_shown
 from holdfast.cli.user_code import load_schemas
 from holdfast.core import tree
 from holdfast.core.kernel import kernel_of
-from holdfast.core.migrate import Migration
+from holdfast.core.migrate import Migration, SchemaSummary
 from holdfast.core.schema import Schema, schema_of
 from holdfast.errors import NotFoundError, UpgradeError
 from holdfast.render.schemas import (
-    SchemaSummary,
-    Stored,
     migration_document,
     schema_diff_document,
     schema_document,
     schemas_document,
 )
 from holdfast.render.text import change_cells, clean
-from holdfast.store import Store
 
 
 def migrate(
@@ -95,16 +91,8 @@ def list_schemas(code: str | None = None, /, *, options: Options = DEFAULTS) -> 
         The file or module with the schemas; without it, the versions that the store has by level.
     """
     schemas = [] if code is None else load_schemas(code, items=True)
-    known = [schema_of(one) for one in schemas]
     with open_reading(options, schemas=schemas) as store:
-        found = summaries(store, [one for one in known if one.kind == "state"])
-    if any(one.kind != "state" for one in known) and not any(one.type for one in found):
-        found = []  # a program without a schema of states: what states there are is not its matter
-    found += [
-        SchemaSummary(one.name, one.type.__name__, one.version, [], one.kind)
-        for one in known
-        if one.kind != "state"
-    ]
+        found = store.schemas.list()
     if options.json:
         print_json(schemas_document(found))
         return
@@ -123,28 +111,6 @@ def list_schemas(code: str | None = None, /, *, options: Options = DEFAULTS) -> 
 def _shown_name(one: SchemaSummary | Schema[Any]) -> str:
     """Returns what a schema is for: the level or pattern, and which items of it if any."""
     return clean(one.name) + f" ({one.kind}s)" * (one.kind != "state")
-
-
-def summaries(store: Store, schemas: list[Schema[Any]]) -> list[SchemaSummary]:
-    """Returns each schema with the versions of the scopes that it is for."""
-    log = kernel_of(store).log
-    stored: dict[str, Counter[int]] = {one.name: Counter() for one in schemas}
-    for scope in store.scopes(limit=None):
-        schema = log.typed.of(scope.name)
-        if schemas and schema is None:
-            continue
-        state = log.newest(scope.name)
-        if state.root:
-            name = scope.level if schema is None else schema.name
-            stored.setdefault(name, Counter())[state.version] += 1
-    known = {one.name: one for one in schemas}
-    found: list[SchemaSummary] = []
-    for name, counts in stored.items():
-        one = known.get(name)
-        by_version = [Stored(version, counts[version]) for version in sorted(counts)]
-        kind, version = (None, None) if one is None else (one.type.__name__, one.version)
-        found.append(SchemaSummary(name, kind, version, by_version))
-    return found
 
 
 def show_schema(code: str, name: str | None = None, /, *, options: Options = DEFAULTS) -> None:

@@ -7,6 +7,7 @@ meanwhile is migrated by them, or computed again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -52,6 +53,52 @@ class Migration(Struct, frozen=True):
     def ok(self) -> bool:
         """Whether every scope is of its version now, or could be made so."""
         return not any(one.error or not self.is_dry for one in self.outdated)
+
+
+class Stored(Struct, frozen=True):
+    """How many scopes there are of a version."""
+
+    version: int
+    scopes: int
+
+
+class SchemaSummary(Struct, frozen=True):
+    """One schema, and how many scopes there are of each version that is stored."""
+
+    name: str
+    """The level or pattern of the scopes that it is for."""
+    type: str | None
+    """The class; None for a level of a store that was opened without schemas of states."""
+    version: int | None
+    stored: list[Stored]
+    kind: str = "state"
+    """What it is the schema of: the state of scopes, or their decisions or messages."""
+
+
+def summaries(log: Log, names: Sequence[str]) -> list[SchemaSummary]:
+    """Returns the schemas of the program, each with the versions that these scopes are of.
+
+    Scopes without a schema are counted by level.
+    """
+    stored: dict[str, Counter[int]] = {one.name: Counter() for one in log.typed.all}
+    for start in range(0, len(names), BULK_STREAMS):
+        chunk = names[start : start + BULK_STREAMS]
+        for name, state in zip(chunk, log.newest_of(chunk), strict=True):
+            if state is not None and state.root:
+                schema = log.typed.of(name)
+                place = name.partition("/")[0] if schema is None else schema.name
+                stored.setdefault(place, Counter())[state.version] += 1
+    known = {one.name: one for one in log.typed.all}
+    found: list[SchemaSummary] = []
+    for name, counts in stored.items():
+        one = known.get(name)
+        kind, version = (None, None) if one is None else (one.type.__name__, one.version)
+        versions = [Stored(each, counts[each]) for each in sorted(counts)]
+        found.append(SchemaSummary(name, kind, version, versions))
+    return found + [
+        SchemaSummary(one.name, one.type.__name__, one.version, [], one.kind)
+        for one in log.typed.items
+    ]
 
 
 def typed_scopes(log: Log) -> list[str]:

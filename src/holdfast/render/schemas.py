@@ -5,30 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec import Struct, to_builtins
+from msgspec import to_builtins
 
 from holdfast.core.event import Change
-from holdfast.core.migrate import Migration
+from holdfast.core.migrate import Migration, SchemaSummary
 from holdfast.core.schema import Schema
 from holdfast.core.shape import show_type
 from holdfast.render.history import change_document
-
-
-class Stored(Struct, frozen=True):
-    """How many scopes there are of a version."""
-
-    version: int
-    scopes: int
-
-
-class SchemaSummary(Struct, frozen=True):
-    """One schema, and how many scopes there are of each version that is stored."""
-
-    name: str
-    type: str | None
-    version: int | None
-    stored: list[Stored]
-    kind: str = "state"
 
 
 def schemas_document(found: Sequence[SchemaSummary]) -> dict[str, Any]:
