@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from inspect import signature
 from typing import Any
 
@@ -25,11 +25,12 @@ def settled(given: Mapping[str, Any], /, **more: Any) -> dict[str, Any]:
     Tests are given their options by name, whoever heeds them.
     """
     given = {**given, **more}
+    settings = given.pop("settings", Settings())
     chosen = {name: given.pop(name) for name in FIELDS & given.keys()}
     options = {name: given.pop(name) for name in given.keys() - PARAMETERS}
     if options:
-        chosen["options"] = {**chosen.get("options", {}), **options}
-    return {**given, "settings": Settings(**chosen)} if chosen else given
+        chosen["options"] = {**settings.options, **chosen.get("options", {}), **options}
+    return {**given, "settings": replace(settings, **chosen)}
 
 
 def store_of_log(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from holdfast.core.arguments import check_flag
 from holdfast.core.kernel import Kernel
 from holdfast.core.page import PAGE_SIZE, Page, cut
@@ -22,6 +20,13 @@ class FactsRoom:
     def __repr__(self) -> str:
         return "<FactsRoom>"
 
+    def stale(self, *, verify: bool = True) -> list[Stale]:
+        """Returns the facts that are not to be trusted: past their time, or contradicted.
+
+        Each is asked about by its verifier, unless `verify` is False.
+        """
+        return list(stale_facts(self._context, verify=check_flag(verify, "verify")))
+
     def list(self, *, after: str | None = None, limit: int | None = PAGE_SIZE) -> Page[Fact]:
         """Returns the facts of all scopes, by scope and name.
 
@@ -29,13 +34,6 @@ class FactsRoom:
         """
         found = sorted(all_facts(self._context), key=_place)
         return cut("facts", found, _place, after=after, limit=limit)
-
-    def stale(self, *, verify: bool = True) -> Sequence[Stale]:
-        """Returns the facts that are not to be trusted: past their time, or contradicted.
-
-        Each is asked about by its verifier, unless `verify` is False.
-        """
-        return [*stale_facts(self._context, verify=check_flag(verify, "verify"))]
 
 
 def _place(fact: Fact) -> tuple[str, str]:

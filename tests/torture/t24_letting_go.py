@@ -150,7 +150,7 @@ class World:
 
             def open_counted(url: Any, **given: Any) -> Store:
                 is_files = not str(url).startswith("sqlite:")
-                return sound_open(url, **given, **(options if is_files else {}))
+                return sound_open(url, **settled(given, **(options if is_files else {})))
 
             backups.open_store = open_counted
             self.work(lambda url: holdfast.open(url, **settled(options)))

@@ -49,12 +49,12 @@ def mypy(*files: Path) -> dict[Path, set[int]]:
 @pytest.mark.parametrize("checker", [pyright, mypy])
 def test_wrong_arguments_are_errors_and_right_ones_are_not(checker: object, tmp_path: Path):
     files = []
-    for name in ("right.py", "wrong.py"):
+    for name in ("right.py", "wrong.py", "rooms.py"):
         files.append(tmp_path / name)
         files[-1].write_text((HERE / name).read_text())
-    right, wrong = files
-    found = checker(right, wrong)  # type: ignore[operator]
-    assert found[right] == set()
+    right, wrong, rooms = files
+    found = checker(*files)  # type: ignore[operator]
+    assert found[right] == found[rooms] == set()
     marked = {
         number
         for number, line in enumerate(wrong.read_text().splitlines(), 1)
@@ -63,7 +63,8 @@ def test_wrong_arguments_are_errors_and_right_ones_are_not(checker: object, tmp_
     assert found[wrong] == marked
 
 
-def test_the_program_that_type_checks_runs():
-    from tests.typing import right
+def test_the_programs_that_type_check_run():
+    from tests.typing import right, rooms
 
     right.main()
+    rooms.main()

@@ -10,7 +10,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike, fspath
-from typing import Any, Literal, TypeGuard, cast
+from typing import Any, Literal, TypeGuard, TypeVar, cast, overload
 
 from holdfast.core.arguments import check_call, check_duration, check_flag, check_whole
 from holdfast.core.intent import Registry
@@ -30,6 +30,7 @@ ROUND = frozenset({"previous", "round"})
 
 Stale = Literal["recompute", "serve"]
 Path = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterable[str]]
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Node:
@@ -147,6 +148,24 @@ def _check_settings(
         check_call(equal, "equal")
 
 
+@overload
+def node(function: Callable[..., Any], /) -> Node: ...
+@overload
+def node(
+    *,
+    name: str | None = ...,
+    ttl: object = ...,
+    equal: Callable[[Any, Any], bool] | None = ...,
+    effect: Effect = ...,
+    track: Track | None = ...,
+    version: str | None = ...,
+    keep: int = ...,
+    writes: str | PathLike[str] | Sequence[str | PathLike[str]] = ...,
+    always: bool = ...,
+    stale: Stale = ...,
+    keep_failures: object = ...,
+    ignore: Sequence[str] = ...,
+) -> Callable[[Callable[..., Any]], Node]: ...
 def node(
     function: Any = None,
     /,
@@ -391,6 +410,10 @@ def find_graph(name: str) -> Graph:
 rules = Registry("rule")
 
 
+@overload
+def rule(function: F, /) -> F: ...
+@overload
+def rule(*, name: str | None = ..., version: str | None = ...) -> Callable[[F], F]: ...
 def rule(function: Any = None, /, *, name: str | None = None, version: str | None = None) -> Any:
     """Registers a function that turns values into settings: it returns a mapping of them.
 

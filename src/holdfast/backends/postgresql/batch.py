@@ -192,8 +192,9 @@ class _Encoder:
         payloads = b"\n".join(self._payloads)
         # A parameter ends where a zero is, and the payloads are told apart by their lines.
         lines = payloads.count(b"\n") + 1
-        is_sound = lines == max(len(self._payloads), 1) and b"\0" not in payloads
-        assert is_sound, "BUG: a payload that is not one line of text"
+        if lines != max(len(self._payloads), 1) or b"\0" in payloads:
+            # Not by `assert`, which can be turned off: the payloads behind it would be mistaken.
+            raise AssertionError("BUG: a payload that is not one line of text")
         is_one = len(self._payloads) == len(self._heads[0]) == len(self._heads) == 1
         return (
             json.encode(self._heads),

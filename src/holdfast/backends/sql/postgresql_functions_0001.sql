@@ -90,7 +90,9 @@ BEGIN
     v_marks jsonb := p_more -> 'marks';
     v_watched jsonb := p_more -> 'watched';
     v_rows jsonpath := '$[*][*]'::jsonpath;
-    v_payloads text[] := string_to_array(p_payloads, E'\n');
+    -- One empty payload is one line; of an empty text string_to_array makes none.
+    v_payloads text[] := CASE p_payloads WHEN '' THEN ARRAY['']
+      ELSE string_to_array(p_payloads, E'\n') END;
     v_answer jsonb;
     v_others jsonb[] := '{}';
     v_news bigint[] := '{}';
