@@ -147,6 +147,17 @@ def test_the_kinds_of_state_in_a_store(tmp_path: Path, capsys: pytest.CaptureFix
     assert "index for questions" in printed
 
 
+def test_the_store_beside_the_files_is_opened_with_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "key").write_text("ab" * 32)
+    with holdfast.open(tmp_path / ".holdfast", store_key=f"file:{tmp_path}/key") as hf:
+        hf.team("red").set("a", 1)
+    monkeypatch.setenv("HOLDFAST_STORE_KEY", f"file:{tmp_path}/key")
+    assert main(["architecture", str(tmp_path)]) == 0
+    assert "state of team scopes" in capsys.readouterr().out
+
+
 def test_what_cannot_be_told_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ):

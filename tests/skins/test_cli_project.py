@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 
 import holdfast
 from holdfast.cli.app import name_task
+from holdfast.cli.project import lines
 
 SCRIPT = {
     "sessions": [
@@ -57,6 +59,24 @@ def test_do_prints_the_answer_and_ends_with_what_came_of_it(shop: Path, cli: Any
     assert "no agent" in failed["answer"]
     assert "nobody answers" in cli("project", "do", "more", code=2).err
     assert "nobody coordinates" in cli("project", "do", "more", "--attach", code=8).err
+
+
+def test_lines_that_arrive_together_are_all_answered(monkeypatch: pytest.MonkeyPatch):
+    class Waited(Exception):
+        """Nothing more is typed, so the messages of others are looked at."""
+
+    class Main:
+        def attend(self) -> list[Any]:
+            raise Waited
+
+    reads, writes = os.pipe()
+    with os.fdopen(reads) as typed, os.fdopen(writes, "wb", buffering=0) as keyboard:
+        monkeypatch.setattr(sys, "stdin", typed)
+        keyboard.write("hello\n\n/go é\nhalf".encode())
+        said = lines(Main())  # type: ignore[arg-type]
+        assert [next(said), next(said)] == ["hello", "/go é"]
+        with pytest.raises(Waited):
+            next(said)
 
 
 def test_a_chat_talks_works_and_sums_up(shop: Path, cli: Any, typed: Any):

@@ -21,6 +21,7 @@ def test_scopes_by_what_their_states_have(cli: Runner, tmp_path: Path) -> None:
     assert "--where" in page.err
     assert cli(*scopes, "--where", "customer.id exists", "--json").document["more"] is False
     assert cli(*scopes, "--where", "customer.id=7").out == ""
+    assert "write it like" in cli(*scopes, "--where", "customer_exists", code=2).err
     assert 'no operator "=="' in cli(*scopes, "--where", "a==1", code=2).err
 
 

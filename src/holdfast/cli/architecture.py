@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 from holdfast.cli.options import DEFAULTS, Flag, Options, open_reading
 from holdfast.cli.printing import print_json, print_note, print_raw, print_table
@@ -31,7 +32,7 @@ def architecture(
     found: list[StateKind] = [] if path is None else of_folder(path)
     beside = os.path.join(path or ".", DEFAULT_PLACE)
     if path is None or (options.store is None and os.path.isdir(beside)):
-        chosen = options if path is None else Options(beside, actor=options.actor)
+        chosen = options if path is None else replace(options, store=beside)
         with open_reading(chosen) as store:
             found += of_store(store)
     if options.json:

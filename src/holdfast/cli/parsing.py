@@ -277,7 +277,9 @@ def read_time(text: str) -> datetime | None:
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
-_WHERE = re.compile(r"\s*(?P<path>[^\s=<>!~]+)\s*(?P<operator>[=<>!~]+|exists)\s*(?P<value>.*)")
+_WHERE = re.compile(
+    r"\s*(?P<path>[^\s=<>!~]+)(\s*(?P<operator>[=<>!~]+)\s*(?P<value>.*)|\s+exists\s*)"
+)
 
 
 def parse_where(word: str) -> Where:
@@ -289,12 +291,12 @@ def parse_where(word: str) -> Where:
             hint=f"write it like customer.id=7; the operators are {' '.join(OPERATORS)}",
         )
     operator = found["operator"]
+    if operator is None:
+        return Where(parse_path(found["path"]), "exists")
     if operator not in OPERATORS:
         raise UsageError(
             f'a query has no operator "{operator}": {nearest(operator, OPERATORS)}',
             hint=f"its operators are {' '.join(OPERATORS)}",
         )
-    if operator == "exists":
-        return Where(parse_path(found["path"]), "exists")
     value = parse_value(found["value"], is_text=False)
     return Where(parse_path(found["path"]), cast("Operator", operator), value)

@@ -522,16 +522,24 @@ def told(result: Result) -> str:
 
 
 def lines(main: Coordinator | None = None) -> Iterator[str]:
-    """Yields what is typed, without empty lines; while nothing is, messages are attended to."""
+    """Yields the lines that are typed, without empty ones; answers messages while it waits."""
+    typed = sys.stdin if main is None else _lines_beside(main)
+    return (line.strip() for line in typed if line.strip())
+
+
+def _lines_beside(main: Coordinator) -> Iterator[str]:
+    # Not by `readline`: `select` knows nothing of lines that a buffer has read ahead.
+    unfinished = b""
     while True:
-        while main is not None and not select.select([sys.stdin], [], [], POLL_S)[0]:
+        while not select.select([sys.stdin], [], [], POLL_S)[0]:
             for result in main.attend():
                 print_aside(told(result))
-        line = sys.stdin.readline()
-        if not line:
-            return
-        if line.strip():
-            yield line.strip()
+        block = os.read(sys.stdin.fileno(), 1 << 16)
+        if not block:
+            break
+        *whole, unfinished = (unfinished + block).split(b"\n")
+        yield from (line.decode(errors="replace") for line in whole)
+    yield unfinished.decode(errors="replace")
 
 
 def print_summary(summary: Summary) -> None:
