@@ -321,6 +321,34 @@ def test_subscribers_and_turns_hear_of_what_a_cancelled_writer_wrote(url: str) -
     run(url, body)
 
 
+def test_what_a_cancelled_caller_never_got_is_given_back(url: str) -> None:
+    """A lease that nobody has would be kept for ever; a decision says why it is open."""
+
+    async def cancelled(entering: Any, *, after: int) -> None:
+        async def enter() -> None:
+            async with entering:
+                await asyncio.sleep(3600)
+
+        task = asyncio.ensure_future(enter())
+        for _ in range(after):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    async def body(hf: aio.AsyncStore) -> None:
+        chat = hf.conversation("c")
+        for after in range(1, 12):
+            await cancelled(hf.workers.lease("one"), after=after)
+            held = [one.name for one in await hf.workers.leases()]
+            assert [name for name in held if not name.startswith("worker/")] == []
+            await cancelled(chat.decide("ship it"), after=after)
+        left = await hf.decisions.list(incomplete=True)
+        assert all((one.error or "").startswith("CancelledError") for one in left)
+
+    run(url, body)
+
+
 def test_a_follower_wakes_without_a_thread(url: str) -> None:
     async def body(hf: aio.AsyncStore) -> None:
         team = hf.team("t")

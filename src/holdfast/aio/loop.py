@@ -107,6 +107,16 @@ class Loop:
         """Runs a synchronous write in our executor; waits for its outcome, also when cancelled."""
         return await shielded(self._sent(self.executor, function, *args, **kwargs))
 
+    async def hop_given(self, function: Callable[..., T], take_back: Callable[[T], object]) -> T:
+        """Runs a synchronous call; a result that a cancelled caller never gets is taken back."""
+        running = asyncio.ensure_future(self.hop(function))
+        try:
+            return await shielded(running)
+        except asyncio.CancelledError:
+            if not running.cancelled() and running.exception() is None:
+                await self.hop_shielded(take_back, running.result())
+            raise
+
     async def walk(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Runs what may wait for this loop itself; waits for its outcome, also when cancelled.
 

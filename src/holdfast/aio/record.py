@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager
 from functools import partial, wraps
@@ -72,7 +73,7 @@ class AsyncDeciding:
         return self._open().__await__()
 
     async def _open(self) -> AsyncOpenDecision:
-        return AsyncOpenDecision(self._loop, await self._loop.hop_shielded(self._decide))
+        return AsyncOpenDecision(self._loop, await self._loop.hop_given(self._decide, _never_begun))
 
     async def __aenter__(self) -> AsyncOpenDecision:
         self._opened = await self._open()
@@ -86,6 +87,11 @@ class AsyncDeciding:
         self._opened.sync._leave()
         await self._loop.hop_shielded(self._opened.sync._settle, error)
         return False
+
+
+def _never_begun(decision: OpenDecision) -> None:
+    """Records why a decision is open whose caller was cancelled before it had it."""
+    decision._settle(CancelledError("cancelled before the act began"))
 
 
 class AsyncFacts(Mirror[Facts]):

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Generator
 from functools import partial
 from typing import Any
 
-from holdfast.aio.loop import Loop, shielded
+from holdfast.aio.loop import Loop
 from holdfast.aio.mirror import Mirror, mirror, mirror_read
 from holdfast.backends.protocol import Lease, Position
 from holdfast.core.arguments import Duration, check_seconds, check_timeout
@@ -69,15 +69,15 @@ class AsyncLease:
         self._held: HeldLease | None = None
 
     def __await__(self) -> Generator[Any, None, HeldLease]:
-        return self._taken().__await__()
+        return self._taken(self._take).__await__()
 
-    async def _taken(self) -> HeldLease:
+    async def _taken(self, take: Callable[[], HeldLease]) -> HeldLease:
         """Takes the lease; waits in the loop, so that nobody else's calls are kept waiting."""
         until = self._loop.loop.time() + self._wait_s
         pause_s = PAUSE_S
         while True:
             try:
-                return await self._loop.hop_shielded(self._take)
+                return await self._loop.hop_given(take, HeldLease.give_back)
             except LeaseLostError:
                 left_s = until - self._loop.loop.time()
                 if left_s <= 0:
@@ -86,10 +86,14 @@ class AsyncLease:
             pause_s = min(pause_s * 1.5, PAUSE_S_MAX)
 
     async def __aenter__(self) -> HeldLease:
-        self._held = await self._taken()
-        await self._loop.hop_shielded(self._held.keep)
+        self._held = await self._taken(self._take_and_keep)
         self._held.fence()
         return self._held
+
+    def _take_and_keep(self) -> HeldLease:
+        held = self._take()
+        held.keep()
+        return held
 
     async def __aexit__(self, *_: object) -> None:
         assert self._held is not None, "BUG: a block that was not entered ends"
@@ -109,15 +113,7 @@ class AsyncGroup(Mirror[Group]):
         return self.sync.after
 
     async def take(self, n: int = 1) -> list[Delivery]:
-        taking = asyncio.ensure_future(self._loop.hop(self.sync.take, n))
-        try:
-            return await shielded(taking)
-        except asyncio.CancelledError:
-            if not taking.cancelled() and taking.exception() is None:
-                # Nobody was given these, so nobody would ever say that they are done.
-                for delivery in reversed(taking.result()):
-                    delivery.put_back()
-            raise
+        return await self._loop.hop_given(partial(self.sync.take, n), _put_back)
 
     async def deliveries(self, *, timeout_s: Duration | None = None) -> AsyncIterator[Delivery]:
         left = check_timeout(timeout_s)
@@ -151,3 +147,9 @@ class AsyncGroup(Mirror[Group]):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def _put_back(deliveries: list[Delivery]) -> None:
+    # Nobody was given these, so nobody would ever say that they are done.
+    for delivery in reversed(deliveries):
+        delivery.put_back()
