@@ -236,6 +236,27 @@ def test_an_observer_that_writes_is_refused_and_the_commit_stands(
     assert "an observer wrote to the store that it observes" in caplog.text
 
 
+def test_an_observer_that_read_may_not_write_either(tmp_path: Path) -> None:
+    refused: list[UsageError] = []
+    with holdfast.open(tmp_path / "store") as store:
+        store.team("red").set("n", 1)
+        store.team("cold").set("n", 1)
+    with holdfast.open(tmp_path / "store") as store:
+        cold = iter(("cold",))
+
+        def look(_: Observed) -> None:
+            for id in cold:
+                store.team(id).get("n")  # it is told of this read within the telling of another
+                with pytest.raises(UsageError) as error:
+                    store.team("seen").set("n", 1)
+                refused.append(error.value)
+
+        store.observe(look)
+        assert store.team("red").get("n") == 1
+        assert len(refused) == 1
+        assert store.team("seen").revision == 0
+
+
 def test_what_is_no_function_is_refused() -> None:
     with holdfast.open("memory:") as store:
         with pytest.raises(UsageError, match="an observer"):

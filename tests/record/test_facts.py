@@ -266,6 +266,24 @@ def test_a_fork_reads_what_it_inherited(hf: Store) -> None:
     assert [fact.name for fact in chat.facts.list()] == ["a", "b"]
 
 
+def test_the_facts_of_all_scopes_are_those_that_count_each_once() -> None:
+    clock = FakeClock()
+    with holdfast.open("memory:", settings=Settings(clock=clock)) as hf:
+        red, short = hf.team("red"), hf.conversation("c", ttl_s=5)
+        for value in (1, 2):
+            red.facts.state("price", value)
+            red.facts.withdraw("price")
+        red.facts.state("price", 3)
+        red.facts.state("name", "Ada", valid_for="1h")
+        short.facts.state("mood", "good")
+        found = [(one.scope, one.name, one.value) for one in hf.facts.list()]
+        assert found[0] == ("conversation/c", "mood", "good")
+        assert found[1:] == [("team/red", "name", "Ada"), ("team/red", "price", 3)]
+        clock.advance(9)  # a scope that ended hides no other
+        assert [one.name for one in hf.facts.list(limit=1)] == ["name"]
+        assert [one.name for one in hf.facts.list()] == ["name", "price"]
+
+
 def test_bad_arguments_write_nothing(hf: Store) -> None:
     facts = hf.conversation("c").facts
     bad: list[dict[str, Any]] = [

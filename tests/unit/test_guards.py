@@ -7,10 +7,11 @@ import pytest
 import holdfast
 from holdfast import Settings
 from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.protocol import Commit, Fence
+from holdfast.backends.protocol import Commit, Fence, Mark
 from holdfast.core.commit import NewEvent, ProposedCommit, ReadGuard, StreamWrite, changed
 from holdfast.core.commit_queue import Request
 from holdfast.core.log import Log
+from holdfast.core.observe import Observed
 from holdfast.core.tree import Map, changed_places, freeze, missing_ops, reach, set_op
 from holdfast.errors import ConflictError, ExpiredError, LeaseLostError
 from holdfast.testing import FakeClock
@@ -111,6 +112,18 @@ def test_a_reader_is_prepared_again_if_something_else_was_written(
     with pytest.raises(ConflictError) as caught:
         new.outcome()
     assert (caught.value.expected, caught.value.actual) == (0, 1)
+
+
+def test_marks_alone_are_prepared_again_also_when_somebody_observes(
+    log: Log, backend: SlyBackend
+) -> None:
+    seen: list[Observed] = []
+    log.observe(seen.append, None)
+    guard = ReadGuard("a", log.newest("a"), (("n",),))
+    backend.work = change("a", m=5)
+    log.commit(ProposedCommit((), marks=(Mark("i", "m"),), guards=(guard,)))
+    assert backend.marks.list() == [Mark("i", "m")]
+    assert [(one.kind, one.name) for one in seen] == [("read", "a"), ("retry", ""), ("commit", "")]
 
 
 def test_events_that_keep_the_state_are_guarded_as_well(log: Log) -> None:

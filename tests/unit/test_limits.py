@@ -110,6 +110,21 @@ def test_what_another_handle_wrote_counts(tmp_path: Path) -> None:
             hf.team("t").set("o", "x" * 900)
 
 
+def test_events_of_an_earlier_life_do_not_count(tmp_path: Path) -> None:
+    place = f"sqlite:{tmp_path / 'state.db'}"
+    with holdfast.open(place) as hf:
+        for n in range(8):
+            hf.team("t").set("n", n)
+        hf.team("t").remove()
+        hf.team("t").set("n", 1)
+    with holdfast.open(place, settings=Settings(quotas=[Quota("team/*", events=4)])) as fresh:
+        team = fresh.team("t")  # what it wrote is not folded: where its life began is not known
+        for _ in range(2):
+            team.messages.add("user", "hello")
+        with pytest.raises(LimitError, match="4 events"):
+            team.messages.add_many([{"role": "user", "content": "hello"}] * 4)
+
+
 def test_few_sizes_are_kept_in_mind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "_KNOWN_MAX", 2)
     with holdfast.open("memory:", settings=Settings(quotas=[Quota("team/*", bytes=2000)])) as hf:
@@ -222,7 +237,7 @@ def test_the_real_disk_has_space(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there_yet_or_not_any_more_is_not_counted() -> None:
-    found = Limits([], None, places=[], read=lambda *_: [], report=print)
+    found = Limits([], None, places=[], read=lambda *_: [], life=lambda *_: 0, report=print)
     found._sizes["team/t"] = (5, 100)
     assert found._size("team/t", 5) == 100
     assert found._size("team/t", 3) == 0  # counted anew: that was further than this

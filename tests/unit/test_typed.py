@@ -17,6 +17,7 @@ from holdfast.core.log import scope_stream
 from holdfast.core.tree import set_op
 from holdfast.core.typed import Typed
 from holdfast.errors import NewerSchemaError, UpgradeError
+from holdfast.retention import Quota
 from holdfast.schemas import Misfit
 from holdfast.store import Meta
 from holdfast.testing import FakeClock
@@ -658,6 +659,31 @@ def test_migrating_looks_at_what_there_is():
             found = store.schemas.migrate(**given)
             assert (found.scopes, found.migrated, found.outdated, found.ok) == (4, 0, [], True)
         assert store.schemas.migrate(to=1).migrated == 2  # an emptied one has a version too
+
+
+def test_a_scope_that_cannot_be_migrated_stops_no_other(monkeypatch: pytest.MonkeyPatch):
+    """One takes no more events, and one ends while it is migrated: the last is migrated."""
+    clock = FakeClock()
+    quota = Quota("conversation/full", events=1)
+    settings = Settings(clock=clock, quotas=[quota])
+    with holdfast.open("memory:", schemas=[Ticket1], settings=settings) as store:
+        store.conversation("ends", ttl_s=5).set("stage", "open")
+        for id in ("full", "last"):
+            store.conversation(id).set("stage", "open")
+        run_as(store, Ticket2)
+        sound = store._log.submit_all
+
+        def late(proposed: Any) -> Any:
+            clock.advance(10)
+            return sound(proposed)
+
+        monkeypatch.setattr(store._log, "submit_all", late)
+        found = store.schemas.migrate()
+        assert (found.scopes, found.migrated, found.ok) == (3, 1, False)
+        [full] = found.outdated
+        assert full.scope == "conversation/full"
+        assert "1 events" in (full.error or "")
+        assert store.conversation("last").state["sentiment"] == 0.5
 
 
 def test_what_is_known_of_scopes_is_bounded(monkeypatch: pytest.MonkeyPatch):

@@ -150,14 +150,18 @@ class Limits:
         *,
         places: Sequence[str],
         read: Callable[[str, int], list[Record]],
+        life: Callable[[str, int], int],
         report: Callable[[str], None],
         space: Space | None = None,
     ) -> None:
-        """`read(stream, after)` returns a page of records; `report` notes a warning."""
+        """`read(stream, after)` returns a page of records; `life(stream, until)` the revision of
+        the newest removal; `report` notes a warning.
+        """
         self._quotas = [(fits(quota.scopes), quota) for quota in quotas]
         self._disk = disk
         self._places = places
         self._read = read
+        self._life = life
         self._report = report
         self._space = space or disk_space
         self._lasting = lasting_prefixes()
@@ -217,10 +221,14 @@ class Limits:
                     self._check_quota(quota, append, base)
 
     def _check_quota(self, quota: Quota, append: Append, base: StreamState) -> None:
-        stream, began = append.stream, max(base.removed_at, 0)
-        events = base.revision + len(append.records) - began
+        stream = append.stream
+        events = base.revision + len(append.records) - max(base.removed_at, 0)
         if quota.events is not None and events > quota.events:
-            raise _over(stream, f"{quota.events:,} events", f"it would have {events:,}")
+            if base.removed_at < 0:
+                # Where this life began is not known, and asked only when it decides: it is a read.
+                events -= self._life(stream, base.revision)
+            if events > quota.events:
+                raise _over(stream, f"{quota.events:,} events", f"it would have {events:,}")
         if quota.bytes is not None:
             most = check_size(quota.bytes, "bytes")
             size = sum(len(record.payload) for record in append.records)

@@ -495,6 +495,7 @@ class Log:
                 disk,
                 places=places,
                 read=lambda stream, after: self.records(stream, after=after, limit=READ_CHUNK),
+                life=self.life,
                 report=self.report,
             )
 
@@ -696,7 +697,8 @@ class Log:
             _logger.debug("another writer was faster: %d commits are prepared again", len(pending))
             if self.observers is not None:
                 for request in pending:
-                    name = request.work.writes[0].stream
+                    writes = request.work.writes  # none if it changes marks alone
+                    name = writes[0].stream if writes else ""
                     self.observers.tell("retry", name, monotonic(), reason="another writer")
         for request in pending:
             request.fail(

@@ -18,7 +18,15 @@ from holdfast.core.commit_queue import Request
 from holdfast.core.event import StreamState
 from holdfast.core.log import BULK_STREAMS, Log
 from holdfast.core.schema import Schema
-from holdfast.errors import ConflictError, HoldfastError, UpgradeError, UsageError
+from holdfast.errors import (
+    ConflictError,
+    ExpiredError,
+    HoldfastError,
+    LimitError,
+    SecretError,
+    UpgradeError,
+    UsageError,
+)
 
 RETRIES = 8
 Progress = Callable[[int, int], object]
@@ -196,7 +204,9 @@ def _migrate_some(
     for name, request in zip(sent, requests, strict=True):
         try:
             done += _finish(log, name, request, to)
-        except (UpgradeError, UsageError, ConflictError) as error:
+        except ExpiredError:
+            continue  # it ended meanwhile, and has no state to migrate any more
+        except (UpgradeError, UsageError, ConflictError, LimitError, SecretError) as error:
             left.append(_failed(log, name, log.newest(name), error, to))
     return done, left
 

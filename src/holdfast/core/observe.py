@@ -105,6 +105,7 @@ class Observers:
             trace=trace,
             details=details,
         )
+        before = getattr(_telling, "is_so", False)  # an observer that reads is told of that read
         _telling.is_so = True
         try:
             for observer, _ in self.all:
@@ -113,7 +114,7 @@ class Observers:
                 except Exception:
                     _logger.warning("an observer raised", exc_info=True)
         finally:
-            _telling.is_so = False
+            _telling.is_so = before
 
     def tell_commits(
         self, requests: Sequence[Request], began: float, failure: BaseException | None

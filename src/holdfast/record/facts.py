@@ -15,7 +15,7 @@ due when its time is over, so facts past their time are found without reading an
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
@@ -340,7 +340,23 @@ def append(
 
 def marked_facts(context: RecordContext, *, due_before: int | None = None) -> Iterator[Fact]:
     """Yields the facts of all scopes, or those whose time is over, found by their marks."""
-    for mark in _marks(context, due_before):
+    return _facts_of(context, _marks(context, due_before))
+
+
+def all_facts(context: RecordContext) -> Iterator[Fact]:
+    """Yields the facts of all scopes that count, those that last and those with a time."""
+    marks = [
+        mark
+        for index in (INDEX, INDEX_KEPT)
+        for mark in context.log.find_marks(index, limit=NO_LIMIT)
+    ]
+    # One that was withdrawn and stated again has a mark in both.
+    return _facts_of(context, {mark.key: mark for mark in marks}.values())
+
+
+def _facts_of(context: RecordContext, marks: Iterable[Mark]) -> Iterator[Fact]:
+    """Yields the facts that marks stand for and that count; those of expired scopes do not."""
+    for mark in marks:
         try:
             records = read_records(context, KeyedItem.from_mark(KIND, mark, context.log))
         except ExpiredError:
@@ -349,16 +365,6 @@ def marked_facts(context: RecordContext, *, due_before: int | None = None) -> It
         fact = None if records is None else fold(context, *records)
         if fact is not None:
             yield fact
-
-
-def all_facts(context: RecordContext) -> Iterator[Fact]:
-    """Yields the facts of all scopes that count, those that last and those with a time."""
-    for index in (INDEX, INDEX_KEPT):
-        for mark in context.log.find_marks(index, limit=NO_LIMIT):
-            records = read_records(context, KeyedItem.from_mark(KIND, mark, context.log))
-            fact = None if records is None else fold(context, *records)
-            if fact is not None:
-                yield fact
 
 
 def marks_at_close(
