@@ -282,12 +282,14 @@ def test_workers_and_sessions_are_pages() -> None:
 
 
 ROOMS = [
-    "runs", "tasks", "decisions", "sessions", "nodes", "projections", "search", "retention",
+    "runs", "tasks", "decisions", "facts", "sessions", "nodes", "projections", "search", "retention",
     "subjects", "keys", "secrets", "schemas", "workers",
 ]  # fmt: skip
 WHOLE = {
     "Store": "stale",
+    "hf.facts": "stale",
     "hf.runs": "remove",
+    "hf.schemas": "list",
     "hf.search": "similar dangling_links",
     "hf.retention": "bin holds past",
     "hf.subjects": "list finish receipts",
