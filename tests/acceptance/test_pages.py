@@ -282,8 +282,8 @@ def test_workers_and_sessions_are_pages() -> None:
 
 
 ROOMS = [
-    "runs", "tasks", "decisions", "facts", "sessions", "nodes", "projections", "search", "retention",
-    "subjects", "keys", "secrets", "schemas", "workers",
+    "runs", "tasks", "decisions", "facts", "sessions", "nodes", "projections", "search",
+    "retention", "subjects", "keys", "secrets", "schemas", "workers",
 ]  # fmt: skip
 WHOLE = {
     "Store": "stale",
