@@ -8,7 +8,9 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ import pytest
 
 import holdfast
 from holdfast import Settings, Store, aio
+from holdfast.backends.derived_file import SideFile
 from holdfast.errors import UnavailableError, UsageError
 from holdfast.query import follow
 from holdfast.query.form import check_query
@@ -524,6 +527,22 @@ def test_two_processes_share_an_index(tmp_path: Path) -> None:
     with holdfast.open(url) as hf:
         assert len(hf.query(kind="message")) == 80
         assert list(hf.query()) == list(scan(hf._kernel.part(RecordContext), check_query(0)))
+
+
+def test_an_index_that_two_make_at_once_is_made(tmp_path: Path) -> None:
+    """Whoever sets the mode of a new file beside another is not told that it is busy."""
+    with ThreadPoolExecutor(2) as threads:
+        for number in range(60):
+            both = [SideFile(str(tmp_path / str(number))) for _ in range(2)]
+            start = threading.Barrier(2)
+
+            def look(file: SideFile, start: threading.Barrier = start) -> bool:
+                start.wait()
+                return file.read(file.is_empty)
+
+            assert list(threads.map(look, both)) == [True, True]
+            for file in both:
+                file.close()
 
 
 @pytest.mark.parametrize("kind", ["files", "sqlite", "postgresql"])

@@ -206,7 +206,8 @@ def test_a_failover_goes_on_or_says_what_was_lost(own_cluster: Cluster) -> None:
     assert lease is not None
     master = own_cluster.master_of(_tag(application))
     with master.client() as client:
-        client.execute_command("WAIT", 1, 10_000)
+        client.execute_command("SET", f"{_tag(application)}waited", 1)  # it waits for its own
+        assert client.execute_command("WAIT", 1, 60_000) == 1
     before = head_of(backend, "a")
     master.kill()
     # Everything had reached the replica: the same handle goes on, above all former positions.

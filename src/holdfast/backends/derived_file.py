@@ -17,7 +17,7 @@ import os
 import re
 from collections.abc import Callable, Generator, Iterable, Sequence
 from threading import RLock
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, TypeVar
 
 import apsw
@@ -44,6 +44,23 @@ _NUMBER_MAX = 1 << 42
 _LENGTH_MAX = 1_000_000_000
 _LONG = "SELECT 1 FROM docs WHERE chunks > 1 AND n BETWEEN ? AND ? LIMIT 1"
 _DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
+
+
+def _use_wal(connection: Any) -> None:
+    """Sets WAL mode, which the file keeps from then on.
+
+    Two connections that do so at once on a new file would wait for each other for ever. SQLite then
+    fails one of them at once, whatever its busy timeout is, so that one tries again.
+    """
+    until = monotonic() + BUSY_MS / 1000
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except apsw.BusyError:
+            if monotonic() > until:
+                raise
+            sleep(0.001)
 
 
 class _Session:
@@ -126,7 +143,7 @@ class SideFile:
             connection: Any = apsw.Connection(self.place)
             connection.set_busy_timeout(BUSY_MS)
             if self._folder is not None:
-                connection.execute("PRAGMA journal_mode = WAL")
+                _use_wal(connection)
                 connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute("PRAGMA cache_size = -32768")
             self._compares_vectors = _load_vectors(connection)
