@@ -53,7 +53,8 @@ if _TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# A program that does not configure logging sees nothing of ours on its standard error.
+# Without this handler, Python prints our warnings to the standard error of programs that do not
+# configure logging.
 _getLogger("holdfast").addHandler(_NullHandler())
 
 _HOMES = {
@@ -117,7 +118,7 @@ _HOMES = {
     "Settings": "holdfast.settings",
     "Store": "holdfast.store",
 }
-"""Where each name is imported from, when it is first used."""
+"""The module from which each name is imported at its first use."""
 
 _find = _lazily(__name__, _HOMES)
 

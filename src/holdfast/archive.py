@@ -1,20 +1,20 @@
 """Archives: scopes that nobody writes to any more, moved into another store and verified there.
 
 An archive is a store, of files unless its URL says otherwise: every verb of the command line reads
-it by its path, and `check` verifies it. It is filled by scopes, because a segment of a log holds
-events of many: of those, some are still written to (0049).
+it by its path, and `check` verifies it. Scopes are moved one by one, not segments of the log: a
+segment holds events of many scopes, of which some are still written to (0049).
 
-The order, for each scope, so that a process that is killed anywhere leaves it whole in one place at
-least:
+Each scope is moved in this order, so that a process may be killed at any point and the scope is
+still whole in at least one place:
 
-    (1) it is taken into the archive, with the scopes that it was forked from; each link and blob is
-        verified before the first is written, and what is there already stays
+    (1) it is copied into the archive, with the scopes that it was forked from; each link and blob
+        is verified before the first is written, and what is there already stays
     (2) it is read back from the archive: every event, every blob, and the same head
     (3) an event says where it was archived, and the scope is removed, guarded by the revision that
-        was archived: one that was written to meanwhile stays, and the next archiving adds to it
+        was archived: a scope that was written to meanwhile stays, and the next archiving adds to it
 
-So it is in the bin then, as what a policy removed: `retention.bring_back` brings it back until the
-time of grace is over, and `retain` lets go of the bytes after that. A hold beats it.
+After that it is in the bin, like a scope that a policy removed: `retention.bring_back` restores it
+until the grace is over, and then `retain` lets go of its bytes. A scope on hold is not archived.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["Archived", "archive"]
 
 
 class Archived(Struct, frozen=True):
-    """What was moved into an archive, or would be."""
+    """What was moved into an archive, or with `dry_run` would be."""
 
     scopes: list[Binned]
     held: list[str]  # scopes that a hold has kept
@@ -47,7 +47,7 @@ class Archived(Struct, frozen=True):
 
     @property
     def events(self) -> int:
-        """How many events they have, with the past of those that are forks."""
+        """How many events the scopes have, including the shared past of forks."""
         return sum(one.events for one in self.scopes)
 
 
@@ -59,12 +59,12 @@ def archive(
     older_than: Duration,
     dry_run: bool = False,
 ) -> Archived:
-    """Moves the scopes that fit a pattern, and were not written to for so long, into an archive.
+    """Moves scopes that fit a pattern, and were not written to for `older_than`, into an archive.
 
-    Raises UsageError if no scope fits the pattern, and none did that was removed, or if both are
-    one store; ConflictError if the archive has other events of a scope; CorruptError if it does not
-    hold what was written to it.
-    Whatever is raised, the scopes that were not removed yet are in the store as before.
+    Raises UsageError if no scope, present or removed, fits the pattern, or if source and target are
+    the same store; ConflictError if the archive has other events of a scope; CorruptError if it
+    does not hold what was written to it. In each case the scopes that were not removed yet are in
+    the store as before.
     """
     log, archived = kernel_of(store).log, kernel_of(target).log
     if not {*archived.store_ids}.isdisjoint(log.store_ids):
@@ -94,7 +94,7 @@ def archive(
 
 
 def _copy(log: Log, archived: Log, name: str) -> None:
-    """Takes a scope into the archive, if all of what it needs verifies."""
+    """Copies a scope into the archive if everything that it needs verifies."""
     source = ScopeSource(log, [name])
     verification = Verification(log.link_at, log.blobs.stored)
     for commit in source.commits():

@@ -1,14 +1,13 @@
 """Audit exports: signed files that say what a store held, each bound to the one before (0078).
 
-An export has the head of every stream, and a digest of the links that came since the export before.
-A link is made from the link before it and the digest of the event, so a head stands for every event
-of its stream. Data that was let go of or erased since leaves its links in place: what remains is
-still verified by them.
+An export has the head of every stream, and a digest of the links added since the export before. A
+link is made from the previous link and the digest of the event, so a head stands for every event of
+its stream. Links stay when data is let go of or erased, so what remains can still be verified.
 
-It is signed with an Ed25519 key. Without an anchor the signature proves that whoever has the key
-said so, at a time that the clocks of store and host told. An anchor is a token of somebody else's,
-such as a time stamp of RFC 3161, over the digest of the export: it proves that the export was there
-when the token was made.
+An export is signed with an Ed25519 key. Without an anchor the signature only proves that the owner
+of the key said so, at a time given by the clocks of store and host. An anchor is a token of a third
+party over the digest of the export, such as a time stamp of RFC 3161: it proves that the export
+existed when the token was made.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ _COMMAND_S = 120
 
 
 class AuditBody(Struct, frozen=True):
-    """What is signed. Times are microseconds since 1970, of the store's clock and of the host's."""
+    """The signed part. Times are microseconds since 1970, by the clocks of store and host."""
 
     format: int
     stores: list[str]
@@ -70,7 +69,7 @@ class AuditBody(Struct, frozen=True):
 
 
 class AuditFile(Struct, frozen=True):
-    """An export as it is stored: the signed text, its digest, who signed, and an anchor if any."""
+    """An export as stored: the signed text, its digest, key and signature, and any anchor."""
 
     body: str
     digest: str
@@ -83,7 +82,7 @@ class AuditFile(Struct, frozen=True):
 
 
 class AuditExport(Struct, frozen=True):
-    """What an export says, for whoever made it."""
+    """A summary of an export that was made."""
 
     path: str
     digest: str
@@ -108,8 +107,10 @@ def export_audit(
 ) -> AuditExport:
     """Writes a signed export to a new file.
 
-    `sign` is a file with an Ed25519 private key (PEM), `after` the export before this one. `anchor`
-    is a command: it is given the digest as its last word, and what it prints is kept as it is.
+    `sign` is a file with an Ed25519 private key (PEM), and `after` the export before this one.
+    `anchor` is a command that gets the digest as its last argument; its output is stored unchanged.
+    Raises ExistsError if the file exists, and CorruptError if the store lacks something that the
+    export before has.
     """
     key = _private_key(Path(sign))
     place = Path(path)
@@ -127,6 +128,7 @@ def export_audit(
         file.write(json_codec.encode(made) + b"\n")
         file.flush()
         os.fsync(file.fileno())
+    # A link and not a rename: it fails if somebody has made a file of that name meanwhile.
     os.link(beside, place)
     beside.unlink()
     return AuditExport(
@@ -171,7 +173,7 @@ def _body(store: Store, before: AuditFile | None) -> AuditBody:
 
 
 def _links_digest(log: Log, stream: str, first: int, last: int) -> str:
-    """Returns a digest of the links of a range of a stream's own events."""
+    """Returns a digest of the links of a range of events of a stream."""
     digest, after = sha256(), first - 1
     while after < last:
         page = log.read(stream, after=after, until=last, limit=_PAGE)
@@ -187,7 +189,7 @@ def _links_digest(log: Log, stream: str, first: int, last: int) -> str:
 
 
 def read_export(path: str | os.PathLike[str]) -> AuditFile:
-    """Returns an export whose digest and signature fit what it says; raises CorruptError."""
+    """Reads an export; raises CorruptError if its digest or signature does not fit."""
     place = Path(path)
     try:
         with place.open("rb") as file:
@@ -224,12 +226,12 @@ def verify_export(
     earlier: Sequence[str | os.PathLike[str]] = (),
     anchor: str | None = None,
 ) -> tuple[AuditFile, list[Finding]]:
-    """Returns an export and what the store lacks of it; raises if it cannot be believed.
+    """Returns an export and what the store lacks of it; raises if it cannot be trusted.
 
-    `signed_by` is a file with the public key (PEM) that must have signed; without it the key that
-    the export names counts, which proves nothing about who it was. `earlier` are exports before it,
-    of which each must name the one before. `anchor` is a command that verifies the token: it is
-    given the digest as its last word and the token on its standard input.
+    `signed_by` is a file with the public key (PEM) that must have signed. Without it the key in the
+    export is used, which proves nothing about who signed. `earlier` are older exports, which must
+    form an unbroken chain with this one. `anchor` is a command that verifies the token: it gets the
+    digest as its last argument and the token on its standard input.
     """
     found = read_export(path)
     if signed_by is not None and _public_key(Path(signed_by)).public_bytes_raw().hex() != found.key:
@@ -258,13 +260,13 @@ def verify_export(
 
 
 def _missing(log: Log, body: AuditBody) -> Iterator[Finding]:
-    """Yields what an export has and the store has not, or has another of."""
+    """Yields what an export has and the store lacks or has differently."""
     names = list(body.heads)
     for start in range(0, len(names), _PAGE):
         page = names[start : start + _PAGE]
         for name, head in zip(page, log.heads(page), strict=True):
             if head is not None and log.expiry.has_ended(name, head):
-                continue  # its time was over, as was said when it began
+                continue  # its lifetime is over, so it may be gone
             yield from _missing_of(log, body, name, head)
 
 
@@ -314,7 +316,7 @@ def _public_key(path: Path) -> Ed25519PublicKey:
 
 
 def _load(path: Path, how: str, kind: str, **options: Any) -> object:
-    """Returns the key of a PEM file; what is wrong with it is told without its content."""
+    """Returns the key of a PEM file; errors never show its content."""
     try:
         from cryptography.hazmat.primitives import serialization
     except ImportError as error:
@@ -358,7 +360,7 @@ def _is_signed(found: AuditFile) -> bool:
 
 
 def _run(command: str, digest: str, token: bytes) -> bytes:
-    """Runs the command of an anchor; what it prints is the token, or nobody's business."""
+    """Runs the command of an anchor and returns its output, which is the token when making one."""
     words = [*shlex.split(command), digest]
     try:
         done = subprocess.run(words, input=token, capture_output=True, timeout=_COMMAND_S)

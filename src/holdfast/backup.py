@@ -1,36 +1,36 @@
 """Backups: a folder that holds a copy of a store, and a list of points to restore it at.
 
-    DEST/backup.json      which store this is a backup of, which store is its own, how many points
-    DEST/store/           its events and blobs, as a files store: every verb of the command line
-                          reads it
+    DEST/backup.json      the ids of the source and of the store in DEST, and how many points
+    DEST/store/           events and blobs, as a files store: every verb of the command line reads
+                          it
     DEST/marks/p3.jsonl   the marks as they were at the point p3
     DEST/points.jsonl     a line for each point, with its own digest and that of the line before it
 
-A backup is made while others write. It fixes a moment of the source (clause 20), copies the events
-that the moment holds and the backup lacks, and the marks of that very moment (clause 35), reads
-back what it wrote and verifies it against the links, and last adds the point. Only then is there a
-point: a backup that is killed leaves events that the next one finds and need not copy again.
+A backup is made while others write. It takes a moment of the source (clause 20), copies the events
+of that moment that the backup lacks and the marks of the same moment (clause 35), reads back what
+it wrote and verifies it against the links. The point is added last. So a backup that is killed
+leaves no point, only events that the next backup finds and need not copy again.
 
-Positions do not survive a copy, so a point is named by its line: it says how far the backup's own
-store reaches. To restore one, its events are copied into a new store, and the digest of that store
-is compared with the one that was noted. A time names the newest point that is not later.
+Positions do not survive a copy, so the line of a point says how far the store in the backup
+reaches. To restore the point, its events are copied into a new store, and the digest of that store
+is compared with the one in the line. A time stands for the newest point that is not later.
 
-What the store lets go of after it was backed up is in the folder still. The event that tells of it
-is part of the next point, and no restore of that point, or of a later one, has the data. A restore
-of an older point has it, unless it was erased: what the backup knows to be erased is restored
-nowhere. `prune` takes all of it out of the folder.
+Data that the source lets go of after a backup is still in the folder. The event that records this
+is part of the next point, and no restore of that point or a later one has the data. A restore of an
+older point has it, unless it was erased: what the backup knows to be erased is never restored.
+`prune` removes all of it from the folder.
 
-The backup of an encrypted store is encrypted too, by the same store key and a data key of its own
+The backup of an encrypted store is encrypted too, with the same store key and a separate data key
 (0046); names, times and marks are in clear in both. Restoring it needs the key.
 
-Every byte of the folder is covered, or of no effect: `backup.json` and each line by a digest of
-itself, marks by the line of their point, events by their links and by the digest of the point. The
-number of points is in `backup.json`, so that lines cut off are missed. Lines of format 1 have no
-digest of their own: such a point is not proved (`Point.is_proved`), and nothing is built on where
-it says that its source was read to.
+Every byte of the folder is verified, or has no effect: `backup.json` and each line by a digest of
+themselves, marks by the line of their point, events by their links and by the digest of the point.
+`backup.json` counts the points, so lines that were cut off are noticed. Lines of format 1 have no
+digest of themselves: such a point is not proved (`Point.is_proved`), and how far it says that the
+source was read is not relied on.
 
-A damaged store is backed up too. What verifies is copied; the point names every stream of which
-something is missing. A stream of which the backup has more than is left stays as it is.
+A damaged store is backed up too. What verifies is copied, and the point names every stream of which
+something is missing. If the backup has more of a stream than the source, it keeps that.
 """
 
 from __future__ import annotations
@@ -116,38 +116,38 @@ __all__ = [
 ]
 
 FORMAT = 2
-"""Format 1 had no digests of lines, and did not know its own store."""
+"""Format 1 had no digests of lines, and no id of the store in the backup."""
 _DRILL = "drill-"
 _ENDS_WITH_DIGEST = re.compile(rb'(.*),"sha256":"([0-9a-f]{64})"\}', re.DOTALL)
 
 
 class Point(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a store was at one moment; `name` and `label` name it, and so does a time."""
+    """One state of a store that can be restored, by its `name`, its `label` or a time."""
 
     name: str
     at_us: int
     label: str = ""
     position: int
-    """How far the backup's own store reaches at this point."""
+    """The position in the backup's store at which this point ends."""
     sources: list[int]
-    """How far the source was read, one number for each of its backends."""
+    """The position up to which the source was read, for each of its backends."""
     streams: int
     events: int
     new_events: int
     digest: str
-    """The digest that `check` shows of the store restored at this point."""
+    """The digest that `check` shows for a store restored to this point."""
     marks: int
     marks_digest: str
     marks_exact: bool = True
-    """False if the source's backend cannot tell its marks of one moment: they may be newer."""
+    """False if the source's backend cannot read marks of one moment: they may be newer."""
     damaged: dict[str, str] = {}
     """The streams of which something is missing, and why."""
     let_go: int = 0
     """How many events of older points the store has let go of since the last one."""
     previous: str = ""
-    """The digest of the line before."""
+    """The digest of the line before this one."""
     sha256: str = ""
-    """The digest of the line without this field. Lines of format 1 have none."""
+    """The digest of the line without this field; empty in lines of format 1."""
 
     @property
     def at(self) -> datetime:
@@ -156,7 +156,7 @@ class Point(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_proved(self) -> bool:
-        """False if its line is of format 1: a changed time, label or number shows nowhere."""
+        """False for lines of format 1, in which a changed time, label or number goes unnoticed."""
         return bool(self.sha256)
 
 
@@ -169,7 +169,7 @@ class Restored(Struct, frozen=True):
 
 
 class Pruned(Struct, frozen=True):
-    """What a backup lost that its store had let go of, and what may be left of it."""
+    """What `prune` removed from a backup, and where some of it may be left."""
 
     events: int
     bytes: int
@@ -178,14 +178,14 @@ class Pruned(Struct, frozen=True):
 
 
 class _About(Struct, frozen=True, omit_defaults=True):
-    """The first file of a backup: which stores it was made of, and what it must have."""
+    """The content of `backup.json`: the stores that were backed up, and what must be there."""
 
     format: int
     stores: list[str]
     copy: str = ""
     """The id of the backup's own store; "" before the first point, and in format 1."""
     points: int = 0
-    """How many points there are at least: a backup that was killed may have added one more."""
+    """How many points there are; one more if a backup was killed just after adding it."""
     unproved: int = 0
     """How many of the first lines are of format 1, and have no digest."""
     sha256: str = ""
@@ -193,7 +193,7 @@ class _About(Struct, frozen=True, omit_defaults=True):
 
 
 class _Points(Struct, frozen=True):
-    """The list of points as it was read, and its bytes, to which a line can be added."""
+    """The points that were read, and the bytes of their file, to which a line can be added."""
 
     found: list[Point]
     raw: bytes
@@ -210,7 +210,7 @@ class _Points(Struct, frozen=True):
 
 
 class _Identity(Struct):
-    """What tells one store of files from another, in `holdfast.json`."""
+    """The id of a files store, in its `holdfast.json`."""
 
     store: str
 
@@ -225,10 +225,12 @@ def backup(
     label: str = "",
     progress: Progress | None = None,
 ) -> Point:
-    """Adds a point to the backup in a folder, making it if it is not there.
+    """Adds a point to the backup in a folder; creates the backup if it is not there.
 
-    The first backup copies everything, later ones what is new. It can be killed at any moment and
-    made again. Another that is under way in the same folder is an UnavailableError.
+    The first backup copies everything, later ones only what is new. If the process is killed, make
+    the same call again. Raises UnavailableError while another backup into the folder is under way,
+    ExistsError if the label is taken, OtherStoreError if the folder has a backup of another store,
+    and CorruptError if the backup is damaged.
     """
     label = check_name(label, "label") if label else ""
     place = Path(folder)
@@ -262,10 +264,11 @@ def backup(
 
 
 def _renewed(place: Path, about: _About, known: _Points) -> _About:
-    """Gives a backup of format 1 the format of today. Its lines stay as they are, not proved.
+    """Brings a backup from format 1 to the present one. Its lines stay unchanged, not proved.
 
-    First the list of points loses half a line that a killed writer left, which was legitimate in
-    format 1: in format 2, where the file is replaced as a whole, it would be damage.
+    The list of points is written first, without the half line that a killed writer may have left.
+    In format 1, where lines were appended, that was allowed. In format 2, where the file is always
+    replaced as a whole, it would count as damage.
     """
     _write(place / "points.jsonl", known.raw)
     count = len(known.found)
@@ -273,10 +276,10 @@ def _renewed(place: Path, about: _About, known: _Points) -> _About:
 
 
 def _check_copy_id(place: Path, about: _About) -> str:
-    """Returns the id of a backup's own store; raises unless it is there, and is the one it had.
+    """Returns the id of the store in a backup; raises CorruptError if it is missing or another.
 
-    It is looked at before anything is opened or copied: a new store in its place would take what is
-    new, and nothing of what the points before stand on.
+    This is checked before anything is opened or copied. Otherwise a new store in its place would
+    accept the new events, without the events that the earlier points need.
     """
     path = place / "store" / "holdfast.json"
     raw = _read(path)
@@ -304,15 +307,16 @@ def _wrong_copy(place: Path, problem: str) -> CorruptError:
 
 
 def _check_copy(source: Log, target: Log, place: Path, last: Point | None) -> None:
-    """Raises unless a backup's store is what it was at its last point, before anything is copied.
+    """Raises unless the store in a backup is what it was at its last point.
 
-    What a killed backup left behind it does not count. Whose past it is, is compared where no
-    point that is proved says so.
+    This is checked before anything is copied. Events that a killed backup left after that point do
+    not count. If no proved point vouches for it, the past is also compared with the source's.
     """
     if last is not None:
         is_there = target.position() >= last.position
         found = add_up(_heads_at(target, last)) if is_there else None
-        # A stream whose lifetime is over is not there any more, and no digest tells which it was.
+        # A stream whose lifetime is over is gone, and the digest cannot show which one it was. So
+        # with fewer streams the digests cannot be compared.
         is_less = found is not None and found.streams < last.streams
         if found is None or not (is_less or found.digest == last.digest):
             raise _wrong_copy(
@@ -325,7 +329,7 @@ def _check_copy(source: Log, target: Log, place: Path, last: Point | None) -> No
 
 
 def _heads_at(log: Log, point: Point) -> Iterator[tuple[str, Head | None]]:
-    """Yields the streams of a backup's store with their heads as they were at a point."""
+    """Yields the streams of the store in a backup, with the heads that they had at a point."""
     later: dict[str, int] = {}
     for commit in commits_until(log.parts()[0], Position(point.position), log.position()):
         for record in commit:
@@ -340,7 +344,7 @@ def _heads_at(log: Log, point: Point) -> Iterator[tuple[str, Head | None]]:
 
 
 def _check_past(source: Log, target: Log, place: Path) -> None:
-    """Raises OtherStoreError if a backup's store has another past than the source."""
+    """Raises OtherStoreError if the store in a backup has another past than the source."""
     for name in target.streams():
         try:
             is_other = not have_one_past(source, target, name)
@@ -354,12 +358,12 @@ def _check_past(source: Log, target: Log, place: Path) -> None:
 
 
 def _key_of(store: Store) -> StoreKey | None:
-    """Returns the key of an encrypted store: what is copied from it is not written in clear."""
+    """Returns the key of an encrypted store, so that no copy of it is written in clear."""
     return kernel_of(store).store_key
 
 
 def _is_backup(place: Path) -> bool:
-    """Returns whether a backup was begun here; raises ExistsError if something else is."""
+    """Returns whether a backup was begun here; raises ExistsError if something else is there."""
     if (place / "backup.json").exists():
         return True
     if not os.path.lexists(place):
@@ -386,13 +390,13 @@ def _write_about(place: Path, about: _About) -> _About:
 
 
 def _with_digest(document: Point | _About) -> bytes:
-    """Returns one of a backup's documents as a line that ends with the digest of itself."""
+    """Returns a document as a line that ends with the digest of the rest of the line."""
     raw = msgspec.json.encode(document)
     return b'%b,"sha256":"%b"}' % (raw[:-1], sha256(raw).hexdigest().encode())
 
 
 def _has_digest(line: bytes) -> bool | None:
-    """Says whether a line is as it was written; None if it has no digest of itself."""
+    """Returns whether a line is unchanged, by its own digest; None if it has no digest."""
     found = _ENDS_WITH_DIGEST.fullmatch(line)
     if found is None:
         return None
@@ -401,7 +405,7 @@ def _has_digest(line: bytes) -> bool | None:
 
 @contextmanager
 def _alone(place: Path) -> Generator[None]:
-    """Keeps other backups out of the folder."""
+    """Keeps other backups out of the folder, or raises UnavailableError."""
     with _lock(place / "lock") as (_, is_alone):
         if not is_alone:
             raise UnavailableError(
@@ -412,9 +416,10 @@ def _alone(place: Path) -> Generator[None]:
 
 @contextmanager
 def _lock(path: Path) -> Generator[tuple[int, bool]]:
-    """Yields a file that is locked, and True, unless another process has it.
+    """Yields a file descriptor, and whether its lock was taken; another process may have it.
 
-    The lock goes with the process that holds it.
+    The system releases the lock when the process ends. A lease would be an event in the store, and
+    so a part of the copy.
     """
     import fcntl  # not there on Windows
 
@@ -432,7 +437,7 @@ def _lock(path: Path) -> Generator[tuple[int, bool]]:
 
 
 class _Increment:
-    """One backup: what the source has had since the last point, and the point."""
+    """One backup: copies what the source has had since the last point, and adds a point."""
 
     def __init__(
         self,
@@ -461,7 +466,7 @@ class _Increment:
             if seen.moment.position < after:
                 raise _is_older(seen.moment.position, after)
             if self._last is not None and not self._last.is_proved:
-                after = START  # a changed number would leave out commits, for ever
+                after = START  # a damaged number here would leave out commits for ever
             self._sink.total += int(seen.newest) - after
             self._copy(part, Position(after), seen)
         marks = [mark for seen in moments for mark in seen.marks]
@@ -488,11 +493,12 @@ class _Increment:
         return self._add(point)
 
     def _add(self, point: Point) -> Point:
-        """Adds the line of a point to the list, and then counts it; returns it as it is read.
+        """Adds the line of a point to the list, then counts it; returns the point as read back.
 
-        The list is replaced as a whole: so half a line is damage, and never what a killed backup
-        left. The count comes after it, because one line more than it says does no harm, and one
-        line less is a loss that has to be told.
+        The list is replaced as a whole. So half a line is always damage, and never the remains of a
+        killed backup. The count in `backup.json` is written after it: one line more than counted
+        does no harm, while one line less is a loss and is reported. In the other order a kill
+        between the two would look like such a loss.
         """
         line = _with_digest(point)
         copy = _check_copy_id(self._place, self._about)
@@ -502,7 +508,7 @@ class _Increment:
         return msgspec.json.decode(line, type=Point)
 
     def _moment(self, part: Backend) -> MarksAtMoment:
-        """Returns a moment of one backend with its marks, without them if they are damaged."""
+        """Returns a moment of one backend with its marks, or without them if they are damaged."""
         try:
             return marks_at_moment(part)
         except CorruptError as error:
@@ -513,15 +519,16 @@ class _Increment:
     # --- events ----------------------------------------------------------------------------------
 
     def _copy(self, part: Backend, after: Position, seen: MarksAtMoment) -> None:
-        """Takes what the backup lacks of a moment. What it has, it keeps: of older points also
-        what the source has let go of since.
+        """Copies what the backup lacks of a moment.
+
+        What it has already it keeps, including data that the source has let go of since.
         """
         try:
             if self._last and self._last.damaged:
                 raise CorruptError("it was damaged at the last point")
             self._sink.take(Source(self._source), commits_of(part, after, seen))
         except CorruptError:
-            # All of it is read again, over the damage: what is after that cannot be told else.
+            # Everything is read again, past the damage: an increment cannot tell what follows it.
             left = DamagedSource(
                 self._source, part, link_at=self._sink.link_at, within=seen.moment.has
             )
@@ -539,13 +546,13 @@ class _Increment:
             self._damaged.setdefault(stream, "its newest events may be lost")
 
     def _count_let_go(self) -> int:
-        """Returns how many events of older points, whose data the backup has, have none now."""
+        """Counts the events of older points whose data the source has let go of since."""
         if self._last is None or LEDGER not in self._sink.began:
             return 0
         began = self._sink.began
         new = self._target.read(LEDGER, after=began[LEDGER][0])
         gone = {name for record in new for name, _ in told_by(record)}
-        # A stream that nothing was added to is wholly of older points.
+        # A stream to which nothing was added belongs to older points as a whole.
         return sum(stream not in began or revision <= began[stream][0] for stream, revision in gone)
 
     # --- verifying -------------------------------------------------------------------------------
@@ -561,7 +568,7 @@ class _Increment:
                 raise self._not_written(f"{stream}@{revision + 1}")
 
     def _is_excused(self, stream: str) -> bool:
-        """Returns whether a stream may end elsewhere: it is damaged, or its lifetime is over."""
+        """Returns whether a stream may end elsewhere: if damaged, or its lifetime is over."""
         if stream in self._damaged:
             return True
         [head] = self._source.heads([stream])
@@ -625,9 +632,10 @@ def _damaged(path: Path, problem: str, which: str = "") -> CorruptError:
 
 
 def _read_points(place: Path, about: _About) -> _Points:
-    """Returns the points, each verified against its own digest and by the line after it.
+    """Returns the points, each verified by its own digest and by the line after it.
 
-    In format 1, where lines were appended, half a last line is what a killed writer left.
+    In format 1, where lines were appended, half a line at the end is the remains of a killed writer
+    and is ignored.
     """
     path = place / "points.jsonl"
     lines = (_read(path) or b"").split(b"\n")
@@ -654,9 +662,9 @@ def _read_points(place: Path, about: _About) -> _Points:
 
 
 def _read_point(line: bytes, *, is_old: bool) -> Point:
-    """Returns the point of a line; raises CorruptError unless the line is as it was written.
+    """Returns the point of a line; raises CorruptError if the line was changed.
 
-    Of an old one it can be said only that no other code than ours wrote such a line.
+    A line of format 1 has no digest: it is only checked that encoding it again gives the same text.
     """
     try:
         point = msgspec.json.decode(line, type=Point)
@@ -671,9 +679,9 @@ def _read_point(line: bytes, *, is_old: bool) -> Point:
 
 
 def _is_half(tail: bytes) -> bool:
-    """Returns whether a last line is half of one: no line is whole without its last byte.
+    """Returns whether the last line is only the beginning of one.
 
-    A whole one stays, with or without its line break. One whose line break was changed is damage.
+    A whole line stays, with or without its line break. If the line break was changed, it is damage.
     """
     for line in (tail, tail[:-1]):
         try:
@@ -685,7 +693,10 @@ def _is_half(tail: bytes) -> bool:
 
 
 def find_point(folder: str | os.PathLike[str], at: str | datetime | None) -> Point:
-    """Returns the point with that name or label, or the newest that is not later than a time."""
+    """Returns the point with a name or label, or the newest that is not later than a time.
+
+    Without `at` it is the newest point. Raises NotFoundError if there is no such point.
+    """
     found = points(folder)
     if not found:
         raise NotFoundError(f'"{os.fspath(folder)}" has no point yet', hint="holdfast backup DEST")
@@ -727,21 +738,21 @@ def restore(
     store_key: str | bytes | StoreKey | None = None,
     progress: Progress | None = None,
 ) -> Restored:
-    """Copies a store as it was at a point into a new one, whole or one scope of it.
+    """Copies a store, or one scope of it, as it was at a point into a new store.
 
-    `at` is the name or the label of a point, or a time; without it, the newest. The target must be
-    empty, or hold what an earlier restore of this backup wrote, up to this point or to one before.
-    The store that the backup was made of is refused, whatever it holds.
+    `at` is the name or label of a point, or a time; without it, the newest point is restored. The
+    target must be empty, or hold what an earlier restore of this backup wrote, up to this point or
+    an earlier one. The store that the backup was made of is always refused.
 
-    A scope is restored with what it needs: the scopes that it was forked from, and what layers keep
-    with it. `store_key` opens the backup of an encrypted store; without it, the target's own key is
-    tried.
+    `scope` restores one scope with what it needs: the scopes that it was forked from, and what
+    layers keep with it. `store_key` opens the backup of an encrypted store; without it, the
+    target's key is tried.
     """
     point = find_point(folder, at)
     place, log = Path(folder), kernel_of(target).log
     marks = _read_marks(place, point)
     key = f"restored {point.name} {point.digest}"
-    if log.find(LEDGER, key=key):  # one that was killed when all was done
+    if log.find(LEDGER, key=key):  # an earlier restore had written everything
         return Restored(point, Copied(0, 0, 0, 0, point.events, 0, False), point.digest)
     with _open_copy(place, log.clock, store_key or _key_of(target)) as kept:
         if kept.position() < point.position:
@@ -764,7 +775,8 @@ def restore(
         sink.take(
             source, ([_as_let_go(one, known, point, gone) for one in commit] for commit in commits)
         )
-        # Marks last: they have no past, and what is cleared of a wrong target is gone.
+        # Marks come last, after the digest was compared: they have no history, so marks cleared in
+        # a wrong target could not be brought back.
         digest = _check_digest(log, point, place, scope, sink.copied())
         sink.set_marks(marks, among)
     sink.tell_erased(gone, key)
@@ -772,11 +784,12 @@ def restore(
 
 
 def _check_target(kept: Log, target: Log, place: Path, point: Point) -> None:
-    """Raises unless a store may become what the backup held at a point; nothing is written before.
+    """Raises unless a store may be the target of a restore; called before anything is written.
 
-    The store that goes on may hold nothing but what the backup has too. It has marks, though, that
-    no point has: a restore makes the marks of the target those of the point, and a hold that was
-    set since would be gone. So would it be in a store that is ahead of the point.
+    The original store is refused even if its events are all in the backup. A restore sets the marks
+    of the target to those of the point, so a hold that was set since the backup would be lost, and
+    the next `retain` would take what it protected. A store that is ahead of the point is refused
+    for the same reason.
     """
     about = _read_about(place)
     own = {*about.stores, _check_copy_id(place, about)}
@@ -808,7 +821,7 @@ def check_readable(
     *,
     store_key: str | bytes | StoreKey | None = None,
 ) -> None:
-    """Raises unless a backup can be read and has the scope: asked before a store is made for it."""
+    """Raises unless a backup can be read and has the scope; for use before a target is made."""
     with _open_copy(Path(folder), None, store_key) as kept:
         if scope is not None:
             Needed(kept, [scope])
@@ -820,10 +833,10 @@ def _as_let_go(
     point: Point,
     gone: dict[tuple[str, int], Told],
 ) -> Record:
-    """Returns an event without its data if it was let go of by then, or was erased since.
+    """Returns an event without its data, if that was let go of by the point or erased since.
 
-    What is missing of it is noted in `gone`: the restored store has to tell of it, or it would be
-    damage there.
+    What is missing is noted in `gone`: the restored store must have a record of it, because
+    otherwise `check` would take it for damage there.
     """
     told = known.get((record.stream, record.revision))
     if told is None:
@@ -839,7 +852,7 @@ def _as_let_go(
 
 
 def _check_digest(target: Log, point: Point, place: Path, scope: str | None, copied: Copied) -> str:
-    """Returns the digest of what was restored; raises CorruptError if it is not the point's."""
+    """Returns the digest of the restored store; raises CorruptError if it is not the point's."""
     digest = content_of(target).digest
     if scope is None and not copied.ended and digest != point.digest:
         raise CorruptError(
@@ -854,10 +867,10 @@ def _check_digest(target: Log, point: Point, place: Path, scope: str | None, cop
 def prune(
     folder: str | os.PathLike[str], *, store_key: str | bytes | StoreKey | None = None
 ) -> Pruned:
-    """Takes out of a backup what its store has let go of since: of every point, also of old ones.
+    """Removes data from a backup that its store has let go of since, at every point.
 
-    Restored, such an event has its name, its time and its link, and no data. It can be killed at
-    any moment and made again. `store_key` opens the backup of an encrypted store.
+    When restored, such an event has its name, time and link, but no data. If the process is killed,
+    make the same call again. `store_key` opens the backup of an encrypted store.
     """
     place = Path(folder)
     points(place)
@@ -879,10 +892,10 @@ def drill(
     store_key: str | bytes | StoreKey | None = None,
     progress: Progress | None = None,
 ) -> Restored:
-    """Restores a point into a store that is thrown away, and reads every event of it.
+    """Tests a point: restores it into a temporary store, verifies all of that, and deletes it.
 
-    Raises CorruptError if anything of it is not as it should be. It needs as much space as the
-    store, beside the backup.
+    Raises CorruptError if anything is wrong. It needs as much space as the store, in the folder of
+    the backup.
     """
     place = Path(folder)
     find_point(place, at)
@@ -904,7 +917,7 @@ def drill(
 
 @contextmanager
 def _scratch(place: Path) -> Generator[Path]:
-    """Yields a folder for the store of a drill, which is removed at the end."""
+    """Yields a folder for the store of a drill, and removes it at the end."""
     with _drilling(place):
         with _reporting(place, "written"):
             scratch = Path(tempfile.mkdtemp(prefix=_DRILL, dir=place))
@@ -916,7 +929,11 @@ def _scratch(place: Path) -> Generator[Path]:
 
 @contextmanager
 def _drilling(place: Path) -> Generator[bool]:
-    """Says whether no other drill is under way; then what killed ones left is removed first."""
+    """Yields whether no other drill is under way; if so, first removes what killed ones left.
+
+    The lock is then held shared, so that several drills can run side by side, and whoever gets it
+    exclusively knows that none is at work.
+    """
     import fcntl  # not there on Windows
 
     with _lock(place / "drills") as (fd, is_alone):
@@ -930,7 +947,10 @@ def _drilling(place: Path) -> Generator[bool]:
 def _open_copy(
     place: Path, clock: Clock | None, key: str | bytes | StoreKey | None
 ) -> Generator[Log]:
-    """Opens the log of a backup. The target of a restore may be encrypted and the backup not."""
+    """Opens the log of a backup, with the key and else without.
+
+    The key may be that of the target of a restore, which may be encrypted while the backup is not.
+    """
     name = place / "store"
     _check_copy_id(place, _read_about(place))
     opened = partial(open_store, name, create=False, read_only=True, settings=Settings(clock=clock))
@@ -964,7 +984,11 @@ def _read_marks(place: Path, point: Point) -> list[Mark]:
 
 
 def _write(path: Path, raw: bytes) -> None:
-    """Writes a file whole: it is there with all of its bytes, or not at all."""
+    """Replaces a file as a whole: after a crash it has all of its old or all of its new bytes.
+
+    The bytes are synced before the rename, so that the name never leads to a file without them. The
+    folder is synced after it, so that the rename itself survives.
+    """
     beside = path.with_name(path.name + ".new")
     with _reporting(path, "written"):
         with open(beside, "wb") as file:
@@ -976,7 +1000,7 @@ def _write(path: Path, raw: bytes) -> None:
 
 
 def _read(path: Path) -> bytes | None:
-    """Returns what a file holds; None if it is not there."""
+    """Returns the content of a file, or None if it is not there."""
     with _reporting(path, "read"):
         try:
             return path.read_bytes()
@@ -986,7 +1010,7 @@ def _read(path: Path) -> bytes | None:
 
 @contextmanager
 def _reporting(path: Path, done: str, *, hint: str | None = None) -> Generator[None]:
-    """Has what the system says of a file or a folder raised as an UnavailableError."""
+    """Turns an OSError about a file or folder into an UnavailableError."""
     try:
         yield
     except OSError as error:

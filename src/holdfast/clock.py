@@ -1,4 +1,4 @@
-"""The only source of time and chance. Everything else is handed a Clock."""
+"""The only source of time and randomness: all other code is given a Clock."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ class Clock(Protocol):
     """Time and entropy, as the store sees them; `holdfast.testing.FakeClock` is another one."""
 
     def now_us(self) -> int:
-        """Returns wall time in microseconds since 1970. It may jump; nothing is ordered by it."""
+        """Returns wall time in microseconds since 1970. It may jump: never order by it."""
         ...
 
     def boot_us(self) -> int:
-        """Returns microseconds since the host booted, sleep included. It never goes back."""
+        """Returns microseconds since the host booted, including sleep. It never goes back."""
         ...
 
     def boot_id(self) -> str:
-        """Returns what names this boot of this host; boot times compare only under an equal id."""
+        """Returns the id of this boot of this host; compare boot times only if it is equal."""
         ...
 
     def random_bytes(self, n: int) -> bytes:
@@ -29,7 +29,7 @@ class Clock(Protocol):
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Waits."""
+        """Waits for so many seconds."""
         ...
 
 

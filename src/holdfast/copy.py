@@ -22,7 +22,7 @@ def copy(source: Store, target: Store, *, progress: Progress | None = None) -> C
     """Copies what the target lacks, and verifies that every stream ends the same in both.
 
     It can be stopped at any point and run again. `progress` is called with the number of events
-    passed so far, and how many there are.
+    processed so far and their total.
     """
     return copy_log(kernel_of(source).log, kernel_of(target).log, progress=progress)
 
@@ -34,11 +34,11 @@ def salvage(
     progress: Progress | None = None,
     rest: Callable[[Event], None] | None = None,
 ) -> Salvaged:
-    """Takes over what verifies of a damaged store, and says what is lost or in doubt.
+    """Takes over what verifies of a damaged store; returns what is lost or in doubt.
 
-    Open the source with `read_only=True`: it is never changed. The target must be empty, or hold
-    what a salvage that was stopped took over. `rest` is called with each event that can be read and
-    cannot be taken over, because an event before it in its stream is lost.
+    Open the source with `read_only=True`, so that it is never changed. The target must be empty, or
+    hold what an interrupted salvage took over. `rest` is called with each event that can be read
+    but not taken over, because an earlier event of its stream is lost.
     """
     log, other = kernel_of(source).log, kernel_of(target).log
     if rest is None:

@@ -35,7 +35,7 @@ __all__ = [
 
 
 class DecisionsRoom(NotCalled):
-    """What was decided in any scope; `scope.decisions` has what was decided in one."""
+    """The decisions of all scopes; `scope.decisions` has those of one."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._context = kernel.part(RecordContext)
@@ -54,14 +54,16 @@ class DecisionsRoom(NotCalled):
         before: int | None = None,
         older_than: object = None,
     ) -> Page[Decision]:
-        """Returns decisions of one scope or of all, newest first, or those `before` a revision.
+        """Returns a page of decisions of one scope or of all scopes, newest first.
 
-        The cursor of a page, given as `after`, leads to the next one.
+        Pass the cursor of a page as `after` to get the next page. `before` is a revision of the
+        scope: only earlier decisions are returned. `older_than` is a length of time since the last
+        change.
 
-        With `incomplete` only the open ones, highest priority first, then oldest: found by their
-        marks, without reading any stream. `older_than` is a length of time since the last change.
-        The others of a long conversation, or of a large store, are found by the index for questions
-        (`hf.query`), as soon as that has followed the log.
+        `incomplete` returns only open decisions, the highest priority first, and of those the
+        oldest. They are found by their marks, without reading any stream. Other decisions of a long
+        conversation or a large store are found by the index of `hf.query`, once it has followed the
+        log that far.
         """
         return Decisions(self._context).list(
             incomplete=incomplete,
@@ -73,30 +75,30 @@ class DecisionsRoom(NotCalled):
         )
 
     def get(self, id: str) -> Decision:
-        """Returns the decision with that id, as it is now."""
+        """Returns a decision by its id, in its present form."""
         return Decisions(self._context).get(id)
 
     def close(self, id: str, text: str) -> Decision:
-        """Closes an open decision by its id: one of this worker, or one whose worker is dead."""
+        """Closes an open decision of this worker, or one whose worker is dead, with an outcome."""
         return Decisions(self._context).close(id, text)
 
     def prioritise(self, id: str, priority: int | str) -> Decision:
-        """Gives an open decision or a standing order another priority."""
+        """Changes the priority of an open decision or a standing order."""
         return Decisions(self._context).prioritise(id, priority)
 
     def policy(self, mode: PolicyMode) -> Policy:
-        """Says what happens to an effect without an open decision: off, warn or refuse.
+        """Sets what happens to an effect without an open decision: off, warn or refuse.
 
-        It is stored, and counts for every handle and process of the store from now on; a run that
-        is under way elsewhere heeds it after five seconds at most. Used as a block, it is as before
-        when the block ends. Each such effect is recorded in its scope.
+        The policy is stored, and applies to every handle and process of the store; a run that is
+        under way elsewhere follows it within five seconds. Used as a block, the former policy
+        returns at its end. With warn and refuse, each such effect is recorded in its scope.
         """
         return Policy(self._context, mode)
 
     def catches(self, *, after: str | None = None, limit: int | None = PAGE_SIZE) -> Page[Catch]:
-        """Returns what was caught in all scopes, newest first.
+        """Returns a page of the catches of all scopes, newest first.
 
-        The cursor of a page, given as `after`, leads to the next one.
+        Pass the cursor of a page as `after` to get the next page.
         """
         hits = self._questions.ask(kind="log", type=catches.TYPES, limit=limit, after=after)
         found = [

@@ -1,18 +1,21 @@
-"""Erasing a subject: everything that was sealed for it, and a receipt of that (0045, 0067).
+"""Erases a subject: everything that was sealed for it; and returns a receipt (0045, 0067).
 
-The order, so that a process that is killed anywhere leaves nothing readable and nothing half done:
+The steps are done in this order, so that a process may be killed at any point and the erasure can
+be finished:
 
-    (1) in a commit of its own for each backend, `erasing` is set in the streams of the subject
-        (`subject/<level>/<id>`), which every commit with its data names among what it read. From
-        here on no write for it is accepted, so nobody who writes can delay the rest. A hold beats
-        this
-    (2) the scopes that are the subject's are removed
+    (1) in a separate commit for each backend, `erasing` is set in the streams of the subject
+        (`subject/<level>/<id>`). Every commit with data of the subject has these streams among what
+        it read. So from here on no write for the subject is accepted, and no writer can delay the
+        rest. If the subject is held, this step refuses
+    (2) the scopes that belong to the subject are removed
     (3) the key is destroyed: nothing that was sealed can be read, here or in any copy or backup
-    (4) snapshots go, then the records of these scopes are rewritten and their blobs deleted, as
-        `retain` does it. Single values in scopes of others stay where they are, and read as ERASED
-    (5) the receipt is written to the same streams, and the mark that says it is pending cleared
+    (4) snapshots are deleted, then the records of these scopes are rewritten and their blobs
+        deleted, as `retain` does it. Single values in scopes of others stay and read as ERASED
+    (5) the receipt is written to the same streams, and the mark that the erasure is pending is
+        cleared in the same commit
 
-Whoever erases next does again what such a mark still says. What was begun is never taken back.
+The next erasure repeats the steps for which such a mark is still set. What was begun is never taken
+back, because the key may be destroyed already.
 """
 
 from __future__ import annotations
@@ -65,7 +68,7 @@ BEYOND = (
     "the digest of each payload is kept for the chain: it is that of sealed bytes, so it confirms "
     "no guess of what they held",
 )
-"""What no process can reach from here, and what it means."""
+"""What no process can reach from here, and what that means, for data that was sealed."""
 BEYOND_UNSEALED = (
     "backups, copies and exports that were made before hold it in clear: make the next backup, "
     "then `holdfast backup prune DEST` takes it out of the older points; delete copies and exports",
@@ -95,12 +98,12 @@ BEYOND_UNFINISHED = (
 
 
 class ErasedScope(Struct, frozen=True):
-    """What became of data of one scope, and of which records: `revisions`, such as "2-5,9".
+    """What happened to data of one scope, in its records `revisions`, such as "2-5,9".
 
-    `deleted`: it is gone. `anonymised`: a text was cut out of it, and the rest stays. `pending`: it
-    is gone for every reader, and a physical step is left (`left`). `unreadable`: single values in
-    it were sealed for a subject; they are there and nothing opens them; how many is not counted.
-    `exempt`: it stays, for the `reason`.
+    `outcome` is one of: `deleted`, it is gone; `anonymised`, a text was cut out and the rest stays;
+    `pending`, no reader can see it, and a physical step is left to do (`left`); `unreadable`,
+    single values in the scope were sealed for the subject, and nothing opens them now (they are not
+    counted); `exempt`, it stays, for the `reason`.
     """
 
     scope: str
@@ -112,10 +115,10 @@ class ErasedScope(Struct, frozen=True):
 
 
 class ErasureReceipt(Struct, frozen=True):
-    """What an erasure did: of whom, when, per scope, what is left to do, what it cannot reach.
+    """What an erasure did: of whom, when, per scope, what is left to do, and what it cannot reach.
 
-    `subject` is empty if a scope was erased that was nobody's, or a text. Of a text, `position`
-    says how far the store was looked at: what was written after that was not.
+    `subject` is empty if a scope or a text was erased. For a text, `position` is how far the store
+    was searched: what was written later was not.
     """
 
     subject: str
@@ -134,9 +137,10 @@ class ErasureReceipt(Struct, frozen=True):
 
 
 class Subject(Struct, frozen=True):
-    """Somebody whose data is sealed: the name it was given, its id, its scopes, who holds it.
+    """Somebody whose data is sealed: name, random id, scopes, and the reason of a hold, if any.
 
-    If the key is missing (and was not destroyed on purpose), nobody knows the name: it is empty.
+    The name is kept with the key. If the key is missing, but was not destroyed on purpose, the name
+    is unknown and empty.
     """
 
     name: str
@@ -147,10 +151,10 @@ class Subject(Struct, frozen=True):
 
 
 class HeldEvent(Struct, frozen=True):
-    """What one event has of a subject, opened.
+    """The data that one event has of a subject, opened.
 
-    Of a scope that is the subject's own, `event` has all of it, with large values in their places;
-    of any other only the `values` that were sealed for the subject: the rest is other people's.
+    In a scope that belongs to the subject, this is all data of the event, with large values in
+    their places. In any other scope it is only the `values` sealed for the subject.
     """
 
     event: Event
@@ -159,7 +163,7 @@ class HeldEvent(Struct, frozen=True):
 
 
 class Erasure:
-    """Erases subjects of one store, and holds them back from it."""
+    """Erases subjects, scopes and texts of one store, and holds subjects against that."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._context = kernel.part(RecordContext)
@@ -182,17 +186,17 @@ class Erasure:
         return sorted(found, key=lambda one: (one.name, one.id))
 
     def subject(self, name: str) -> Subject:
-        """Returns one of them by its name; raises NotFoundError."""
+        """Returns a subject by its name; raises NotFoundError if there is none."""
         key = self._key(name)
         return Subject(key.name, key.id, self._streams(key.id), self._held(key.id))
 
     def held_of(self, name: str) -> tuple[Subject, list[HeldEvent]]:
-        """Returns a subject by its name, and all that the store has of it, opened."""
+        """Returns a subject by its name, and all data that the store has of it, opened."""
         subject = self.subject(name)
         return subject, [one for stream in subject.scopes for one in self._held_in(stream, subject)]
 
     def _held_in(self, stream: str, subject: Subject) -> Iterator[HeldEvent]:
-        """Yields what a stream has of a subject; a fork's past is told by its origin."""
+        """Yields what a stream has of a subject; the past of a fork comes with its origin."""
         is_own = self._log.subject_of(stream) == subject.id
         after = 0
         while records := self._log.read(stream, after=after, limit=EVENTS_PER_READ):
@@ -208,9 +212,9 @@ class Erasure:
                     yield HeldEvent(Event(record), values, False)
 
     def _opened(self, raw: bytes, id: str, values: list[Any], is_own: bool) -> Any:
-        """Returns encoded data with the sealed values of a subject opened, and adds them to a list.
+        """Decodes data with the sealed values of a subject opened, and adds those to `values`.
 
-        Large values are read where all of the data is theirs. Nothing else is even looked at.
+        Other large values are read only if all of the data belongs to the subject.
         """
 
         def open(name: str, size: int) -> Any:
@@ -249,7 +253,7 @@ class Erasure:
         return key
 
     def _known(self) -> dict[str, list[str]]:
-        """Returns the ids of all subjects that have or had data here, with the streams of each."""
+        """Returns the ids of all subjects that have or had data here, each with its streams."""
         found: dict[str, list[str]] = {}
         for mark in self._log.find_marks():
             if mark.index.startswith(PREFIX):
@@ -257,7 +261,7 @@ class Erasure:
         return {id: sorted(streams) for id, streams in sorted(found.items())}
 
     def _is_missing(self, id: str) -> bool:
-        """Says whether the key of a subject is not there, and was not destroyed on purpose."""
+        """Returns whether the key of a subject is missing without having been destroyed."""
         keys = self._log.sealing.keys
         return not keys.has(id) and not keys.is_erased(id)
 
@@ -267,7 +271,7 @@ class Erasure:
         return sorted(mark.key for mark in marks)
 
     def _about(self, id: str) -> list[str]:
-        """Returns the streams that say what counts for a subject, of every level."""
+        """Returns the streams that hold a subject's own state (hold, erasing), one per level."""
         words = {stream.partition("/")[0] for stream in self._streams(id)}
         words |= {*removable_prefixes(), *self._levels.names()}
         return [f"{PREFIX}{word}/{id}" for word in sorted(words)]
@@ -308,13 +312,13 @@ class Erasure:
         self._retainer.check_rewrites()
         keys = self._log.sealing.keys
         if not self._marks():
-            self._key(name)  # before the pseudonym: where no keys are, that would begin some
+            self._key(name)  # before the pseudonym, which would create a key store if there is none
         told = keys.pseudonym(f"erased {name}")
         id = self._pending(told) or self._key(name).id
         return self._erase(id, told, wait_s)
 
     def _erase(self, id: str, told: str, wait_s: float) -> ErasureReceipt:
-        """Does every step, of which those that are done change nothing."""
+        """Does every step; a step that was done before changes nothing."""
         self._begin(id, told)
         self._remove(id)
         return self._finish(id, wait_s)
@@ -322,7 +326,7 @@ class Erasure:
     def erase_scope(
         self, stream: str, remove: Callable[[], object], *, wait_s: float
     ) -> ErasureReceipt:
-        """Erases what a scope held that was never sealed; `remove` removes the scope."""
+        """Erases a scope that was never sealed; `remove` removes the scope."""
         self._retainer.check_rewrites()
         if any(one.scope == stream for one in self._retainer.holds()):
             raise HeldError(f'scope "{stream}" is held: nothing was erased')
@@ -350,11 +354,11 @@ class Erasure:
         return receipt
 
     def is_pending(self) -> bool:
-        """Says whether an erasure was begun and is not done."""
+        """Returns whether an erasure was begun and is not finished."""
         return bool(self._marks() or self._log.find_marks(SHORTENING, limit=1))
 
     def finish(self, *, wait_s: float) -> list[ErasureReceipt]:
-        """Finishes what was begun by processes that were killed."""
+        """Finishes the erasures that killed processes had begun."""
         pending = sorted({(mark.key, mark.group or "") for mark in self._marks()})
         done = [self._erase(id, told, wait_s) for id, told in pending]
         if self._log.find_marks(SHORTENING, limit=1):
@@ -368,7 +372,7 @@ class Erasure:
     ) -> ErasureReceipt:
         """Cuts a text out of everything that was never sealed; raises HeldError, or UsageError.
 
-        With `dry_run` it only looks, and the receipt says what would become of what.
+        With `dry_run` nothing is changed, and the receipt says what would happen.
         """
         self._retainer.check_shortens()
         log = self._log
@@ -388,7 +392,7 @@ class Erasure:
             blobs, purged = blobs + done.blobs, done.purged
             left |= {one.where: one for one in done.left}
             rows += _cut_rows(looked, "pending" if done.left else "anonymised")
-            # What was written meanwhile, by who had read it before.
+            # Search again: somebody who had read the text before may have written it meanwhile.
             looked = cutting.look(log, match, after=position, scope=scope)
             self._check_may_be_cut(looked)
             position = looked.position
@@ -403,7 +407,7 @@ class Erasure:
         return receipt
 
     def _check_may_be_cut(self, looked: cutting.Looked) -> None:
-        """Raises what keeps a text from being erased, before anything is changed."""
+        """Raises if something prevents the erasure of a text, before anything is changed."""
         held = self._retainer.held()
         for stream in sorted(looked.found):
             if stream in held:
@@ -418,12 +422,12 @@ class Erasure:
         cutting.check_folds(self._log, looked)
 
     def _is_open(self, stream: str) -> bool:
-        """Says whether a state can be changed: a scope of a user's that is there and not closed."""
+        """Returns whether a state can be changed: that of a user's scope, present and open."""
         is_scope = stream.partition("/")[0] not in reserved_prefixes()
         return is_scope and not self._is_removed(stream) and not self._log.newest(stream).closed_at
 
     def _finish_cutting(self, wait_s: float) -> ErasureReceipt:
-        """Does what was told by a process that was killed: that needs no text."""
+        """Finishes the cuts that a killed process had recorded; this does not need the text."""
         pending = [mark.key for mark in self._log.find_marks(SHORTENING, limit=NO_LIMIT)]
         done = self._retainer.shorten({}, (), wait_s=wait_s)
         outcome = "pending" if done.left else "anonymised"
@@ -441,11 +445,11 @@ class Erasure:
         return self._log.find_marks(ERASING, limit=NO_LIMIT)
 
     def _pending(self, told: str) -> str | None:
-        """Returns the id of an erasure that was begun under a name, and is not done."""
+        """Returns the id of an unfinished erasure that was begun under a name, or None."""
         return next((mark.key for mark in self._marks() if mark.group == told), None)
 
     def _begin(self, id: str, told: str) -> None:
-        """Step 1. A hold of the subject, or of one of its scopes, beats it."""
+        """Step 1: refuses if the subject or one of its scopes is held, else sets `erasing`."""
         held = [one.scope for one in self._retainer.holds() if one.scope in self._streams(id)]
         if held:
             raise HeldError(f'scope "{held[0]}" of the subject is held: nothing was erased')
@@ -453,10 +457,10 @@ class Erasure:
             _persist(partial(self._set_erasing, id, told, about))
 
     def _set_erasing(self, id: str, told: str, about: list[str]) -> bool:
-        """Says in one backend that a subject is being erased.
+        """Records in one backend that a subject is being erased.
 
-        Nobody else writes to these streams but who holds the subject: so however many write data of
-        the subject meanwhile, this is never refused for long, and all that they send later is.
+        Besides erasures only holds write to these streams. So this commit loses few races, however
+        many processes write data of the subject, and every write they send after it is refused.
         """
         states = [(stream, self._log.newest(stream)) for stream in about]
         if all(state.root.get("erasing") for _, state in states):
@@ -474,19 +478,21 @@ class Erasure:
         return True
 
     def _remove(self, id: str) -> None:
-        """Step 2. No write for the subject is accepted any more: only removals are."""
+        """Step 2: removes the subject's scopes, to which nothing but removals can be written."""
         for streams in self._by_place(self._own(id)):
             _persist(partial(self._remove_some, streams))
 
     def _remove_some(self, streams: list[str]) -> bool:
         """Removes scopes of one backend; False if there are more."""
         living = [one for one in streams if not self._is_removed(one)]
-        # Those that expire go first, in commits of their own: none is written with what lasts.
+        # Scopes that expire are removed first, in separate commits: a commit cannot write to them
+        # and to scopes that last.
         expiring = [one for one in living if self._log.newest(one).expires_us]
         some = (expiring or living)[:STREAMS_PER_COMMIT]
         writes, marks = list[StreamWrite](), list[Mark | Cleared]()
         for stream in some:
-            # The event says nothing of the marks that go: there is no way back.
+            # The event does not list the removed marks, as a normal removal does for `undo`: an
+            # erasure cannot be undone.
             marks += removal.removal(self._context, stream)[1]
             marks += [Cleared(index, key) for index, key in erased_with(stream)]
             writes.append(removal.removed(stream))
@@ -495,9 +501,9 @@ class Erasure:
         return len(some) == len(living)
 
     def _own(self, id: str) -> list[str]:
-        """Returns the scopes that are a subject's as a whole, and copies that layers made of them.
+        """Returns the scopes that belong to a subject, and the copies that layers made of them.
 
-        Such copies are the subject's too, but for those that were made before layers gave them.
+        Such copies belong to the subject too. Only those of older versions are not marked so.
         """
         own = [stream for stream in self._streams(id) if self._log.subject_of(stream) == id]
         copies = [copy for stream in own for copy in copies_of(self._context, stream)]
@@ -510,7 +516,7 @@ class Erasure:
         return self._log.life(stream, head.revision) == head.revision
 
     def _finish(self, id: str, wait_s: float) -> ErasureReceipt:
-        """Steps 3 to 5."""
+        """Does steps 3 to 5 and returns the receipt."""
         sealing = self._log.sealing
         sealing.keys.destroy(id)
         sealing.forget(id)
@@ -537,7 +543,7 @@ class Erasure:
         return receipt
 
     def receipts(self) -> list[dict[str, Any]]:
-        """Returns what every erasure has said, by the id of its subject, and is still so."""
+        """Returns the receipts of all erasures, brought up to date by what was purged since."""
         found: dict[str, dict[str, Any]] = {}
         for stream in self._log.streams(prefix=PREFIX):
             said = self._log.newest(stream).root.get("erased")
@@ -550,10 +556,11 @@ class Erasure:
 
 
 def _as_it_is_now(receipt: dict[str, Any], purges: Sequence[Purge]) -> dict[str, Any]:
-    """Returns a stored receipt with what is left of what it says is left.
+    """Returns a stored receipt, with `left` brought up to date by the purges since.
 
-    The first purge that leaves nothing ends it, whatever comes later. Until then, one that did all
-    that it can says what is left, or else the newest one. What is outside of the store stays.
+    The first purge that left nothing completes the receipt, whatever later purges say. Until then,
+    the newest whole purge says what is left, or if there was none, the newest one. What lies
+    outside the store stays in `left`.
     """
     purged: int | None = receipt.pop("purged", None)
     ends_as = receipt.pop("ends_as", "anonymised" if receipt.get("position") else "deleted")
@@ -578,7 +585,7 @@ def _as_it_is_now(receipt: dict[str, Any], purges: Sequence[Purge]) -> dict[str,
 
 
 def _said(receipt: ErasureReceipt, purged: int, ends_as: str = "deleted") -> dict[str, Any]:
-    """Returns a receipt as it is stored: with `Retention.purged`, and what comes after pending."""
+    """Returns a receipt in its stored form, with `Retention.purged` and the final outcome."""
     said: dict[str, Any] = {
         "at": from_datetime(receipt.erased_at),
         "scopes": [
@@ -620,10 +627,10 @@ def _spans(revisions: Iterable[int]) -> str:
 
 
 def _persist(attempt: Callable[[], bool]) -> None:
-    """Calls until it is done; raises ConflictError if others are faster again and again.
+    """Repeats an attempt until it returns True; raises after `RETRIES` conflicts.
 
-    It never gives up in silence: a hold that is not there, or a key that is destroyed while writes
-    are still accepted, would be worse than an error.
+    It never gives up silently: a hold that was not set, or a key destroyed while writes are still
+    accepted, would be worse than an error.
     """
     conflicts = 0
     while True:

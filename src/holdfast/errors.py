@@ -1,7 +1,7 @@
 """Every exception, named by what the caller can do about it.
 
-A message says subject, expectation, finding and remedy, in lower case, without a final period.
-Ids are attributes too, never only in the text. `hint` is the next thing to type or to change.
+A message gives subject, expectation, finding and remedy, in lower case, without a final period.
+Ids are attributes as well, never only in the text. `hint` says what to type or change next.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 
 def show_value(value: object) -> str:
-    """Returns what was found in place of an argument, for a message: short, whatever it is.
+    """Returns a short text for any value that was found in place of an argument.
 
-    Python refuses to write an int of more than 4300 digits, and an object may raise anything.
+    `repr` may fail: Python refuses an int of more than 4300 digits, and an object may raise.
     """
     try:
         text = repr(value)
@@ -26,7 +26,7 @@ def show_value(value: object) -> str:
 
 
 def show_us(microseconds: int) -> str:
-    """Returns a span of time for a message, in the largest unit that it has two of."""
+    """Returns a span of time as text, in the largest unit of which it has at least two."""
     seconds = microseconds // 1_000_000
     for unit, length in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
         if seconds >= 2 * length:
@@ -35,9 +35,9 @@ def show_us(microseconds: int) -> str:
 
 
 def show_error(error: BaseException) -> str:
-    """Returns an error as text to store or to report: its type and what it says, whatever that is.
+    """Returns an error as text to store or report: its type and its message.
 
-    An exception of somebody else's may raise when it is asked what it says.
+    The `__str__` of a foreign exception may itself raise.
     """
     try:
         text = str(error)
@@ -54,10 +54,10 @@ _STORED = re.compile("\x10(?:([0-9a-f]{4})|#[0-9a-f]{64})")
 
 
 def show_stored(text: str) -> str:
-    """Returns a text in which the stored names of scopes are as people read them.
+    """Returns a text with the stored names of scopes in it made readable.
 
     A character that names cannot hold is shown as in a Python string, and the digest of a long id
-    as an ellipsis (decision 0034 has the escapes).
+    as an ellipsis (decision 0034 defines the escapes).
     """
     if "\x10" not in text:
         return text
@@ -91,7 +91,7 @@ class UsageError(HoldfastError):
 
 
 class ValueDomainError(UsageError):
-    """A value outside the documented domain; `path` says where inside the value."""
+    """A value outside the documented domain; `path` is the place inside the value."""
 
     def __init__(
         self, message: str, *, path: tuple[str | int, ...] = (), hint: str | None = None
@@ -101,9 +101,9 @@ class ValueDomainError(UsageError):
 
 
 class SchemaError(UsageError):
-    """Data is not what its schema says: nothing was written. `misfits` has every place.
+    """Data does not fit its schema: nothing was written.
 
-    Each has a `path`, what was `expected` there and what was `found`.
+    `misfits` has every place, each with a `path`, what was `expected` there and what was `found`.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class SchemaError(UsageError):
 
 
 class SecretError(UsageError):
-    """What was to be written looks like a secret; `kinds` says which, and never what it is."""
+    """A write was refused because it looks like a secret; `kinds` names its kinds only."""
 
     def __init__(
         self, message: str, *, stream: str, kinds: tuple[str, ...], hint: str | None = None
@@ -125,15 +125,15 @@ class SecretError(UsageError):
 
 
 class UndecidedError(UsageError):
-    """The store's policy is that nothing is done undecided: decide first."""
+    """The store's policy refuses effects without an open decision: decide first."""
 
 
 class UntrustedError(UsageError):
-    """A configuration file names commands, and its user has not trusted it: read it, then do."""
+    """A configuration file with commands is not trusted by this user: read it, then trust it."""
 
 
 class ProgramError(UsageError):
-    """A `.prose` program has errors: `problems` has every one, with its place. Nothing was run."""
+    """A `.prose` program has errors: `problems` lists them with their places. Nothing was run."""
 
     def __init__(self, file: str, problems: Sequence[Any], shown: str) -> None:
         count = f"{len(problems)} errors" if len(problems) > 1 else "an error"
@@ -149,7 +149,7 @@ class NotFoundError(HoldfastError):
 
 
 class ExpiredError(NotFoundError):
-    """The scope was begun with a lifetime, which is over: begin another one."""
+    """The lifetime of the scope is over: begin another scope."""
 
     def __init__(self, stream: str, *, expires_us: int) -> None:
         ended = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=expires_us)
@@ -163,7 +163,7 @@ class ExpiredError(NotFoundError):
 
 
 class LetGoError(NotFoundError):
-    """What is asked for was let go of on purpose: its bytes are gone, and no copy is kept here."""
+    """Retention let go of this data on purpose: its bytes are gone, and the store has no copy."""
 
     def __init__(self, stream: str, revision: int) -> None:
         super().__init__(
@@ -176,9 +176,9 @@ class LetGoError(NotFoundError):
 
 
 class ErasedError(NotFoundError):
-    """It belongs to a subject that was erased: its key is destroyed, and nothing brings it back.
+    """The data belongs to a subject that was erased: its key is destroyed, for good.
 
-    `subject` is the random id that the subject had.
+    `subject` is the random id of the subject.
     """
 
     def __init__(self, subject: str, what: str = "this data") -> None:
@@ -190,19 +190,19 @@ class ErasedError(NotFoundError):
 
 
 class HeldError(UsageError):
-    """A legal hold keeps it: nothing was erased. End the hold first, if it is over."""
+    """A hold protects the data: nothing was erased. End the hold first, if it no longer applies."""
 
 
 class KeyMissingError(HoldfastError):
-    """The key of sealed data is not where keys are looked for, and was not destroyed on purpose.
+    """The key of sealed data is missing from the key store, and was not destroyed on purpose.
 
-    `subject` is the random id of whose data it is.
+    `subject` is the random id of the subject.
     """
 
     exit_code = 21
 
     def __init__(self, subject: str, keys: str, name: str | None = None, count: int = 1) -> None:
-        """`name` is who was asked for, if nobody can know whether the `count` missing keys are."""
+        """`name` was asked for, and any of the `count` missing keys may be the one of that name."""
         problem = f'the key of subject "{subject}" is not in {keys}, and the subject was not erased'
         if name is not None:
             problem = (
@@ -218,16 +218,17 @@ class KeyMissingError(HoldfastError):
 
 
 class StoreKeyError(HoldfastError):
-    """The store and the key that it was opened with do not fit: nothing was written.
+    """The store and the given store key do not fit: nothing was written.
 
-    It is encrypted and no key or another one was given, or it is not and one was.
+    Either the store is encrypted and the key is missing or wrong, or it is not encrypted and a key
+    was given.
     """
 
     exit_code = 22
 
 
 class ExistsError(HoldfastError):
-    """The name is taken: choose another one, or open what is there."""
+    """The name is taken: choose another one, or open the existing thing."""
 
     exit_code = 4
 
@@ -252,7 +253,7 @@ class ConflictError(HoldfastError):
         self.expected = expected
         self.actual = actual
         self.paths = tuple(paths)
-        """The places that a commit had read and somebody changed; none if a revision was asked."""
+        """Paths that the commit had read and somebody changed; empty if it expected a revision."""
 
 
 class ClosedError(HoldfastError):
@@ -266,10 +267,10 @@ class ClosedError(HoldfastError):
 
 
 class LimitError(HoldfastError):
-    """A quota, or a disk that is nearly full, refuses a write: let go of something, then retry.
+    """A quota, or a disk that is nearly full, refuses a write: remove something, then retry.
 
-    Nothing was written. `stream` is the scope, None for a large value alone. Or a statement of SQL
-    takes more time, rows or bytes than it may: ask for less, or raise its limit.
+    Nothing was written. `stream` is the scope, or None for a large value alone. It is also raised
+    for a SQL statement that exceeds its time, rows or bytes: ask for less, or raise the limit.
     """
 
     exit_code = 21
@@ -280,7 +281,7 @@ class LimitError(HoldfastError):
 
 
 class LeaseLostError(HoldfastError):
-    """Another worker has the lease: stop, write nothing more under it."""
+    """Another worker has the lease: stop, and write nothing more under it."""
 
     exit_code = 7
 
@@ -293,8 +294,8 @@ class LeaseLostError(HoldfastError):
 class UnavailableError(HoldfastError):
     """The backend cannot serve now (disk full, busy, no permission): fix that, then retry.
 
-    `outcome_known` is False if a commit was under way and may or may not be there: open the store
-    again and look (an idempotency key answers that question without a doubt).
+    `outcome_known` is False if a commit was under way that may or may not have been made: open the
+    store again and look. A retry with an idempotency key is safe in either case.
     """
 
     exit_code = 8
@@ -307,7 +308,7 @@ class UnavailableError(HoldfastError):
 
 
 class GitError(UnavailableError):
-    """The git command is not there, or could not do what it was asked for; `code` is its own."""
+    """The git command is missing or has failed; `code` is its exit code."""
 
     def __init__(self, message: str, *, code: int | None = None, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -317,8 +318,9 @@ class GitError(UnavailableError):
 class FilesTakenError(UnavailableError):
     """Files of the store were removed, replaced or moved while it was open: put them back.
 
-    The handle is dead: it could only write where nobody would find it. `rescued` is the folder with
-    what it still held, None if that needed no rescue or could not be written; the text says which.
+    The handle is dead: what it wrote would go into files that nobody can find. `rescued` is the
+    folder with what it still held, or None if nothing needed rescue or it could not be written; the
+    message says which.
     """
 
     def __init__(
@@ -334,13 +336,13 @@ class FilesTakenError(UnavailableError):
 
 
 def unloaded(what: str, exc: OSError) -> UnavailableError:
-    """Returns the error for a module that is needed now and could not be read."""
+    """Returns the error for a module that is imported at its first use and cannot be read."""
     hint = CLOSE_SOME if exc.errno in NO_DESCRIPTORS else "look whether holdfast is installed whole"
     return UnavailableError(f"{what} cannot be loaded: {exc.strerror}", hint=hint)
 
 
 class CorruptError(HoldfastError):
-    """Stored bytes break the contract: keep a copy, run `holdfast check`, then salvage."""
+    """Stored bytes are damaged: keep a copy, run `holdfast check`, then salvage."""
 
     exit_code = 9
 
@@ -360,13 +362,13 @@ class CorruptError(HoldfastError):
 
 
 class FormatError(HoldfastError):
-    """Written by a newer holdfast, or no holdfast store at all: upgrade, or look elsewhere."""
+    """A newer holdfast wrote it, or it is not a holdfast store: upgrade, or look elsewhere."""
 
     exit_code = 10
 
 
 class OtherStoreError(HoldfastError):
-    """A stored position belongs to another store: say where to go on in this one."""
+    """A stored position belongs to another store: give a place to start from in this one."""
 
     exit_code = 16
 
@@ -374,19 +376,19 @@ class OtherStoreError(HoldfastError):
 class LostCommitsError(CorruptError):
     """The store lacks commits that it had acknowledged.
 
-    A server lost them by a failover or a restart: the store's handle is dead, open it again to go
-    on from what is there. What was evicted raises this whenever it is asked for; all else can be
-    used. Of a SQLite store somebody removed the WAL, or put an older copy in its place: bring back
-    the newest copy, or delete the witness to go on with what is there.
+    A server lost them in a failover or a restart: the handle is dead, so open the store again to
+    continue from what is there. Keys that Redis evicted: reading them raises this each time, and
+    the rest of the store can be used. A SQLite store whose WAL was removed, or that was replaced by
+    an older copy: bring back the newest copy, or delete the witness to continue with what is there.
     """
 
 
 class StepError(HoldfastError):
-    """A step or a branch of a run failed for good; the same live and replayed.
+    """A step or a branch of a run failed for good; a replay raises an equal error.
 
-    `kind` is the name of the exception's class, `text` its message, `data` what it carried, and
-    `traceback` the text of its traceback. In the process where it was raised it is the `__cause__`.
-    `outcome` says what is known of an effect that failed: "not done", or "unknown".
+    `kind` is the class name of the exception, `text` its message, `data` what it carried, and
+    `traceback` the text of its traceback. In the process where it was raised, the exception is the
+    `__cause__`. `outcome` is what is known of an effect that failed: "not done" or "unknown".
     """
 
     exit_code = 11
@@ -413,7 +415,7 @@ class StepError(HoldfastError):
 class RunFailedError(HoldfastError):
     """A run ended with an error of its own (`kind`, `text`, `data`): look, then fork it.
 
-    `traceback` says where the program failed, also in another process and after a restart. In the
+    `traceback` says where the program failed, in other processes and after a restart too. In the
     process where it failed, the exception itself is the `__cause__`.
     """
 
@@ -464,10 +466,10 @@ class StillRunningError(HoldfastError):
 
 
 class NodeError(HoldfastError):
-    """The function of a node raised: look at what it says, then process the graph again.
+    """The function of a node raised: correct the cause, then process the graph again.
 
-    `kind` is the name of the exception's class, `text` its message, `data` what it carried; the
-    same for a failure that was kept.
+    `kind` is the class name of the exception, `text` its message, `data` what it carried. A stored
+    failure of an earlier walk has the same.
     """
 
     exit_code = 17
@@ -484,8 +486,7 @@ class NodeError(HoldfastError):
 class UpgradeError(HoldfastError):
     """Stored data cannot be brought to another version of its schema: add or correct the step.
 
-    What is stored is unchanged. `misfits` has every place where the result is not what the type
-    says, if that is what went wrong.
+    What is stored is unchanged. If the result does not fit the type, `misfits` has every place.
     """
 
     exit_code = 18
@@ -510,9 +511,10 @@ class UpgradeError(HoldfastError):
 
 
 class NewerSchemaError(HoldfastError):
-    """Stored data has a newer schema than this program, or one that it has not: run the newer one.
+    """Stored data has a schema, or a version of it, that this program lacks: run a newer program.
 
-    `name` says what it is about, `stored` is its version, `known` the program's, 0 if it has none.
+    `name` is what has the schema, `stored` its version, and `known` the program's version, 0 if it
+    has none.
     """
 
     exit_code = 19
@@ -529,7 +531,7 @@ class NewerSchemaError(HoldfastError):
 class ProjectionError(HoldfastError):
     """A handler of a projection failed at an event: correct the handler.
 
-    The events are as they were, and so is the state up to the event before.
+    The events are unchanged, and so is the projection's state up to the event before.
     """
 
     exit_code = 20

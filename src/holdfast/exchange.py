@@ -1,11 +1,12 @@
-"""Writing a file that somebody else may write at the same moment, without losing what they wrote.
+"""Writes a file that somebody else may write at the same moment, without losing what they wrote.
 
-The new text is written beside the file and synced, and then the two names are exchanged in one step
-of the kernel. So whatever the file held at that very moment is in our hands afterwards, and can be
-looked at: if it is not what we had read, somebody saved in between, and that is to be imported.
+The new text is written beside the file and synced, and then the two names are exchanged in one
+system call. A plain rename would silently destroy an edit that was saved just before it. After an
+exchange, whatever the file held at that moment is still there under the other name: if it is not
+what was read before, somebody saved in between, and that can be imported.
 
-Where a file system cannot exchange names, the file is first taken away under another name, and the
-new one is linked to its name, which fails if somebody made a file there meanwhile.
+Where a file system cannot exchange names, the file is first renamed away, and then the new one is
+linked to its name. The link fails if somebody made a file there meanwhile.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 _HERE = -2 if sys.platform == "darwin" else -100
-"""AT_FDCWD: a name is taken as it would be without a folder."""
+"""AT_FDCWD: relative names start from the current folder."""
 _EXCHANGE = 2
 """RENAME_EXCHANGE of Linux, and RENAME_SWAP of macOS."""
 _CANNOT = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 def read_file(path: Path) -> bytes | None:
-    """Returns what a file holds; None if there is none."""
+    """Returns the content of a file, or None if there is none."""
     try:
         descriptor = open_unnoticed(path)
     except FileNotFoundError:
@@ -45,12 +46,13 @@ def open_unnoticed(path: Path) -> int:
 
 
 def write_new(path: Path, data: bytes, mode: int | None = None) -> os.stat_result:
-    """Writes a file of our own as a whole, and syncs it; returns what is known of it.
+    """Writes a new file and syncs it; returns its status.
 
-    Its time of access is set to one second before it was written. Whoever reads it changes that,
-    so it can be told whether anybody has.
+    Its access time is set to one second before its modification time. A later read changes that, so
+    it shows whether anybody has read the file.
     """
-    # A link of that name is somebody's trap: a repository that was cloned may bring one along.
+    # O_NOFOLLOW: a cloned repository may bring a symbolic link of this name, to make us write over
+    # a file elsewhere.
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o666)
     try:
@@ -73,10 +75,11 @@ Exchanged = Literal["exchanged", "absent", "beaten"]
 def exchange(new: str | Path, target: str | Path, *, folder: int | None = None) -> Exchanged:
     """Puts `new` in the place of `target`, and what was there in the place of `new`.
 
-    With `folder`, the descriptor of a folder, both are names in that folder, wherever it is now.
+    With `folder`, an open descriptor, both are names in that folder, even if it was moved.
 
-    "absent": there is no file to exchange it with, and nothing has changed; `put` makes one.
-    "beaten": what was there is in the place of `new`, but somebody else's file has the name now.
+    Returns "absent" if there is no file to exchange with: nothing has changed then, and `put` makes
+    one. Returns "beaten" if the old file is in the place of `new`, but somebody else has made
+    another file under its name.
     """
     try:
         _swap(os.fsencode(new), os.fsencode(target), folder)
@@ -90,7 +93,10 @@ def exchange(new: str | Path, target: str | Path, *, folder: int | None = None) 
 
 
 def put(new: str | Path, target: str | Path, *, folder: int | None = None) -> bool:
-    """Gives a new file its name; returns False if somebody made one of that name meanwhile."""
+    """Gives a new file its name; returns False if there is a file of that name already.
+
+    A link is used and not a rename, because a rename would replace somebody else's file.
+    """
     try:
         os.link(new, target, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
     except FileExistsError:
@@ -100,9 +106,9 @@ def put(new: str | Path, target: str | Path, *, folder: int | None = None) -> bo
 
 
 def _take_and_link(new: str, target: str, folder: int | None) -> Exchanged:
-    """Exchanges two names in two steps: the file is taken away, then the new one gets its name.
+    """Exchanges two names in two steps: renames the file away, then gives its name to the new one.
 
-    Between the two there is no file of that name. If somebody makes one then, theirs stays.
+    Between the steps there is no file of that name. If somebody makes one then, theirs stays.
     """
     taken = new + ".taken"
     try:
@@ -114,7 +120,7 @@ def _take_and_link(new: str, target: str, folder: int | None) -> Exchanged:
         os.link(new, target, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
     except FileExistsError:
         is_ours = False
-    except OSError:  # a file system without links: theirs gets its name back
+    except OSError:  # such as a file system without links: the old file gets its name back
         os.rename(taken, target, src_dir_fd=folder, dst_dir_fd=folder)
         raise
     os.replace(taken, new, src_dir_fd=folder, dst_dir_fd=folder)
@@ -122,7 +128,7 @@ def _take_and_link(new: str, target: str, folder: int | None) -> Exchanged:
 
 
 def _swap(one: bytes, other: bytes, folder: int | None) -> None:
-    """Exchanges two names, or raises OSError."""
+    """Exchanges two names in one system call, or raises OSError."""
     import ctypes
 
     call = _system_call()
@@ -137,7 +143,7 @@ def _swap(one: bytes, other: bytes, folder: int | None) -> None:
 
 @cache
 def _system_call() -> Callable[..., Any] | None:
-    """Returns what exchanges names in the C library; None on a system that has not got it."""
+    """Returns the function of the C library that exchanges names, or None if there is none."""
     import ctypes
 
     name = "renameatx_np" if sys.platform == "darwin" else "renameat2"

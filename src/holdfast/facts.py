@@ -12,7 +12,7 @@ __all__ = ["Contradicted", "Fact", "Facts", "FactsRoom", "Holds", "Stale"]
 
 
 class FactsRoom:
-    """Claims about the outside world, of any scope; `scope.facts` has those of one."""
+    """The facts of all scopes: claims about the outside world; `scope.facts` has those of one."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._context = kernel.part(RecordContext)
@@ -28,9 +28,9 @@ class FactsRoom:
         return list(stale_facts(self._context, verify=check_flag(verify, "verify")))
 
     def list(self, *, after: str | None = None, limit: int | None = PAGE_SIZE) -> Page[Fact]:
-        """Returns the facts of all scopes, by scope and name.
+        """Returns a page of the facts of all scopes, by scope and name.
 
-        The cursor of a page, given as `after`, leads to the next one.
+        Pass the cursor of a page as `after` to get the next page.
         """
         found = sorted(all_facts(self._context), key=_place)
         return cut("facts", found, _place, after=after, limit=limit)

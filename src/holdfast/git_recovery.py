@@ -1,11 +1,11 @@
-"""A store that people keep in git: revisions that git took back, and two branches made one.
+"""For a store that people keep in git: brings back lost revisions, and merges two branches.
 
-`find_lost` says which revisions this work tree had and has not: taken back by a checkout, a reset,
-a stash or a switch of branches. `bring_back` brings them back from the commits that have them. A
-stream that only lacks its end gets it back as it was, with every link. One that went on differently
-since keeps what it has: the events of the other side are added after it, with new revisions and
-links, and with their old link as their source. What no longer fits is listed, and not applied.
-Nothing is brought back by itself, and nothing is forgotten by itself.
+`find_lost` returns the revisions that this work tree had and lacks now, after a checkout, a reset,
+a stash or a switch of branches. `bring_back` takes them from the commits that have them. A stream
+that only lacks its end gets exactly that end back, with every link. A stream that has other events
+by now keeps them: the events of the other side are added after them, with new revisions and links,
+and with their old link as their source. Events that no longer fit are listed and not applied.
+Nothing is brought back or forgotten unless somebody asks for it.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ _FIT_PREFIXES = (OWN, "decision.", "fact.", "task.", "turn.", "session.")
 
 
 class LostRevisions(Struct, frozen=True):
-    """Revisions of a stream that were here and are not. `commit` has them, None if none does.
+    """Revisions of a stream that were here and are gone; `commit` has them, or is None.
 
-    `is_diverged` says that the stream has other events in their place.
+    `is_diverged` is whether the stream has other events in their place.
     """
 
     stream: str
@@ -89,7 +89,7 @@ class LostRevisions(Struct, frozen=True):
 
 
 class NotApplied(Struct, frozen=True):
-    """An event of the other side that does not fit after what is here, and why."""
+    """An event of the other side that does not fit after the events here, and why."""
 
     stream: str
     revision: int
@@ -99,7 +99,7 @@ class NotApplied(Struct, frozen=True):
 
 
 class BroughtBack(Struct, frozen=True):
-    """What was brought back: revisions as they were, and events of another branch added after."""
+    """What was brought back: revisions unchanged, and events of another branch added after ours."""
 
     regained: list[LostRevisions]
     merged: list[LostRevisions]
@@ -108,7 +108,7 @@ class BroughtBack(Struct, frozen=True):
 
 
 class _Branch(Struct, frozen=True):
-    """A stream of another version: where both are equal, and where each ends."""
+    """A stream that another version has too: up to where both are equal, and where each ends."""
 
     stream: str
     common: int
@@ -120,9 +120,9 @@ class _Branch(Struct, frozen=True):
 
 
 def find_lost(store: Store) -> list[LostRevisions]:
-    """Returns the revisions that this work tree had and the store has not, by stream.
+    """Returns the revisions that this work tree had and the store lacks now, by stream.
 
-    Empty if the store is not on plain files, or in no git repository.
+    Returns nothing if the store is not on plain files, or not in a git repository.
     """
     log = kernel_of(store).log
     place = witness_file(log)
@@ -152,7 +152,7 @@ def find_lost(store: Store) -> list[LostRevisions]:
 
 
 def accept_loss(store: Store) -> list[LostRevisions]:
-    """Says that what is lost may stay lost: it is not named again. Returns what that was."""
+    """Accepts all present losses, so that they are not reported again, and returns them."""
     lost = find_lost(store)
     log = kernel_of(store).log
     place = witness_file(log)
@@ -174,7 +174,7 @@ def _place_of(log: Log) -> tuple[Repository, str]:
 def _beyond(
     log: Log, commits: Iterable[str] | None, witness: Witness
 ) -> Generator[Iterator[tuple[str, Log]]]:
-    """Yields the versions that have something that the store has not, opened one by one."""
+    """Yields the versions that have something the store lacks, each opened in turn."""
     repository, inside = _place_of(log)
     path = str(log.describe()["path"])
     versions = store_versions(repository, inside, commits)
@@ -193,14 +193,14 @@ def _beyond(
                     if theirs.describe()["store"] == log.describe()["store"]:
                         yield version.commit, theirs
 
-    with closing(opened()) as found:  # also when an error ends the block in the middle
+    with closing(opened()) as found:  # closes the opened version even if the block raises
         yield found
 
 
 def _greatest(
     repository: Repository, versions: list[StoreVersion], folder: str
 ) -> list[StoreVersion]:
-    """Returns the versions whose text is no beginning of the store's, nor of another version's."""
+    """Returns the versions whose text is not a prefix of the store's, nor of another version's."""
     texts: list[tuple[StoreVersion, dict[str, str], bytes]] = []
     for version in versions:
         segments = segments_of(repository, version)
@@ -232,7 +232,7 @@ def _begins(path: str, text: bytes) -> bool:
 
 
 def _branches(ours: Log, theirs: Log) -> Iterator[_Branch]:
-    """Yields the streams of another version that have events which ours has not."""
+    """Yields the streams of another version that have events which ours lacks."""
     names = [name for name in theirs.streams() if name.partition("/")[0] not in OF_PROCESSES]
     for name, mine, other in zip(names, ours.heads(names), theirs.heads(names), strict=True):
         if other is None or (mine is not None and mine.link == other.link):
@@ -243,8 +243,9 @@ def _branches(ours: Log, theirs: Log) -> Iterator[_Branch]:
 
 
 def _common(ours: Log, theirs: Log, stream: str, mine: Head | None, other: Head) -> int:
-    """Returns the newest revision up to which two streams are equal. Links are chained, so one
-    that is equal says that all before it are.
+    """Returns the newest revision up to which two streams are equal, by binary search.
+
+    Links are chained, so an equal link proves that all earlier events are equal.
     """
     if mine is None:
         return 0
@@ -265,8 +266,8 @@ def _common(ours: Log, theirs: Log, stream: str, mine: Head | None, other: Head)
 def _unmerged(ours: Log, theirs: Log, branch: _Branch, known: set[str]) -> list[Record]:
     """Returns the records of the other side that were neither merged nor listed before.
 
-    Those that a merge added before it was killed are found by their source: it is listed last. One
-    that was merged there itself is the event that it was merged from.
+    A merge that was killed has added events, but not listed them yet: they are found by the source
+    that each of them names. A record that is itself a merged event counts as its original.
     """
     there = known | merged_from(ours, branch.stream, branch.common).keys()
     records = theirs.read(branch.stream, after=branch.common)
@@ -279,10 +280,10 @@ def _unmerged(ours: Log, theirs: Log, branch: _Branch, known: set[str]) -> list[
 def bring_back(
     place: str | os.PathLike[str], *, commit: str | None = None, actor: str | None = None
 ) -> BroughtBack:
-    """Brings back what git took from a store, or what a commit has that it has not.
+    """Brings back what git took from a store, or with `commit` what that commit has and it lacks.
 
-    Run again, it does nothing more. Whatever was written since stays. A store that was open when
-    git took its files is put right first, from what was rescued then, or from a commit.
+    Events written since then stay. A second call changes nothing more. If the store was open when
+    git took its files, it is repaired first, from the rescued files or from a commit.
     """
     _mend(os.fspath(place))
     done = BroughtBack([], [], 0, [])
@@ -307,11 +308,11 @@ def bring_back(
 
 
 def _mend(place: str) -> None:
-    """Gives a store its text back that was open when git put an older one in its place.
+    """Restores the newer text of a store that was open when git replaced it by an older one.
 
-    Its journal goes on from the newer text, and does not reach the older one. Whichever text goes
-    on from the one that is there, byte by byte, is the right one: its lines are verified by whoever
-    opens the store next. The longest is taken.
+    The journal of such a store continues the newer text, so it does not connect to the older one. A
+    text that begins with exactly the bytes that are there is a continuation of them; the longest
+    one is taken. This is safe because the next open verifies every line of it.
     """
     folder = os.path.join(place, "log")
     if not os.path.isdir(folder) or is_in_use(place):
@@ -334,7 +335,7 @@ def _mend(place: str) -> None:
 
 
 def _texts_elsewhere(place: str) -> dict[str, list[bytes]]:
-    """Returns the texts of segments that commits have, and that were rescued, by their names."""
+    """Returns the texts of segments, by name, from commits and from rescued files."""
     found: dict[str, list[bytes]] = {}
     here = os.path.realpath(place)
     for beside in (os.path.dirname(here), here):
@@ -374,7 +375,7 @@ def _bring_from(log: Log, theirs: Log, commit: str, done: BroughtBack) -> Brough
             if origin := merged_as(record):
                 same |= {record.link.hex(), origin}
         records = _unmerged(log, theirs, branch, known)
-        # One that was killed has added events, and not said so yet.
+        # A merge that was killed may have added events without recording the merge.
         if records or merged_from(log, branch.stream, branch.common).keys() - known:
             since[branch.stream] = branch.common
         if not records:
@@ -407,7 +408,7 @@ def _bring_from(log: Log, theirs: Log, commit: str, done: BroughtBack) -> Brough
 
 
 def _copy_streams(log: Log, theirs: Log, streams: set[str]) -> int:
-    """Copies the ends of streams that ours only lacks, as they were, with their marks."""
+    """Copies the missing ends of streams, unchanged and with their marks; counts the events."""
     sink, source = Sink(log, ledger=Ledger(log)), Source(theirs)
     sink.take(source, only(source.commits(), streams.__contains__))
     sink.tell_erased()
@@ -416,9 +417,9 @@ def _copy_streams(log: Log, theirs: Log, streams: set[str]) -> int:
 
 
 def _take_marks(sink: Sink, log: Log, theirs: Log, of: Mapping[str, set[str] | None]) -> None:
-    """Makes the marks about streams those of the other side; of some items alone, if named.
+    """Replaces the marks about streams, or only about the named items, by the other side's.
 
-    A hold that is here stays: no commit of git releases one.
+    A hold that is set here stays: a commit of git must not release one.
     """
 
     def is_about(log: Log, mark: Mark) -> bool:
@@ -449,12 +450,12 @@ class _Merge:
         self.not_applied: list[NotApplied] = []
         self.applied = 0
         old = log.at(branch.stream, branch.common).root if branch.common else tree.Map()
-        # What was changed here: up to where a merge that was killed has begun to add.
+        # Our own changes end where a merge that was killed has begun to add events.
         until = min(merged.values(), default=branch.ours + 1) - 1
         now = log.at(branch.stream, until).root
         self._changed = [one.path for one in tree.diff(old, now)]
         ours = log.read(branch.stream, after=branch.common)
-        # Ids of tasks are given by each side by itself: the same one may mean two tasks.
+        # Each side numbers its tasks by itself, so one id may stand for two different tasks.
         self._tasks = {_task_of(one) for one in ours if one.revision <= until} - {None}
         self._task_number = max((_task_number(one.key) for one in ours), default=0)
         numbers = (_task_number(one.key) for one in theirs.read(branch.stream, after=branch.common))
@@ -462,7 +463,7 @@ class _Merge:
         self._task_number = max(self._task_number, first - 1)
 
     def add(self, record: Record) -> None:
-        """Adds one event, or lists why it does not fit."""
+        """Adds one event, or lists it with the reason why it does not fit."""
         why, payload = self._check(record)
         if why is None:
             try:
@@ -488,13 +489,13 @@ class _Merge:
         new_event = NewEvent(record.type, payload, ops, meta=joined(record.meta, said.decode()))
         key = record.key
         if _task_number(key):
-            # The events of tasks are numbered: this one comes after those that are here.
+            # The key of a task's event has a running number: this one continues ours.
             self._task_number += 1
             key = f"tasks#{self._task_number}:all"
         return StreamWrite(self._stream, (new_event,), None, key, record.checkpoint)
 
     def _check(self, record: Record) -> tuple[str | None, bytes]:
-        """Returns why an event does not fit, or None, and its payload with revisions as here."""
+        """Returns why an event does not fit, or None, and its payload with our revisions in it."""
         payload = record.payload
         if self._is_reserved:
             return "the stream is written by holdfast itself", payload
@@ -518,7 +519,7 @@ class _Merge:
         return None, payload
 
     def _misfit(self, ops: Iterable[tree.Op]) -> str | None:
-        """Returns which place of the state both sides changed, None if there is none."""
+        """Returns a text naming a place of the state that both sides changed, or None."""
         for op in ops:
             if op.kind in ("append", "increment"):
                 continue
@@ -531,7 +532,7 @@ class _Merge:
         return None
 
     def take_marks(self) -> None:
-        """Takes over the marks of the items whose events were added."""
+        """Copies the marks of the items whose events were added."""
         if self._items:
             _take_marks(Sink(self._log), self._log, self._theirs, {self._stream: self._items})
 
@@ -540,7 +541,7 @@ _TASK_KEY = re.compile(r"tasks#([1-9][0-9]*):all\Z")
 
 
 def _task_of(record: Record) -> str | None:
-    """Returns the id of the task that an event is about; None if it is about none."""
+    """Returns the id of the task that an event is about, or None."""
     if not record.type.startswith("task.") or record.payload == GONE:
         return None
     id = cast("dict[str, Any]", codec.decode(record.payload)).get("id")
@@ -548,7 +549,7 @@ def _task_of(record: Record) -> str | None:
 
 
 def _task_number(key: str | None) -> int:
-    """Returns the number that the key of a task's event has; 0 if it is no such key."""
+    """Returns the number in the key of a task's event; 0 for any other key."""
     found = _TASK_KEY.match(key or "")
     return int(found[1]) if found else 0
 
@@ -557,11 +558,11 @@ def _task_number(key: str | None) -> int:
 
 
 def merge_file(path: str, ours: str, theirs: str) -> None:
-    """Merges a file of a store as git asks for it: into the file `ours`, or raises.
+    """Merges one file of a store for git's merge driver: writes to the file `ours`, or raises.
 
-    `path` is where it lies in the work tree, which is the folder of the process. Of a segment of
-    the log, the other side's events are added after ours. `head.json` becomes one that says that
-    the text may go on after its end: who opens the store next verifies it up to there.
+    `path` is its place in the work tree, which is the current folder. In a segment of the log the
+    other side's events are added after ours. `head.json` is marked as not closed, which says that
+    the text may continue beyond the end that it names, so the next open verifies the rest.
     """
     store, name = os.path.split(path)
     if name == "head.json":
@@ -599,6 +600,6 @@ def merge_file(path: str, ours: str, theirs: str) -> None:
 
 
 def _merged_commit() -> str:
-    """Returns the commit that git merges, by what it tells its drivers; empty if it does not."""
+    """Returns the commit that git is merging, from GITHEAD_… variables; "" if that is unclear."""
     named = [name for name in os.environ if name.startswith("GITHEAD_")]
     return named[0].removeprefix("GITHEAD_") if len(named) == 1 else ""

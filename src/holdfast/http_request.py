@@ -1,14 +1,15 @@
-"""One request over HTTP, with limits on the whole of it, that tells nothing of what it was given.
+"""One HTTP request with limits on all of it, whose errors never show what was sent.
 
-A limit on each read does not end a server that sends a byte now and then, and one on the body ends
-neither headers nor redirects. So time and bytes are counted where they are spent, at the socket,
-for all that a `Budget` pays for: connecting, TLS, status lines, headers, redirects and bodies, of
-one request or of several. (How long a name is looked up is up to the system.)
+A timeout on each read does not stop a server that sends a byte now and then, and a limit on the
+body does not limit headers or redirects. So time and bytes are counted at the socket, for all that
+a `Budget` covers: connecting, TLS, status lines, headers, redirects and bodies, of one request or
+of several. (The time of looking up a name is up to the system.)
 
-What is sent may hold a credential, in a header or in the URL, and a server may send it back: in a
-reason, a header, a redirect, or as what is no HTTP at all. Exceptions of libraries show what they
-found there. So a failure is told in words of this module and is not chained to theirs, a reply has
-a status and a body and nothing else, and a request does not show what it holds.
+A request may hold a credential, in a header or in the URL, and a server may send it back: in a
+reason, a header, a redirect, or as something that is not HTTP. Exceptions of libraries show what
+they found there. So failures are described in words of this module and are not chained to the
+library's, a reply has a status and a body and nothing else, and the repr of a request shows only
+its server.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ from holdfast.clock import Clock, SystemClock
 
 
 class RequestError(Exception):
-    """A request was not answered. Its text is this module's own, and shows nothing that was sent.
+    """A request was not answered. The message never shows anything that was sent.
 
-    `was_sent` is False if no connection came about, so that nothing was sent.
+    `was_sent` is False if no connection was made, so nothing was sent.
     """
 
     def __init__(self, reason: str, *, was_sent: bool) -> None:
@@ -49,11 +50,11 @@ class RequestError(Exception):
 
 
 class TooLargeError(RequestError):
-    """What is answered is larger than what the caller takes."""
+    """The answer is larger than the caller accepts."""
 
 
 class ElsewhereError(RequestError):
-    """The server leads to another server."""
+    """The server redirects to another server."""
 
 
 class Reply(Struct, frozen=True):
@@ -64,7 +65,7 @@ class Reply(Struct, frozen=True):
 
 
 class Budget:
-    """How long something may take and how many bytes it may read, whatever it is made of."""
+    """How long one or several requests may take in all, and how many bytes they may read."""
 
     def __init__(self, seconds: float, bytes_max: int, clock: Clock | None = None) -> None:
         self.seconds = seconds
@@ -74,14 +75,14 @@ class Budget:
         self._bytes_left = bytes_max
 
     def left_s(self) -> float:
-        """Returns how much time is left; raises if there is none."""
+        """Returns how much time is left; raises TimeoutError if there is none."""
         left_us = self._end_us - self._clock.boot_us()
         if left_us <= 0:
             raise TimeoutError
         return left_us / 1_000_000
 
     def spend(self, size: int) -> None:
-        """Takes account of bytes that were read; raises if they are too many."""
+        """Counts bytes that were read; raises if they are too many."""
         self._bytes_left -= size
         if self._bytes_left < 0:
             raise _TooManyBytesError
@@ -92,7 +93,7 @@ class _TooManyBytesError(Exception):
 
 
 class HttpRequest:
-    """What is asked for, of whom. The URL has no user name and no password in it."""
+    """A request to a URL, which has no user name or password in it."""
 
     def __init__(
         self,
@@ -116,7 +117,8 @@ class HttpRequest:
         found = self._perform(budget, bytes_max)
         if isinstance(found, Reply):
             return found
-        # Not where it was caught: what was caught there would be shown beside it.
+        # Raised here and not in the `except` block, where the library's exception would become its
+        # context and be shown with it.
         raise found
 
     def _perform(self, budget: Budget, bytes_max: int) -> Reply | RequestError:
@@ -150,19 +152,19 @@ class _Exchange:
         self._open: list[_BoundedSocket] = []
 
     def bounded(self, sock: socket.socket) -> Any:
-        """Returns what stands for a connected socket, and is closed with all others."""
+        """Wraps a connected socket; `close` closes it with all others."""
         self.is_connected = True
         found = _BoundedSocket(sock, self.budget)
         self._open.append(found)
         return found
 
     def close(self) -> None:
-        """Closes what is still open: the library leaves answers open that end in an error."""
+        """Closes what is still open: after an error the library leaves answers open."""
         for one in self._open:
             one.end()
 
     def connect(self, address: tuple[str, int], _timeout: Any, _source: Any) -> socket.socket:
-        """Connects to the first place of a name that answers, in the time that all of them have."""
+        """Connects to the first address of a name that answers; all share the time left."""
         failed: OSError = socket.gaierror()
         for family, kind, protocol, _, place in socket.getaddrinfo(*address, 0, socket.SOCK_STREAM):
             found = socket.socket(family, kind, protocol)
@@ -182,12 +184,12 @@ class _Exchange:
         body = answer.read(bytes_max + 1)
         if len(body) > bytes_max:
             raise _TooManyBytesError
-        if answer.length:  # what is missing: the library says nothing where a size is given
+        if answer.length:  # bytes are missing: with a given size the library does not raise
             raise _CutError
         return Reply(answer.status, body)
 
     def failure_of(self, error: Exception) -> RequestError:
-        """Returns what is told of an error: nothing of what it says, if a server could say it."""
+        """Returns the error to raise, with no text that may come from the server."""
         if isinstance(error, URLError) and isinstance(error.reason, Exception):
             error = error.reason
         if isinstance(error, RequestError):
@@ -228,7 +230,7 @@ _OF_HTTP = {
 
 
 class _Bounded(HTTPConnection):
-    """A connection whose every call has only the time and the bytes that are left."""
+    """A connection on which every call is limited by the time and bytes that are left."""
 
     def __init__(self, exchange: _Exchange, host: str, **how: Any) -> None:
         super().__init__(host, **how)
@@ -241,15 +243,15 @@ class _Bounded(HTTPConnection):
 
 
 class _PlainConnection(_Bounded):
-    """One without TLS."""
+    """A connection without TLS."""
 
 
 class _SecureConnection(_Bounded, HTTPSConnection):
-    """One with TLS, which is set up before the socket is bounded."""
+    """A connection with TLS, which is set up before the socket is wrapped."""
 
 
 class _BoundedSocket:
-    """As much of a socket as a connection uses once it stands."""
+    """The part of a socket's interface that an open connection uses, within the budget."""
 
     def __init__(self, sock: Any, budget: Budget) -> None:
         self._sock = sock
@@ -268,7 +270,7 @@ class _BoundedSocket:
         return io.BufferedReader(reader)
 
     def close(self) -> None:
-        """Closes the socket as soon as nobody reads from it any more."""
+        """Closes the socket once no reader uses it any more."""
         self._sock.close()
 
     def end(self) -> None:
@@ -278,7 +280,7 @@ class _BoundedSocket:
 
 
 class _BoundedReader(io.RawIOBase):
-    """What is read from a socket, while there is time, and as long as it is not too much."""
+    """Reads from a socket within the budget."""
 
     def __init__(self, sock: Any, budget: Budget) -> None:
         super().__init__()
@@ -321,7 +323,7 @@ class _Secure(HTTPSHandler):
 
 
 class _Statuses(HTTPErrorProcessor):
-    """Returns an answer of any status; a redirect is followed if that is wanted."""
+    """Returns an answer of any status; follows redirects if that was asked for."""
 
     def __init__(self, follows: bool) -> None:
         self._follows = follows
@@ -335,7 +337,7 @@ class _Statuses(HTTPErrorProcessor):
 
 
 class _SameServer(HTTPRedirectHandler):
-    """Follows redirects at the same server only: who was asked for is who is believed."""
+    """Follows redirects within the same server only, because only that one is trusted."""
 
     def redirect_request(
         self, req: LibraryRequest, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str

@@ -9,11 +9,11 @@ The file is JSON, a line for each thing:
     {"mark": {…}}
     {"end": true, "events": …, "sha256": …}                        of every byte before this line
 
-What is exported is of one moment. A scope comes with what it needs: the scopes that it was forked
-from, and what layers keep with it. An import keeps every event as it is, with its time, actor, key
-and link, so the chain of each stream can be verified, and is. The file is verified whole before
-anything is written. Events that the target has already are left out; a scope that went on
-differently there is refused.
+An export is of one moment. A scope comes with what it needs: the scopes that it was forked from,
+and what layers keep with it. An import keeps every event unchanged, with its time, actor, key and
+link, so the chain of each stream is verified. The whole file is verified before anything is
+written. Events that the target already has are skipped; a scope that has other events there is
+refused.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ FORMAT = 1
 _KIND = "export"
 _PAGE = 200
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError)
-"""What a decoder says of bytes that were changed: also of half a character."""
+"""The errors of a decoder for damaged bytes, such as half a character."""
 
 
 class Exported(Struct, frozen=True):
@@ -64,7 +64,7 @@ class Exported(Struct, frozen=True):
 
 
 class Imported(Struct, frozen=True):
-    """What an import wrote; `skipped` events were there already."""
+    """What an import wrote; `skipped` counts events that were there already."""
 
     streams: list[str]
     events: int
@@ -81,7 +81,7 @@ class _Head(Struct):
 
 
 class _Line(Struct, omit_defaults=True):
-    """Any line but the first: what it is, is told by the field that it has."""
+    """Any line but the first; its kind shows by which fields it has."""
 
     stream: str = ""
     revision: int = 0
@@ -115,9 +115,9 @@ def export_scopes(
     *,
     progress: Progress | None = None,
 ) -> Exported:
-    """Writes scopes, by their full names, into a file that is open for bytes; all if none is named.
+    """Writes scopes, by their whole names, into a file open for bytes; all scopes if none is named.
 
-    `progress` is called with the number of events written so far, and how many there are.
+    `progress` is called with the number of events written so far and their total.
     """
     if isinstance(scopes, str):
         raise UsageError(f'scopes is a list of names, found "{scopes}"')
@@ -136,7 +136,7 @@ def export_scopes(
 
 
 class _Writer:
-    """Writes lines, and counts and digests them."""
+    """Writes lines, counts them and keeps their digest."""
 
     def __init__(self, file: IO[bytes], log: Log, progress: Progress | None, total: int) -> None:
         self._file = file
@@ -207,9 +207,9 @@ def import_scopes(
 ) -> Imported:
     """Reads a file that `export_scopes` wrote into a store, which may hold other scopes.
 
-    It can be killed and run again. Raises CorruptError if the file is not whole, ConflictError if a
-    scope of it went on differently in the store, and SecretError if it holds what the store is to
-    keep out; then nothing was written.
+    If the process is killed, make the same call again. Raises CorruptError if the file is damaged,
+    ConflictError if the store has other events of one of its scopes, and SecretError if it holds
+    secrets that the store refuses; in these cases nothing was written.
     """
     file = _File(Path(path))
     file.verify()
@@ -219,7 +219,7 @@ def import_scopes(
         open_store(
             Path(scratch) / "store",
             durability="none",
-            # The file is in clear; a copy of it beside an encrypted store need not be.
+            # The file is in clear, but this temporary copy of it need not be.
             store_key=kernel.store_key,
             settings=Settings(clock=kernel.clock),
         ) as held,
@@ -231,14 +231,14 @@ def import_scopes(
 
 
 class _File:
-    """Reads the lines of a file; what is wrong with one is told with its number."""
+    """Reads the lines of a file; errors name the number of the line."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.marks: list[Mark] = []
 
     def verify(self) -> None:
-        """Raises CorruptError unless the file is whole and unchanged, by its last line."""
+        """Raises CorruptError unless the digest in the last line shows the file unchanged."""
         digest, last = sha256(), b""
         try:
             with open(self._path, "rb") as file:
@@ -257,9 +257,9 @@ class _File:
             raise self._damaged("it was changed since it was written")
 
     def load(self, log: Log, *, clock: Log) -> Source:
-        """Puts every event into an empty log, each verified, and returns that as a source.
+        """Puts every event into an empty log, verifying each, and returns that log as a source.
 
-        Nothing ends in that log: what ends by itself is judged by the clock of the target.
+        No stream ends in that log: whether a lifetime is over is decided by the target's clock.
         """
         sink = Sink(log)
         verification = Verification(sink.link_at, log.blobs.stored)
@@ -267,7 +267,7 @@ class _File:
         return Source(log, verification=verification, clock=clock)
 
     def _commits(self, log: Log, verification: Verification) -> Iterator[list[Record]]:
-        """Yields what verifies of the file's commits, each when its blobs were put."""
+        """Yields the commits of the file, verified, each after its blobs were stored."""
         commit: list[Record] = []
         number = 0
         for at, line in self._lines():
@@ -317,10 +317,10 @@ class _File:
 
 
 class _Lasting(Source):
-    """A log of which no stream ends."""
+    """A source in which no stream has an end."""
 
     def ends(self, streams: list[str]) -> dict[str, int]:
-        """Returns that each of some streams lasts."""
+        """Returns 0, which means no end, for each of the streams."""
         return dict.fromkeys(streams, 0)
 
 

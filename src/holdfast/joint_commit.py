@@ -1,12 +1,13 @@
-"""Joint commits: what several recorders record, beside the state of any scope, as one commit.
+"""Joint commits: one commit of what several recorders record, and of changes of any state.
 
     with hf.commit() as tx:
         tx.scope(chat).messages.add("tool", "sent", tool_call_id="c1")
         tx.scope(chat).tasks.close(task, "sent")
         tx.scope(team).increment("sent")
 
-Inside the block each recorder is the one that the scope has outside, over a log that gathers
-(`core/staging.py`): it sees what the block has recorded so far, and refuses what it would refuse.
+Inside the block the recorders are the usual ones of the scope, but on a log that only gathers
+events (`core/staging.py`). So each sees what the block has recorded so far, and refuses what it
+would refuse outside.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ S = TypeVar("S", bound="RecordingScope")
 def _recorded(
     function: Callable[Concatenate[Any, P], T],
 ) -> Callable[Concatenate[Any, P], T]:
-    """Returns the method of a scope that does its work in a joint commit."""
+    """Returns a method of `Scope` that records in the joint commit instead."""
 
     @wraps(function)
     def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -52,11 +53,11 @@ def _recorded(
 
 
 class JointCommit(PendingCommit):
-    """What `with store.commit() as tx:` hands out: state, records and marks, all or nothing.
+    """What `with store.commit() as tx:` returns: state, records and marks, all or nothing.
 
-    What is recorded inside the block is there for the block, and for nobody else before it ends.
-    The ids of messages and decisions are final then; revisions and times are told again, because
-    another writer may have been faster with something else.
+    Only the block itself sees what is recorded in it, until the commit is made.
+    The ids of messages and decisions are final from the start. Revisions and times are set again
+    by the commit, because another writer may have been faster with something else.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class JointCommit(PendingCommit):
         return self._pending_scope(scope, JointScope)
 
     def _pending_scope(self, scope: WritableScope, kind: Callable[[JointCommit, Scope], S]) -> S:
-        """Returns a scope of this commit, made as one of a kind if it is not there yet."""
+        """Returns a scope of this commit; if it is new here, `kind` makes it."""
         known = self._scopes.get(getattr(scope, "name", ""))
         if known is None:
             known = kind(self, _check_scope(scope))
@@ -91,7 +92,7 @@ class JointCommit(PendingCommit):
         return cast("S", known)
 
     def outcome(self, decision: OpenDecision | str, text: str, *, output: Any = None) -> Decision:
-        """Closes a decision, given by its handle or id, in the same atomic unit."""
+        """Closes a decision, given by its handle or id, as part of this commit."""
         decisions = Decisions(self._context_of_block())
         id = decision.id if isinstance(decision, OpenDecision) else decision
         closed = decisions.close_entry(decisions.get(id), text, output=output)
@@ -100,7 +101,7 @@ class JointCommit(PendingCommit):
         return closed
 
     def _context_of_block(self) -> RecordContext:
-        """Returns the context of what is recorded inside the block."""
+        """Returns the context for recording inside the block; made at the first use."""
         if self._recording is None:
             refuse_in_body("recording in a joint commit")
             self._gathering = GatheringLog(self._context.log, self._key)
@@ -112,7 +113,7 @@ class JointCommit(PendingCommit):
         return self._recording
 
     def _when_durable(self, settle: Callable[[], object]) -> None:
-        """Has something done when the commit is durable; if it is not made, never."""
+        """Registers a call to make once the commit is durable; it is dropped if that fails."""
         self._settled.append(settle)
 
     def _recorded_in(self, scope: Scope) -> Scope:
@@ -122,13 +123,16 @@ class JointCommit(PendingCommit):
     def _joined(
         self, stream: str, write: StreamWrite | None, guard: int | None
     ) -> StreamWrite | None:
-        """Returns what the commit adds to a stream, with what was recorded there."""
+        """Returns the write to a stream, with the events that were recorded there added."""
         if self._gathering is None:
             return write
         return self._gathering.joined(stream, write, guard)
 
     def _guard(self, stream: str, expected: int | None) -> int | None:
-        """Returns the revision that a stream must be at: expected, or for what was recorded."""
+        """Returns the revision that a stream must be at; raises ConflictError if two differ.
+
+        The caller may expect one, and what was recorded may depend on one.
+        """
         base = None if self._gathering is None else self._gathering.guard(stream)
         if base is None or expected in (None, base):
             return expected if base is None else base
@@ -149,7 +153,7 @@ class JointCommit(PendingCommit):
         return super().__exit__(kind)
 
     def _drop(self) -> None:
-        """Ends the block without a commit: what was recorded in it never was."""
+        """Ends the block without a commit: what was recorded in it is dropped."""
         if self._gathering is not None:
             self._gathering.end()
 
@@ -174,7 +178,10 @@ class JointCommit(PendingCommit):
     def _records(
         self, write: StreamWrite, after: StreamState, result: CommitResult
     ) -> Sequence[Record]:
-        """Returns what the recorded events of a write became; read, if an earlier commit did it."""
+        """Returns the events of a write as they were stored.
+
+        If the commit repeats an earlier one with the same key, they are read from the store.
+        """
         write = result.written(write)
         count, last = len(write.new_events), after.revision
         if result.repeated:
@@ -214,7 +221,7 @@ class RecordingScope(PendingScope):
         return self._joint._guard(self.name, expected), guard
 
     def _let_go_on(self, turn: OpenTurn) -> OpenTurn:
-        """Returns a turn that may go on after the commit that it is begun in."""
+        """Returns a turn that begins in this commit and may continue after it."""
         self._joint._when_durable(partial(go_on_after, turn, self._own))
         return turn
 
@@ -253,7 +260,7 @@ class JointScope(RecordingScope):
     record = _recorded(Scope.record)
 
     def turn(self) -> OpenTurn:
-        """Returns a turn that is begun in this commit, and may go on after it."""
+        """Returns a turn that begins in this commit and may continue after it."""
         return self._let_go_on(self._recorder().messages.turn())
 
     def end_turn(self, turn: OpenTurn) -> None:

@@ -33,24 +33,26 @@ class KeysRoom:
         return "<KeysRoom>"
 
     def status(self) -> KeyStatus:
-        """Says whether the store is encrypted, and by which keys."""
+        """Returns whether the store is encrypted, and with which keys."""
         if self._encryption is None:
             return KeyStatus(is_encrypted=False)
         return self._encryption.status()
 
     def rotate(self) -> KeyStatus:
-        """Has everything that is written from now on encrypted with a new data key.
+        """Makes a new data key, with which everything written from now on is encrypted.
 
-        What is stored keeps the key that it has, and nothing of it is read or written. Processes
-        that have the store open go on with the key that they know until they meet the new one.
+        Stored data is neither read nor rewritten: it stays encrypted with its old data key. Other
+        processes that have the store open keep using the key that they know until they meet the
+        new one.
         """
         return self._encrypted().rotate()
 
     def rewrap(self, new: str | bytes | StoreKey) -> KeyStatus:
-        """Has another store key open the store, from now on alone. No data is read or written.
+        """Replaces the store key: from now on only the new one opens the store.
 
-        Killed at any point it leaves a store that the old or the new key opens; done again with
-        the same new key it goes on. Backups made before still open with the old key.
+        Only the wrapped data keys are written; no data is. If the process is killed in between, the
+        old or the new key opens the store, and the same call continues. Backups made earlier still
+        open with the old key.
         """
         return self._encrypted().rewrap(to_store_key(new))
 

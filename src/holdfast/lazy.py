@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used: who uses little loads little."""
+"""Imports the names of a package at their first use, so that small programs load little."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from importlib.util import find_spec
 
 
 def lazily(package: str, home: str | Mapping[str, str]) -> Callable[[str], object]:
-    """Returns the `__getattr__` of a package whose names live in another module, or in several.
+    """Returns a `__getattr__` for a package whose names are defined in other modules.
 
-    A home is a module, or a module and the name there (`module:name`). A name that was asked for
-    once is set in the package, so the next look costs nothing.
+    `home` is the module of all names, or a mapping from each name to its module (to `module:name`
+    if it has another name there). A name that was found is set in the package, so the next use
+    costs nothing.
     """
 
     def find(name: str) -> object:
@@ -20,7 +21,7 @@ def lazily(package: str, home: str | Mapping[str, str]) -> Callable[[str], objec
         if place is None or (name.startswith("__") and name != "__all__"):
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         if isinstance(home, str) and find_spec(f"{package}.{name}") is not None:
-            return import_module(f"{package}.{name}")  # a module of the package, not a name of it
+            return import_module(f"{package}.{name}")  # a submodule of the package
         place, _, real = place.partition(":")
         try:
             found = getattr(import_module(place), real or name)

@@ -1,8 +1,9 @@
 """What the layers above the log own in a store, registered before one is opened.
 
-A layer whose services are imported when they are first used has its manifest here or in a module of
-its own (`runs/manifest.py`): so `check`, `retain`, `erase`, `recover` and the routes of a mixed
-store are the same, whatever a process has used so far.
+Layers are imported at first use, but what they own must be known before: otherwise `check`,
+`retain`, `erase`, `recover` and the routes of a mixed store would depend on what a process has used
+so far. So the manifest of a layer is here, or in a module that is imported here
+(`runs/manifest.py`).
 """
 
 from holdfast.core import consumers as _consumers

@@ -15,18 +15,18 @@ from holdfast.errors import ExistsError, UsageError, show_value
 
 NAME_BYTES_MAX = 512
 ID_BYTES_MAX = 65_536
-"""How long the id of a scope may be, escapes included."""
+"""How many bytes the id of a scope may have, escapes included."""
 
 _LEVEL = re.compile(r"[a-z][a-z0-9_-]{0,31}\Z")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 _BY_CHANCE = (_ALPHABET * 8).encode()
-"""A character for each byte, every one for as many: five bits of it count."""
+"""Maps each of the 256 bytes to a character: each character 8 times, so all are equally likely."""
 
 
 def new_id(clock: Clock) -> str:
-    """Returns 26 characters that sort by creation time: 48 bits of milliseconds, 80 of chance."""
+    """Returns 26 characters that sort by creation time: 48 bits of time in ms, 80 random bits."""
     ms = clock.now_us() // 1000 & (1 << 48) - 1
     when = "".join([_PAIRS[ms >> shift & 1023] for shift in (40, 30, 20, 10, 0)])
     return when + clock.random_bytes(16).translate(_BY_CHANCE).decode()
@@ -43,15 +43,14 @@ _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,24}\Z")
 def worker_id(clock: Clock, actor: str | None) -> str:
     """Returns a new id for a worker, which begins with the name of its actor if that is plain.
 
-    Two workers of one actor are two: each id has chance at its end. But a list of owners says who
-    they are.
+    The random end keeps two workers of one actor apart. The name makes lists of owners readable.
     """
     chance = short_id(clock)
     return f"{actor}-{chance}" if actor is not None and _PLAIN.match(actor) else chance
 
 
 def is_of_actor(worker: str, actor: str) -> bool:
-    """Says whether an id of a worker begins with that name of an actor."""
+    """Returns whether the id of a worker begins with this actor's name."""
     return worker[:-9] == actor and worker[-9:-8] == "-"
 
 
@@ -68,13 +67,13 @@ def check_level(level: object) -> str:
 def check_name(name: object, what: str) -> str:
     """Returns a user's name for a scope, checkpoint, lease or key, or raises UsageError.
 
-    Any text that a person could type is fine, slashes and emoji included: a name is data, never a
-    path. Control characters and lone surrogates are refused because they could not be shown.
+    Any text that a person can type is accepted, slashes and emoji included: a name is data, never a
+    path. Control characters and lone surrogates are refused because they cannot be shown.
     """
     if not isinstance(name, str):
         raise UsageError(f"{what} must be text, found {type(name).__name__}")
     if type(name) is not str:
-        # A StrEnum is text too, and is kept as what it holds; not every encoder would take it.
+        # A StrEnum is a str too. Its plain text is kept, because some encoders refuse subclasses.
         name = str.__str__(name)
     if 0 < len(name) <= NAME_BYTES_MAX and name.isascii() and name.isprintable():
         return name
@@ -92,18 +91,19 @@ def check_name(name: object, what: str) -> str:
     return name
 
 
-# Ids of scopes: any text. What a name cannot hold is escaped, and what is too long gets a digest.
+# Ids of scopes are any text. Characters that a name cannot hold are escaped, and an id that is too
+# long is cut and ends with a digest.
 
 ESCAPE = "\x10"
-"""Begins what a stored id has in place of a character that names cannot hold (0034).
+"""Begins the escape of a character that names cannot hold (0034).
 
-It is such a character itself, so no id that was ever stored as it is has one.
+Names cannot hold this character either, so an unescaped id never contains it.
 """
 _DIGEST = ESCAPE + "#"
 _DIGEST_CHARACTERS = len(_DIGEST) + 64
 _HEAD_BYTES = NAME_BYTES_MAX - _DIGEST_CHARACTERS
 HEAD_BYTES_MIN = _HEAD_BYTES - 5
-"""So much of a long id is in its stored name at least: all but half an escape or character."""
+"""The stored name has at least so many bytes of a long id; no escape is cut in half."""
 _ESCAPED = re.compile(ESCAPE + "([0-9a-f]{4})")
 _STORED = re.compile(
     rf"(?:{ESCAPE}[0-9a-f]{{4}}|(?!{_CONTROL.pattern}).)*(?:{_DIGEST}[0-9a-f]{{64}})?\Z"
@@ -113,21 +113,21 @@ _STORED = re.compile(
 def escape(id: str) -> str:
     """Returns an id, or the beginning of one, with an escape for each refused character.
 
-    Each character is escaped alone: so what one id begins with, its escaped form begins with too.
+    Each character is escaped separately, so a prefix of an id becomes a prefix of the escaped id.
     """
     return _CONTROL.sub(lambda found: f"{ESCAPE}{ord(found.group()):04x}", id)
 
 
 def unescape(stored: str) -> str:
-    """Returns what `escape` was given."""
+    """Returns the id that `escape` was given."""
     return _ESCAPED.sub(lambda found: chr(int(found.group(1), 16)), stored)
 
 
 def stored_id(id: object) -> str:
-    """Returns the id of a scope as its stream is named by it, or raises UsageError.
+    """Returns the id of a scope in the form that stream names have, or raises UsageError.
 
-    Nearly every id is stored as it is. One that would be too long, escapes included, is its
-    beginning and a digest of all of it; the first event of its stream has the whole id.
+    Nearly every id is stored unchanged. If it would be too long, escapes included, the stored id is
+    its beginning and a digest of all of it; the first event of the stream then has the whole id.
     """
     if not isinstance(id, str):
         raise UsageError(f"scope id must be text, found {type(id).__name__}")
@@ -148,22 +148,22 @@ def stored_id(id: object) -> str:
 
 
 def cut_escaped(escaped: str, size: int) -> str:
-    """Returns the beginning of an escaped id, so many bytes of it at most, without half escapes."""
+    """Returns the beginning of an escaped id: at most `size` bytes, and no half escape."""
     head = escaped.encode()[:size].decode(errors="ignore")
     at = head.rfind(ESCAPE, max(0, len(head) - 4))
     return head if at < 0 else head[:at]
 
 
 def has_digest(name: str) -> bool:
-    """Says whether a stored name or id has a digest in place of the whole id."""
+    """Returns whether a stored name or id has a digest in place of the whole id."""
     return name[-_DIGEST_CHARACTERS:-64] == _DIGEST
 
 
 def check_scope_name(name: object, what: str = "scope") -> str:
-    """Returns the stored name that a whole name such as `team/red` means, or raises UsageError.
+    """Returns the stored name for a whole name such as `team/red`, or raises UsageError.
 
-    A whole name in which there is an escape is a stored one. So an id that comes from elsewhere is
-    given beside its level, not as a part of a name: there it is only itself.
+    A whole name with an escape in it is taken for a stored one. So pass an id that comes from
+    elsewhere separately from its level, where none of its characters has a meaning.
     """
     if not isinstance(name, str):
         raise UsageError(f"{what} must be text, found {type(name).__name__}")
@@ -176,10 +176,10 @@ def check_scope_name(name: object, what: str = "scope") -> str:
 
 
 def fits_pattern(pattern: str, name: str) -> bool:
-    """Says whether a scope's name fits a pattern, in which `*` is any characters, none included.
+    """Returns whether a scope's name fits a pattern, in which `*` is any characters, or none.
 
-    Nothing else has a meaning: ids are any text, with `?` and `[` in them too. A pattern that is
-    one word is a level, and fits all its scopes.
+    No other character has a meaning, because ids may contain `?` and `[`. A pattern of one word is
+    a level, and fits all its scopes.
     """
     if "/" not in pattern and "*" not in pattern:
         return name.partition("/")[0] == pattern
@@ -187,7 +187,7 @@ def fits_pattern(pattern: str, name: str) -> bool:
 
 
 def is_pattern(text: str) -> bool:
-    """Says whether a text is a pattern of names, or a level, and not the name of one scope."""
+    """Returns whether a text is a pattern of names or a level, not the name of one scope."""
     return "*" in text or ("/" not in text and text != GLOBAL)
 
 
@@ -197,7 +197,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def check_lease_name(name: object) -> str:
-    """Returns the name of a lease, which may be that of a scope, or raises UsageError."""
+    """Returns the name of a lease, which may be the name of a scope, or raises UsageError."""
     if isinstance(name, str) and ESCAPE in name:
         return check_scope_name(name, "lease")
     return check_name(name, "lease")
@@ -217,19 +217,19 @@ def _check_stored(id: str) -> str:
 
 GLOBAL = "global"
 PROJECT = "project"
-"""The level of projects: registered below global by whoever makes the first one."""
+"""The level of projects. It is registered, below global, when the first project is made."""
 TEAM = "team"
 WORKFLOW = "workflow"
 CONVERSATION = "conversation"
 
 
 class Level(Struct, frozen=True):
-    """A kind of scope. `keep` says whether closing one keeps its state, unless told otherwise."""
+    """A kind of scope. `keep` is whether closing one keeps its state, if no policy is stored."""
 
     name: str
     keep: bool = True
     below: str = ""
-    """The level right above it; "" of those that every store has."""
+    """The level right above it; "" for the built-in levels."""
     is_adopted: bool = False
     """Whether it was found in the store, and not registered by this process."""
 
@@ -239,11 +239,11 @@ class Levels:
 
     def __init__(self, *, reserved: frozenset[str] = frozenset()) -> None:
         self.reserved = reserved
-        """The first words of streams that only layers write: users read them."""
+        """The first words of streams that only layers write; users may read them."""
         self._order = [Level(name) for name in (GLOBAL, TEAM, WORKFLOW, CONVERSATION)]
 
     def register(self, name: str, *, below: str, keep: bool = True) -> None:
-        """Adds a level right below another one; one that was only adopted is replaced."""
+        """Adds a level right below another one; replaces a level that was only adopted."""
         check_level(name)
         known = next((level for level in self._order if level.name == name), None)
         if known is not None and not known.is_adopted:
@@ -258,7 +258,8 @@ class Levels:
     def adopt(self, name: str, *, below: str = CONVERSATION, keep: bool = True) -> None:
         """Adds a level that was found in the store, unless this process knows it already.
 
-        Below the narrowest one if the level above it is not known. It may be registered later.
+        If the level above it is not known, it goes below the narrowest one. The process may still
+        register it later.
         """
         if not self.has(name):
             at = self._rank(below) + 1 if self.has(below) else len(self._order)
@@ -283,7 +284,7 @@ class Levels:
     def check_scope(
         self, level: str, id: str | None, *, is_stored: bool = False
     ) -> tuple[str, str | None]:
-        """Returns level and stored id of a scope that may exist, or raises UsageError."""
+        """Returns the level and stored id of a valid scope, or raises UsageError."""
         level = self._order[self._rank(level)].name
         if level == GLOBAL:
             if id is not None:
@@ -321,7 +322,7 @@ def split_name(name: str) -> tuple[str, str | None]:
     return level, id if slash else None
 
 
-# URLs of stores: how one is shown, and the numbers in it.
+# URLs of stores: how to show one without secrets, and how to read numbers in it.
 
 _SECRETS = ("password", "sslpassword", "ssl_password", "oauth_client_secret")
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/*)")  # two letters at least: "C:" is a drive
@@ -335,21 +336,22 @@ _SECRET_SETTING = re.compile(
 
 
 def is_connection_string(text: str) -> bool:
-    """Says whether a text is what PostgreSQL's own clients take in place of a URL: `host=h …`."""
+    """Returns whether a text is a connection string of PostgreSQL (`host=h …`), not a URL."""
     return _CONNECTION_STRING.match(text) is not None
 
 
 def unwrapped(text: str) -> str:
-    """Returns a text without the space and the quotes around it."""
+    """Returns a text without surrounding space and quotes."""
     return text.strip().strip("'\"").strip()
 
 
 def without_secrets(url: str) -> str:
-    """Returns the URL as it may be shown, whatever else is wrong with it; a path stays as it is.
+    """Returns a URL without secrets, even if it is malformed; a path is returned unchanged.
 
-    A password with a character that should have been escaped may look like a part of the host, the
-    path or the query. So everything up to the last `@` counts as the login, and of that only a name
-    is shown which cannot be a part of the password: rather less of the URL is shown than a secret.
+    If a password has a character that should have been escaped, a part of it may look like the
+    host, the path or the query. So everything up to the last `@` is treated as the login, and of
+    that only a plain user name is shown. This may hide more of the URL than needed, but it never
+    shows a secret.
     """
     bare = unwrapped(url)
     if is_connection_string(bare):
@@ -357,7 +359,7 @@ def without_secrets(url: str) -> str:
     found = SCHEME.match(bare)
     if found is None or found.group(1).lower() in _PATHS:
         return url
-    # What follows a password in the query may be the rest of it, if an & was not escaped.
+    # The query is cut at the first password: if an & in it was not escaped, the rest follows.
     rest = _SECRET_PARAMETER.split(bare[found.end() :], maxsplit=1)[0]
     head, _, query = rest.partition("?")
     if "@" in query and (":" in head or "@" in head):
@@ -374,7 +376,7 @@ def without_secrets(url: str) -> str:
 
 
 def check_login(url: str, parts: SplitResult) -> None:
-    """Raises UsageError for a URL whose password would be read as a host, a path or a query."""
+    """Raises UsageError for a URL whose password would be parsed as host, path or query."""
     head = url.partition("?")[0]
     is_split = "@" in parts.path or "@" in parts.fragment
     if "://" not in url or is_split or (":" in head and "@" in parts.query and "@" not in head):
@@ -386,7 +388,7 @@ def check_login(url: str, parts: SplitResult) -> None:
 
 
 def without(secrets: Sequence[str], text: str) -> str:
-    """Returns a message of somebody else's without anything secret in it."""
+    """Returns a foreign message with every occurrence of these secrets replaced."""
     for secret in secrets:
         text = text.replace(secret, "***")
     return text
@@ -397,7 +399,7 @@ def _is_secret(pair: str) -> bool:
 
 
 def number(text: str, what: str, *, least: float, most: float) -> float:
-    """Returns a number that a URL holds, or raises UsageError."""
+    """Returns the number in a part of a URL, or raises UsageError."""
     try:
         found = float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Opening a store: what the caller says becomes a backend, a log, a kernel and a `Store`."""
+"""Opening a store: the caller's arguments become a backend, a log, a kernel and a `Store`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from holdfast.store import Store
 
 
 class _DefaultPlace(str):
-    """The path of a store that none is named for: another object than the same path if given."""
+    """The default path of a store, told apart from the same path given by a caller."""
 
 
 DEFAULT_PLACE = _DefaultPlace(".holdfast")
@@ -63,7 +63,7 @@ R = TypeVar("R")
 
 
 def _with_known_options(open_it: Callable[P, R]) -> Callable[P, R]:
-    """Has an option that there is not, or not any more, refused by name."""
+    """Refuses unknown options by name, with a hint where to find those that were moved."""
     known = signature(open_it).parameters
 
     @wraps(open_it)
@@ -91,16 +91,21 @@ def open_store(
     tenant: str | None = None,
     settings: Settings = DEFAULTS,
 ) -> Store:
-    """Opens a store, making it if it is not there.
+    """Opens a store, and creates it if it is not there.
 
-    `url` is a folder's path (plain files, the default `./.holdfast`), "sqlite:state.db",
-    "postgresql://…", "redis://…" or "memory:"; a mapping from level to URL, with "*" for the rest,
-    or a TOML file that holds one; "yaml:FOLDER", plain files with every state as a YAML file; or a
-    backend that is open, which the store closes. `actor` is in every event; by default this
-    worker's id. `source` and `trust` tell where it came from. `schemas` are classes that
-    `@holdfast.schema` made; a scope that has another is not written to. `keys` is where keys of
-    subjects are, such as a folder or a database. `store_key` encrypts it. `tenant` opens that
-    tenant's store. `settings` has all else (`holdfast.Settings`).
+    `url` is one of: the path of a folder for plain files (the default is `./.holdfast`);
+    "sqlite:state.db", "postgresql://…", "redis://…" or "memory:"; a mapping from level to URL, with
+    "*" for the other levels, or a TOML file that holds one; "yaml:FOLDER", plain files that also
+    show every state as a YAML file; or an open backend, which the store closes in the end.
+
+    `durability` is what an acknowledged commit survives: "full", "process" or "none". With
+    `create=False` a store that is not there raises NotFoundError. `read_only` refuses every write.
+
+    `actor` is stored in every event; the default is this worker's id. `source` and `trust` say
+    where what is written came from, and how far that is trusted. `schemas` are classes made with
+    `@holdfast.schema`; a scope that has another schema is not written to. `keys` is where the keys
+    of subjects are, such as a folder or a database. `store_key` encrypts the store at rest.
+    `tenant` opens the store of that tenant. `settings` holds everything else (`holdfast.Settings`).
     """
     backend = None if _names_a_place(url) else url
     if backend is not None and not hasattr(backend, "commit"):
@@ -139,9 +144,9 @@ def open_store(
 
 
 def _checked(settings: Settings, care: Care, of_file: Mapping[str, Any]) -> Settings:
-    """Returns the settings that the parts of a store are made from, or raises UsageError.
+    """Returns the checked settings that a store is made from, or raises UsageError.
 
-    What the file that names the store says counts where the caller says nothing.
+    Settings of the file that names the store apply where the caller has left the default.
     """
     said = {
         name: value
@@ -161,7 +166,7 @@ def _checked(settings: Settings, care: Care, of_file: Mapping[str, Any]) -> Sett
 
 
 def store_of(kernel: Kernel) -> Store:
-    """Returns a store on a kernel whose levels, lifetimes and secrets are heeded from here on."""
+    """Returns a store on a kernel, and puts its levels, lifetimes and secret rules in force."""
     log, levels = kernel.log, kernel.levels
     for level in levels.registered():
         note_level(log, level)
@@ -179,9 +184,10 @@ def _find_decisions(
 
 
 def _with_files(store: Store, url: object, rules: Mapping[str, LevelRule]) -> Store:
-    """Returns the store, with the files kept beside it that its URL or a configuration says.
+    """Starts the files that the URL or a configuration keeps beside the store, and returns it.
 
-    What the file that names the store says of levels is stored first.
+    The rules for levels of the file that names the store are stored first. If anything fails, the
+    store is closed.
     """
     kernel = kernel_of(store)
     config = kernel.settings.config
@@ -211,11 +217,11 @@ def _keep_states(store: Store, place: _StateFiles) -> None:
 
 
 def _keep_configured(store: Store, config: str | os.PathLike[str]) -> None:
-    """Does what a holdfast.toml asks for, from now on until the store is closed."""
+    """Keeps the views and commits of a holdfast.toml until the store is closed."""
     from holdfast.git.auto_commit import Configured
     from holdfast.views.kept import KeptViews
 
-    read_config(config)  # one that is not there is a mistake here
+    read_config(config)  # raises if the file is missing: here that is a mistake
     kernel = kernel_of(store)
     configured = Configured(store, config)
     kernel.reports.append(configured.reports)
@@ -227,7 +233,7 @@ def _keep_configured(store: Store, config: str | os.PathLike[str]) -> None:
 
 
 def _store_rules(store: Store, rules: Mapping[str, LevelRule]) -> None:
-    """Stores what a file says of levels; what is stored already is not written again."""
+    """Stores the rules for levels of a file; rules that are stored already write nothing."""
     for level, rule in rules.items():
         if rule.expires is not None:
             store.retention.expire(level, ttl_s=rule.expires, slides=rule.slides)
@@ -261,7 +267,8 @@ def _sealing(keys: object, shown: str, backend: Backend) -> Sealing:
 def _keys_apart(given: object, shown: str, backend: Backend) -> KeyStore:
     """Returns where keys are, or raises UsageError if that is inside the store.
 
-    Whoever copies or backs up the store would have the keys too, and erasing would do nothing.
+    A key inside the store would be part of every copy and backup of it. Destroying the key would
+    then leave those readable, and an erasure would achieve nothing.
     """
     keys = to_keys(given)
     if isinstance(keys, TableKeys):
@@ -283,7 +290,7 @@ def _keys_apart(given: object, shown: str, backend: Backend) -> KeyStore:
 
 
 def _described(backend: Backend) -> list[dict[str, Any]]:
-    """Returns what a backend says of itself, or each part of one that has several."""
+    """Returns the description of a backend, or of each part of a mixed one."""
     facts = backend.inspect.describe()
     return list(facts["levels"].values()) if "levels" in facts else [facts]
 
@@ -313,9 +320,9 @@ def _open_or_take(
     entry: _Entry,
     options: dict[str, Any],
 ) -> tuple[Backend, str]:
-    """Returns the backend of a store, and where it is, as it should be shown.
+    """Returns the backend of a store, and its place as it may be shown.
 
-    It is encrypted, or looked at whether it is.
+    With encryption the backend is wrapped. Without, a store that is encrypted is refused.
     """
     each = check_plain if encryption is None else encryption.wrap
     if given is not None:
@@ -341,34 +348,34 @@ def _open_or_take(
 
 
 class _Entry:
-    """The tenant that is asked for, and what is recorded of it where its store is."""
+    """The tenant that is asked for, and its record at the place of its store."""
 
     def __init__(self, name: str | None) -> None:
         self.name = name
         self.records: list[TenantRecord] = []
 
     def with_quotas(self, care: Care) -> Care:
-        """Returns the care with the quotas that the administrator gave the tenant."""
+        """Returns the care, with the quotas added that the administrator gave the tenant."""
         given = [quota for one in self.records for quota in quotas_of(one.settings)]
         added = tuple(quota for quota in dict.fromkeys(given) if quota not in care.quotas)
         return Care(care.retention, (*care.quotas, *added), care.disk, care.levels)
 
     def keys(self, given: object) -> object:
-        """Returns where keys are: by default each tenant has a folder of its own for them."""
+        """Returns where keys are; by default each tenant has a separate folder for them."""
         return tenant_keys(self.records[0].id) if given is None and self.records else given
 
 
 def tenant_keys(id: str) -> str | None:
-    """Returns the folder of the keys of a tenant's subjects, unless another place is given.
+    """Returns the default folder for the keys of a tenant's subjects.
 
-    None if HOLDFAST_KEYS names what is no folder: then tenants share it, as other stores do.
+    Returns None if HOLDFAST_KEYS is not a folder: then tenants share that place, as stores do.
     """
     folder = os.environ.get("HOLDFAST_KEYS") or str(default_folder())
     return None if SCHEME.match(folder) else os.path.join(folder, "tenants", id)
 
 
 def _which_tenant(given: object, named: str | None, backend: object, url: object) -> str | None:
-    """Returns the tenant that is asked for, by the call or by the file that names the store."""
+    """Returns the tenant named by the call or by the file of the store, or None."""
     if given is None and named is None:
         return None
     if backend is not None or isinstance(url, _StateFiles):
@@ -390,7 +397,7 @@ def _check_plain_parts(mixed: Backend) -> Backend:
 def _encryption(
     given: object, url: object, clock: Clock, actor: str, *, read_only: bool
 ) -> Encryption | None:
-    """Returns what encrypts a store, None if nothing does. The key is read before any file is."""
+    """Returns the encryption of a store, or None; reads the key before any file is touched."""
     if given is None:
         return None
     if isinstance(url, _StateFiles):
@@ -410,7 +417,7 @@ def _known_levels(named: Mapping[str, str], levels: object) -> Levels:
 
 
 def _with_care(stored: Care | None, retention: object, quotas: object, disk: object) -> Care:
-    """Returns the care that is taken of a store: what its file says, and what was given."""
+    """Returns retention, quotas and disk watch: those of the file and those of the caller."""
     stored = stored or Care()
     limits, watch = _check_limits(quotas, disk)
     policies = (*stored.retention, *check_policies(retention))
@@ -429,9 +436,9 @@ def _check_limits(quotas: object, disk: object) -> tuple[Sequence[Quota], DiskWa
 
 
 def _check_options(durability: object, create: object, read_only: object, clock: object) -> None:
-    """Raises UsageError for an option that is none, for every backend alike.
+    """Raises UsageError for an option with a wrong value, for every backend alike.
 
-    A misspelt durability must not become a weak one.
+    This is checked here because a misspelt durability must never become a weaker one.
     """
     if durability not in DURABILITIES:
         raise UsageError(
@@ -444,7 +451,7 @@ def _check_options(durability: object, create: object, read_only: object, clock:
 
 
 def _place_of(shown: str) -> str | None:
-    """Returns what names a store's place in this process; None if it is in memory, even in part."""
+    """Returns the name of a store's place within this process; None if any part is in memory."""
     if "memory:" in shown:
         return None
     scheme, colon, rest = shown.partition(":")
@@ -456,7 +463,7 @@ _OF_A_URL = {"durability": "full", "create": True, "read_only": False}
 
 
 def _take_backend(backend: object, options: dict[str, Any]) -> tuple[Backend, str]:
-    """Returns a backend that the caller opened, and where it is, as it should be shown."""
+    """Returns a backend that the caller opened, and its place as it may be shown."""
     if given := [name for name in options if options[name] != _OF_A_URL.get(name)]:
         raise UsageError(
             f"{', '.join(given)} is not an option of a store on a backend, which is open already",
@@ -467,7 +474,7 @@ def _take_backend(backend: object, options: dict[str, Any]) -> tuple[Backend, st
 
 
 class _Named(NamedTuple):
-    """Where a store is, and what a TOML file that names it says of it."""
+    """Where a store is, and the options of the TOML file that names it, if there is one."""
 
     url: object
     levels: Mapping[str, str] = {}
@@ -478,7 +485,7 @@ class _Named(NamedTuple):
 
 
 def _read_place(url: object) -> _Named:
-    """Returns what is said of a store by what names its place."""
+    """Returns the place of a store, and the options that the `url` argument implies."""
     if isinstance(url, str) and url.startswith(("yaml:", "json:")):
         suffix, _, directory = url.partition(":")
         place = _StateFiles(os.path.join(directory or ".", DEFAULT_PLACE))
@@ -486,7 +493,7 @@ def _read_place(url: object) -> _Named:
         return _Named(place)
     is_path = isinstance(url, str | os.PathLike)
     path: object = os.fspath(cast("str", url)) if is_path else None
-    # Also of one that is not there: a folder in its place would be another, empty store.
+    # Also if the file is missing: treated as a folder it would become a new, empty store.
     if isinstance(path, str) and path.endswith(".toml") and not os.path.isdir(path):
         from holdfast.backends.mixed import read_mix
 
@@ -500,7 +507,7 @@ def _read_place(url: object) -> _Named:
 
 
 def _file_settings(path: str, tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings that stand in a file as they do in `Settings`."""
+    """Returns the settings that a file may hold under the names of `Settings`."""
     plain = ("secrets", "unchecked", "clear_ids", "heartbeat_s")
     said = {name: tables[name] for name in plain if name in tables}
     if "indexes" in tables:
@@ -509,9 +516,10 @@ def _file_settings(path: str, tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _named_key(path: str, tables: Mapping[str, Any]) -> str | None:
-    """Returns where the key of a store is, as `[encryption]` of its file says it.
+    """Returns where the key of a store is, from `[encryption]` of its file.
 
-    A file may come from others, so it names no command, and never the key itself.
+    The file may come from somebody else, so it may not name a command to run. The key itself may
+    not stand in it either.
     """
     table: object = tables.get("encryption")
     if table is None:

@@ -1,4 +1,4 @@
-"""Old public names, and what each is called now: told to whoever still uses one, until 0.1.0."""
+"""Old public names and their new ones, for error messages to users of the old; until 0.1.0."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ STORE = {
     "register_level": "open(…, settings=Settings(levels=…))",
     "rewinds": "git",
 }
-"""Attributes of a store, and what to write after `hf.` in their place."""
+"""Old attributes of a store, and what to write after `hf.` instead."""
 
 SCOPE = {
     "values": "state.values",
@@ -106,7 +106,7 @@ SCOPE = {
     "export_session": "session.export",
     "is_scratch": "a scratch scope if it is a holdfast.store.ScratchScope",
 }
-"""Attributes of a scope, and what to write after `scope.` in their place."""
+"""Old attributes of a scope, and what to write after `scope.` instead."""
 
 _MOVED = {
     "context": "LeftOut PromptContext PromptPart",
@@ -156,14 +156,14 @@ SETTINGS = (
     *("clear_ids", "clock", "config", "disk_watch", "embedder", "heartbeat_s", "indexes"),
     *("levels", "quotas", "retention", "secrets", "unchecked"),
 )
-"""Options of `holdfast.open` that are fields of `holdfast.Settings` now."""
+"""Former options of `holdfast.open` that are fields of `holdfast.Settings` now."""
 
 NAMES = {name: f"holdfast.{home}" for home, names in _MOVED.items() for name in names.split()}
-"""Names of `holdfast`, and the modules that have them."""
+"""Former names of `holdfast`, and the modules that have them now."""
 
 
 class NotCalled:
-    """A room whose name was a method of the store before."""
+    """A room whose name used to be a method of the store; calling it explains that."""
 
     if not TYPE_CHECKING:
 
@@ -173,7 +173,7 @@ class NotCalled:
 
 
 def no_attribute(what: str, name: str, table: dict[str, str]) -> AttributeError:
-    """Returns the error for a missing attribute, with the new name of an old one."""
+    """Returns the error for a missing attribute; for an old name it has the new one."""
     new = table.get(name)
     if new is None:
         return AttributeError(f"{what} has no attribute {name!r}")
@@ -181,7 +181,7 @@ def no_attribute(what: str, name: str, table: dict[str, str]) -> AttributeError:
 
 
 def option_hint(name: str) -> str:
-    """Returns what to write in the place of an option that `holdfast.open` does not have."""
+    """Returns a hint for an option that `holdfast.open` does not have."""
     if name == "backend":
         return "give the open backend in place of the URL: holdfast.open(backend)"
     if name in SETTINGS:
@@ -192,7 +192,7 @@ def option_hint(name: str) -> str:
 
 
 def not_here(name: str) -> ImportError | None:
-    """Returns the error for a name of `holdfast` that is in one of its modules now."""
+    """Returns the error for a name that moved from `holdfast` to a module; None for others."""
     home = NAMES.get(name)
     if home is None:
         return None

@@ -1,4 +1,4 @@
-"""What a store lets go of, and what it keeps: `hf.retention`."""
+"""Retention: what a store lets go of, and what it keeps: `hf.retention`."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ __all__ = [
 ]
 
 EXPIRES_S = 3600.0
-"""How long the scopes of a level last that is told to expire, unless another time is given."""
+"""The lifetime that `expire` gives to the scopes of a level, unless the caller gives another."""
 
 
 class RetentionRoom:
-    """Lets go of what nobody can ask for any more, by policies, with a bin and holds."""
+    """Removes data that nobody can ask for any more, by policies, with a bin and holds."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -60,14 +60,16 @@ class RetentionRoom:
         wait_s: float = 0.0,
         policies: Sequence[RetentionPolicy] | None = None,
     ) -> Retention:
-        """Lets go of what nobody can ask for any more, and says what went and what is left.
+        """Lets go of what nobody can ask for any more, and returns what went and what is left.
 
-        That is what removed scopes held, those closed without their state, and those whose
-        lifetime is over, each for `grace_s` at least. Held scopes keep everything. `policies`, or
-        those that the store was opened with, first remove the scopes that they are for, and say
-        which own events go. `whole` takes its time to make the store smaller, and looks for blobs
-        that nobody names. While another one is at work it waits `wait_s`, then raises
-        LeaseLostError. `preview` says what would go.
+        This is the data of scopes that were removed, that were closed without keeping their state,
+        or whose lifetime is over, each at least `grace_s` seconds ago. Scopes on hold keep
+        everything. Before that, `policies` (or those that the store was opened with) remove the
+        scopes that they select, and choose what goes of scopes that stay.
+
+        `whole` takes more time: it makes the store as small as it can, and deletes blobs that
+        nothing names. One run works at a time; another waits up to `wait_s` seconds for it and then
+        raises LeaseLostError. `preview` returns what would go.
         """
         check_seconds(grace_s, "grace_s", above=-1e-9)
         check_seconds(wait_s, "wait_s", above=-1e-9)
@@ -78,7 +80,7 @@ class RetentionRoom:
     def preview(
         self, *, grace_s: float = GRACE_S, policies: Sequence[RetentionPolicy] | None = None
     ) -> Retention:
-        """Returns what `run` would let go of, and why; it changes no byte."""
+        """Returns what `run` would let go of, and why, without changing anything."""
         check_seconds(grace_s, "grace_s", above=-1e-9)
         return self._retainer.plan(grace_s=grace_s, policies=self._applied(policies, grace_s))
 
@@ -103,32 +105,35 @@ class RetentionRoom:
         return self._kernel.settings.retention
 
     def past(self) -> list[LetGo]:
-        """Returns every letting-go that there was, oldest first."""
+        """Returns what was let go of so far, and when and why, oldest first."""
         return self._retainer.let_go()
 
     def hold(self, scope: Scope | str, reason: str | None = None) -> None:
-        """Keeps everything of a scope from `run`, also when it is removed, until `unhold`."""
+        """Keeps all data of a scope from `run` until `unhold`, even if the scope is removed.
+
+        Raises NotFoundError if there is no such scope.
+        """
         name = scope.name if isinstance(scope, Scope) else self._scopes.scope(scope).name
         self._retainer.hold(name, check_text(reason, "reason", optional=True) or "")
 
     def unhold(self, scope: Scope | str) -> None:
-        """Ends a hold."""
+        """Ends the hold of a scope."""
         name = scope.name if isinstance(scope, Scope) else self._scopes.scope(scope).name
         self._retainer.release(name)
 
     def holds(self) -> list[Hold]:
-        """Returns the scopes that are held, by name, with since when and why."""
+        """Returns the holds, in the order of scope names, each with its time and reason."""
         return self._retainer.holds()
 
     def bin(self) -> list[Binned]:
-        """Returns the scopes that policies have removed, by name; `bring_back` undoes it."""
+        """Returns the scopes that policies have removed, by name; `bring_back` restores one."""
         return in_bin(self._log, self._retainer)
 
     def bring_back(self, scope: Scope | str) -> int:
-        """Brings a scope back that a policy has removed, whole; returns its new revision.
+        """Brings back a scope that a policy has removed, with all it held; returns its revision.
 
-        It counts as written to now, so the policy finds it again when it is that old again; `hold`
-        keeps it for longer. Raises NotFoundError if it is not in the bin.
+        The scope counts as written now, so the policy selects it again once it is old enough; use
+        `hold` to keep it longer. Raises NotFoundError if the scope is not in the bin.
         """
         found = scope if isinstance(scope, Scope) else self._scopes.scope(scope)
         return unretain(self._log, self._retainer, found)
@@ -136,11 +141,11 @@ class RetentionRoom:
     def expire(
         self, level: str, *, ttl_s: Duration | None = EXPIRES_S, slides: bool = True
     ) -> None:
-        """Says how long the scopes of a level last that are begun from now on without `ttl_s`.
+        """Sets the lifetime of scopes of a level that are begun without `ttl_s` from now on.
 
-        It is stored, and counts for every handle and process of the store. An hour unless said
-        otherwise, which begins anew with each write; with `slides=False` the end is fixed when the
-        scope begins. With `ttl_s=None` scopes of the level last again, those with an end keep it.
+        The rule is stored, and applies to every handle and process of the store. The lifetime
+        starts again with each write; with `slides=False` the end is fixed when the scope begins.
+        `ttl_s=None` ends the rule: new scopes of the level last, and those with an end keep it.
         """
         if level == GLOBAL:
             raise UsageError("the global scope lasts: there is one, and it cannot begin again")
@@ -151,14 +156,14 @@ class RetentionRoom:
 
     @property
     def expiry(self) -> dict[str, ExpiryPolicy]:
-        """How long new scopes of levels last, by level; those of other levels last for good."""
+        """The lifetimes of new scopes, by level; scopes of other levels have no end."""
         return terms_of_levels(self._log)
 
     def on_close(self, level: str, *, keep: bool) -> None:
-        """Says what `close()` does to the state of a level's scopes, unless it is told otherwise.
+        """Sets whether `close()` keeps the state of this level's scopes; `keep=False` drops it.
 
-        It is stored, and counts for every handle and process of the store from now on. With
-        `keep=False` the state is dropped.
+        The rule is stored, and applies to every handle and process of the store from now on. A
+        `keep` that is passed to `close()` goes before it.
         """
         self._scopes.scope(
             level, None if level == GLOBAL else "any"

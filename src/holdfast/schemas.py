@@ -1,4 +1,4 @@
-"""The schemas of a store, and how its states come to their versions: `hf.schemas`."""
+"""The schemas of a store and the migration of its states: `hf.schemas`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Migration", "Misfit", "Outdated", "SchemaSummary", "SchemasRoom", "S
 
 
 class SchemasRoom:
-    """What a store has the shapes of, and at which versions."""
+    """The schemas of states, how many scopes have each version, and migrations."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._log = kernel.log
@@ -33,9 +33,9 @@ class SchemasRoom:
         return "<SchemasRoom>"
 
     def list(self) -> list[SchemaSummary]:
-        """Returns the schemas that the store was opened with, and how many scopes have a version.
+        """Returns the schemas that the store was opened with, and counts the scopes per version.
 
-        Of a store that was opened without any, the versions of the scopes of each level.
+        If it was opened without schemas, returns the versions that are stored, by level.
         """
         typed = self._log.typed
         if typed.all or typed.items:
@@ -52,12 +52,12 @@ class SchemasRoom:
         to: int | None = None,
         progress: Callable[[int, int], object] | None = None,
     ) -> Migration:
-        """Brings the state of every scope that has a schema to its version, by an event in each.
+        """Migrates the state of every scope that has a schema to its version, by one event each.
 
-        The first write does the same for a scope. `check` only tells which scopes are not of their
-        version; `dry_run` computes what would change, too. `to` is an older version to go down to,
-        by the downgrades of the schemas. A run that was stopped is begun again and goes on.
-        `progress(done, total)` is told after some scopes each.
+        Without it, the first write to a scope migrates that scope. `check` only finds the scopes
+        that are at another version; `dry_run` also computes what would change. `to` is an older
+        version to return to, by the downgrades of the schemas. If the call was stopped, call it
+        again: it continues. `progress(done, total)` is called every few scopes.
         """
         if to is not None:
             check_whole(to, "to", least=1)

@@ -181,7 +181,7 @@ __all__ = [
 
 
 class Recalled(Struct, frozen=True):
-    """What an agent must know of its decisions when it begins: orders always, the rest by age."""
+    """The decisions that an agent needs when it begins: all orders, and the newest of the rest."""
 
     orders: list[Decision]
     recent: list[Decision]
@@ -206,7 +206,7 @@ class Scope(Generic[S_co]):
         given: str | None = None,
         subject: str | None = None,
     ) -> None:
-        """`id` is the stored one; `given` the one that it was made from, if that is known."""
+        """`id` is the stored id; `given` is the id that it was made from, if known."""
         self.level = level
         self.name = level if id is None else f"{level}/{id}"
         self._id = id if given is None else given
@@ -256,10 +256,10 @@ class Scope(Generic[S_co]):
 
     @property
     def id(self) -> str | None:
-        """The id as it was given, however long it is; None of the global scope.
+        """The id as it was given, however long it is; None for the global scope.
 
-        The name of a scope has at most 512 bytes of it. If this one was opened by such a name, the
-        whole id is read from its first event when it is first asked for.
+        The name of a scope holds at most 512 bytes of an id. If this scope was opened by a
+        shortened name, the first use of `id` reads the whole id from the scope's first event.
         """
         if self._id is None and self._stream.whole_id is not None:
             [self._id] = whole_ids(self._log, [self.name])
@@ -270,16 +270,16 @@ class Scope(Generic[S_co]):
 
     @property
     def state(self) -> Map:
-        """The newest state: frozen, free to keep, never changes in your hands."""
+        """The newest state: an immutable value that you may keep."""
         return self._log.show(self._log.newest(self.name), self.name)
 
     @property
     def typed(self) -> S_co:
-        """The newest state as a value of its schema's type, made anew by each look at it.
+        """The newest state as a value of its schema's type; each use makes a new one.
 
-        It is for reading: what is changed in it is not stored. Fields that the type does not have
-        are not in it, and stay in the state. Raises SchemaError if the state lacks what the type
-        needs, and UsageError if the scope has no schema in this program.
+        It is for reading: changes to the value are not stored. Fields of the state that the type
+        does not have are left out of it. Raises SchemaError if the state lacks what the type needs,
+        and UsageError if this program has no schema for the scope.
         """
         return cast("S_co", self._log.typed.value(self._log.newest(self.name), self.name))
 
@@ -291,7 +291,7 @@ class Scope(Generic[S_co]):
 
     @property
     def parent(self) -> Scope | None:
-        """The scope that `lookup` goes on to: the one given here, or the one recorded."""
+        """The scope in which `lookup` continues: the one given here, or the recorded one."""
         if self._parent is not None:
             return self._parent
         recorded = self._log.newest(self.name).parent
@@ -299,28 +299,32 @@ class Scope(Generic[S_co]):
 
     @property
     def subject(self) -> str | None:
-        """The random id of the subject whose scope it is; None if it is nobody's.
+        """The random id of the subject that the scope belongs to, or None.
 
-        Its events, snapshots and large values are sealed, and go when the subject is erased.
+        The events, snapshots and large values of such a scope are sealed. Erasing the subject
+        makes them unreadable for good.
         """
         return self._log.subject_of(self.name)
 
     @property
     def life(self) -> ScopeLife:
-        """Since when and until when the scope is there, and what of it is used."""
+        """When the scope was last written to and when it ends, and an audit of its use."""
         return ScopeLife(self)
 
     @property
     def session(self) -> ScopeSession:
-        """The session that the scope holds: its id, what became of it, and its export."""
+        """The session that the scope holds: its id, status and export."""
         return ScopeSession(self)
 
     def get(self, path: Path, default: Any = None) -> Any:
-        """Returns the value at a key or path of this scope alone, or the default."""
+        """Returns the value at a key or path of this scope, or the default; see also `lookup`."""
         return tree.get(self.state, check_path(path), default)
 
     def lookup(self, path: Path, default: Any = None) -> Any:
-        """Returns the value here, else in the parents in turn, else in the global scope."""
+        """Returns the value here, else in the parents in turn, else in the global scope.
+
+        Returns the default if none of them has a value at the path.
+        """
         path = check_path(path)
         for scope in upwards(self):
             value = tree.get(scope.state, path, MISSING)
@@ -331,7 +335,8 @@ class Scope(Generic[S_co]):
     def at(self, moment: Moment, *, raw: bool = False) -> Map:
         """Returns the state at a revision, a checkpoint's name, a Checkpoint or a datetime.
 
-        As the schema of this program has it; `raw` returns it as it is stored.
+        A negative revision counts back from the newest: -1 is the one before it. The state is
+        shown at the version of this program's schema; `raw` returns it as stored.
         """
         state = self._log.at(self.name, self._revision_of(moment))
         if raw is not False and check_flag(raw, "raw"):
@@ -339,11 +344,11 @@ class Scope(Generic[S_co]):
         return self._log.show(state, self.name)
 
     def diff(self, since: Moment, until: Moment | None = None, *, raw: bool = False) -> Difference:
-        """Returns what differs between two moments; the second is now unless given.
+        """Returns what differs between two moments; `until` is now unless given.
 
-        It is a list of the changes of the state, whose `messages` and `tasks` have what differs of
-        those; its `decisions` and `facts` are those that were recorded between. Both states are as
-        the schema of this program has them; with `raw` as they are stored.
+        The result is a list of changes of the state. Its `messages` and `tasks` say what differs in
+        those; its `decisions` and `facts` are those recorded between the moments. Both states are
+        compared at the version of this program's schema; with `raw`, as stored.
         """
         check_flag(raw, "raw")
         revision = self.revision if until is None else self._revision_of(until)
@@ -378,13 +383,12 @@ class Scope(Generic[S_co]):
         trust: str | None = None,
         removed: bool = False,
     ) -> Iterator[Event]:
-        """Yields the scope's events, oldest first, of one type if given; a fork's past included.
+        """Yields the scope's events, oldest first; a fork's past is included.
 
-        Those of an actor, a source or a trust are those whose writer said so.
-
-        Events of your own (`record`) are asked for by the name of their type, or by its class; all
-        of them by the class `OwnEvent`.
-        Those of earlier lives, up to the newest removal, only with `removed`.
+        `after` and `until` are revisions: the range begins after the one and ends with the other.
+        `type` is the name of a type; for your own events (`record`) also its class, and the class
+        `OwnEvent` selects all of these. `actor`, `source` and `trust` select by what the writer
+        said. Events of earlier lives, up to the newest removal, are left out unless `removed`.
         """
         wanted = event_filter(type, actor, source, trust)
         last = self.revision if until is None else check_whole(until, "until")
@@ -408,10 +412,11 @@ class Scope(Generic[S_co]):
         newest_first: bool = False,
         removed: bool = False,
     ) -> Iterator[StateAt]:
-        """Yields the state of each revision with its event, from one fold; a fork's past included.
+        """Yields the state of each revision with its event; a fork's past is included.
 
-        Each is what `at` returns for its revision, for the price of reading the events. Those of
-        earlier lives only with `removed`.
+        Each state is what `at` returns for that revision. All of them come from one fold, so the
+        whole costs about as much as reading the events. Earlier lives are left out unless
+        `removed`.
         """
         after = check_whole(after, "after")
         return past.states(
@@ -425,9 +430,9 @@ class Scope(Generic[S_co]):
     def checkpoints(
         self, *, after: str | None = None, limit: int | None = PAGE_SIZE
     ) -> Page[Checkpoint]:
-        """Returns the named revisions, newest first; a name may have been given again.
+        """Returns a page of the checkpoints, newest first; the same name may occur again.
 
-        The cursor of a page, given as `after`, leads to the next one.
+        Pass the cursor of a page as `after` to get the next page.
         """
         began = self._life()
         found = (
@@ -439,7 +444,7 @@ class Scope(Generic[S_co]):
         return cut("checkpoints", found, lambda one: (-one.revision,), after=after, limit=limit)
 
     def _revision_of(self, moment: Moment) -> int:
-        """Returns the revision that a moment means. A name means its newest checkpoint."""
+        """Returns the revision of a moment; a name stands for its newest checkpoint."""
         if isinstance(moment, Checkpoint):
             return moment.revision
         if isinstance(moment, int) and not isinstance(moment, bool):
@@ -482,15 +487,18 @@ class Scope(Generic[S_co]):
     ) -> int:
         """Puts a value at a key (text) or path (tuple) and returns the new revision.
 
-        With `diff` it stores what differs from what is there: of a list that grew, its new items.
-        With `if_absent` it is put where there is nothing yet: of several writers one sets it, and
-        none is refused. Where there is nothing to do, nothing is written, unless `expected`, `key`
-        or `checkpoint` ask for an event.
-        With `subject` the value belongs to that person, or whoever it is, also in a scope that is
-        for all: it is sealed as a whole by the subject's key, and reads as ERASED after `erase`.
-        With `ttl_s` the value ends so long from now: then it is not there for any reader, but at
-        older revisions, and `retain` lets go of its bytes. Setting it again gives it a new end, or
-        none. What is changed below it, or appended to it, does not move its end.
+        `diff` stores only the difference to the present value: for a list that grew, its new items.
+
+        `if_absent` puts the value only if nothing is there yet. Of several concurrent writers one
+        sets it, and none is refused. Both options write no event if there is nothing to change,
+        unless `expected`, `key` or `checkpoint` ask for one.
+
+        `subject` makes the value that subject's, even in a scope that others share: it is sealed as
+        a whole with the subject's key, and reads as ERASED after the subject was erased.
+
+        `ttl_s` gives the value an end: so long from now it disappears for every reader, except at
+        older revisions, and retention removes its bytes later. Setting the value again gives it a
+        new end, or none. Changes below it and appends to it do not move the end.
         """
         op = tree.set_op(path, value)
         ttls: Ttls = ()
@@ -519,9 +527,8 @@ class Scope(Generic[S_co]):
     ) -> int:
         """Sets several keys in one event and returns the new revision.
 
-        With `subject` each value is sealed for that subject, as `set` does it. With `ttl_s` each
-        of them ends so long from now. With `replace` the values are the whole state from then on:
-        it stores what differs from what is there.
+        With `replace` the values become the whole state; only the difference to the present state
+        is stored. `subject` and `ttl_s` apply to each value, as in `set`.
         """
         if replace is not False and check_flag(replace, "replace"):
             check_alone("replace", subject=subject, ttl_s=ttl_s)
@@ -541,10 +548,10 @@ class Scope(Generic[S_co]):
         key: str | None = None,
         checkpoint: str | None = None,
     ) -> int:
-        """Takes away what is at a key or path, which must be there; returns the new revision.
+        """Deletes the value at a key or path and returns the new revision.
 
-        With `missing_ok` it need not be there: then nothing is written, unless `expected`, `key` or
-        `checkpoint` ask for an event.
+        Raises UsageError if nothing is there. With `missing_ok` it writes nothing then, unless
+        `expected`, `key` or `checkpoint` ask for an event.
         """
         op = tree.delete_op(path)
         if missing_ok is not False and check_flag(missing_ok, "missing_ok"):
@@ -561,10 +568,10 @@ class Scope(Generic[S_co]):
         key: str | None = None,
         checkpoint: str | None = None,
     ) -> int:
-        """Appends to the list at a key or path, making it if need be; returns the new revision.
+        """Appends to the list at a key or path and returns the new revision.
 
-        Appends of several writers commute: all of them get in, in some order. With `subject` the
-        item is sealed for that subject, as `set` does it.
+        The list is made if nothing is there. Concurrent appends do not conflict: all of them are
+        kept, in some order. With `subject` the item is sealed for that subject, as in `set`.
         """
         op = tree.append_op(path, item)
         return self._change([op], expected, key, checkpoint, subject)
@@ -578,12 +585,15 @@ class Scope(Generic[S_co]):
         key: str | None = None,
         checkpoint: str | None = None,
     ) -> int:
-        """Adds to the number at a key or path (0 if absent); returns the new revision."""
+        """Adds to the number at a key or path (0 if absent) and returns the new revision.
+
+        Concurrent increments do not conflict.
+        """
         op = tree.increment_op(path, by)
         return self._change([op], expected, key, checkpoint)
 
     def checkpoint(self, name: str, *, expected: int | None = None) -> Checkpoint:
-        """Names the state as it is now. `checkpoint=` of a write names that write instead."""
+        """Names the state as it is now, by an event; `checkpoint=` of a write names that write."""
         name = check_name(name, "checkpoint name")
         result = self._commit(self._stream.checkpoint_write(name, expected, None))
         after = result.after[0]
@@ -608,12 +618,12 @@ class Scope(Generic[S_co]):
         key: str | None = None,
         checkpoint: str | None = None,
     ) -> Edit | int:
-        """Reads, lets you change, and commits if no one else committed meanwhile.
+        """Gives you a draft of the state to change, and commits it if nobody else wrote meanwhile.
 
         `with scope.edit() as draft:` raises ConflictError if somebody did. `scope.edit(function)`
-        calls function(draft) again on the newer state, up to `retries` times, and returns the new
-        revision. One that keeps losing gets its turn: other writers of this process wait for it,
-        and so do edits in other processes. A block or function that raises writes nothing.
+        then calls `function(draft)` again on the newer state, up to `retries` times, and returns
+        the new revision. An edit that keeps losing gets a turn: other writers in this process wait
+        for it, and so do edits in other processes. A block or function that raises writes nothing.
         """
         if function is None:
             return Edit(self, key=key, checkpoint=checkpoint)
@@ -631,12 +641,12 @@ class Scope(Generic[S_co]):
     def restore(
         self, to: Moment, *, expected: int | None = None, messages: bool = True
     ) -> Restored:
-        """Brings an earlier moment back as a new revision; nothing is rewritten.
+        """Brings back an earlier moment as a new revision; no event is removed or rewritten.
 
-        State, messages and tasks go back together; `changes` of what it returns, which is the new
-        revision, names them. With `messages=False` what was said stays. Decisions and facts always
-        stay, because the world does not go back: its `decisions` and `facts` are those that were
-        recorded since that moment.
+        State, messages and tasks go back together; with `messages=False` the messages stay.
+        Decisions and facts always stay, because the world does not go back. Returns the new
+        revision, as an int whose `changes` say what changed, and whose `decisions` and `facts` are
+        those recorded since that moment.
         """
         check_flag(messages, "messages")
         revision = self._revision_of(to)
@@ -657,7 +667,7 @@ class Scope(Generic[S_co]):
         payload_of: Callable[[int, bytes], bytes],
         tasks: Callable[[], TaskRestore | None],
     ) -> Restored:
-        """Brings a state back, with an event of that payload and what is to become of tasks."""
+        """Brings a state back with one event; `tasks` says what becomes of the tasks."""
         target = self._log.at(self.name, revision)
         state_of(target, self.name)
         for _ in range(RESTORE_RETRIES):
@@ -677,7 +687,7 @@ class Scope(Generic[S_co]):
         raise self._contended("restored")
 
     def _way_back(self, now: StreamState, target: StreamState) -> list[Op]:
-        """Returns the ops that bring an older state back, but for values with an end."""
+        """Returns the ops that bring an older state back, except for values with an end."""
         if target.ends:
             root = tree.held_over(target.root, target.ends, now.root, now.ends)
             target = replace(target, root=root)
@@ -694,10 +704,10 @@ class Scope(Generic[S_co]):
     def undo(self) -> Restored:
         """Takes back the newest change, which may itself be an undo; returns the new revision.
 
-        A change of the state is taken back alone. A restore is taken back whole: the messages and
-        tasks that it took away are there again. What was said and done since stays. A removal is
-        taken back whole too, marks included, until something is written: that begins a new life.
-        And taking that back removes the scope again, while nothing else was written.
+        A change of the state is taken back alone. A restore is taken back completely: the messages
+        and tasks that it took away return. What was said and done since stays. A removal is taken
+        back completely too, marks included, as long as nothing was written since: the first write
+        begins a new life. Undoing that undo removes the scope again, if nothing else was written.
         """
         for _ in range(RESTORE_RETRIES):
             newest = self.revision
@@ -737,7 +747,7 @@ class Scope(Generic[S_co]):
         raise self._contended("undone")
 
     def _return(self, removed_at: int) -> Restored:
-        """Takes a removal back, which is the newest event."""
+        """Takes back a removal, which must be the newest event."""
         [record] = self._log.records(self.name, after=removed_at - 1, until=removed_at)
         before = self._log.at(self.name, removed_at - 1)
         life = Life(before.removed_at, before.parent, before.closed_at, before.dropped)
@@ -758,17 +768,18 @@ class Scope(Generic[S_co]):
         return Restored(self._log.commit(proposed).revision, self, removed_at, removed_at - 1)
 
     def remove(self, *, expected: int | None = None) -> int:
-        """Removes the scope: it is as if it had never been. Returns the revision of that event.
+        """Removes the scope, as if it had never been, and returns the revision of the removal.
 
         State, messages, tasks, decisions, facts, checkpoints and keys are gone for every reader,
-        and `scopes()` no longer names it. What is written next begins a new life of the name, with
-        revisions that go on: whoever still holds a revision of the old life cannot write by it.
-        `undo` takes the removal back until then. Nothing is deleted: `at(revision)` and
-        `history(removed=True)` read the old life, and forks keep what they refer to.
+        and `scopes()` no longer lists it. The next write begins a new life of the name. Its
+        revisions continue the old numbers, so a writer that still expects a revision of the old
+        life is refused. Until then `undo` takes the removal back. No bytes are deleted:
+        `at(revision)` and `history(removed=True)` read the old life until retention removes it, and
+        forks keep what they refer to.
 
-        Raises NotFoundError if there is nothing to remove, and UsageError, which names it, if
-        something is under way: an open decision, an unfinished run, a live worker's session, turn
-        or task, or a lease of the scope's name.
+        Raises NotFoundError if there is nothing to remove, and UsageError if something is under
+        way, which it names: an open decision, an unfinished run, a live worker's session, turn or
+        task, or a lease of the scope's name.
         """
         self._stream.write((), expected)  # raises if this scope is not for its user to write
         for _ in range(CLOSE_RETRIES):
@@ -793,8 +804,9 @@ class Scope(Generic[S_co]):
         )
 
     def _remove_at(self, revision: int, fence: Fence | None) -> int:
-        """Removes the scope as it is at a revision, if nothing is under way there."""
-        # What another writer begins from here on makes the commit a conflict.
+        """Removes the scope at a revision, if nothing is under way there."""
+        # The commit expects that revision: what another writer begins after this check makes it a
+        # conflict, so nothing can slip in between the check and the removal.
         removal.check_nothing_under_way(self._context, self.name)
         new_event, marks = removal.removal(self._context, self.name)
         write = StreamWrite(self.name, (new_event,), revision, checkpoint=event.LIFE)
@@ -802,7 +814,10 @@ class Scope(Generic[S_co]):
         return self._log.commit(ProposedCommit((write, *more), fence=fence, marks=marks)).revision
 
     def fork(self, id: str, *, at: Moment | None = None) -> Self:
-        """Returns a new scope of this level that begins where this one was, by reference."""
+        """Returns a new scope of this level that begins at a moment of this one; now unless given.
+
+        The past is shared by reference: nothing is copied, whatever its size.
+        """
         _, stored = self._levels.check_scope(self.level, id)
         revision = self.revision if at is None else self._revision_of(at)
         if revision == 0 or (at is None and revision == self._life()):
@@ -819,13 +834,14 @@ class Scope(Generic[S_co]):
     def close(
         self, *, keep: bool | None = None, export: str | os.PathLike[str] | None = None
     ) -> int:
-        """Ends the scope: it takes no more writes. Returns the new revision.
+        """Ends the scope, so that it takes no more writes, and returns the new revision.
 
-        Its open decisions and standing orders are closed as abandoned first, each in a commit of
-        its own; tasks that are not closed are cancelled, and what was kept for the session is let
-        go. With `keep=False` the state is dropped too: reading it raises ClosedError, earlier
-        revisions can still be read until retention removes them. None asks the level's policy.
-        With `export`, the session is written to that file first, as it is when it is closed.
+        First its open decisions and standing orders are closed as abandoned, each in a separate
+        commit, tasks that are not closed are cancelled, and working memory kept for the session is
+        dropped. With `keep=False` the state is dropped too: reading it raises ClosedError, while
+        earlier revisions can be read until retention removes them. With `keep=None` the policy of
+        the level decides (`retention.on_close`). `export` names a file to which the session is
+        written first, exactly as it is when the scope is closed.
         """
         if keep is None:
             stored = kept_when_closed(self._context, self.level)
@@ -836,8 +852,9 @@ class Scope(Generic[S_co]):
             cancel_tasks(self._context, self, "the scope was closed")
             if keep:
                 self.memory.end("session")
-            # Whatever another writer opens from here on makes the commit a conflict; what it opened
-            # before is seen. Nothing is left open in a scope where it could never be closed.
+            # The revision is read before the check: what another writer opened before it is seen
+            # by the check, and what it opens after it makes the commit a conflict. So nothing is
+            # left open in a closed scope, where it could never be closed.
             revision = self.revision
             if Decisions(self._context).has_open(self.name) or has_open_tasks(
                 self._context, self.name
@@ -865,12 +882,14 @@ class Scope(Generic[S_co]):
         *,
         on_error: OnError | None = None,
     ) -> Subscribed:
-        """Calls `subscriber(change)` for every change that this process makes here.
+        """Calls `subscriber(change)` for every change that this process makes in this scope.
 
-        By any call and any handle of the process: one thread of the store tells, after the answer,
-        in the order of positions. If it raises, that is logged and given to `on_error(error,
-        change)`; the others are told. For the changes of other processes use `follow`. Returns the
-        function that ends it, whose `drain()` waits until all was told; `close()` does that, too.
+        It does not matter by which call or handle. One thread of the store makes the calls, after
+        the writer has its answer, in the order of positions. If a subscriber raises, the error is
+        logged and passed to `on_error(error, change)`, and the other subscribers are still called.
+        Use `follow` for the changes of other processes. Returns a function that ends the
+        subscription; its `drain()`, and `close()` of the store, wait until all changes so far were
+        delivered.
         """
         check_call(subscriber, "a subscriber")
         if on_error is not None:
@@ -899,18 +918,19 @@ class Scope(Generic[S_co]):
         more: Mapping[str, Any] | None = None,
         if_exists: IfExists = "raise",
     ) -> OpenDecision:
-        """Writes a decision down before its act; durable when it returns.
+        """Records a decision before its act; durable when it returns.
 
-        `with scope.decide(…) as d:` is the block of the act; `d.outcome(…)` closes it. `verify` and
-        `act` are functions registered with `@holdfast.verifier` and `@holdfast.act`, or their
-        names: after a crash the one is asked whether it was done, and the other does it again if
-        not. A `standing` order counts until it is superseded. The same `key` decides once. An
-        `owner` is a person who answers for it: no process has to live for it. `more` has fields of
-        your own.
+        `with scope.decide(…) as d:` is the block of the act, and `d.outcome(…)` closes the
+        decision. `verify` and `act` are functions registered with `@holdfast.verifier` and
+        `@holdfast.act`, or their names: after a crash the first says whether the act was done, and
+        the second does it again if it was not. A `standing` order counts until it is superseded.
+        With the same `key` a decision is made once. `owner` names a person who answers for it, so
+        no process has to live for it. `more` holds fields of your own.
 
-        `call` is the id of the tool call that it belongs to, and `arguments` what the tool is
-        called with; `verify` and `act` find them in the decision. Each call is decided once. Its
-        result, a message of the role `tool`, is written in the commit that closes the decision.
+        `call` is the id of the tool call that the decision belongs to, and `arguments` are what the
+        tool is called with; `verify` and `act` find them in the decision. Each call is decided
+        once. The commit that closes the decision also writes the result of the call, as a message
+        of the role `tool`.
         """
         return Decisions(self._context).open(
             self,
@@ -934,39 +954,39 @@ class Scope(Generic[S_co]):
 
     @property
     def decisions(self) -> ScopeDecisions:
-        """What was decided here, what counts, and what was caught."""
+        """The decisions, standing orders and catches of this scope."""
         return ScopeDecisions(self)
 
     # --- facts -----------------------------------------------------------------------------------
 
     @property
     def facts(self) -> Facts:
-        """Claims about the outside world, with how to verify them and until when they count."""
+        """The facts: claims about the world, how to verify them, and until when they count."""
         return Facts(self._context, self)
 
     # --- messages --------------------------------------------------------------------------------
 
     @property
     def messages(self) -> Messages:
-        """The messages: a sequence to read from either end, and everything that changes it."""
+        """The messages: a sequence to read from either end, with the methods that change it."""
         return Messages(self, self._context)
 
     def say(self, content: str, *, role: str = "user", subject: str | None = None) -> Message:
-        """Adds a message; durable when it returns. `messages.add` takes everything else."""
+        """Adds a message; durable when it returns. `messages.add` has more options."""
         return self.messages.add(role, content, subject=subject)
 
     # --- tasks -----------------------------------------------------------------------------------
 
     @property
     def tasks(self) -> Tasks:
-        """What is to be done here, by whom, in which order."""
+        """The tasks of this scope."""
         return Tasks(self._context, self)
 
     # --- working memory --------------------------------------------------------------------------
 
     @property
     def memory(self) -> Memory:
-        """What an agent keeps at hand: files, notes, results, errors, settings."""
+        """The working memory: files, notes, results, errors and settings that an agent keeps."""
         return Memory(self._context, self, upwards)
 
     # --- events of your own ----------------------------------------------------------------------
@@ -983,14 +1003,15 @@ class Scope(Generic[S_co]):
         key: str | None = None,
         checkpoint: str | None = None,
     ) -> OwnEvent:
-        """Records an event of a type of your own, and returns it; durable when it returns.
+        """Records an event of your own type and returns it; durable when it returns.
 
-        `event` is a value of a class that `@holdfast.event` declared; or such a class, or the name
-        of its type, and then `data` is a mapping of its fields. `refs` is what it refers to:
-        `decision:…`, `task:…`, the id of a git commit, a path, a URL, another event. It changes no
-        state. Data that does not fit the class is a SchemaError, and an unknown type a
-        NotFoundError; with `unchecked` any data is recorded as it is. With `subject` its data is
-        sealed by that subject's key, and reads as ERASED after `erase`.
+        `event` is a value of a class that `@holdfast.event` declared. It can also be such a class
+        or the name of its type; then `data` is a mapping of its fields. `refs` says what the event
+        refers to: `decision:…`, `task:…`, the id of a git commit, a path, a URL, another event. The
+        event changes no state. Raises SchemaError if the data does not fit the class, and
+        NotFoundError if the type is unknown; with `unchecked` any data is recorded unchecked. With
+        `subject` its data is sealed with that subject's key, and reads as ERASED after the subject
+        was erased.
         """
         name = None if subject is None else check_name(subject, "subject")
         seal = None if name is None else self._log.seal_for(self.name, name)
@@ -1020,13 +1041,13 @@ class Scope(Generic[S_co]):
         return len(self.state)
 
     def keys(self) -> KeysView[str]:
-        """The keys of the state as it is now; with `[]` this makes `dict(scope)` and `**scope`."""
+        """The keys of the newest state; with `[]` this makes `dict(scope)` and `**scope` work."""
         return self.state.keys()
 
     # --- parts -----------------------------------------------------------------------------------
 
     def _life(self) -> int:
-        """Returns the revision after which the life of this scope begins: 0 if it is the first."""
+        """Returns the revision after which the present life begins; 0 if it is the first."""
         return self._log.life(self.name)
 
     def _change(
@@ -1053,7 +1074,7 @@ class Scope(Generic[S_co]):
         key: str | None,
         checkpoint: str | None,
     ) -> int:
-        """Does what `set` does with `if_absent`; what is there already is left as it is."""
+        """Does what `set` does with `if_absent`: an existing value is left alone."""
         if expected is None and key is None and checkpoint is None and not is_replayed():
             now = self._log.newest(self.name)
             root = self._log.typed.shown(now, self.name)
@@ -1069,11 +1090,12 @@ class Scope(Generic[S_co]):
     def _set_difference(
         self, op: Op, expected: int | None, key: str | None, checkpoint: str | None
     ) -> int:
-        """Does what `set` does, in ops that store what differs from what is there.
+        """Does what `set` does, with ops that store only the difference.
 
-        They are right as long as what is at the path is what they were made from: that is guarded.
-        Whoever keeps losing to other writers stores the whole value, which fits on anything. What
-        was written with the same key is repeated as it was: made from the state before it.
+        The ops are right only if the value at the path is still the one that they were made from,
+        so a guard covers that path. After `DIFFERENCE_RETRIES` losses the whole value is stored,
+        which is right on any state: no writer starves. A repetition with the same key must send the
+        same bytes, so it is computed from the state before the event that has the key.
         """
         for _ in range(DIFFERENCE_RETRIES):
             found = [] if key is None else self._log.find(self.name, key=check_name(key, "key"))
@@ -1104,7 +1126,7 @@ class Scope(Generic[S_co]):
     def _delete_if_there(
         self, op: Op, expected: int | None, key: str | None, checkpoint: str | None
     ) -> int:
-        """Does what `delete` does with `missing_ok`; what it found at the path is guarded."""
+        """Does what `delete` does with `missing_ok`; a guard covers the value that it found."""
         refuse_in_body("delete(missing_ok=True)")
         for _ in range(RESTORE_RETRIES):
             found = [] if key is None else self._log.find(self.name, key=check_name(key, "key"))
@@ -1127,7 +1149,7 @@ class Scope(Generic[S_co]):
         raise self._contended("changed")
 
     def _commit_restored(self, write: StreamWrite, back: TaskRestore | None) -> int:
-        """Commits a restore, and what it does to tasks."""
+        """Commits a restore together with the events that it causes for tasks."""
         if back is None:
             return self._commit(write).revision
         write = replace(write, new_events=(*write.new_events, back.new_event), key=back.key)
@@ -1189,7 +1211,7 @@ class GlobalScope(Scope[S_co]):
 
     @property
     def is_global(self) -> Literal[True]:
-        """Says that there is one such state for the whole application."""
+        """True: there is one such scope for the whole application."""
         return True
 
 
@@ -1217,7 +1239,7 @@ def upwards(scope: Scope) -> Iterator[Scope]:
 
 
 def scope_within(scope: Scope, context: RecordContext) -> Scope:
-    """Returns a scope as a joint commit sees it; nobody hears of it before that is made."""
+    """Returns a scope as a joint commit sees it; its writes are visible only after the commit."""
     level, id = split_name(scope.name)
     own = type(scope)(
         context, level, id, levels=scope._levels, parent=scope._parent, given=scope._id
@@ -1232,7 +1254,7 @@ def scope_class(level: str) -> type[Scope]:
 
 
 class ScopeLife:
-    """Since when and until when a scope is there, and what of it is used."""
+    """When a scope was last written to and when it ends, and an audit of its use."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
@@ -1244,7 +1266,7 @@ class ScopeLife:
 
     @property
     def updated_at(self) -> datetime | None:
-        """When the newest event was written; None before the first, and when it was removed."""
+        """When the newest event was written; None before the first one and after a removal."""
         head = self._log.head(self._name)
         if head is None or self._log.life(self._name) == head.revision:
             return None
@@ -1259,15 +1281,16 @@ class ScopeLife:
     def expires_at(self) -> datetime | None:
         """When the scope ends by itself; None if it lasts, or has not begun yet.
 
-        The end of one that slides is moved by each write and by `touch`.
+        If the end slides, each write and `touch` move it.
         """
         ends = self._log.newest(self._name).ends_us
         return event.to_datetime(ends) if ends else None
 
     def ends_at(self, path: Path) -> datetime | None:
-        """Returns when the value at a key or path ends by itself; None if it lasts.
+        """Returns when the value at a key or path ends by itself, or None.
 
-        That is its own end, or the end of a mapping that it is in. None too if it is not there.
+        That is the end of the value or of a mapping around it, whichever is earlier. None means
+        that the value lasts, or that nothing is there.
         """
         ends, place = self._log.newest(self._name).ends or {}, check_path(path)
         found = [us for one, us in ends.items() if one and one == place[: len(one)]]
@@ -1276,15 +1299,18 @@ class ScopeLife:
         return event.to_datetime(min(found))
 
     def revision_at(self, moment: Moment) -> int:
-        """Returns the revision that a moment means. A name means its newest checkpoint."""
+        """Returns the revision that a moment stands for; a name stands for its newest checkpoint.
+
+        Raises NotFoundError if there is no such checkpoint.
+        """
         return self._scope._revision_of(moment)
 
     def touch(self) -> datetime:
-        """Says that the scope is in use: its end slides on. Returns when it ends from now on.
+        """Marks the scope as in use, so that its end slides on, and returns the new end.
 
-        It writes an event if a tenth of the lifetime has passed since the newest one, and else
-        nothing, however many processes touch it. Raises ExpiredError if the end has come, and
-        UsageError if the scope lasts or its end is fixed.
+        It writes an event only if a tenth of the lifetime has passed since the newest one, so it is
+        cheap to call often and from many processes. Raises NotFoundError if the scope is not there,
+        ExpiredError if its end has come, and UsageError if it lasts or its end is fixed.
         """
         log, name = self._log, self._name
         while True:
@@ -1306,15 +1332,16 @@ class ScopeLife:
                 _logger.debug("touch is tried again: %s", error)
 
     def audit(self) -> Audit:
-        """Returns the audit of the state: what changes how often, and in its block what is read.
+        """Returns an audit of the state: how often each item changes, and what a block reads.
 
-        `with scope.life.audit() as audit:`, then `audit.unread()`.
+        `with scope.life.audit() as audit:` notes what is read in the block; `audit.unread()` then
+        returns what was not.
         """
         return Audit(self._scope._context, self._scope)
 
 
 class ScopeSession:
-    """The session that a scope holds: its id, what became of it, and its export."""
+    """The session that a scope holds: its id, status and export."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
@@ -1329,17 +1356,17 @@ class ScopeSession:
 
     @property
     def status(self) -> SessionStatus:
-        """What became of the session: active, completed when it was closed, or crashed.
+        """The status of the session: active, completed (it was closed) or crashed.
 
-        It is crashed if a worker died in its session or in a turn, and it was not ended since.
+        It is crashed if a worker died during its session or in a turn, and it was not ended since.
         """
         return status_of(self._scope._context, self._scope.name)
 
     def export(self, to: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-        """Returns the session as a document of plain JSON, and writes it to a file if one is given.
+        """Returns the session as a plain JSON document, and writes it to the file `to` if given.
 
-        It has messages, decisions, tool results, files and state (`record/session_export.py` names
-        each key). The file is whole or not there.
+        The document has messages, decisions, tool results, files and state
+        (`record/session_export.py` describes each key). The file is written whole or not at all.
         """
         decisions = Decisions(self._scope._context).list(scope=self._scope, limit=None)
         document = session_document(self._scope, sorted(decisions, key=lambda one: one.revision))
@@ -1349,7 +1376,7 @@ class ScopeSession:
 
 
 class ScopeDecisions:
-    """What was decided in a scope, what counts there, and what was caught."""
+    """The decisions, standing orders and catches of one scope: `scope.decisions`."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
@@ -1378,15 +1405,22 @@ class ScopeDecisions:
         )
 
     def recall(self, *, recent: int = 20) -> Recalled:
-        """Returns what counts here: all standing orders of this scope and of those above it, and
-        the newest decisions of this scope, newest first."""
+        """Returns the decisions that count here.
+
+        These are all standing orders of this scope and of the scopes above it, and the `recent`
+        newest decisions of this scope, newest first.
+        """
         decisions = Decisions(self._context)
         orders = decisions.standing([scope.name for scope in upwards(self._scope)])
         return Recalled(orders, decisions.recent(self._scope, check_whole(recent, "recent")))
 
     @contextmanager
     def effect(self, name: str) -> Generator[None]:
-        """The block of an effect: under a policy, one without an open decision is caught."""
+        """Checks an effect against the policy at the beginning of its block.
+
+        If no decision is open here, the policy ignores it, warns, or raises UndecidedError; the
+        last two record a catch.
+        """
         check_text(name, "an effect")
         check_effect(self._context, self._scope, name)
         yield
@@ -1400,9 +1434,9 @@ class ScopeDecisions:
         notes: str | None = None,
         about: str | None = None,
     ) -> Catch:
-        """Logs by hand what a control has caught here; durable when it returns.
+        """Records by hand what a control has caught here; durable when it returns.
 
-        `about` is a link to what it is about, such as `message:…` or `commit:…`.
+        `about` is a link to the thing that was caught, such as `message:…` or `commit:…`.
         """
         return log_catch(
             self._context,
@@ -1415,21 +1449,22 @@ class ScopeDecisions:
         )
 
     def catches(self) -> Sequence[Catch]:
-        """Returns what was caught here, oldest first: by hand, by a policy, in messages."""
+        """Returns the catches of this scope, oldest first: by hand, by policies, in messages."""
         return [*catches_in(self._context, self._scope)]
 
     def catch_unrecorded(self, *, last: int = 200, find: Finder | None = None) -> Sequence[Catch]:
-        """Logs decisions that the newest messages state and no record has; returns the new ones.
+        """Records a catch for each decision that a message states but nobody recorded.
 
-        A sentence that says that something was decided counts, unless a decision here has most of
-        its words or links to the message. `find` is a function that returns what a message
-        decides, in place of our guess. Each message is caught once.
+        Looks at the `last` newest messages and returns the new catches. A sentence counts if it
+        says that something was decided, unless a decision here has most of its words or links to
+        the message. `find` is a function that returns what a message decides, to replace this
+        heuristic. Each message is caught once.
         """
         return catch_decisions(self._context, self._scope, last=last, find=find)
 
 
 class Scopes:
-    """The scopes of one store: made by their names, by whichever layer needs one."""
+    """Makes the scopes of one store from their names, for every layer that needs one."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.log = kernel.log
@@ -1455,8 +1490,8 @@ class Scopes:
         else:
             is_stored = False
         if not self._levels.has(level):
-            # Another process may have registered it. A store that is too damaged to tell still
-            # reads what is whole of a level that is registered here.
+            # Another process may have registered the level. If the store is too damaged to say so,
+            # scopes of the levels that are known here can still be read.
             with suppress(CorruptError):
                 adopt_levels(self.log, self._levels)
         level, stored = self._levels.check_scope(level, id, is_stored=is_stored)
@@ -1478,11 +1513,11 @@ class Scopes:
         )
 
     def workflow(self, id: str) -> Scope:
-        """Returns the state of a run, or of any other workflow."""
+        """Returns the scope of a workflow, such as the state of a run."""
         return self.scope(WORKFLOW, id)
 
     def check_opaque(self, id: str | None, what: str) -> None:
-        """Raises UsageError if an id may tell who a subject is."""
+        """Raises UsageError if an id might reveal who a subject is."""
         if not self._clear_ids and not is_pseudonym(id or ""):
             raise UsageError(
                 f"{what} {show_value(id)} may tell who the subject is, and ids are stored in "
@@ -1492,11 +1527,11 @@ class Scopes:
             )
 
     def named(self, names: Sequence[str]) -> Sequence[Scope]:
-        """Returns scopes by their stored names; the whole ids of long ones are read together."""
+        """Returns scopes by their stored names; whole ids of shortened names are read in one go."""
         long = [name for name in names if has_digest(name)]
         given: dict[str, str] = {}
         if len(long) > 1:
-            # One that expired or is damaged says so itself, when its id is asked for.
+            # If one has expired or is damaged, its own `id` raises that when it is used.
             with suppress(CorruptError, ExpiredError):
                 given = dict(zip(long, whole_ids(self.log, long), strict=True))
         return [
@@ -1513,7 +1548,7 @@ class Scopes:
         return [scope for scope in found if scope.name not in removed]
 
     def levels(self) -> Sequence[str]:
-        """Returns the names of all levels, also of those that other processes have registered."""
+        """Returns the names of all levels, including those that other processes registered."""
         adopt_levels(self.log, self._levels)
         return self._levels.names()
 
@@ -1550,7 +1585,7 @@ class Edit:
 
 @runtime_checkable
 class State(Protocol):
-    """What every scope offers, for code that should not care which level it is given."""
+    """What every scope offers, for code that does not depend on the level."""
 
     @property
     def name(self) -> str:
@@ -1611,7 +1646,7 @@ class GlobalState(State, Protocol):
 
     @property
     def is_global(self) -> Literal[True]:
-        """Says that there is one for the whole application."""
+        """True: there is one for the whole application."""
         ...
 
 
@@ -1629,10 +1664,10 @@ class AsyncState(Protocol):
 
 
 def json_default(value: object) -> Any:
-    """Returns a stored value as `json.dumps(value, default=json_default)` needs it.
+    """Converts a stored value for `json.dumps(value, default=json_default)`.
 
-    States, their mappings and lists, and scopes become dicts and lists. Bytes, datetimes and what
-    else JSON has no word for become the tagged objects that they are stored as.
+    States, their mappings and lists, and scopes become dicts and lists. Bytes, datetimes and other
+    values that JSON cannot express become the tagged objects that they are stored as.
     """
     if isinstance(value, Scope):
         return value.state.to_dict()

@@ -1,7 +1,7 @@
-"""Scratch scopes: state of this process alone, which no byte of a store ever holds (0042).
+"""Scratch scopes: state in the memory of this process, of which no store holds a byte (0042).
 
-Each is a scope on a log of its own in memory. So everything that a scope does works, and what is
-written is gone with the last one who holds it: nothing has to be deleted anywhere.
+Each is a scope on a separate log in memory. So everything that a scope can do works here too, and
+what was written goes with the log: nothing has to be deleted anywhere.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ SCRATCH = "scratch"
 
 
 class ScratchLog(Log):
-    """A log in memory that takes nothing from the run which its caller is in.
+    """A log in memory whose commits are not part of the run that the caller is in.
 
-    Its keys are for a store, where a replay finds what was written. Here nothing outlives the
-    process: a body that is replayed elsewhere writes its scratch again.
+    A run gives its commits a fence and keys, by which a replay finds what was written. Neither
+    would mean anything here: nothing outlives the process, so a body that is replayed elsewhere
+    writes its scratch again.
     """
 
     is_scratch = True
@@ -52,17 +53,17 @@ class ScratchLog(Log):
 
 
 class ScratchScope(Scope):
-    """A scope whose state is in the memory of this process, and nowhere else.
+    """A scope whose state is only in the memory of this process.
 
-    Used as a block, it is dropped at the end of it.
+    Used as a block, it is dropped at the end of the block.
     """
 
     _outer: Scope | None = None
-    """The global scope of the store that it was asked from: where `lookup` ends."""
+    """The global scope of the store that made it: where `lookup` ends."""
     _scratches: Scratches | None = None
 
     def drop(self) -> None:
-        """Frees its memory: the same id is an empty scope from now on."""
+        """Frees its memory; from now on the same id is an empty scope."""
         if self._scratches is not None:
             self._scratches.drop(self.name, self._context)
 
@@ -92,7 +93,7 @@ class Scratches:
         self._levels.register(SCRATCH, below=CONVERSATION)
 
     def get(self, id: str | None, parent: Scope | None) -> ScratchScope:
-        """Returns the scratch scope of an id; without one, a new one that nobody else is given."""
+        """Returns the scratch scope with an id; without an id, a new one."""
         given = short_id(self._clock) if id is None else id
         _, stored = self._levels.check_scope(SCRATCH, given)
         with self._mutex:
@@ -106,7 +107,7 @@ class Scratches:
         return scope
 
     def drop(self, name: str, context: RecordContext) -> None:
-        """Forgets a scratch scope, unless another has its name by now."""
+        """Drops a scratch scope, unless its name already belongs to a newer one."""
         with self._mutex:
             if self._contexts.get(name) is not context:
                 return
@@ -115,7 +116,7 @@ class Scratches:
         context.log.close()
 
     def close(self) -> None:
-        """Forgets all of them."""
+        """Drops all scratch scopes of the handle."""
         for name, context in list(self._contexts.items()):
             self.drop(name, context)
 

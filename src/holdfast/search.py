@@ -1,4 +1,4 @@
-"""The index of everything recorded: `hf.search`. `hf.query` asks it most questions."""
+"""Search by meaning, links and SQL: `hf.search`. Most questions are asked by `hf.query`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class SearchRoom:
-    """Meaning, links and SQL over everything recorded, and the index that answers."""
+    """Search over everything recorded by meaning, links and SQL, and the index behind it."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._questions = kernel.part(Questions)
@@ -45,45 +45,46 @@ class SearchRoom:
         max_rows: int = SQL_ROWS_MAX,
         max_bytes: int = SQL_BYTES_MAX,
     ) -> Rows:
-        """Runs a SELECT on read-only tables of everything recorded, and returns columns and rows.
+        """Runs a SELECT on read-only tables of everything recorded; returns columns and rows.
 
         The tables are scopes, events, state, messages, decisions, tasks, facts and runs. They are
-        brought up to date first, and lie apart from the store: any client may read them too. A
-        statement that takes more seconds, rows or bytes than it may is ended with a LimitError.
+        brought up to date first. They are kept apart from the store, so other clients may read them
+        too. A statement that exceeds `timeout` seconds, `max_rows` or `max_bytes` is stopped and
+        raises LimitError.
         """
         return self._questions.select(statement, timeout, max_rows, max_bytes)
 
     def similar(
         self, to: str, *, limit: int = 10, embedder: Embedder | None = None, **question: Any
     ) -> list[Similar]:
-        """Returns what is nearest to a text in meaning, the nearest first, each with its score.
+        """Returns what is nearest to a text in meaning, nearest first, each with its score.
 
-        By the `embedder`, or the one that the store was opened with. What it has not seen yet it is
-        given first. Messages, decisions, tasks, facts and events of your own are compared. The
-        other arguments are those of `query`, and leave out what does not fit.
+        Messages, decisions, tasks, facts and your own events are compared. The vectors are made by
+        `embedder`, or by the one that the store was opened with; texts that it has not embedded yet
+        are embedded first, which may take long. The other arguments filter as in `query`.
         """
         return self._questions.similar(to, limit, check_embedder(embedder), **question)
 
     def resolve(self, link: str, *, scope: Scope | str = GLOBAL) -> Hit | None:
-        """Returns what a link such as "decision:d7@team/red" leads to; None if it leads nowhere.
+        """Returns the target of a link such as "decision:d7@team/red", or None if there is none.
 
-        An id without a scope is looked for in `scope`. What lies outside the store (`file:…`,
-        `commit:…`, `https:…`) is not followed.
+        An id without a scope is looked up in `scope`. Links to things outside the store (`file:…`,
+        `commit:…`, `https:…`) are not followed.
         """
         return self._questions.resolve(link, name_of(scope))
 
     def dangling_links(self) -> list[DanglingLink]:
-        """Returns every link that should lead to something in the store and does not."""
+        """Returns every link whose target should be in the store and is not."""
         return self._questions.dangling()
 
     def status(self) -> IndexStatus:
-        """Returns where the index for questions is, and how far it has followed the log."""
+        """Returns where the index is, and how far it has followed the log."""
         return self._questions.status()
 
     def rebuild(self) -> None:
-        """Makes the index for questions again from the log; nothing else depends on it."""
+        """Rebuilds the index from the log. It is derived data: nothing is lost by it."""
         self._questions.rebuild()
 
     def tables(self) -> str:
-        """Brings the tables for outside tools up to date; returns where they are."""
+        """Brings the tables for outside tools up to date and returns where they are."""
         return self._questions.refresh_tables()

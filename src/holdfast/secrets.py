@@ -1,4 +1,4 @@
-"""What is done about secrets in what is written: `hf.secrets`."""
+"""What happens to secrets in what is written: `hf.secrets`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Mode", "SecretWarning", "SecretsRoom"]
 
 
 class SecretsRoom:
-    """What is done about secrets in what is written, by pattern of scopes."""
+    """What happens to secrets in what is written, by pattern of scopes."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -23,11 +23,12 @@ class SecretsRoom:
         return "<SecretsRoom>"
 
     def guard(self, mode: Mode, *, scope: Scope | str = "*") -> None:
-        """Says what is done about secrets in what is written to scopes: off, warn, redact, refuse.
+        """Sets what happens to secrets in what is written: off, warn, redact or refuse.
 
-        `scope` is a name, or a pattern in which * is any characters; runs are `run/*`. Of several
-        that fit the longest counts. It is stored: this handle heeds it at once, and every one that
-        is opened from now on. What `Settings(secrets=…)` says counts too where it is stricter.
+        `scope` is a name, or a pattern in which * stands for any characters; `run/*` is all runs.
+        If several patterns fit a scope, the longest applies. The rule is stored. It applies to this
+        handle at once, and to every handle opened from now on. `Settings(secrets=…)` applies too
+        where it is stricter.
         """
         pattern = scope if isinstance(scope, str) else scope.name
         set_policy(
@@ -39,5 +40,5 @@ class SecretsRoom:
 
     @property
     def rules(self) -> dict[str, Mode]:
-        """What is done about secrets here, by pattern of scopes; where none fits, nothing."""
+        """The rules of this handle, by pattern of scopes; where none fits, nothing is done."""
         return {} if self._kernel.log.redactor is None else dict(self._kernel.log.redactor.rules)

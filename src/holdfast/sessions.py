@@ -14,7 +14,7 @@ __all__ = ["OpenTurn", "ScopeSession", "Session", "SessionsRoom"]
 
 
 class SessionsRoom(NotCalled):
-    """Who is at work in which conversation; `scope.session` is the session of one."""
+    """The sessions of all conversations; `scope.session` is the session of one."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._context = kernel.part(RecordContext)
@@ -23,9 +23,9 @@ class SessionsRoom(NotCalled):
         return "<SessionsRoom>"
 
     def list(self, *, after: str | None = None, limit: int | None = PAGE_SIZE) -> Page[Session]:
-        """Returns the sessions that have not ended, active or crashed, oldest first.
+        """Returns a page of the sessions that have not ended, active or crashed, oldest first.
 
-        The cursor of a page, given as `after`, leads to the next one.
+        Pass the cursor of a page as `after` to get the next page.
         """
         found = sessions.unended_sessions(self._context)
         return cut("sessions", found, sessions.begun_first, after=after, limit=limit)

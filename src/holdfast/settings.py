@@ -1,4 +1,4 @@
-"""What `holdfast.open` is told beside where a store is: settings that few programs need."""
+"""Settings of `holdfast.open` that few programs need."""
 
 from __future__ import annotations
 
@@ -24,31 +24,34 @@ class Settings:
     """How a store is opened: `holdfast.open(url, settings=Settings(secrets="redact"))`."""
 
     levels: Mapping[str, str] | None = None
-    """Levels of scopes beside the built-in ones, each with the level above it."""
+    """Levels of scopes besides the built-in ones: a mapping from each to the level above it."""
     secrets: Mode | Mapping[str, Mode] = "off"
-    """What is done about secrets in what is written: off, warn, redact or refuse, by scope."""
+    """What happens to secrets in what is written: off, warn, redact or refuse.
+
+    One mode for all scopes, or a mapping from patterns of scopes to modes.
+    """
     retention: Sequence[RetentionPolicy] = ()
-    """Which scopes and events `hf.retention.run()` lets go of, besides those that are removed."""
+    """Policies that `hf.retention.run()` applies: what it lets go of besides removed scopes."""
     quotas: Sequence[Quota] = ()
-    """How much scopes may hold: what goes beyond it is refused."""
+    """How much each scope of a pattern may hold; a commit beyond that raises LimitError."""
     disk_watch: DiskWatch | None = None
-    """What is done when the disk is nearly full."""
+    """What a store on a local disk does when little space is left."""
     indexes: Sequence[StateIndex] = ()
-    """Paths of states that questions are answered from (`holdfast.index`)."""
+    """Paths of states to index, for `where` in queries (`holdfast.index`)."""
     embedder: Embedder | None = None
-    """What turns texts into vectors, for `hf.search.similar`."""
+    """The model that turns texts into vectors, for `hf.search.similar`."""
     unchecked: bool = False
-    """Whether scopes are written to that have another schema than this program."""
+    """Whether scopes whose schema this program does not have may be written, unchecked."""
     clear_ids: bool = False
-    """Whether the ids of a subject's scopes may be any text, although they are stored in clear."""
+    """Whether ids of a subject's scopes may be any text, although ids are stored in clear."""
     config: str | os.PathLike[str] | None = None
-    """A holdfast.toml whose views and commits are kept while the store is open."""
+    """The path of a holdfast.toml: its views and git commits are kept while the store is open."""
     heartbeat_s: float = HEARTBEAT_S
-    """How often this worker says that it lives."""
+    """Seconds between two heartbeats, by which this worker shows that it is alive."""
     clock: Clock | None = None
-    """Time and chance; those of the system unless a test gives others."""
+    """The source of time and randomness; the system's, unless a test passes another."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What the backend of the URL takes besides, such as sizes of its files."""
+    """More options of the URL's backend, such as the sizes of its files."""
 
 
 DEFAULTS = Settings()

@@ -1,7 +1,7 @@
 """The store: what `holdfast.open` returns.
 
-It has the scopes, what is done over several of them, and a room for each layer. A room is imported
-and made when it is first entered, so a process pays for what it uses.
+It has the scopes, the operations over several scopes, and a room for each layer. A room is imported
+and made at its first use, so a process pays only for what it uses.
 """
 
 from __future__ import annotations
@@ -109,7 +109,11 @@ __all__ = [
 
 
 class Store:
-    """Streams of events with scopes on them. Thread-safe; close it, or use it as a context."""
+    """An open store: `holdfast.open(url)` returns one.
+
+    All methods are safe to call from several threads. Close the store when you are done with it, or
+    use it as a context manager: `with holdfast.open(url) as hf:`.
+    """
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -126,13 +130,13 @@ class Store:
 
     @property
     def url(self) -> str:
-        """Where the store is, without the secrets of it."""
+        """The URL of the store, without passwords."""
         return self._kernel.url
 
     # --- scopes -----------------------------------------------------------------------------------
 
     def global_(self, schema: type[S] | None = None) -> GlobalScope[S]:
-        """Returns the one global scope."""
+        """Returns the global scope, of which every store has exactly one."""
         return cast("GlobalScope[S]", self.scope(GLOBAL, schema=schema))
 
     def team(
@@ -145,7 +149,7 @@ class Store:
         slides: bool = False,
         subject: str | None = None,
     ) -> TeamScope[S]:
-        """Returns a team's scope."""
+        """Returns the scope of a team; see `scope` for the arguments."""
         return cast(
             "TeamScope[S]",
             self.scope(
@@ -163,7 +167,7 @@ class Store:
         slides: bool = False,
         subject: str | None = None,
     ) -> WorkflowScope[S]:
-        """Returns a workflow's scope."""
+        """Returns the scope of a workflow; see `scope` for the arguments."""
         return cast(
             "WorkflowScope[S]",
             self.scope(
@@ -181,7 +185,7 @@ class Store:
         slides: bool = False,
         subject: str | None = None,
     ) -> ConversationScope[S]:
-        """Returns a conversation's scope."""
+        """Returns the scope of a conversation; see `scope` for the arguments."""
         return cast(
             "ConversationScope[S]",
             self.scope(
@@ -202,17 +206,25 @@ class Store:
     ) -> Scope[S]:
         """Returns a scope by level and id, or by its whole name such as `team/red`.
 
-        An id is any text. One that a name cannot hold, because of its characters or its length, is
-        escaped or has a digest in `scope.name`; `scope.id` is the id as it was given.
-        `schema` is the class of its state, for type checkers: it must be the one that the store was
+        Nothing is written: the first write to the scope creates it.
+
+        An id is any text. If a name cannot hold it, because of its characters or its length,
+        `scope.name` has it escaped or shortened with a digest; `scope.id` is always the id as it
+        was given.
+
+        `schema` is the class of the state, for type checkers. It must be the one that the store was
         opened with for this scope.
-        With `ttl_s` the scope, if this process begins it, ends by itself so many seconds after its
-        first event, by the backend's clock: then it is gone, and ExpiredError says so. With
-        `slides` too, so many seconds after its newest one: each write moves its end, and so does
-        `life.touch`.
-        Without `ttl_s` it lasts, unless `retention.expire` of its level says otherwise.
-        With `subject`, the name of a person or of anybody else, the scope is that subject's from
-        its first event on: all it holds is sealed by the subject's key, until `subjects.erase`.
+
+        `parent` is a scope of a wider level, in which `lookup` goes on.
+
+        `ttl_s` gives the scope a lifetime, in seconds or as text such as "1h", if this process
+        begins it. It ends so long after its first event, or with `slides` after its newest one:
+        then each write moves the end, and so does `life.touch`. The backend's clock decides. A
+        scope that has ended raises ExpiredError. Without `ttl_s` the scope lasts, unless
+        `retention.expire` set a lifetime for its level.
+
+        `subject` names the person or other party that the scope belongs to, from its first event
+        on. Everything in it is sealed with that subject's key, which `subjects.erase` destroys.
         """
         return self._scopes.scope(
             level, id, schema, parent=parent, ttl_s=ttl_s, slides=slides, subject=subject
@@ -221,10 +233,11 @@ class Store:
     def scratch(self, id: str | None = None, *, parent: Scope | None = None) -> ScratchScope:
         """Returns a scope that is kept in the memory of this process and never reaches the store.
 
-        It does what a scope does. The same id is the same scope in this handle; without one it is
-        a new scope. `drop()`, the end of a `with` block, or closing the store frees it. `lookup`
-        goes on to `parent`, a scope of the store, and to the global scope. A run that is resumed
-        in another process finds it empty, and its body writes it again.
+        It can do all that other scopes can. Within this handle the same id returns the same scope;
+        without an id, each call returns a new one. `drop()`, the end of a `with` block, or closing
+        the store frees it. `lookup` continues in `parent`, a scope of the store, and then in the
+        global scope. A run that is resumed in another process finds it empty, and its body writes
+        it again.
         """
         return self._kernel.part(Scratches).get(id, parent)
 
@@ -238,15 +251,16 @@ class Store:
         after: str | None = None,
         limit: int | None = PAGE_SIZE,
     ) -> Page[Scope]:
-        """Returns the scopes that have events, by name: at most `limit`, and whether there is more.
+        """Returns a page of the scopes that have events, in the order of their names.
 
-        Of one level if given, then `prefix` is what their ids begin with; else what their names do.
-        The cursor of a page, given as `after`, leads to the next one. It costs what it returns,
-        however many scopes there are. Levels that another process registered are known too.
+        With `level`, only scopes of that level, and `prefix` is the beginning of their ids; without
+        it, `prefix` is the beginning of whole names. Pass the cursor of a page as `after` to get
+        the next page. The cost depends on the size of the page, not on the number of scopes. Levels
+        that other processes registered are included.
 
-        With `where` only those whose state has something at a path, as in `query`: found by an
-        index on the path if there is one (`holdfast.index`). With `id` the scopes that have this
-        id, of whatever level, widest first.
+        `where` selects by what the state holds at a path, as in `query`; an index on the path
+        (`holdfast.index`) is used if there is one. `id` returns the scopes with that id at any
+        level, widest level first; it cannot be combined with the other filters.
         """
         if id is not None:
             check_alone("id", level=level, prefix=prefix or None, where=where, after=after)
@@ -275,10 +289,9 @@ class Store:
         return Page(scopes, more=len(found) < len(names), cursor=found[-1] if found else after)
 
     def _report_unknown_levels(self) -> None:
-        """Says once of which levels there are scopes that nobody recorded, so they are not listed.
+        """Reports, once, scopes that are not listed because their level is not recorded.
 
-        Every level has been recorded since the first of its scopes was begun, but in a store that
-        was written before that was so.
+        The first scope of a level records it. Stores of earlier versions may lack this.
         """
         if self._are_levels_looked_at:
             return
@@ -325,17 +338,23 @@ class Store:
         time: datetime | None = None,
         waits: bool = True,
     ) -> JointCommit | R:
-        """Commits over several scopes, all or nothing, fenced by a lease.
+        """Commits writes to several scopes as one: all of them are made, or none.
 
-        Everything takes part: state, messages, turns, tasks, decisions, facts and marks.
+        State, messages, turns, tasks, decisions, facts and marks can all take part.
 
-        `with store.commit() as tx:` raises ConflictError if somebody changed what it has read.
-        `store.commit(function)` calls function(tx) again on what is there now, up to `retries`
-        times, and returns what the function returned. `meta` is kept with every event of it.
-        `time` is for imports: when what it says happened, in scopes that it begins or that have
-        imported events alone. It never goes back within a scope. With `waits=False` the end of the
-        block only queues the commit, and `tx.wait()` waits: such commits keep their order, and are
-        on disk before any later one is.
+        `with store.commit() as tx:` commits at the end of the block, and raises ConflictError if
+        somebody changed what the block had read. `store.commit(function)` calls `function(tx)`, and
+        after a conflict calls it again on the newer state, up to `retries` times; it returns what
+        the function returned.
+
+        `key` makes the commit idempotent: sent twice with one key, it is written once. With `lease`
+        the commit is refused once the lease has passed to another worker. `meta` is stored with
+        each of its events. `time` is for imports: it is when the events happened. It is allowed in
+        scopes that this commit begins, or that have only imported events so far, and never goes
+        back within a scope.
+
+        With `waits=False` the end of the block only queues the commit, and `tx.wait()` waits for
+        it. Queued commits keep their order, and each is durable before any later one.
         """
         join = partial(
             JointCommit,
@@ -360,15 +379,16 @@ class Store:
         return persist(self._log, self._kernel.worker, check_whole(retries, "retries"), attempt)
 
     def view(self) -> View:
-        """Returns all scopes as they are at this moment, together."""
+        """Returns a view of all scopes as they are at this one moment."""
         return View(self._log)
 
     def observe(self, observer: Observer, *, trace: Tracer | None = None) -> Callable[[], None]:
-        """Tells an observer what this process does with the store; returns what ends it.
+        """Calls `observer` with what this process does in the store; returns a function to end it.
 
-        It is called with an `Observed` after each commit, read that left memory, step, attempt,
-        wait, lease, recovery and retry. `trace` returns the W3C `traceparent` of its caller, or
-        None: it is asked at each commit, and kept with the events (`Event.meta.trace`).
+        The observer gets an `Observed` after each commit, each read that memory could not answer,
+        and each step, attempt, wait, lease, recovery and retry. `trace` is a function that returns
+        the W3C `traceparent` of its caller, or None. It is called at each commit, and its answer is
+        stored with the events (`Event.meta.trace`).
         """
         check_call(observer, "an observer")
         if trace is not None:
@@ -379,7 +399,7 @@ class Store:
 
     @property
     def position(self) -> Position:
-        """The newest position, to follow from."""
+        """The newest position of the store, to follow from."""
         return self._log.position()
 
     def events(
@@ -397,16 +417,18 @@ class Store:
         until: datetime | timedelta | str | float | None = None,
         newest_first: bool = False,
     ) -> Page[Event]:
-        """Returns events of the whole store or of one scope: a page of the oldest, or the newest.
+        """Returns a page of events of the whole store or of one scope, oldest or newest first.
 
-        `page.cursor` is where it ends: given as `after` (with `newest_first`, as `before`) it
-        returns the next page. `page.start` is where it begins, for what lies on the other side. A
-        position that an event has, or a revision of the scope, can be given too. A page holds whole
-        commits, so it may hold a few events more than `limit`. `since` and `until` are times, or
-        lengths of time before now ("7d"); what happened at `until` is left out. `source` and
-        `trust` are what the writer said (`holdfast.provenance`). Without a scope, where a page by
-        these, `type`, `actor` or times is long to fill, the index of `query` says where its events
-        are; a store of several backends is looked through.
+        `page.cursor` is where the page ends: pass it as `after` (with `newest_first`, as `before`)
+        to get the next page. `page.start` is where the page begins, to go the other way. The
+        position of an event, or a revision of the scope, can be passed as well. A page holds whole
+        commits, so it may have a few more events than `limit`.
+
+        `type`, `actor`, `source` and `trust` select events; the last two are what the writer said
+        (`holdfast.provenance`). `since` and `until` are times, or lengths of time before now
+        ("7d"); what happened exactly at `until` is left out. Without a scope, a selection that few
+        events fit is answered by the index of `query`; a store of several backends has to be read
+        through.
         """
         return event_page(
             self._log,
@@ -456,12 +478,13 @@ class Store:
         timeout_s: Duration | None = None,
         as_events: bool = False,
     ) -> Iterator[Change] | Iterator[Event]:
-        """Yields each change as it is committed, by whichever process (guarantee 5).
+        """Yields each change after it was committed, by any process (guarantee 5).
 
-        Of one scope, from after a revision; or of the whole store, with old and new values, in the
-        order of positions, from after a position. `after` is the newest one unless it is given.
-        With `as_events` it yields the events of the whole store, of every kind, as they are. It
-        waits for ever, or until nothing came for `timeout_s`.
+        With `scope`, the changes of that scope that follow the revision `after`. Without it, the
+        changes of the whole store that follow the position `after`, in the order of positions, with
+        old and new values. By default it begins after the newest one. With `as_events` it yields
+        all events of the whole store instead, of every type. It waits for more without end, or
+        until nothing came for `timeout_s`.
         """
         left = check_timeout(timeout_s)
         if scope is not None:
@@ -477,9 +500,9 @@ class Store:
     def subscribe(self, subscriber: Subscriber, *, on_error: OnError | None = None) -> Subscribed:
         """Calls `subscriber(change)` for every change that this process makes, in any scope.
 
-        One after the other in the order of positions; see `Scope.subscribe`. What other processes
-        change is in `follow()`. Returns the function that ends it, whose `drain()` waits
-        until all was told.
+        The calls come one after the other, in the order of positions; see `Scope.subscribe`. Use
+        `follow()` for the changes of other processes. Returns a function that ends the
+        subscription; its `drain()` waits until all changes so far were delivered.
         """
         check_call(subscriber, "a subscriber")
         if on_error is not None:
@@ -510,20 +533,20 @@ class Store:
         stale_ok: bool = False,
         **unknown: Any,
     ) -> Hits:
-        """Returns what was recorded and fits, newest first: of every kind, over all scopes.
+        """Searches everything recorded, of every kind and in all scopes; returns it newest first.
 
-        Kinds are message, decision, task, fact, state, run, event (of your own) and, if named, log:
-        every event that was ever written. `actor`, `source` and `trust` are what its writer said
-        of it (`holdfast.provenance`); of a state, what the writer of its newest change said.
-        `scope` is a name, or a pattern in which * is any
+        `kind` is one or several of message, decision, task, fact, state, run and event (your own
+        types). The kind log, every event ever written, is searched only if it is named. `actor`,
+        `source` and `trust` are what the writer said (`holdfast.provenance`); for a state, what the
+        writer of its newest change said. `scope` is a name, or a pattern in which * stands for any
         characters. `since` and `until` are times, or lengths of time before now ("7d"); what
-        happened at `until` is left out. `text` is words that all must occur, "a phrase" in quotes,
-        or a beginning (`manag*`). `where` compares what the state has at paths: ("customer.id",
-        "=", 7). The cursor of a page, given as `after`, leads to the next one.
+        happened exactly at `until` is left out. `text` is words that must all occur, "a phrase" in
+        quotes, or the beginning of a word (`manag*`). `where` compares what the state holds at
+        paths: ("customer.id", "=", 7). Pass the cursor of a page as `after` to get the next page.
 
-        The answer has everything that was acknowledged before the call. It waits at most `timeout`
-        seconds for its index; then it raises UnavailableError, or with `stale_ok` returns what the
-        index has so far, and says how far `behind` that is.
+        The answer includes everything that was acknowledged before the call. The call waits at most
+        `timeout` seconds for the index to catch up. Then it raises UnavailableError, or with
+        `stale_ok` it returns what the index has so far; `behind` says how far that is.
         """
         return self._kernel.part(Questions).ask(
             kind=kind,
@@ -560,21 +583,21 @@ class Store:
         boot: bool = False,
         compact: bool = False,
     ) -> PromptContext:
-        """Returns what an agent must know of a scope, as one text of at most `budget` tokens.
+        """Returns what an agent needs to know of a scope, as one text of at most `budget` tokens.
 
-        Standing orders, goals and the task in hand (a task, its id, or what it says) are never
-        left out; of the rest as much as there is room for, and what was left out, with where it
-        is. `strategies` say which messages: full, window (the newest), summary, entity (those that
-        mention a name in `about`), retrieval (those that have to do with the task). `role` leaves
-        out the orders of other roles. `tokenizer` counts: the name of an encoding of tiktoken, an
-        object with `encode`, or a function; without one, tokens may be an estimate, and
-        `is_exact` says so. The same log gives the same bytes.
+        Standing orders, goals and the task in hand (a task, its id, or its text) are never left
+        out. The rest is added as far as there is room; the result lists what was left out and
+        where to find it. `strategies` choose the messages: full, window (the newest `window`),
+        summary, entity (those that mention a name in `about`) and retrieval (those related to the
+        task). `role` leaves out the orders of other roles. `tokenizer` counts tokens: the name of a
+        tiktoken encoding, an object with `encode`, or a function. Without one the count may be an
+        estimate, and `is_exact` is False then. The same log gives the same bytes.
 
-        With `boot` it is what an agent that knows nothing begins with: the order to decide first,
-        what the role is, the goals, the vocabulary and the map of files (`boot` of the state), the
-        newest decisions, the other scopes that have something to do, and of the messages only the
-        newest: it asks no index. With `compact` too, orders, goals, open tasks and decisions, and
-        facts in few tokens instead, one line for each, all of them.
+        With `boot` it is what an agent that knows nothing starts from: the order to decide first,
+        its role, the goals, the vocabulary and the map of files (from `boot` in the state), the
+        newest decisions, other scopes with open work, and only the newest messages. It asks no
+        index. With `compact` as well, it is a shorter text: one line for each order, goal, open
+        task, open decision and fact, without leaving any out.
         """
         from holdfast.context.build import BOOT_WINDOW, build, build_compact, check_wanted
 
@@ -608,13 +631,14 @@ class Store:
         scope: Scope | str | None = None,
         dry_run: bool = False,
     ) -> Undone:
-        """Takes back what somebody wrote to the states of all scopes, or of those that are named.
+        """Takes back what a writer changed in the states of all scopes, or of those named.
 
-        By what the writer said of itself (`holdfast.provenance`): everything that is given must
-        fit. A path whose newest writer it is goes back to what it was before, by one new event in
-        each scope. What somebody else has written over since stays, and so do messages, decisions,
-        facts, tasks and runs: those are listed, and so is what depends on what was taken back.
-        `dry_run` only looks. `scope` is a name, or a pattern in which * is any characters.
+        The writer is selected by what it said of itself (`holdfast.provenance`): `source`, `actor`
+        and `trust`, of which all that are given must fit. Each path that it wrote last returns to
+        its earlier value, by one new event per scope. What somebody else has written over since
+        stays. Messages, decisions, facts, tasks and runs stay too: the result lists them, and also
+        what depends on the values taken back. `scope` is a name, or a pattern in which * stands for
+        any characters. With `dry_run` nothing is written.
         """
         from holdfast.undo import Undoing
 
@@ -634,70 +658,70 @@ class Store:
 
     @cached_property
     def runs(self) -> RunsRoom:
-        """Durable runs of functions: start, resume, answer, cancel, list."""
+        """Durable runs of functions: starts, resumes, answers, cancels and lists them."""
         from holdfast.runs.room import RunsRoom
 
         return self._kernel.part(RunsRoom)
 
     @cached_property
     def tasks(self) -> TasksRoom:
-        """What is to be done in any scope."""
+        """The tasks of all scopes."""
         from holdfast.tasks import TasksRoom
 
         return self._kernel.part(TasksRoom)
 
     @cached_property
     def decisions(self) -> DecisionsRoom:
-        """What was decided in any scope, the policy about it, and what was caught."""
+        """The decisions of all scopes, the policy about undecided effects, and catches."""
         from holdfast.decisions import DecisionsRoom
 
         return self._kernel.part(DecisionsRoom)
 
     @cached_property
     def facts(self) -> FactsRoom:
-        """Claims about the outside world, of any scope."""
+        """The facts of all scopes: claims about the outside world."""
         from holdfast.facts import FactsRoom
 
         return self._kernel.part(FactsRoom)
 
     @cached_property
     def sessions(self) -> SessionsRoom:
-        """Who is at work in which conversation."""
+        """The sessions that have not ended: which worker is in which conversation."""
         from holdfast.sessions import SessionsRoom
 
         return self._kernel.part(SessionsRoom)
 
     @cached_property
     def nodes(self) -> NodesRoom:
-        """Graphs of nodes: walked, explained, declared to count or not."""
+        """Graphs of nodes: walks them, explains results, accepts or invalidates them."""
         from holdfast.nodes.room import NodesRoom
 
         return self._kernel.part(NodesRoom)
 
     @cached_property
     def projections(self) -> ProjectionsRoom:
-        """States that are folded from events of your own."""
+        """Projections: states that your handlers fold from your own events."""
         from holdfast.projections.room import ProjectionsRoom
 
         return self._kernel.part(ProjectionsRoom)
 
     @cached_property
     def search(self) -> SearchRoom:
-        """Meaning, links and SQL over everything, and the index that answers."""
+        """Search by meaning, links and SQL, and the state of the index that answers."""
         from holdfast.search import SearchRoom
 
         return self._kernel.part(SearchRoom)
 
     @cached_property
     def retention(self) -> RetentionRoom:
-        """What the store lets go of: policies, lifetimes, a bin, and holds against it."""
+        """Retention: policies, lifetimes, the bin, and holds."""
         from holdfast.retention import RetentionRoom
 
         return self._kernel.part(RetentionRoom)
 
     @cached_property
     def subjects(self) -> SubjectsRoom:
-        """Whose data is here, and how it is erased for good."""
+        """The subjects whose data is in the store, and how to erase it for good."""
         from holdfast.subjects import SubjectsRoom
 
         return self._kernel.part(SubjectsRoom)
@@ -711,21 +735,21 @@ class Store:
 
     @cached_property
     def secrets(self) -> SecretsRoom:
-        """What is done about secrets in what is written."""
+        """What happens to secrets in what is written."""
         from holdfast.secrets import SecretsRoom
 
         return self._kernel.part(SecretsRoom)
 
     @cached_property
     def schemas(self) -> SchemasRoom:
-        """What the store has the shapes of, and how states come to their versions."""
+        """The schemas of states, and their migrations."""
         from holdfast.schemas import SchemasRoom
 
         return self._kernel.part(SchemasRoom)
 
     @cached_property
     def workers(self) -> WorkersRoom:
-        """The processes that have the store open, their leases, marks and groups."""
+        """The processes that have the store open, and their leases, marks and groups."""
         from holdfast.workers import WorkersRoom
 
         return self._kernel.part(WorkersRoom)
@@ -739,11 +763,11 @@ class Store:
         *,
         person: str | None = None,
     ) -> Views:
-        """Returns a directory in which files show what is here, and may be edited.
+        """Returns a directory of files that show the store, and that people may edit.
 
-        `sync()` of it imports what somebody edited, in their name, and writes what has changed;
-        `holdfast.views` has the kinds of files that there are. `person` is in whose name edits are
-        imported; without it, in that of the user who owns the file.
+        Its `sync()` imports the edits that people made, in their name, and writes the files whose
+        content has changed. `holdfast.views` has the kinds of files. Edits are imported in the name
+        of `person`, or without it in the name of the user who owns the file.
         """
         from holdfast.views.directory import Views
         from holdfast.views.kept import KeptViews
@@ -752,10 +776,10 @@ class Store:
         return self._kernel.part(KeptViews).keep(made)
 
     def git(self, work_tree: str | os.PathLike[str] = ".") -> Rewinds:
-        """Returns the points to go back to, of scopes and of the files of a work tree of git.
+        """Returns the rewind points of a git work tree: for scopes and files together.
 
-        `hf.git().mark("before the change", [chat])` makes one; `rewind` goes back to it, and `undo`
-        forth again.
+        `hf.git().mark("before the change", [chat])` makes one, `rewind` goes back to it, and `undo`
+        takes a rewind back.
         """
         from holdfast.git.rewinds import Rewinds
 
@@ -771,10 +795,11 @@ class Store:
     # --- looking after it -------------------------------------------------------------------------
 
     def recover(self, *, scope: Scope | str | None = None) -> Recovery:
-        """Judges what dead workers left open through its verifiers, and reports each.
+        """Asks the verifiers about what dead workers left open, and returns a report of each.
 
-        What was done is closed; what was not and has a registered act is done again, by one worker
-        only; everything else is left open, for you.
+        What was done is closed. What was not done and has a registered act is done again, by one
+        worker only. Everything else stays open for you to decide. With `scope`, only the decisions
+        of that scope are looked at, and no steps of runs.
         """
         from holdfast.runs.admin import recovered_steps
         from holdfast.runs.engine import Engine
@@ -784,21 +809,27 @@ class Store:
         return Recovery([*found.acts, *steps])
 
     def stale(self, *, verify: bool = True) -> list[Stale]:
-        """Returns what is not to be trusted: facts past their time, facts that a verifier
-        contradicts (each is asked, unless `verify` is False), acts that a silent worker left open,
-        tasks whose owner is silent, sessions that a worker died in.
+        """Returns what can no longer be trusted.
+
+        That is: facts past their time, facts that a verifier contradicts (each verifier is called,
+        unless `verify` is False), acts that a silent worker left open, tasks whose owner is silent,
+        and sessions whose worker died.
         """
         return stale(self._kernel.part(RecordContext), verify=check_flag(verify, "verify"))
 
     def check(self, *, read_all: bool = True, expect: str | None = None) -> Report:
-        """Verifies the store: every link, and with `read_all` every byte (guarantee 6)."""
+        """Verifies the store (guarantee 6); with `read_all` it reads every byte and every link.
+
+        `expect` is the digest that the store should have, as `status` or an earlier check gave it.
+        What is wrong is in the report; damage raises nothing.
+        """
         return check_store(self._log, read_all=read_all, expect=expect)
 
     def status(self) -> dict[str, Any]:
-        """Returns plain facts about the store: kind, place, format, durability, size, reports,
-        how many scopes and events there are, and the digest that `check` compares.
+        """Returns facts about the store: kind, place, format, durability, size, reports and more.
 
-        The last three are None of a store that is too damaged to tell.
+        `scopes` and `events` are counts, and `digest` is what `check(expect=…)` compares. These
+        three are None if the store is too damaged to compute them.
         """
         facts = self._log.describe()
         counts: dict[str, Any] = {"scopes": None, "events": None, "digest": None}
@@ -813,7 +844,7 @@ class Store:
         return {**facts, **counts, "worker": self._kernel.worker, "reports": reports}
 
     def close(self) -> None:
-        """Closes the store. What was acknowledged is safe without it."""
+        """Closes the store. Acknowledged commits are safe even if it is never called."""
         self._kernel.close()
         self._kernel.leases.close()
         if not self._kernel.read_only:

@@ -26,10 +26,10 @@ P = ParamSpec("P")
 def _files_follow(
     erase: Callable[Concatenate[SubjectsRoom, P], ErasureReceipt],
 ) -> Callable[Concatenate[SubjectsRoom, P], ErasureReceipt]:
-    """Has the files that views of this handle show be written anew after an erasure.
+    """Wraps an erasure so that the view files of this handle are written again after it.
 
-    What somebody edited is taken in before it: else it would bring back what was erased. A file
-    that cannot be written is told as left, and keeps nothing from being erased.
+    They are also synchronised before it: an edit imported afterwards could bring back what was
+    erased. A file that cannot be written is listed in the receipt as left; it stops no erasure.
     """
 
     @functools.wraps(erase)
@@ -44,7 +44,7 @@ def _files_follow(
 
 
 class SubjectsRoom(NotCalled):
-    """Whose data is here, and how it is erased for good."""
+    """The subjects whose data is in the store, and how to erase it for good."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -55,17 +55,21 @@ class SubjectsRoom(NotCalled):
         return "<SubjectsRoom>"
 
     def list(self) -> list[Subject]:
-        """Returns the subjects that have data here and were not erased, by name."""
+        """Returns the subjects that have data in the store and were not erased, by name."""
         return self._erasure.subjects()
 
     def get(self, name: str) -> Subject:
-        """Returns one subject: its random id, its scopes, and whether it is held."""
+        """Returns a subject by name: its random id, its scopes, and whether it is held.
+
+        Raises NotFoundError if there is no such subject.
+        """
         return self._erasure.subject(check_name(name, "subject"))
 
     def pseudonym(self, text: str) -> str:
-        """Returns an id for a scope from any text: a digest that needs the key store to be made.
+        """Makes an id for a scope from any text, such as an e-mail address.
 
-        The same text gives the same pseudonym wherever the same keys are used.
+        It is a digest with a secret of the key store, so nobody without that can guess the text.
+        The same text and the same key store give the same pseudonym.
         """
         return self._kernel.log.sealing.keys.pseudonym(
             check_text(text, "what a pseudonym is made from")
@@ -91,20 +95,22 @@ class SubjectsRoom(NotCalled):
         dry_run: bool = False,
         wait_s: float = 60.0,
     ) -> ErasureReceipt:
-        """Erases a subject: destroys its key, removes its scopes and their bytes, says what went.
+        """Erases a subject, a scope, or a text for good, and returns a receipt.
 
-        From then on nothing of it can be read, here or in any copy, backup or export that was made
-        before. It cannot be undone. Raises HeldError if the subject, or one of its scopes, is held,
-        and NotFoundError if there is no such subject. A call that was killed is made again, or
-        `finish` does the rest. While a `retention.run` is at work it waits `wait_s`.
+        With `subject`, its key is destroyed, its scopes are removed and their bytes go. From then
+        on nothing of it can be read, here or in any copy, backup or export made earlier. It cannot
+        be undone. Raises HeldError if the subject or one of its scopes is held, and NotFoundError
+        if there is no such subject. If the process is killed, make the same call again, or call
+        `finish`. While a `retention.run` is at work it waits up to `wait_s` seconds.
 
-        With `scope` it erases what one scope held that was never sealed: it is removed, and its
-        bytes go at once. Copies that were made before still have it.
+        With `scope`, it removes one scope that was never sealed, and its bytes go at once. Copies
+        that were made earlier still have them.
 
-        With `match` it cuts a text out of everything that was never sealed, or of the `scope` that
-        is given with it: values, keys and words of paths, in any event. What is around it stays.
-        The text itself is stored nowhere. `dry_run` says what would go, and changes nothing.
-        Raises HeldError if a scope that has it is held, and UsageError if an unfinished run has.
+        With `match`, it cuts a text out of everything that was never sealed, or only out of the
+        `scope` given with it: out of values, keys and words of paths, in any event. The rest of
+        each event stays. The text itself is stored nowhere. `dry_run` returns what would go, and
+        changes nothing. Raises HeldError if a scope that has the text is held, and UsageError if an
+        unfinished run has it.
         """
         check_seconds(wait_s, "wait_s", above=-1e-9)
         check_flag(ignore_case, "ignore_case")
@@ -125,9 +131,9 @@ class SubjectsRoom(NotCalled):
         return self._erasure.erase(check_name(subject, "subject"), wait_s=wait_s)
 
     def finish(self, *, wait_s: float = 60.0) -> list[ErasureReceipt]:
-        """Finishes the erasures that were begun and are not done, because a process was killed.
+        """Finishes the erasures that a killed process left half done, and returns their receipts.
 
-        As after `erase`, the files of views that this handle has are written anew.
+        The view files of this handle are written again, as after `erase`.
         """
         check_seconds(wait_s, "wait_s", above=-1e-9)
         if not self._erasure.is_pending():
@@ -142,6 +148,6 @@ class SubjectsRoom(NotCalled):
         return self._erasure.receipts()
 
     def _write_files(self) -> list[Leftover]:
-        """Writes the files of the views that this handle has; returns those that are behind."""
+        """Writes the view files of this handle; returns those that could not be written."""
         kept = self._kernel.made(KeptViews)
         return [] if kept is None else kept.write_all()

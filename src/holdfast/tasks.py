@@ -15,7 +15,7 @@ __all__ = ["Task", "Tasks", "TasksRoom"]
 
 
 class TasksRoom(NotCalled):
-    """What is to be done in any scope; `scope.tasks` has those of one."""
+    """The tasks of all scopes; `scope.tasks` has those of one scope, and the methods to write."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._context = kernel.part(RecordContext)
@@ -34,10 +34,12 @@ class TasksRoom(NotCalled):
         after: str | None = None,
         limit: int | None = PAGE_SIZE,
     ) -> Page[Task]:
-        """Returns the tasks of all scopes that are not closed, highest priority first, then oldest.
+        """Returns a page of the tasks of all scopes that are not closed.
 
-        They are found by their marks; `suspect=True` are those whose owner is silent. The cursor
-        of a page, given as `after`, leads to the next one.
+        Tasks of the highest priority come first, and of those the oldest. The arguments filter by
+        status, owner, epic and tag; `suspect=True` selects tasks whose owner is silent. Pass the
+        cursor of a page as `after` to get the next page. Tasks are found by their marks, without
+        reading any stream.
         """
         return open_tasks(
             self._context,

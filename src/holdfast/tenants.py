@@ -4,11 +4,15 @@
     login = tenants.create("acme")                # its URL has a password, and is shown once
     holdfast.open(login.url, tenant="acme")       # what the application of that tenant does
 
-Removing one goes in this order, so that a process that is killed anywhere leaves nothing readable
-to the tenant and nothing half done: it is looked for holds; the tenant is locked out; it is looked
-for holds again, because one may have been set meanwhile; it is noted that the tenant goes; the keys
-of its subjects are destroyed; its data is dropped; login and record go, and the receipt stays. Done
-again, it goes on where it was.
+A tenant is removed in the order below. So a process may be killed at any point: the tenant can read
+nothing from then on, and the same call made again continues.
+
+    (1) holds are checked; a held scope or subject refuses the removal
+    (2) the tenant is locked out
+    (3) holds are checked again, because one may have been set before (2); if so, it is let in again
+    (4) the removal is recorded; from here there is no way back
+    (5) the keys of its subjects are destroyed, then its data is dropped
+    (6) its login and record are deleted, and the receipt is kept
 """
 
 from __future__ import annotations
@@ -58,7 +62,7 @@ BEYOND = (
 
 
 class Tenant(Struct, frozen=True):
-    """One tenant. `id` stands for it where others could read its name; quotas are per scope."""
+    """One tenant. `id` replaces the name wherever others could read it; quotas are per scope."""
 
     name: str
     id: str
@@ -68,7 +72,7 @@ class Tenant(Struct, frozen=True):
 
 
 class NewTenant(Struct, frozen=True):
-    """A tenant and the URL that its application opens. It has the password: it is shown once."""
+    """A tenant and the URL that its application opens, with its password: it is shown once."""
 
     tenant: Tenant
     url: str
@@ -78,9 +82,9 @@ class NewTenant(Struct, frozen=True):
 
 
 class TenantReceipt(Struct, frozen=True):
-    """What removing a tenant did: its id, when, how much of what, keys, and what is left to do.
+    """The receipt of a removed tenant: its id, when, counts, keys destroyed, and what is left.
 
-    After a removal that was stopped, `counts` and `keys` are those of the call that ended it.
+    If the removal was stopped and continued, `counts` and `keys` are those of the last call.
     """
 
     tenant: str
@@ -92,18 +96,17 @@ class TenantReceipt(Struct, frozen=True):
 
 
 class Tenants:
-    """The tenants of a folder, an SQLite database, a PostgreSQL database or a Redis server."""
+    """The tenants of one place: a folder, an SQLite or PostgreSQL database, or a Redis server."""
 
     def __init__(self, url: object = DEFAULT_PLACE, *, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._host = open_tenants(url, self._clock)
 
     def create(self, name: str, *, quotas: Sequence[Quota] = ()) -> NewTenant:
-        """Makes a tenant with a login of its own; raises ExistsError.
+        """Makes a tenant with its own login; raises ExistsError if the name is taken.
 
-        Its store begins when it is first opened with `create`, as every store does.
-
-        `quotas` count for every handle of the tenant's store, whatever it is opened with.
+        The tenant's store is created when it is first opened with `create`, as every store is.
+        `quotas` apply to every handle of that store, whatever settings it is opened with.
         """
         settings = _settings(quotas)
         if self._find(check_tenant(name)) is not None:
@@ -114,7 +117,7 @@ class Tenants:
         return NewTenant(_tenant(made.tenant), made.url)
 
     def list(self) -> list[Tenant]:
-        """Returns the tenants, by name; with a tenant's own login, that one alone."""
+        """Returns the tenants, by name; with the login of a tenant, only that tenant."""
         return [_tenant(one) for one in self._host.list()]
 
     def get(self, name: str) -> Tenant:
@@ -122,17 +125,17 @@ class Tenants:
         return _tenant(self._get(name))
 
     def set_quotas(self, name: str, quotas: Sequence[Quota]) -> Tenant:
-        """Replaces the quotas of a tenant; handles that are open keep those they have."""
+        """Replaces the quotas of a tenant; open handles keep the old ones until reopened."""
         self._host.change(self._get(name), _settings(quotas))
         return self.get(name)
 
     def renew(self, name: str) -> NewTenant:
-        """Gives a tenant a new password: the one before opens nothing from now on."""
+        """Gives a tenant a new password; the old one opens nothing from now on."""
         renewed = self._host.renew(self._get(name))
         return NewTenant(_tenant(renewed.tenant), renewed.url)
 
     def problems(self, name: str | None = None) -> list[str]:
-        """Returns what keeps tenants less apart than it should, and what to do about it."""
+        """Returns what separates tenants less than it should, and what to do about it."""
         return list(self._host.problems(None if name is None else self._get(name)))
 
     def receipts(self) -> list[TenantReceipt]:
@@ -147,12 +150,12 @@ class Tenants:
         keys: str | os.PathLike[str] | KeyStore | None = None,
         store_key: str | bytes | StoreKey | None = None,
     ) -> TenantReceipt:
-        """Erases a tenant: its login, its keys, and everything that it stored. No way back.
+        """Erases a tenant for good: its login, its keys, and everything that it stored.
 
-        Raises HeldError if a scope or a subject of it is held. `keys` and `store_key` are those
-        that its store is opened with. With `whole` a server writes its tables anew, which takes
-        time and locks them; without it the receipt says what is left. A call that was stopped is
-        made again, and goes on.
+        Raises HeldError if one of its scopes or subjects is held. `keys` and `store_key` are those
+        that its store is opened with. With `whole` the server rewrites its tables, which takes time
+        and locks them; without it the receipt says what is left. If the call was stopped, make it
+        again: it continues.
         """
         record = self._get(name)
         opening = {"keys": keys, "store_key": store_key, "settings": Settings(clock=self._clock)}
@@ -170,8 +173,9 @@ class Tenants:
         return receipt
 
     def _check_holds(self, record: TenantRecord, opening: dict[str, Any]) -> None:
-        """Raises HeldError if anything of a tenant is held; lets it in if it was locked out."""
-        # As who writes: the last such handle to be closed leaves nothing that looks open.
+        """Raises HeldError if anything of a tenant is held; a tenant locked out is let in again."""
+        # Opened for writing, although it only reads: the last writer to close a store leaves
+        # nothing behind that looks as if the store were still open.
         with self._opened(record, {**opening, "create": False}) as store:
             held = [] if store is None else _held(store)
         if held:
@@ -183,7 +187,7 @@ class Tenants:
 
     @contextlib.contextmanager
     def _opened(self, record: TenantRecord, opening: dict[str, Any]) -> Generator[Store | None]:
-        """Yields the store of a tenant, opened to be read; None if nobody has begun it."""
+        """Yields the store of a tenant, or None if it was never created."""
         options = dict(opening)
         if options["keys"] is None:
             options["keys"] = tenant_keys(record.id)
@@ -200,7 +204,8 @@ class Tenants:
     ) -> tuple[int, list[Leftover]]:
         """Destroys the keys of the tenant's subjects; returns how many, and where some are left.
 
-        In a place that other tenants share, a subject of theirs may have the same name and key.
+        Keys in a place that other tenants share are not destroyed: a subject of theirs may have the
+        same name, and so the same key.
         """
         from holdfast.query.place import forget_folder  # who removes nobody does not load SQLite
 
@@ -220,7 +225,8 @@ class Tenants:
                 if store is not None:
                     forget_folder(kernel_of(store).log)
         except (CorruptError, FormatError) as error:
-            # A call that was stopped while it dropped the data had been through all keys before.
+            # An earlier call may have been stopped while it dropped the data, and left a store that
+            # cannot be read. It had been through all keys before it began to drop.
             if own is None:
                 remedy = f"see whether some are left: the store could not be read ({error})"
                 left.append(Leftover("keys of the tenant's subjects", remedy))

@@ -1,18 +1,18 @@
 """Thumbprints: digests of values and of code, equal where nothing that counts has changed.
 
-A value's thumbprint is the digest of its sorted encoding. What has no encoding has no thumbprint:
-a key that leaves something out would one day find the wrong result.
+A value's thumbprint is the digest of its sorted encoding. A value without an encoding has no
+thumbprint: a key that left something out would one day find a wrong result.
 
-A function's thumbprint is made from its syntax tree in an encoding of our own, because what Python
-itself offers differs between versions (`ast.dump`, `co_code`) or leaves constants out (`co_code`).
-It has no positions, comments, docstrings, names of modules or names of the functions themselves: a
-function that is formatted, documented or moved stays the same. It has everything that the result
-depends on: constants, defaults, closure values, constant globals, and every function and class of
-the user's own packages that is reached from it. Other packages count by their version, the standard
-library by names alone. What cannot be followed is listed, never left out in silence.
+A function's thumbprint is made from its syntax tree in a special encoding, because what Python
+offers differs between versions (`ast.dump`, `co_code`) or leaves constants out (`co_code`). The
+encoding leaves out positions, comments, docstrings, names of modules and the names of the functions
+themselves, so formatting, documenting or moving a function does not change it. It includes all that
+the result depends on: constants, defaults, closure values, constant globals, and every function and
+class of the user's own packages that can be reached. Other packages count by their version, the
+standard library by names alone. What cannot be followed is listed, never silently left out.
 
-The source must be the source of the code that runs. A file may have been edited since it was
-loaded; so the source is compiled and compared with the function before it is believed.
+The source must be that of the code that runs, but a file may have been edited since it was loaded.
+So the source is compiled and compared with the function before it is used.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from holdfast.core import codec
 from holdfast.errors import UsageError, ValueDomainError, show_value
 
 FORMAT = 1
-"""Counted up when the encoding of code changes: every stored thumbprint is another one then."""
+"""Increased when the encoding of code changes, which changes every thumbprint."""
 
 Track = Literal["closure", "self", "none"]
 TRACKS: tuple[Track, ...] = ("closure", "self", "none")
@@ -55,9 +55,9 @@ _registered: dict[type, Callable[[Any], Any]] = {}
 
 
 def register_thumb(kind: type, function: Callable[[Any], Any]) -> None:
-    """Says how values of a class that cannot be stored are told apart.
+    """Registers how to tell apart objects of a class that cannot be stored.
 
-    The function returns a value that can be stored, and that differs whenever the object does.
+    The function must return a value that can be stored, and that differs whenever the objects do.
     """
     if not isinstance(kind, type):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"register_thumb takes a class, found {show_value(kind)}")
@@ -67,7 +67,7 @@ def register_thumb(kind: type, function: Callable[[Any], Any]) -> None:
 
 
 def thumb(value: Any) -> str:
-    """Returns the digest of a value; ValueDomainError names the place that has none."""
+    """Returns the digest of a value; raises ValueDomainError with the place that has none."""
     try:
         return sha256(codec.encode_sorted(value)).hexdigest()
     except ValueDomainError:
@@ -78,14 +78,14 @@ def thumb(value: Any) -> str:
     if not found:
         # Nothing in it is registered, or a subclass refused: let the codec say where and why.
         return sha256(codec.encode_sorted(value)).hexdigest()
-    # The prefix is no JSON, so no value of the domain has the same bytes.
+    # The prefix is not JSON, so no plain value can have the same bytes.
     return sha256(b"registered:" + codec.encode_sorted([plain, found])).hexdigest()
 
 
 def _without_registered(
     value: Any, path: tuple[str | int, ...], found: list[tuple[list[str | int], str, Any]]
 ) -> Any:
-    """Returns the value with None for every object of a registered class, which goes to `found`."""
+    """Replaces every object of a registered class by None, and adds it to `found`."""
     if len(path) > codec.DEPTH_MAX:
         raise ValueDomainError("value is nested too deeply, or contains itself", path=path)
     for kind in type(value).__mro__:
@@ -111,10 +111,10 @@ _LEFT_OUT = frozenset({"type_comment", "type_ignores", "kind", "ctx"})
 
 
 def encode_tree(node: Any) -> Any:
-    """Returns a syntax tree as plain lists, the same from every version of Python.
+    """Encodes a syntax tree as plain lists, the same in every version of Python.
 
-    A field that is empty is left out together with its name, so that fields which later versions
-    add, and older code does not use, change nothing.
+    An empty field is left out together with its name. So a field that a later version adds changes
+    nothing for code that does not use it.
     """
     if isinstance(node, ast.Constant):
         return ["Constant", _encode_constant(node.value)]
@@ -133,7 +133,7 @@ def encode_tree(node: Any) -> Any:
         return encoded
     if isinstance(node, list):
         return [encode_tree(item) for item in cast("list[Any]", node)]
-    return node  # an identifier, a level of an import, a conversion, or nothing
+    return node  # an identifier, the level of an import, a conversion, or None
 
 
 _WITH_DOCSTRING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -150,7 +150,7 @@ def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def _joined(node: ast.JoinedStr) -> list[Any]:
-    """Returns the parts of an f-string; texts side by side are one text."""
+    """Returns the parts of an f-string, with adjacent texts joined."""
     parts: list[Any] = []
     for value in node.values:
         if isinstance(value, ast.Constant):
@@ -165,13 +165,13 @@ def _joined(node: ast.JoinedStr) -> list[Any]:
 
 
 def _encode_constant(value: Any) -> Any:
-    """Returns a constant of the source so that 1, 1.0, True and "1" differ."""
+    """Encodes a constant of the source so that 1, 1.0, True and "1" differ."""
     if value is Ellipsis:
         return ["ellipsis"]
     if isinstance(value, bytes):
         return ["bytes", value.hex()]
     if isinstance(value, str):
-        # A source may hold lone surrogates, as escapes.
+        # A source may have lone surrogates, written as escapes.
         return [
             "str",
             value.encode("utf-8", "surrogatepass").hex() if "\\" in repr(value) else value,
@@ -183,7 +183,7 @@ def _encode_constant(value: Any) -> Any:
 
 
 class _Module(Struct, frozen=True):
-    """The source of one file as it was read: its tree, and the code that it compiles to."""
+    """The source of one file: its syntax tree, and the code objects that it compiles to."""
 
     tree: ast.Module
     codes: dict[tuple[str, int], list[CodeType]]
@@ -194,12 +194,12 @@ _reading = threading.RLock()
 
 
 def _read_module(filename: str, *, again: bool = False) -> _Module | None:
-    """Returns the source of a file, parsed once; None if there is none."""
+    """Returns the source of a file, parsed once, or None if there is none."""
     with _reading:
         if filename in _modules and not again:
             return _modules[filename]
         if filename.startswith("<"):
-            return None  # typed or made: some Pythons keep its text, for tracebacks, others do not
+            return None  # typed or generated code: only some versions of Python keep its text
         if again:
             linecache.checkcache(filename)
         lines = linecache.getlines(filename)
@@ -228,7 +228,7 @@ def _codes_in(code: CodeType) -> Iterator[CodeType]:
 
 
 def _same_code(one: CodeType, other: CodeType) -> bool:
-    """Says whether two code objects do the same, wherever they stand."""
+    """Returns whether two code objects do the same, wherever they stand."""
     if (one.co_code, one.co_names, one.co_varnames) != (
         other.co_code,
         other.co_names,
@@ -268,10 +268,10 @@ def source_tree(function: FunctionType) -> _Definition:
 
 
 def definition_thumb(function: FunctionType) -> str | None:
-    """Returns the thumbprint of a function's own definition, None if it has no source.
+    """Returns the thumbprint of a function's own definition, or None if it has no source.
 
-    What it calls and uses does not count, so it is cheap: a few milliseconds for the first function
-    of a file, one for each other.
+    What it calls and uses does not count, so this is cheap: a few milliseconds for the first
+    function of a file, and one for each further function.
     """
     try:
         tree = source_tree(function)
@@ -281,7 +281,7 @@ def definition_thumb(function: FunctionType) -> str | None:
 
 
 class NoSourceError(UsageError):
-    """A function whose source is not to be found: it can only be told by a version."""
+    """The source of a function cannot be found: only a version can identify it."""
 
 
 def _no_source(function: Any) -> NoSourceError:
@@ -292,7 +292,7 @@ def _no_source(function: Any) -> NoSourceError:
 
 
 def _definitions(module: _Module, code: CodeType) -> list[_Definition]:
-    """Returns the definitions that begin where a code object says that it begins."""
+    """Returns the definitions that begin at the first line of a code object."""
     found: list[_Definition] = []
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Lambda):
@@ -308,7 +308,7 @@ def _definitions(module: _Module, code: CodeType) -> list[_Definition]:
 
 
 def _covers(body: Any, code: CodeType) -> bool:
-    """Says whether every instruction of a lambda stands within that body."""
+    """Returns whether every instruction of a lambda's code lies within a body."""
     starts = [
         (line, column)
         for line, _, column, end in code.co_positions()
@@ -322,8 +322,8 @@ def _is_its_source(module: _Module, definition: _Definition, code: CodeType) -> 
     for one in module.codes.get((code.co_name, code.co_firstlineno), ()):
         if _same_code(one, code):
             return True
-    # Test runners rewrite assertions when they load a module: such code is never what its source
-    # compiles to.
+    # Test runners rewrite assertions when they load a module, so code with assertions never equals
+    # what its source compiles to. It is accepted without comparison.
     return any(isinstance(node, ast.Assert) for node in ast.walk(definition))
 
 
@@ -341,7 +341,7 @@ def _installed_places() -> tuple[str, ...]:
 
 
 def _owner(module: str) -> str:
-    """Returns whose a module is: "user", "python", "holdfast", or the name of a package."""
+    """Returns the owner of a module: "user", "python", "holdfast", or the name of a package."""
     top = module.partition(".")[0]
     if top == OURS:
         return OURS
@@ -358,7 +358,7 @@ def _owner(module: str) -> str:
 
 
 def _owner_of(value: Any) -> str:
-    """Returns whose a function or class is; one without a module of its own is the user's."""
+    """Returns the owner of a function or class; typed or generated functions are the user's."""
     module = value.__module__
     if isinstance(value, FunctionType) and value.__code__.co_filename.startswith("<"):
         return "user"
@@ -367,7 +367,7 @@ def _owner_of(value: Any) -> str:
 
 @functools.cache
 def _version_of(package: str) -> str | None:
-    """Returns the version of the distribution that brings a package, None if nobody knows."""
+    """Returns the version of the distribution that a package is from, or None if unknown."""
     from importlib import metadata  # slow to import, and rarely needed
 
     try:
@@ -381,11 +381,11 @@ def _version_of(package: str) -> str | None:
 
 
 class Code(Struct, frozen=True, eq=False):
-    """A function's thumbprint, what it is made of, and how to notice that it no longer holds."""
+    """A function's thumbprint, its parts, and what to check to see whether it is still valid."""
 
     thumb: str
     parts: dict[str, str]
-    """A short digest for every function, class and constant that counts, for a person to compare"""
+    """A short digest of every function, class and constant that counts, for people to compare."""
     untracked: tuple[str, ...]
     """What the function uses that could not be followed."""
     references: dict[str, Any]
@@ -395,7 +395,7 @@ class Code(Struct, frozen=True, eq=False):
     """Constants that can be changed in place, each with its digest."""
 
     def holds(self) -> bool:
-        """Says whether all that the thumbprint was taken from is still what the code uses."""
+        """Returns whether the thumbprint is still valid: all that it was made from is unchanged."""
         for look, args, seen in self.guards:
             if look(*args) is not seen:
                 return False
@@ -403,7 +403,7 @@ class Code(Struct, frozen=True, eq=False):
 
 
 def code_of(function: Any, *, track: Track = "closure", version: str | None = None) -> Code:
-    """Returns the thumbprint of a function as it is now."""
+    """Returns the present thumbprint of a function."""
     if track == "none":
         digest = sha256(codec.encode_plain(["version", version])).hexdigest()
         parts = {} if version is None else {"version": version}
@@ -427,10 +427,10 @@ def _cell_of(cell: Any) -> Any:
 
 
 class _Tracking:
-    """One walk from a function over everything that it reaches.
+    """One traversal of everything that can be reached from a function.
 
-    Functions are numbered as they are found, and refer to each other by number: so functions that
-    call each other have an encoding too, and names of modules are no part of it.
+    Functions are numbered as they are found and refer to each other by number. So mutually
+    recursive functions can be encoded, and the names of modules are not part of the result.
     """
 
     def __init__(self, track: Track, version: str | None) -> None:
@@ -463,14 +463,14 @@ class _Tracking:
         )
 
     def _object(self, value: Any, name: str, *, follows: bool | None = None) -> Any:
-        """Returns what stands in the encoding for something that the code refers to."""
+        """Encodes an object that the code refers to."""
         follows = self._follows if follows is None else follows
         if isinstance(value, ModuleType):
             if _owner(value.__name__) == "user":
                 self._untracked[f"module {name} as a whole"] = None
             return ["module"]
         if getattr(_type_of(value), "counts_by_name", False):
-            return ["named", value.name]  # a node: what it yields is an edge, and not code
+            return ["named", value.name]  # a node: its result is an edge of the graph, not code
         if (inner := _inner_function(value)) is not None:
             return ["wrapped", type(value).__name__, self._object(inner, name, follows=follows)]
         if isinstance(value, functools.partial):
@@ -501,7 +501,7 @@ class _Tracking:
         if isinstance(value, type):
             return self._number(value, name, self._class)
         if isinstance(value, FunctionType):
-            # One code may have several closures: each is a function of its own.
+            # Several closures may share one code object: each is a separate function.
             return self._number(value, name, self._function)
         self._untracked[f"{name}: it is not written in Python"] = None
         return ["opaque", value.__qualname__]
@@ -520,10 +520,10 @@ class _Tracking:
         try:
             definition = source_tree(function)
         except NoSourceError:
-            # One whose source was edited is not let pass: its code would count as no code at all,
-            # and so would the next one's.
+            # Only a missing source is accepted here. An edited source raises: if it were accepted
+            # too, neither this code nor its next version would count.
             if self._entries[0] is None and len(self._entries) == 1:
-                raise  # the function itself: there is nothing to tell it by
+                raise  # it is the function itself, so nothing else could identify it
             self._untracked[f"{name}: its source is not to be found"] = None
             return ["opaque", name]
         tree: list[Any] = encode_tree(definition)
@@ -543,10 +543,10 @@ class _Tracking:
         return entry
 
     def _decorators(self, definition: _Definition, table: dict[str, Any]) -> list[Any]:
-        """Returns the decorators of a function, without ours: how a node is kept is not its code.
+        """Encodes the decorators of a function, without ours, which only say how results are kept.
 
-        What they do to the function is in the object that they returned; here they count by their
-        text, and by what the names in them stand for.
+        What a decorator does shows in the object that it returned. Here it counts by its text, and
+        by what the names in it stand for.
         """
         encoded: list[Any] = []
         for one in getattr(definition, "decorator_list", ()):
@@ -566,9 +566,9 @@ class _Tracking:
         return None
 
     def _class(self, kind: type, name: str) -> Any:
-        """Returns a class by its body, its functions, its bases and its constants.
+        """Encodes a class by its body, functions, bases and constants.
 
-        Functions that Python wrote for it, such as those of a dataclass, follow from its body.
+        Generated functions, such as those of a dataclass, are left out: they follow from the body.
         """
         module = sys.modules.get(kind.__module__)
         table: dict[str, Any] = {} if module is None else vars(module)
@@ -599,7 +599,7 @@ class _Tracking:
         return ["class", bases, body, members]
 
     def _uses(self, tree: ast.AST, table: dict[str, Any], names: list[str]) -> list[Any]:
-        """Returns what the global names in a piece of code stand for, by name."""
+        """Encodes what the global names in a piece of code stand for, by name."""
         uses: list[Any] = []
         for name in names:
             value = table.get(name, _MISSING)
@@ -619,7 +619,7 @@ class _Tracking:
         return [name, *self._chains(tree, name, value)]
 
     def _chains(self, tree: ast.AST, name: str, value: Any) -> list[Any]:
-        """Returns what a name stands for; of a module, what its attributes in the code stand for"""
+        """Encodes what a name stands for; for a module, the attributes of it that the code uses."""
         if not isinstance(value, ModuleType):
             return [self._object(value, name)]
         found: list[Any] = []
@@ -650,7 +650,7 @@ class _Tracking:
         if isinstance(value, enum.Enum):
             return ["enum", self._object(type(value), name), value.name]
         if not isinstance(value, bool | int | float | str | bytes | type(None)):
-            # Even a tuple or an object of a registered class may hold what can be changed.
+            # Even a tuple or an object of a registered class may contain mutable values.
             self._values.append((value, digest))
         self._parts[f"value {name}"] = digest[:12]
         return ["value", digest]
@@ -660,7 +660,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def _class_definition(kind: type, filename: str | None) -> ast.ClassDef | None:
-    """Returns the definition of a class, found by its name; None if its source is not there."""
+    """Returns the definition of a class, found by its name, or None if there is no source."""
     module = None if filename is None else _read_module(filename)
     if module is None:
         return None
@@ -684,7 +684,7 @@ def _class_definition(kind: type, filename: str | None) -> ast.ClassDef | None:
 
 
 def _bound_in(definition: ast.ClassDef | None) -> set[str]:
-    """Returns the names that the body of a class gives something to."""
+    """Returns the names that the body of a class binds."""
     bound: set[str] = set()
     for node in definition.body if definition is not None else ():
         if isinstance(node, _FUNCTIONS):
@@ -699,7 +699,7 @@ def _member_of(kind: type, key: str) -> Any:
 
 
 def _inner_function(value: Any) -> Any:
-    """Returns the function inside a wrapper: a decorated one, a node, a step, a static method."""
+    """Returns the function inside a wrapper (decorator, node, step, static method), or None."""
     if isinstance(value, staticmethod | classmethod):
         return cast("Any", value).__func__
     if isinstance(value, property):
@@ -713,7 +713,7 @@ def _inner_function(value: Any) -> Any:
 
 
 def _constant_digest(value: Any) -> str | None:
-    """Returns the digest of a constant, None if it is none that can be told from another."""
+    """Returns the digest of a constant, or None if there is no way to tell it from another."""
     try:
         return thumb(value)
     except ValueDomainError:
@@ -765,13 +765,13 @@ def _globals_in(code: CodeType) -> set[str]:
 
 
 def _unknown(function: FunctionType) -> set[str]:
-    """Returns the names that a function uses and nobody has defined yet."""
+    """Returns the names that a function uses and that are not defined yet."""
     known = function.__globals__.keys() | vars(builtins).keys()
     return {name for name in _globals_in(function.__code__) - known if name.isidentifier()}
 
 
 def _attributes_of(tree: ast.AST, root: str) -> set[tuple[str, ...]]:
-    """Returns the chains of attributes that the code asks a name for: `a.b.c` is (b, c)."""
+    """Returns the chains of attributes that the code reads from a name: `a.b.c` is (b, c)."""
     chains: set[tuple[str, ...]] = set()
     within: set[int] = set()
     for node in ast.walk(tree):  # from the outside in: the longest chain comes first

@@ -1,10 +1,10 @@
-"""Taking back what a source wrote, over all scopes: what goes, what stays and why, what depends.
+"""Takes back what a writer changed, over all scopes: `hf.undo`.
 
-The index of questions names their events. Each scope's state is then looked at from the first of
-them on (`core/revert.py`), and changed by one event that is guarded by the revision it was
-made from. Scopes are changed one after the other: what was done before a kill stays done, and a
-second call finds the rest. What was said, decided, stated or done cannot be unwritten: it is
-listed.
+The index of questions finds the writer's events. Each scope's state is then examined from the first
+of these on (`core/revert.py`), and changed by one event, which is guarded by the revision that it
+was computed from. Scopes are changed one after the other: if the process is killed, what was done
+stays done, and a second call finds the rest. Messages, decisions, facts and acts cannot be taken
+back: the result lists them, with what depends on the values taken back.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ _LINKED = ("decision", "task", "message", "fact", "event", "run")
 
 
 class TakenBack(Struct, frozen=True):
-    """A scope whose state is without what was taken back; `old` of a change is what was there."""
+    """A scope whose state was changed back; `old` of each change is the value taken back."""
 
     scope: str
     changes: tuple[Change, ...]
     revision: int | None = None
-    """The revision that this made; None of a preview."""
+    """The revision of the event that did it; None in a preview."""
 
 
 class NotTakenBack(Struct, frozen=True):
-    """An event, or a path that it wrote, which stays as it is."""
+    """An event, or a path that it wrote, which stays, and why."""
 
     scope: str
     revision: int
@@ -65,17 +65,17 @@ class NotTakenBack(Struct, frozen=True):
 
 
 class Dependent(Struct, frozen=True):
-    """Something else that was made from what was written: it is to be looked at."""
+    """Something that was made from what was taken back, for a person to look at."""
 
     kind: str
     scope: str
     id: str
     of: str
-    """What it depends on: a link, or a path of a scope."""
+    """What it depends on: a link, a revision of a scope, or a key of its state."""
 
 
 class Undone(Struct, frozen=True):
-    """What was taken back, or would be."""
+    """What was taken back, or in a preview would be."""
 
     taken_back: tuple[TakenBack, ...]
     not_taken_back: tuple[NotTakenBack, ...]
@@ -84,7 +84,7 @@ class Undone(Struct, frozen=True):
 
 
 class Undoing:
-    """What taking back needs of a store."""
+    """Takes changes back in one store."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.log = kernel.log
@@ -102,7 +102,7 @@ class Undoing:
         scope: str | None,
         dry_run: bool,
     ) -> Undone:
-        """Takes back what some wrote, or says what that would be."""
+        """Takes back what the selected writers wrote; with `dry_run` only returns what it would."""
         if source is None and actor is None and trust is None:
             raise UsageError(
                 "undo takes back what somebody wrote: give a source, an actor or a trust",
@@ -143,7 +143,7 @@ class Undoing:
     def _take_back(
         self, stream: str, first: int, chosen: Callable[[Record], bool], *, is_preview: bool
     ) -> tuple[TakenBack | None, list[NotTakenBack]]:
-        """Changes one scope; returns what went and what stays of its state."""
+        """Changes one scope; returns what was taken back of its state, and what stays."""
 
         def attempt() -> tuple[TakenBack | None, list[NotTakenBack]]:
             if self.log.newest(stream).is_absent:
@@ -169,7 +169,7 @@ class Undoing:
         return None, [NotTakenBack(stream, first, event.CHANGED, why)]
 
     def _write(self, stream: str, way: WayBack) -> int:
-        """Writes the state as it is without what is taken back."""
+        """Writes the state without what is taken back."""
         own = scope_stream(self._scopes.scope(stream))
         write = own.change_write(way.ops, way.before.revision, None, None)
         return self.log.commit(ProposedCommit((write,))).revision
@@ -185,7 +185,7 @@ class Undoing:
     # --- what depends on it ----------------------------------------------------------------------
 
     def _linking(self, items: Sequence[Hit]) -> Iterator[Dependent]:
-        """Yields what links to something of theirs."""
+        """Yields what links to one of these items."""
         links = [link for hit in items if hit.kind in _LINKED for link in _links_to(hit)]
         for at in range(0, len(links), 100):
             some = links[at : at + 100]
@@ -195,7 +195,7 @@ class Undoing:
                         yield Dependent(hit.kind, hit.scope, hit.id, link)
 
     def _forks(self, first: dict[str, int]) -> Iterator[Dependent]:
-        """Yields the scopes that were forked after something of theirs was written."""
+        """Yields the scopes forked from a revision that includes something taken back."""
         for hit in self._ask(kind="log", type=event.FORKED, limit=None):
             [record] = self.log.read(hit.scope, after=hit.revision - 1, until=hit.revision)
             origin, at = origin_of(record)
@@ -203,7 +203,7 @@ class Undoing:
                 yield Dependent("fork", hit.scope, hit.scope, f"{origin}@{at}")
 
     def _nodes_of(self, paths: dict[str, set[str]]) -> Iterator[Dependent]:
-        """Yields the nodes whose results were made from a path that is taken back."""
+        """Yields the nodes whose results were computed from a path that is taken back."""
         for node in stored_nodes(self._kernel.part(Nodes), None, None, after=None, limit=None):
             for read in node.state.reads:
                 keys = paths.get(read.name, set())
@@ -223,7 +223,7 @@ def _stays(hit: Hit) -> NotTakenBack:
 
 
 def _links_to(hit: Hit) -> list[str]:
-    """Returns the links that may lead to something, with its scope and without."""
+    """Returns the links that may lead to an item, with its scope and without."""
     if hit.kind == "decision":
         return [f"decision:{hit.id}", f"decision:{hit.id.partition('@')[0]}"]
     if hit.kind in ("event", "run"):

@@ -1,4 +1,4 @@
-"""The processes that have a store open, and what they hold: `hf.workers`."""
+"""Workers, the processes that have a store open, and what they hold: `hf.workers`."""
 
 from __future__ import annotations
 
@@ -53,32 +53,36 @@ class WorkersRoom(NotCalled):
         return self._kernel.worker
 
     def lost(self, lease: Lease) -> bool:
-        """Says whether a kept lease is lost, or may be: then the work under it must stop."""
+        """Returns whether a kept lease is lost, or may be; then the work under it must stop."""
         return self._kernel.leases.lost(lease)
 
     def list(self, *, after: str | None = None, limit: int | None = PAGE_SIZE) -> Page[Worker]:
-        """Returns the registered workers that have not ended cleanly, with what they hold.
+        """Returns a page of the workers that have not ended cleanly, by id, with what they hold.
 
-        By id. The cursor of a page, given as `after`, leads to the next one.
+        Pass the cursor of a page as `after` to get the next page.
         """
         found = sorted(self._kernel.leases.workers(), key=_worker_id)
         return cut("workers", found, _worker_id, after=after, limit=limit)
 
     def suspects(self, *, after: str | None = None, limit: int | None = PAGE_SIZE) -> Page[Worker]:
-        """Returns the workers that are silent past their lease, with what they left: a page."""
+        """Returns a page of the workers that are silent past their lease, with what they left.
+
+        Such a worker is dead, hung or cut off.
+        """
         silent = [worker for worker in self._kernel.leases.workers() if not worker.alive]
         return cut("workers", sorted(silent, key=_worker_id), _worker_id, after=after, limit=limit)
 
     def lease(
         self, name: str, *, ttl_s: Duration = 30.0, keep: bool = False, wait_s: Duration = 0.0
     ) -> HeldLease:
-        """Takes a lease for this worker, or raises LeaseLostError naming who holds it.
+        """Takes a lease for this worker, or raises LeaseLostError, which names the holder.
 
-        It waits up to `wait_s` for the lease to be given back, or for its holder to die.
-        `with hf.workers.lease(name, wait_s=30):` keeps it until the block ends, and fences every
-        commit that is made in the block. Or pass it to `commit(lease=…)`: such a commit is refused
-        once the lease has passed on. With `keep` it is renewed until it is released or the store is
-        closed: ask `lost`. In one worker a lease is taken once: for its threads it is no lock.
+        It waits up to `wait_s` for the lease to be released, or for its holder to die. `with
+        hf.workers.lease(name, wait_s=30):` keeps the lease until the block ends, and fences every
+        commit made in the block. Outside a block, pass the lease to `commit(lease=…)`: such a
+        commit is refused once the lease has passed to another worker. With `keep` it is renewed
+        until it is released or the store is closed; `lost` says whether that failed. A lease
+        belongs to the worker as a whole: it is not a lock between its threads.
         """
         name = check_lease_name(name)
         check_flag(keep, "keep")
@@ -93,17 +97,17 @@ class WorkersRoom(NotCalled):
         return HeldLease(lease.name, lease.owner, lease.epoch, lease.expires_us, keeper, ttl_s)
 
     def renew(self, lease: Lease, *, ttl_s: Duration = 30.0) -> Lease | None:
-        """Returns the lease with a later end, None if it was lost."""
+        """Extends a lease and returns it with its new end; None if it was lost."""
         return renew(self._log, lease, ttl_s=check_seconds(ttl_s, "ttl_s"))
 
     def release(self, lease: Lease) -> None:
-        """Gives a lease back."""
+        """Releases a lease."""
         self._kernel.leases.give_back(lease)
 
     def leases(
         self, *, prefix: str = "", after: str | None = None, limit: int | None = PAGE_SIZE
     ) -> Page[Held]:
-        """Returns the leases that were not released, by name: those held and those that lapsed."""
+        """Returns a page of the leases that were not released, by name, including lapsed ones."""
         limit = check_limit(limit)
         for text, what in ((prefix, "prefix"), (after or "", "after")):
             if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -115,13 +119,17 @@ class WorkersRoom(NotCalled):
         return Page(page, more=len(page) < len(found), cursor=cursor)
 
     def claim(self, index: str, *, n: int = 1, ttl_s: Duration = 30.0) -> list[Mark]:
-        """Takes up to n due marks of an index for this worker, under a lease of their own."""
+        """Claims up to `n` due marks of an index for this worker, each for `ttl_s`.
+
+        A claimed mark is given to nobody else until its time is over.
+        """
         index = check_name(index, "index")
         ttl_s = check_seconds(ttl_s, "ttl_s")
         n = check_whole(n, "n", least=1)
         claimed: list[Mark] = []
         while len(claimed) < n:
-            # One that has ended stays claimed, so that the next look passes over it.
+            # A mark that has ended stays claimed, so that the next attempt skips it and this loop
+            # comes to an end.
             found = self._log.marks.claim(index, self.own, n=n - len(claimed), ttl_s=ttl_s)
             claimed += mark_ends.living(self._log, found)
             if not found:
@@ -135,9 +143,10 @@ class WorkersRoom(NotCalled):
         after: str | None = None,
         limit: int | None = PAGE_SIZE,
     ) -> Page[Mark]:
-        """Returns the marks that are set, claimed or not: highest priority first, then by due time.
+        """Returns a page of the marks that are set, claimed or not, of one index or of all.
 
-        The cursor of a page, given as `after`, leads to the next one.
+        Marks of the highest priority come first, and of those the first that is due. Pass the
+        cursor of a page as `after` to get the next page.
         """
         if index is not None:
             index = check_name(index, "index")
@@ -161,11 +170,12 @@ class WorkersRoom(NotCalled):
         batch: int = 100,
         ttl_s: Duration = 30.0,
     ) -> Group:
-        """Returns a consumer group: its members get each event at least once, one at a time.
+        """Returns a group: its members get each event at least once, one member at a time.
 
-        It gets events of streams that begin with `prefix`, of the given `types`. A new group begins
-        at `start`. After a death at most `batch` deliveries come again, marked so; on servers the
-        next member takes over when the lease of `ttl_s` expired, on one host at once.
+        The group gets events of the given `types` from streams whose names begin with `prefix`. A
+        new group begins at `start`. After the death of a member at most `batch` deliveries are
+        repeated, and marked as such. On a server the next member takes over when the lease of
+        `ttl_s` has expired; on one host it does so at once.
         """
         return self._kernel.part(Groups).group(
             name, prefix=prefix, types=types, start=start, batch=batch, ttl_s=ttl_s
@@ -174,9 +184,9 @@ class WorkersRoom(NotCalled):
     def groups(
         self, *, after: str | None = None, limit: int | None = PAGE_SIZE
     ) -> Page[GroupStatus]:
-        """Returns the consumer groups of the store: where each is, and how many events are left.
+        """Returns a page of the groups by name: where each is, and how many events are left.
 
-        By name. The cursor of a page, given as `after`, leads to the next one.
+        Pass the cursor of a page as `after` to get the next page.
         """
         return self._kernel.part(Groups).list(after=after, limit=limit)
 

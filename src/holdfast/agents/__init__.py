@@ -1,15 +1,15 @@
-"""Agents that a run asks: what an executor is, and the three that come with the package.
+"""Agents that a run asks: the protocol of an executor, and the three that come with the package.
 
-protocol   what is asked, what is answered, and what can go wrong
+protocol   questions, answers and errors
 scripted   answers from a file, for tests and rehearsals
 command    a program that reads a prompt and prints an answer
 chat       a server that speaks the OpenAI-compatible protocol
-credentials    what it is told as who we are; looked for in what it says
+credentials    what is sent to log in at a server, and the search for it in answers
 config     the executor that `[agents]` of holdfast.toml names
 
-Nothing here journals. `ctx.session`, `ctx.decide` and `ctx.summarise` of a run make each question
-a step of it. Who executes is chosen by the caller or by the user's configuration, never by what
-is stored.
+Nothing here writes to the journal. `ctx.session`, `ctx.decide` and `ctx.summarise` of a run make
+each question a step of it. The caller or the user's configuration chooses the executor, never
+anything that is stored.
 """
 
 from typing import TYPE_CHECKING

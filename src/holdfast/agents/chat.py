@@ -1,11 +1,11 @@
-"""A server that speaks the OpenAI-compatible protocol as an agent.
+"""A server that speaks the OpenAI-compatible protocol, as an agent.
 
-An answer is complete, or there is an error: the server says in `finish_reason` how it came to an
-end, and one that was cut at a length, withheld or refused is no answer.
+An answer is complete, or an error is raised: `finish_reason` says how the answer ended, and an
+answer that was cut, withheld or refused does not count.
 
-What a server says beside an answer is never passed on: its errors and its reasons may hold what it
-was sent, in any form, and an error of an executor is stored with the run. A status and the codes
-that are known here say what there is to know.
+Apart from an answer, nothing that a server says is passed on. Its error messages may repeat what it
+was sent, credentials included, and an error of an executor is stored with the run. Only the status
+and codes that are known here are reported.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ TIMEOUT_S = 600.0
 ANSWER_BYTES_MAX = 32 << 20
 HEADERS_BYTES_MAX = 1 << 20
 REFUSED = frozenset((408, 425, 429, 503))
-"""What a server answers that has not begun: too busy, too many requests."""
+"""Statuses of a server that has not begun to answer, so that asking again is safe."""
 _FINISHED = frozenset(("stop", "eos_token", "end_turn"))
-"""How an answer ends that is whole: the word of the protocol, and two of servers that speak it."""
+"""The finish reasons of complete answers: that of the protocol, and two that servers use."""
 _CUT = frozenset(("length", "max_tokens", "model_length"))
 _WITHHELD = frozenset(("content_filter", "safety", "recitation", "refusal"))
 _OTHERWISE = frozenset(("tool_calls", "function_call", "error", "abort", "cancelled"))
@@ -72,7 +72,7 @@ _CODES = frozenset(
         "missing_required_parameter",
     ]
 )
-"""Codes of servers that are passed on; others are not, as they may be anything."""
+"""The codes of servers that are reported; any other code may contain what was sent."""
 _ADVICE = {
     401: "is the key in {variable} the right one?",
     403: "is the key in {variable} the right one?",
@@ -111,7 +111,7 @@ class _Refusal(Struct):
 
 
 class _Said(Struct, frozen=True):
-    """A complete answer, without the credentials that it was asked with."""
+    """A complete answer of the server."""
 
     text: str
     model: str | None
@@ -121,11 +121,11 @@ class _Said(Struct, frozen=True):
 class Chat:
     """An executor that asks a server: `POST <url>/chat/completions`.
 
-    `models` maps the names that programs use to those of the server; "default" is asked for where
-    a program names none. The key is read from an environment variable when it is needed; it, and a
-    user and password or a parameter of the URL, are stored nowhere, and an answer that holds one is
-    an error. The idempotency key of a call is sent as `Idempotency-Key`. `timeout_s` is for the
-    whole of one question.
+    `models` maps the names that programs use to those of the server; "default" is used where a
+    program names none. The key is read from an environment variable at each question. Neither the
+    key nor a user, password or parameter of the URL is ever stored, and an answer that contains one
+    is an error. The idempotency key of a call is sent as `Idempotency-Key`. `timeout_s` limits one
+    question in all.
     """
 
     def __init__(
@@ -174,19 +174,19 @@ class Chat:
         return self._ask(None, [{"role": "user", "content": asked}], "").text[:limit]
 
     def reword(self, text: str, /) -> str:
-        """Asks the server to word what a program wants of a person as one question."""
+        """Asks the server to phrase what a program needs from a person as one question."""
         asked = f"Ask a person for this, in one short question and nothing else:\n\n{text}"
         return self._ask(None, [{"role": "user", "content": asked}], "").text
 
     def close(self) -> None:
-        """Ends its use; nothing is kept open between two questions."""
+        """Does nothing: no connection is kept between two questions."""
 
     def _ask(self, model: str | None, messages: list[dict[str, str]], key: str) -> _Said:
         found = self._outcome({"model": self._model(model), "messages": messages}, key)
         if isinstance(found, _Said):
             return found
-        # Raised here, where nothing is at hand of what was sent or came back: an error that is
-        # caught takes its causes and the frames it went through to whoever stores or prints it.
+        # Raised here, in a frame without the request or the reply. An exception keeps its causes
+        # and the frames that it passed, and whoever prints or stores it could show a credential.
         raise found
 
     def _outcome(self, document: dict[str, Any], key: str) -> _Said | AgentError:
@@ -213,7 +213,7 @@ class Chat:
     def _request(self, data: bytes, key: str) -> HttpRequest:
         headers = {"Content-Type": "application/json", "User-Agent": "holdfast"}
         if key:
-            # The path of a run may have any characters, a header only some.
+            # The path of a run may contain any character, but a header only some.
             headers["Idempotency-Key"] = quote(key, safe="".join(map(chr, range(0x20, 0x7F))))
         secret = self._key()
         if secret is None:
@@ -237,7 +237,7 @@ class Chat:
         try:
             fault = msgspec.json.decode(reply.body, type=_Refusal).error
             codes = [code for code in (fault.code, fault.type) if code in _CODES]
-        except ValueError:  # no JSON, or another
+        except ValueError:  # not JSON, or JSON of another form
             codes = []
         said = f"{self._name} answered {reply.status}{phrase}"
         if codes:
@@ -251,7 +251,7 @@ class Chat:
             raise self._refusal(reply)
         try:
             found = msgspec.json.decode(reply.body, type=_Completion)
-        except ValueError:  # a DecodeError, or bytes that are no UTF-8: both show what they found
+        except ValueError:  # both errors quote the reply, so the error is raised outside
             found = None
         if found is None:
             raise AgentError(f"{self._name} answered what is no completion")
@@ -274,7 +274,7 @@ class Chat:
 
 
 def _whole(choice: _Choice, name: str) -> str:
-    """Returns the text of an answer that came to its end, or says why there is none."""
+    """Returns the text of a complete answer, or raises the error that says why it is not one."""
     reason, message = (choice.finish_reason or "").casefold(), choice.message
     if message.refusal or reason in _WITHHELD:
         why = f" (finish_reason {reason})" if reason in _WITHHELD else ""

@@ -1,7 +1,7 @@
 """A program as an agent: it reads the prompt on its standard input and prints its answer.
 
-This module only says what is run. A run performs it as a step that is a process (`ctx.process`),
-so that it ends with the run, and its words and input are in the journal.
+This module only says what to run. A run executes it as a process step (`ctx.process`), so that the
+process ends with the run, and its arguments and input are in the journal.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from holdfast.errors import UsageError, show_value
 class Command:
     """An executor that runs a program without a shell, such as `claude -p` or `codex exec`.
 
-    `decide` is another command for decisions; without it the same one is asked. `models` has words
-    that are added for a model, such as {"opus": ["--model", "opus"]}: what a program names never
-    becomes a word by itself. The name of the model and of the agent are in HOLDFAST_MODEL and
-    HOLDFAST_AGENT. It runs in the directory that a call names, else in `cwd`.
+    `decide` is another command for decisions; without it the same command is used. `models` has
+    arguments to add for a model, such as {"opus": ["--model", "opus"]}: a name in a program never
+    becomes an argument by itself. The environment variables HOLDFAST_MODEL and HOLDFAST_AGENT name
+    the model and the agent. The command runs in the directory that a call names, else in `cwd`.
     """
 
     def __init__(
@@ -42,34 +42,34 @@ class Command:
         self.cwd = None if cwd is None else os.fspath(cwd)
 
     def words_for(self, asked: Call | Question) -> list[str]:
-        """Returns the words of the process that is asked."""
+        """Returns the command line for a call or a question."""
         if isinstance(asked, Question):
             return self._decide
         return [*self._argv, *self._models.get(asked.model or "", ())]
 
     def input_for(self, asked: Call | Question) -> str:
-        """Returns what the process reads."""
+        """Returns the text for the standard input of the process."""
         return asked.prompt if isinstance(asked, Question) else asked.text
 
     def directory_for(self, asked: Call | Question) -> str | None:
-        """Returns where the process runs; None: where this one does."""
+        """Returns the directory to run in; None for the current one."""
         named = None if isinstance(asked, Question) else asked.directory
         return self.cwd if named is None else named
 
     def environment_for(self, asked: Call | Question) -> dict[str, str]:
-        """Returns what the process finds in its environment."""
+        """Returns the environment variables to add for the process."""
         if isinstance(asked, Question):
             return {}
         told = {"HOLDFAST_MODEL": asked.model, "HOLDFAST_AGENT": asked.agent}
         return {name: value for name, value in told.items() if value}
 
     def answer_of(self, call: Call, printed: str) -> Answer:
-        """Returns what the process printed as an answer."""
+        """Returns the output of the process as an answer."""
         text = printed.removesuffix("\n")
         return Answer(text, None, remembered(call, text), call.model)
 
     def summary_of(self, text: str, limit: int) -> Call:
-        """Returns the session that asks for a summary."""
+        """Returns the call that asks for a summary of a text."""
         return Call(f"Summarise this in at most {limit} characters:\n\n{text}")
 
 

@@ -13,8 +13,8 @@ or
     models = { default = "small", opus = "large" }
     key_variable = "EXAMPLE_KEY"
 
-Such a file decides what is run and who is sent every prompt, so it counts only after its user has
-trusted it (`holdfast trust`, decision 0022).
+Such a file decides which program runs and which server gets every prompt. So it is used only after
+its user has trusted it (`holdfast trust`, decision 0022).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FILE = "holdfast.toml"
 
 
 class AgentSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """What `[agents]` may say."""
+    """The settings in `[agents]`."""
 
     command: list[str] | None = None
     decide: list[str] | None = None
@@ -51,7 +51,7 @@ class AgentSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def commands(self) -> dict[str, list[str]]:
-        """What it runs or asks, by what for."""
+        """The commands and URLs that a user must trust, by setting."""
         found: dict[str, list[str]] = {}
         if self.command:
             found["agents.command"] = self.command
@@ -71,7 +71,8 @@ def load_executor(
 ) -> Executor | Command:
     """Returns the executor of a configuration file, which its user must have trusted.
 
-    With `trust=True` the calling program vouches for the file. NotFoundError if it names none.
+    With `trust=True` the calling program vouches for the file. Raises NotFoundError if the file
+    has no `[agents]`.
     """
     check_flag(trust, "trust")
     found = trusted_files.read_config(path)
@@ -88,7 +89,7 @@ def load_executor(
 
 
 def parse_agents(found: ConfigFile) -> AgentSettings | None:
-    """Returns what a file says of agents, whether it is trusted or not; None if nothing."""
+    """Returns the `[agents]` settings of a file, trusted or not; None if it has none."""
     try:
         sections = tomllib.loads(found.data.decode("utf-8"))
         settings = msgspec.convert(sections, _File).agents

@@ -1,8 +1,8 @@
-"""What a server is told to know who asks: taken from a URL and a variable, and never shown.
+"""Credentials for a server, taken from a URL and an environment variable, and never shown.
 
-A credential is in the request and nowhere else. What a server says may hold it again: a gateway
-that echoes headers, a proxy that shows what it was sent. So answers are looked through for it, as
-it is and in the forms that echoes have (`is_in`).
+A credential goes into the request and nowhere else. But a reply may contain it again: a gateway may
+echo headers, or a proxy may show the request. So answers are searched for it, in plain form and in
+the encodings that echoes use (`is_told_in`).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from holdfast.errors import UsageError
 from holdfast.http_request import server_of
 
 PLAIN_MIN = 4
-"""How long a credential is at least to be looked for: shorter ones are in every text."""
+"""The least length of a credential to search for; shorter ones occur in any text."""
 ENCODED_MIN = 8
-"""How long one is at least to be looked for in other forms."""
+"""The least length of a credential to search for in other encodings."""
 _SECRET_NAME = re.compile(
     r"(?<![a-z])(?:api|access|auth|client|user|id)?(?:key|token|secret|password|passwd|pwd|sig|"
     r"signature|auth|authorization|credentials?|code|jwt)(?![a-z])",
     re.IGNORECASE,
 )
-"""What a parameter of a URL is called that says who asks."""
+"""Names of URL parameters whose values are credentials."""
 _STAND_INS = frozenset(
     [
         "empty",
@@ -43,17 +43,17 @@ _STAND_INS = frozenset(
         "sk-no-key-required",
     ]
 )
-"""What is written where a server takes any key: no credential, and found in answers."""
+"""Placeholders for servers that accept any key: not credentials, and common in answers."""
 _HEADER_TEXT = re.compile(r"[\x21-\x7e]+(?: [\x21-\x7e]+)*")
 _ESCAPE = re.compile(r"\\+(?:u00|x)([0-9a-fA-F]{2})")
 _REACHABLE = "%/?:@!$&'()*+,;=-._~"
 
 
 class Endpoint:
-    """Where a server is asked: what may be shown of it, what is sent, and who we are to it."""
+    """The address of a server: the part that may be shown, the full URL, and the credentials."""
 
     def __init__(self, url: str, path: str) -> None:
-        """Takes the URL of a server and the path below it; UsageError shows nothing of the URL."""
+        """Takes the URL of a server and a path below it; a UsageError does not show the URL."""
         parts = _parts(url)
         self.shown = server_of(parts)
         below = quote(f"{parts.path.rstrip('/')}{path}", safe=_REACHABLE)
@@ -61,7 +61,7 @@ class Endpoint:
         self.url = f"{self.shown}{below}{query}"
         user, password = unquote(parts.username or ""), unquote(parts.password or "")
         self._basic = f"{user}:{password}" if user or password else ""
-        # A user's name is a name, unless it is all that there is.
+        # A user's name is no secret, unless the URL has no password beside it.
         self._told = [self._basic, password or user]
         for name, value in parse_qsl(parts.query):
             if _SECRET_NAME.search(name):
@@ -71,27 +71,28 @@ class Endpoint:
         return f"<the server {self.shown}>"
 
     def authorization(self, key: str) -> str:
-        """Returns the header that says who asks, by the URL or else by a key; "" for nobody."""
+        """Returns the Authorization header, from the URL or else from a key; "" for none."""
         if self._basic:
             return f"Basic {b64encode(self._basic.encode()).decode()}"
         return f"Bearer {key}" if key else ""
 
     def is_told_in(self, text: str, key: str) -> bool:
-        """Says whether a text holds a credential that the server was sent."""
+        """Returns whether a text contains a credential that the server was sent."""
         return any(_holds(text, one) for one in (*self._told, key))
 
 
 def sendable(secret: str) -> str | None:
-    """Returns a key as a header can hold it; None if none can, as it breaks lines or is no ASCII.
+    """Returns a key without surrounding space; None if a header cannot hold it.
 
-    A line that ends a file that a key was read from is not part of it.
+    A header holds only printable ASCII in one line. A key that was read from a file often has a
+    line end, which is not part of it.
     """
     found = secret.strip()
     return found if not found or _HEADER_TEXT.fullmatch(found) else None
 
 
 def shown_url(url: str) -> str:
-    """Returns a URL to look at, with an ellipsis for whatever in it may say who asks."""
+    """Returns a URL for people, with an ellipsis in place of anything that may be a credential."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -108,10 +109,12 @@ def _parts(url: str) -> SplitResult:
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
             raise ValueError
         if "@" not in parts.netloc and ":" in parts.netloc and "@" in url:
-            raise ValueError  # a password with a slash in it: its beginning would be the port
+            # A password with a slash in it: its beginning would be taken for the port.
+            raise ValueError
     except ValueError:
         parts = None
-    # Outside of the handler: the error of the library shows the URL, with the password in it.
+    # Raised outside of the handler, because the library's error shows the URL with the password,
+    # and would be the context of this one.
     if parts is None or re.search(r"[\x00-\x20\x7f]", url):
         raise UsageError(
             "a chat server has a URL of http or https, with a host and without blanks; what was "
@@ -139,7 +142,7 @@ def _holds(text: str, secret: str) -> bool:
 
 
 def _decoded(text: str) -> Iterator[str]:
-    """Yields a text without the escapes of URLs, of markup and of JSON."""
+    """Yields a text with the escapes of URLs, of markup and of JSON decoded."""
     if "%" in text or "+" in text:
         yield unquote(text)
         yield unquote(text.replace("+", " "))
@@ -150,9 +153,12 @@ def _decoded(text: str) -> Iterator[str]:
 
 
 def _in_base64(data: bytes) -> Iterator[str]:
-    """Yields what base64 of any text around some bytes holds, wherever they begin in it."""
+    """Yields the parts that base64 of any text around some bytes has in common.
+
+    Base64 encodes groups of three bytes, so there is one form for each of three offsets.
+    """
     for before in range(3):
-        # Characters at both ends are made of neighbours, too, and are left out.
+        # Characters at both ends also encode bits of the neighbours, so they are left out.
         whole = b64encode(bytes(before) + data).decode().rstrip("=")
         size = (before + len(data)) * 8 // 6
         piece = whole[(0, 2, 3)[before] : size]

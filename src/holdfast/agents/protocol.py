@@ -1,4 +1,4 @@
-"""What an agent is asked and answers. Data and a protocol only: nothing here does I/O."""
+"""The questions to agents and their answers. Only data and a protocol: nothing here does I/O."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from msgspec import Struct
 
 SUMMARY_MAX = 2000
-"""How long a summary may be if nobody says."""
+"""The default limit of a summary, in characters."""
 
 Kind = Literal["if", "until", "while", "filter", "choice"]
-"""Where a question is asked: what it means when nothing is known differs."""
+"""Where a question is asked; an executor's default answer depends on it."""
 
 YES, NO = "yes", "no"
 
 
 class AgentError(Exception):
-    """An agent could not answer, or its answer cannot be used. What it did is unknown."""
+    """An agent could not answer, or its answer cannot be used. It may have acted or not."""
 
 
 class NotSentError(AgentError):
-    """The agent was never reached: nothing was sent, so that asking again repeats nothing."""
+    """The agent was never reached. Nothing was sent, so asking again is safe."""
 
 
 class IncompleteAnswerError(AgentError):
-    """An answer was begun and not finished: it was cut at a length, or the agent broke off."""
+    """An answer was not finished: it was cut at a length limit, or the agent stopped."""
 
 
 class RefusedAnswerError(AgentError):
-    """The agent refused to answer, or a filter withheld what it answered."""
+    """The agent refused to answer, or a filter withheld its answer."""
 
 
 class Usage(Struct, frozen=True, omit_defaults=True):
-    """What an answer cost, in tokens, as far as the executor was told."""
+    """The tokens that an answer used, as far as the executor knows."""
 
     input: int | None = None
     output: int | None = None
@@ -41,10 +41,10 @@ class Usage(Struct, frozen=True, omit_defaults=True):
 class Call(Struct, frozen=True):
     """One session: what an agent is asked.
 
-    `context` has names and texts in the order in which they are to be read. `memory` is what the
-    agent remembers of earlier sessions. `directory` is where it works, if that is said. `place`,
-    `attempt` and `key` say which call of a run it is: the same again after a crash, and another for
-    another iteration.
+    `context` has names and texts, in reading order. `memory` is what the agent remembers of earlier
+    sessions. `directory` is where it works, if given. `place`, `attempt` and `key` identify the
+    call in its run: they are the same when it is repeated after a crash, and differ between
+    iterations.
     """
 
     prompt: str
@@ -62,7 +62,7 @@ class Call(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """All of it as one text, for an agent that reads nothing else."""
+        """The whole call as one text, for an agent that takes only a prompt."""
         parts: list[str] = []
         if self.system:
             parts.append(self.system)
@@ -74,7 +74,7 @@ class Call(Struct, frozen=True):
 
 
 class Answer(Struct, frozen=True):
-    """What an agent answered; `memory` is what it is to be given the next time."""
+    """An agent's answer; `memory` is given to the agent in its next session."""
 
     text: str
     usage: Usage | None = None
@@ -83,7 +83,7 @@ class Answer(Struct, frozen=True):
 
 
 class Question(Struct, frozen=True):
-    """A decision that an agent is asked for: yes or no, or one of several options."""
+    """A decision for an agent: yes or no, or one of several options."""
 
     text: str
     kind: Kind = "if"
@@ -103,7 +103,7 @@ class Question(Struct, frozen=True):
         return "\n\n".join(parts)
 
     def choose(self, said: str) -> str:
-        """Returns the option that an answer names; the answer itself if it names none."""
+        """Returns the option that an answer names, or the answer itself if it names none."""
         text = said.strip().strip("*_`\"'.").strip().casefold()
         for option in self.options:
             if text == option.casefold():
@@ -118,10 +118,10 @@ class Question(Struct, frozen=True):
 
 
 class Executor(Protocol):
-    """Whoever answers for agents. Methods may be `async def` if only async runs use them.
+    """Answers for agents. Methods may be `async def` if only async runs use them.
 
-    A method may be called again with the same `key` after a crash. One that knows that nothing was
-    sent raises NotSentError; any other exception leaves open whether the agent was reached.
+    A method may be called again with the same `key` after a crash. It raises NotSentError if it
+    knows that nothing was sent; after any other exception, the agent may have been reached.
     """
 
     def answer(self, call: Call, /) -> Any:
@@ -133,20 +133,20 @@ class Executor(Protocol):
         ...
 
     def summarise(self, text: str, limit: int, /) -> Any:
-        """Returns a shorter text, of at most `limit` characters."""
+        """Returns a summary of a text, of at most `limit` characters."""
         ...
 
 
 @runtime_checkable
 class Rewording(Executor, Protocol):
-    """An executor that also words questions to people; `input` with a condition asks it."""
+    """An executor that also phrases questions to people, for `input` with a condition."""
 
     def reword(self, text: str, /) -> Any:
-        """Returns a question to a person, as it is to be shown."""
+        """Returns the question to show to a person."""
         ...
 
 
 def remembered(call: Call, answer: str) -> str:
-    """Returns an agent's memory with one more exchange in it."""
+    """Returns an agent's memory with one more exchange added."""
     said = f"asked: {call.prompt}\nanswered: {answer}"
     return f"{call.memory}\n{said}" if call.memory else said

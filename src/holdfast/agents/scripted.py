@@ -1,4 +1,4 @@
-"""Answers that are written down in a file: the same call always gets the same one.
+"""Answers from a script: the same call always gets the same answer.
 
     {"sessions":   [{"match": "review", "answer": "fine"},
                     {"match": "draft", "answer": ["first try", "second try"], "delay": 0.5},
@@ -6,11 +6,11 @@
      "conditions": [{"match": "good enough", "answer": ["no", "yes"]}]}
 
 The first rule whose pattern is found in the prompt counts. A list is indexed by the place of the
-call (its occurrence in its block, plus the number of the innermost iteration, plus the attempts
-that failed), and its last item counts from there on. Nothing is counted while a program runs, so
-answers are the same after a crash, and whichever branch comes first. Without a rule a session is
-answered `ok: <prompt>`, a condition of `while` with no, any other with yes, and a choice with its
-first option.
+call: its occurrence in its block, plus the number of the innermost iteration, plus the failed
+attempts; past the end, the last item is used. Nothing is counted while a program runs, so answers
+do not depend on crashes or on the order of branches. Without a rule, a session is answered
+`ok: <prompt>`, a condition of `while` with no, any other with yes, and a choice with its first
+option.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Failing(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Rule(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is answered to prompts that a pattern is found in."""
+    """The answers to prompts in which a pattern is found."""
 
     match: str
     answer: str | Failing | list[str | Failing] | UnsetType = UNSET
@@ -64,7 +64,7 @@ class Script(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Scripted:
-    """An executor that answers from a script: a file, or what such a file holds."""
+    """An executor that answers from a script, given as a file or as its content."""
 
     def __init__(
         self, script: str | os.PathLike[str] | dict[str, Any], *, clock: Clock | None = None
@@ -91,14 +91,14 @@ class Scripted:
         self._clock = clock or SystemClock()
 
     def answer(self, call: Call, /) -> Answer:
-        """Returns what the script says of the call."""
+        """Returns the script's answer to a call."""
         text = self._said(self._sessions, call.prompt, call.place, call.attempt)
         text = f"ok: {call.prompt}" if text is None else text
         usage = Usage(len(call.prompt), len(text))
         return Answer(text, usage, remembered(call, text), call.model)
 
     def decide(self, question: Question, /) -> str:
-        """Returns what the script says of the question."""
+        """Returns the script's answer to a question."""
         said = self._said(self._conditions, question.text, question.place, question.attempt)
         if said is not None:
             return said
@@ -141,7 +141,7 @@ def _compiled(rules: list[Rule]) -> list[_CompiledRule]:
 
 
 def index_of(place: str, attempt: int) -> int:
-    """Returns which of several answers a call gets, from its path in the journal alone."""
+    """Returns the index of the answer for a call, from its path in the journal and its attempt."""
     leaf = place.rpartition("/")[2]
     again = sum(int(number) - 1 for number in _OCCURRENCE.findall(leaf))
     iterations = _ITERATION.findall(place)

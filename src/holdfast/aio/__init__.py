@@ -1,11 +1,12 @@
-"""The same store for asyncio: equal names, awaited.
+"""The same store for asyncio: the same names, awaited.
 
-Writes go from the loop into the group-commit queue and await a future; the committing thread
-answers a whole batch with one call into the loop, so the thread hop is paid per batch. Reads that
-memory can answer do not leave the loop. Everything else is one hop into an executor of our own.
+Writes go from the event loop into the group-commit queue and await a future. The committing thread
+answers a whole batch with one call into the loop, so the cost of changing threads is paid once per
+batch. Reads that memory can answer do not leave the loop. Everything else is one call in a thread
+of the store's executor.
 
-A write is shielded: a cancelled caller waits until the outcome is known, then is cancelled. What
-the caller is told and what the store holds never differ.
+A write is shielded from cancellation: a cancelled caller waits until the outcome is known, and is
+cancelled then. So what the caller learns and what the store holds never differ.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ async def open(
     tenant: str | None = None,
     settings: Settings = DEFAULTS,
 ) -> AsyncStore:
-    """Opens a store for the running loop; all but `threads` is as `holdfast.open` takes it."""
+    """Opens a store for the running event loop; see `holdfast.open` for the other arguments.
+
+    `threads` is the size of the executor for calls that may block.
+    """
     opening = partial(
         open_store,
         url,
@@ -81,10 +85,11 @@ async def open(
 
 
 def over(store: Store, *, threads: int = THREADS) -> AsyncStore:
-    """Returns an open store for the running loop: one for each loop, as many as are needed.
+    """Returns an async store over an open store, for the running event loop.
 
-    Whoever opened the store goes on to use it, and closes it last. Closing what this returns lets
-    go of its threads, and stops the async runs that this loop executes.
+    Each loop needs a separate one. The original store can be used meanwhile, and is closed last by
+    whoever opened it. Closing the returned store ends its threads, and stops the async runs that
+    this loop executes.
     """
     if not isinstance(store, Store):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(

@@ -1,4 +1,4 @@
-"""What looks after a store, for asyncio: what it lets go of and keeps, whose it is, its keys."""
+"""The rooms that look after a store, for asyncio: retention, subjects, keys, schemas, search."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from holdfast.subjects import SubjectsRoom
 
 
 class AsyncRetentionRoom(Mirror[RetentionRoom]):
-    """Lets go of what nobody can ask for any more; see `RetentionRoom`."""
+    """Removes data that nobody can ask for any more; see `RetentionRoom`."""
 
     @property
     def policies(self) -> Sequence[RetentionPolicy]:
@@ -49,7 +49,7 @@ class AsyncRetentionRoom(Mirror[RetentionRoom]):
 
 
 class AsyncSubjectsRoom(Mirror[SubjectsRoom]):
-    """Whose data is here, and how it is erased for good; see `SubjectsRoom`."""
+    """The subjects whose data is in the store, and how to erase it; see `SubjectsRoom`."""
 
     def pseudonym(self, text: str) -> str:
         return self.sync.pseudonym(text)
@@ -91,7 +91,7 @@ class AsyncKeysRoom(Mirror[KeysRoom]):
 
 
 class AsyncSecretsRoom(Mirror[SecretsRoom]):
-    """What is done about secrets in what is written; see `SecretsRoom`."""
+    """What happens to secrets in what is written; see `SecretsRoom`."""
 
     guard = mirror(SecretsRoom.guard)
 
@@ -101,14 +101,14 @@ class AsyncSecretsRoom(Mirror[SecretsRoom]):
 
 
 class AsyncSchemasRoom(Mirror[SchemasRoom]):
-    """What a store has the shapes of, and at which versions; see `SchemasRoom`."""
+    """The schemas of states, and migrations; see `SchemasRoom`."""
 
     list = mirror(SchemasRoom.list)
     migrate = mirror(SchemasRoom.migrate)
 
 
 class AsyncSearchRoom(Mirror[SearchRoom]):
-    """Meaning, links and SQL over everything recorded; see `SearchRoom`."""
+    """Search over everything recorded by meaning, links and SQL; see `SearchRoom`."""
 
     sql = mirror(SearchRoom.sql)
     similar = mirror(SearchRoom.similar)

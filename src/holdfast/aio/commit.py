@@ -31,10 +31,11 @@ from holdfast.scope import Scope
 
 
 class AsyncPendingCommit:
-    """What `async with hf.commit() as tx:` hands out; see `JointCommit`.
+    """What `async with hf.commit() as tx:` returns; see `JointCommit`.
 
-    Inside it, reads of state come from memory where they can and block the loop where they cannot;
-    scopes that were awaited before are in memory. Recorders are awaited.
+    Reads of state inside the block are not awaited: they are answered from memory if possible, and
+    block the loop if not. To avoid that, await the state of the scopes before. Recorders are
+    awaited.
     """
 
     def __init__(self, loop: Loop, pending: JointCommit) -> None:
@@ -98,7 +99,8 @@ class AsyncPendingCommit:
         try:
             return await shielded(self._outcome)
         finally:
-            # Also for who was cancelled, once for all who wait: what is durable is known to be.
+            # This runs for cancelled callers too, and once however many wait: if the commit is
+            # durable, the handles that took part must know it.
             is_answered = self._outcome.done() and not self._outcome.cancelled()
             if is_answered and self._outcome.exception() is None and self.result is None:
                 finish(self._pending, self._proposed, self._outcome.result())
@@ -137,7 +139,7 @@ class AsyncJointScope(RecordingScope):
 
 
 class AsyncView(Mirror[View]):
-    """Several scopes at one moment; see `View`."""
+    """A view of several scopes at one moment; see `View`."""
 
     def __init__(self, loop: Loop, view: View) -> None:
         super().__init__(loop, view)

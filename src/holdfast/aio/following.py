@@ -1,4 +1,4 @@
-"""Following a store for asyncio: who waits for what is committed takes no thread."""
+"""Following a store for asyncio, without a thread for each caller that waits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.core.log import READ_CHUNK
 
 
 class AsyncSubscribed(Mirror[Subscribed]):
-    """What `subscribe` returns: called, it ends; `drain` waits until all was told."""
+    """What `subscribe` returns: a call ends it; `drain` waits until all changes were delivered."""
 
     def __repr__(self) -> str:
         return "<AsyncSubscribed>"
@@ -31,7 +31,7 @@ def subscribe_in(
     subscriber: Subscriber,
     on_error: OnError | None,
 ) -> AsyncSubscribed:
-    """Subscribes what is called in the loop."""
+    """Subscribes a function that is called in the loop."""
     told, failed = loop.in_loop(subscriber), on_error and loop.in_loop(on_error)
     return AsyncSubscribed(loop, subscribe(told, on_error=failed))
 
@@ -69,7 +69,7 @@ async def follow_store(
 async def follow_records(
     loop: Loop, after: Position | None, timeout_s: float | None
 ) -> AsyncIterator[Record]:
-    """Yields each event of the whole store, as the log has it, until nothing came for so long."""
+    """Yields each event of the whole store as a record, until nothing came for `timeout_s`."""
     log = loop.log
     newest = place = await loop.hop(log.position) if after is None else after
 
@@ -84,7 +84,7 @@ async def follow_records(
         if records:
             place = records[-1].position
         elif newest > place:
-            place = newest  # a commit that only sets marks has no record
+            place = newest  # a commit that only sets marks has a position, but no record
         else:
             newest = await loop.wait_after(place, timeout_s)
             if newest <= place:

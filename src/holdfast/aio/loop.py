@@ -1,4 +1,4 @@
-"""Between a caller's event loop and the synchronous core."""
+"""Connects a caller's event loop with the synchronous core."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _logger = logging.getLogger("holdfast.aio")
 STEP_ITEMS = 200
 GLANCE_S = 1.0
 WALKS = 32
-"""How many walks over graphs a store makes at once; more of them wait."""
+"""How many walks over graphs a store makes at once; further ones wait."""
 
 
 class Reading(Generic[T]):
-    """An attribute to be awaited: `await scope.state`. Looking at it without awaiting is free."""
+    """An attribute to await: `await scope.state`. Without `await` nothing is read."""
 
     __slots__ = ("_read",)
 
@@ -54,7 +54,7 @@ class Reading(Generic[T]):
 
 
 class Loop:
-    """What the async classes share: the caller's loop, our executor, and the way into the queue."""
+    """What the async classes share: the event loop, the executor, and access to the queue."""
 
     def __init__(self, kernel: Kernel, executor: ThreadPoolExecutor) -> None:
         self.kernel = kernel
@@ -66,10 +66,10 @@ class Loop:
         self.begin: Callable[[Execution], None] | None = None  # begins an async run here
 
     def check(self) -> None:
-        """Raises UsageError in another loop than the store's own, before anything is done.
+        """Raises UsageError in any loop but the store's own, before anything is done.
 
-        Futures belong to one loop: what was sent to the queue or to a thread would be done, and the
-        caller told that it failed.
+        Futures belong to one loop. Without this check the write would be sent and made, while the
+        caller gets an error that looks as if it had failed.
         """
         if asyncio.get_running_loop() is not self.loop:
             raise UsageError(
@@ -78,7 +78,7 @@ class Loop:
             )
 
     def nearest(self) -> Loop:
-        """Returns the loop that a call came from, if it is one of this store's; else this one."""
+        """Returns the loop that the present call came from, if it is of this store, else this."""
         home = HOME.get()
         is_ours = home is not None and home.kernel is self.kernel and not home.is_left
         return home if home is not None and is_ours else self
@@ -86,7 +86,7 @@ class Loop:
     def _sent(
         self, executor: ThreadPoolExecutor, function: Callable[..., T], *args: Any, **kwargs: Any
     ) -> asyncio.Future[T]:
-        """Has a call made in a thread, with the caller's context variables."""
+        """Starts a call in a thread, with the caller's context variables; returns its future."""
         self.check()
         context = contextvars.copy_context()
         context.run(HOME.set, self)
@@ -94,17 +94,17 @@ class Loop:
             return self.loop.run_in_executor(
                 executor, lambda: context.run(function, *args, **kwargs)
             )
-        except RuntimeError as error:  # what an executor says that was shut down
+        except RuntimeError as error:  # the executor was shut down
             raise UsageError(
                 "the store is closed", hint="open it again with holdfast.aio.open"
             ) from error
 
     async def hop(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Runs a synchronous call in our executor, with the caller's context variables."""
+        """Runs a synchronous call in the executor, with the caller's context variables."""
         return await self._sent(self.executor, function, *args, **kwargs)
 
     async def hop_shielded(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Runs a synchronous write in our executor; waits for its outcome, also when cancelled."""
+        """Runs a synchronous write in the executor; waits for its outcome even if cancelled."""
         return await shielded(self._sent(self.executor, function, *args, **kwargs))
 
     async def hop_given(self, function: Callable[..., T], take_back: Callable[[T], object]) -> T:
@@ -118,16 +118,17 @@ class Loop:
             raise
 
     async def walk(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Runs what may wait for this loop itself; waits for its outcome, also when cancelled.
+        """Runs a call that may itself wait for this loop; waits for its outcome even if cancelled.
 
-        It has threads of its own, so that ours stay free for what it waits for.
+        Such calls have separate threads. In the executor they could occupy every thread while they
+        wait for work that needs one.
         """
         if self._walks is None:
             self._walks = ThreadPoolExecutor(WALKS, thread_name_prefix="holdfast-walk")
         return await shielded(self._sent(self._walks, function, *args, **kwargs))
 
     def close(self) -> None:
-        """Lets the threads go."""
+        """Shuts the executors down without waiting for their threads."""
         for executor in (self.executor, self._walks):
             if executor is not None:
                 executor.shutdown(wait=False)
@@ -135,12 +136,12 @@ class Loop:
     async def commit(self, proposed: ProposedCommit, then: Callable[[CommitResult], T]) -> T:
         """Commits, and returns or raises only when the outcome is known.
 
-        `then` makes the answer of it, and is called also if the caller was cancelled meanwhile: a
-        turn knows that it has begun.
+        `then` makes the answer from the result. It is called even if the caller was cancelled
+        meanwhile, so that objects which it updates know of the commit: a turn knows it has begun.
 
-        One future a write, and no `asyncio.shield`, which would make two more and a callback: with
-        many writers that is a tenth of everything. A cancellation takes the future away from the
-        caller, not the commit from the queue; another future then waits for the outcome.
+        There is one future for each write, and no `asyncio.shield`, which would add two futures and
+        a callback: with many writers, a tenth of the whole cost. A cancellation ends that future,
+        but does not take the commit from the queue; a new future then waits for the outcome.
         """
         self.check()
         log = self.log
@@ -161,9 +162,9 @@ class Loop:
         return then(request.outcome())
 
     async def await_turn(self, proposed: ProposedCommit) -> None:
-        """Waits until nobody else of this process has a turn on a stream of the commit.
+        """Waits until no other caller in this process has a turn on a stream of the commit.
 
-        And until there is room for what subscribers will be told of it, for a while.
+        If the queue of changes for subscribers is full, it also waits for room, for a limited time.
         """
         await self._await_turn([write.stream for write in proposed.writes])
         if self.log.dispatcher.is_full:
@@ -182,7 +183,7 @@ class Loop:
                 turn.forget(tell)
 
     async def persist(self, retries: int, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Makes an attempt, in the caller's task, until it succeeds; see `core.retry`."""
+        """Repeats an attempt, in the caller's task, until it succeeds; see `core.retry`."""
         contest = Contest(self.log, self.kernel.worker, retries)
         try:
             while True:
@@ -200,10 +201,11 @@ class Loop:
                 await self.hop_shielded(contest.end)
 
     def in_loop(self, function: Callable[..., object]) -> Callable[..., None]:
-        """Returns what calls a function in the loop, and waits there for what it awaits.
+        """Wraps a subscriber so that another thread can call it in the loop, and wait for it.
 
-        For the thread that tells subscribers: it goes on when the loop has done its part, or has
-        ended. What is no function is returned as it is, to be refused by name.
+        The dispatcher's thread continues when the loop has run the function and awaited what it
+        returned, or when the loop has ended. Anything that is not callable is returned unchanged,
+        for the check of `subscribe` to refuse.
         """
         if not callable(function):
             return function
@@ -223,7 +225,7 @@ class Loop:
                         return future.result()
             except RuntimeError as error:
                 if not self.loop.is_closed():
-                    raise  # the subscriber's own
+                    raise  # the subscriber itself raised it
                 _logger.debug("a subscriber cannot be told: %s", error)
             running.close()
             raise UsageError("the event loop of this subscriber has ended")
@@ -231,7 +233,7 @@ class Loop:
         return call
 
     def enqueue(self, proposed: ProposedCommit) -> asyncio.Task[CommitResult]:
-        """Puts a commit into the queue, now and in order, and returns what waits for it."""
+        """Puts a commit into the queue at once, in order, and returns a task for its outcome."""
         self.check()
         future: asyncio.Future[Request] = self.loop.create_future()
         request = self.log.submit(proposed, waker=self.wake, context=future)
@@ -243,15 +245,15 @@ class Loop:
         return self.loop.create_task(outcome())
 
     def wake(self, answered: Sequence[Request]) -> None:
-        """Called by the committing thread, once per batch."""
+        """Wakes the callers of a batch; the committing thread calls this once per batch."""
         try:
             self.loop.call_soon_threadsafe(_settle, answered)
         except RuntimeError as error:
-            # The loop was closed meanwhile: nobody is left to tell, and the commit is durable.
+            # The loop was closed meanwhile: no caller waits any more, and the commits stay made.
             _logger.debug("%d commits were answered to nobody: %s", len(answered), error)
 
     async def steps(self, begin: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
-        """Yields what a finite synchronous iterator yields, one hop for many items."""
+        """Yields the items of a finite synchronous iterator, fetched many at a time in a thread."""
         items: Iterator[T] | None = None
 
         def chunk() -> list[T]:
@@ -264,10 +266,10 @@ class Loop:
                 yield item
 
     async def wait_after(self, after: Position, timeout_s: float | None) -> Position:
-        """Waits until something is committed after `after`, or nothing came for `timeout_s`.
+        """Waits for a commit after `after`, at most `timeout_s`, and returns the newest position.
 
-        Returns the newest position. However many wait, in threads and in loops, one thread of the
-        store asks for them all: it may be a question to a server, which must not block the loop.
+        One thread of the store asks for the position on behalf of all who wait, in threads and in
+        loops. It may be a query to a server, which must not block the loop.
         """
         deadline = None if timeout_s is None else self.loop.time() + timeout_s
         newest = await self.hop(self.log.position)
@@ -286,7 +288,7 @@ class Loop:
         return waiter.outcome()
 
     def _tell(self, told: asyncio.Event) -> None:
-        """Called by the thread that waits for the store."""
+        """Sets an event of the loop, from another thread."""
         try:
             self.loop.call_soon_threadsafe(told.set)
         except RuntimeError as error:
@@ -294,18 +296,18 @@ class Loop:
 
 
 HOME: contextvars.ContextVar[Loop | None] = contextvars.ContextVar("holdfast_loop", default=None)
-"""The loop that a call in a thread was made from."""
+"""The loop from which the present call was sent to a thread, if any."""
 
 
 def _settle(answered: Sequence[Request]) -> None:
     for request in answered:
         future, request.context = request.context, None
-        if future is not None and not future.done():  # None: told twice, after an interrupt
+        if future is not None and not future.done():  # None: a second wake, after an interrupt
             future.set_result(request)
 
 
 async def shielded(future: asyncio.Future[T]) -> T:
-    """Returns or raises the future's outcome; a cancellation is passed on only after that."""
+    """Returns or raises a future's outcome; a cancellation is raised only once that is known."""
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
         try:
@@ -317,9 +319,9 @@ async def shielded(future: asyncio.Future[T]) -> T:
         except BaseException:
             if not future.done():
                 raise  # an interrupt of this thread, not the future's own error
-            break  # `result` raises it below
+            break  # `future.result()` raises it below
     if cancelled is not None:
         if not future.cancelled():
-            future.exception()  # retrieved: the caller is told of the cancellation instead
+            future.exception()  # marks it as retrieved: the cancellation is raised instead
         raise cancelled
     return future.result()

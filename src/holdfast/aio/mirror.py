@@ -1,4 +1,4 @@
-"""Methods for asyncio that are made of the synchronous ones, so that the two cannot drift apart."""
+"""Makes methods for asyncio from the synchronous ones, so that the two cannot drift apart."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Mirror(Generic[T_co]):
-    """An object of an async store: the synchronous one, used from an event loop."""
+    """An object of an async store: it wraps the synchronous one for use in an event loop."""
 
     def __init__(self, loop: Loop, sync: T_co) -> None:
         self._loop = loop
@@ -44,7 +44,7 @@ class Mirror(Generic[T_co]):
 
 
 class _Mirrors(Protocol):
-    """Makes a method of a mirror; `give` makes of what the synchronous one returns what it does."""
+    """Makes a method of a mirror; `give` converts what the synchronous method returns."""
 
     @overload
     def __call__(self, function: Callable[Concatenate[Any, P], T], /) -> Awaited[P, T]: ...
@@ -55,10 +55,10 @@ class _Mirrors(Protocol):
 
 
 def _made(hop: attrgetter[Any], function: Any, give: Any = None) -> Any:
-    """Returns a method that has the synchronous one of `self.sync` called in a thread.
+    """Returns a method that calls the synchronous one of `self.sync` in a thread.
 
-    It has the same name, parameters and documentation. An argument that is a mirror is given as
-    what it mirrors.
+    It has the same name, parameters and documentation. An argument that is a mirror is replaced by
+    the object that it wraps.
     """
     name = function.__name__
 
@@ -73,21 +73,21 @@ def _made(hop: attrgetter[Any], function: Any, give: Any = None) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Returns an argument as the synchronous method takes it."""
+    """Returns the synchronous object of a mirror, and any other argument unchanged."""
     return cast("Mirror[Any]", value).sync if isinstance(value, Mirror) else value
 
 
 mirror: _Mirrors = partial(_made, attrgetter("hop_shielded"))
-"""Makes a method whose caller waits until the outcome is known, also if it is cancelled."""
+"""Makes a method whose caller waits until the outcome is known, even if it is cancelled."""
 
 mirror_read: _Mirrors = partial(_made, attrgetter("hop"))
-"""Makes a method that only reads: a cancelled caller does not wait for it."""
+"""Makes a method that only reads, so that a cancelled caller need not wait for it."""
 
 
 def mirror_steps(
     function: Callable[Concatenate[Any, P], Iterator[T]],
 ) -> Callable[Concatenate[Any, P], AsyncIterator[T]]:
-    """Makes a method that yields what the synchronous one does, with one hop for many items."""
+    """Makes an async iterator of a synchronous one, with one call in a thread for many items."""
 
     @wraps(function)
     def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
@@ -97,14 +97,14 @@ def mirror_steps(
 
 
 def shown_as(function: Callable[..., Any]) -> Callable[[F], F]:
-    """Has a method shown with the parameters and documentation of the synchronous one."""
+    """Gives a method the parameters and documentation of the synchronous one, at run time only."""
     return cast("Any", wraps(function))
 
 
 def like(
     function: Callable[Concatenate[Any, P], T],
 ) -> Callable[[Callable[..., Any]], Awaited[P, T]]:
-    """Gives a method the parameters and documentation of the synchronous one, for types, too."""
+    """Gives a method the parameters and documentation of the synchronous one, and its types."""
 
     def named(method: Callable[..., Any]) -> Awaited[P, T]:
         return cast("Any", wraps(function)(method))

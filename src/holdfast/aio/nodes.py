@@ -1,4 +1,4 @@
-"""Nodes for asyncio: walks in threads of their own, `async def` nodes on the caller's loop."""
+"""Nodes for asyncio: walks have separate threads; `async def` nodes run on the caller's loop."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class AsyncWalk(Mirror[Walk]):
 
 
 class AsyncNodesRoom(Mirror[NodesRoom]):
-    """The results of nodes: walked, explained and declared to count or not; see `NodesRoom`."""
+    """Walks graphs of nodes, and explains, accepts or invalidates results; see `NodesRoom`."""
 
     async def process(
         self,
@@ -79,7 +79,7 @@ class AsyncNodesRoom(Mirror[NodesRoom]):
 
 
 def call_on(loop: Loop, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Calls the function of a node; one that is async on the loop that its walk came from."""
+    """Calls the function of a node; an async one runs on the loop that its walk came from."""
     made = node.function(*args, **kwargs)
     if not node.is_async:
         return made

@@ -1,4 +1,4 @@
-"""Projections for asyncio: folded in a thread, told on the loop."""
+"""Projections for asyncio: folded in a thread; subscribers are called on the loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.projections.room import ProjectionsRoom
 
 
 class AsyncProjectionsRoom(Mirror[ProjectionsRoom]):
-    """States that are folded from events of your own; see `ProjectionsRoom`."""
+    """States that your handlers fold from your own events; see `ProjectionsRoom`."""
 
     def of(self, projection: Projection, over: AsyncScope | str | None = None) -> AsyncProjected:
         return AsyncProjected(self._loop, self.sync.of(projection, plain(over)))

@@ -1,4 +1,4 @@
-"""The record for asyncio. Each method is the synchronous one, called with one hop."""
+"""The record for asyncio: each method calls the synchronous one in a thread."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def deciding(
     *,
     of: Callable[[Any], Any] = attrgetter("sync"),
 ) -> Callable[Concatenate[Any, P], AsyncDeciding]:
-    """Returns the method that decides for asyncio: to be awaited, or to be entered.
+    """Returns a `decide` method for asyncio, whose result is awaited or entered as a block.
 
-    `of` says where: in the scope, or in the joint commit.
+    `of` returns the object that decides: the scope, or its recorder in a joint commit.
     """
 
     @wraps(function)
@@ -77,7 +77,8 @@ class AsyncDeciding:
 
     async def __aenter__(self) -> AsyncOpenDecision:
         self._opened = await self._open()
-        # In the caller's own context, not in the one of the hop: what runs in the block is covered.
+        # Entered here and not in the thread, whose context variables are a copy: so the decision
+        # covers what the caller does in the block.
         self._opened.sync._enter()
         return self._opened
 
@@ -121,7 +122,7 @@ class AsyncTasks(Mirror[Tasks]):
             return await self._loop.hop_shielded(self.sync.claim, id, **options)
         ends = self._loop.loop.time() + self.sync._check_wait(id, wait_s)
         while True:
-            # Waiting takes no thread: however many wait, there are enough for those who write.
+            # Waiting occupies no thread, so many waiting callers cannot block those who write.
             seen = await self._loop.hop(self.sync._log.position)
             found = await self._loop.hop_shielded(self.sync.claim, **options)
             left_s = ends - self._loop.loop.time()
@@ -139,7 +140,7 @@ class AsyncTasks(Mirror[Tasks]):
 
 
 class AsyncMemorySection(Mirror[MemorySection]):
-    """The things of one kind at hand; see `MemorySection` for what each method does."""
+    """One section of the working memory; see `MemorySection` for what each method does."""
 
     put = mirror(MemorySection.put)
     add = mirror(MemorySection.add)
@@ -187,7 +188,7 @@ class AsyncMemory(Mirror[Memory]):
 
 
 class AsyncHistory(Mirror[History]):
-    """Messages to read; see `History`. In place of `len` there is `length`."""
+    """Messages to read; see `History`. Instead of `len` there is an awaited `length`."""
 
     def __init__(self, loop: Loop, history: History) -> None:
         super().__init__(loop, history)
@@ -225,7 +226,7 @@ _SETTINGS = "turn", "state", "key", "expected", "subject"
 
 
 class _Large(Exception):
-    """Something is so large that it becomes a blob, which takes more than the queue."""
+    """A value is so large that a blob must be written first, which needs a thread."""
 
 
 def _refuse(_raw: bytes) -> NoReturn:
@@ -247,7 +248,8 @@ class AsyncMessages(AsyncHistory):
     ) -> Message:
         options = {name: fields.pop(name, None) for name in _SETTINGS}
         item = {"role": role, "content": content, **fields}
-        # A subject's key may have to be made, and a log that gathers has no queue.
+        # These need a thread: the key of a new subject may have to be made, and the log of a joint
+        # commit has no queue.
         quick = all(options[name] is None for name in ("turn", "state", "subject"))
         quick = quick and fields.get("foreign_id") is None and not self.sync._log.is_gathering
         made = await self._add([item], options) if quick else None
@@ -261,7 +263,7 @@ class AsyncMessages(AsyncHistory):
     async def _add(
         self, items: list[dict[str, Any]], options: dict[str, Any]
     ) -> list[Message] | None:
-        """Adds by way of the queue; None if that would have to write a blob first."""
+        """Adds messages through the queue; returns None if a blob must be written first."""
         key, expected = options["key"], options["expected"]
         try:
             prepared = self.sync._prepare(items, key=key, expected=expected, spill=_refuse)
@@ -313,26 +315,26 @@ class AsyncTurn(Mirror[OpenTurn]):
 
 
 class AsyncTasksRoom(Mirror[TasksRoom]):
-    """What is to be done in any scope; see `TasksRoom`."""
+    """The tasks of all scopes; see `TasksRoom`."""
 
     list = mirror(TasksRoom.list)
 
 
 class AsyncFactsRoom(Mirror[FactsRoom]):
-    """Claims about the outside world, of any scope; see `FactsRoom`."""
+    """The facts of all scopes; see `FactsRoom`."""
 
     list = mirror(FactsRoom.list)
     stale = mirror(FactsRoom.stale)
 
 
 class AsyncSessionsRoom(Mirror[SessionsRoom]):
-    """Who is at work in which conversation; see `SessionsRoom`."""
+    """The sessions that have not ended; see `SessionsRoom`."""
 
     list = mirror(SessionsRoom.list)
 
 
 class AsyncPolicy:
-    """What `hf.decisions.policy(mode)` returns: await it, or enter the block that it is for."""
+    """What `hf.decisions.policy(mode)` returns: await it, or enter it as a block."""
 
     def __init__(self, loop: Loop, decisions: DecisionsRoom, mode: PolicyMode) -> None:
         self._loop = loop
@@ -354,7 +356,7 @@ class AsyncPolicy:
 
 
 class AsyncDecisionsRoom(Mirror[DecisionsRoom]):
-    """What was decided in any scope, and the policy about it; see `DecisionsRoom`."""
+    """The decisions of all scopes, and the policy about effects; see `DecisionsRoom`."""
 
     list = mirror(DecisionsRoom.list)
     get = mirror(DecisionsRoom.get)

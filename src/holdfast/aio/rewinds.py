@@ -1,4 +1,4 @@
-"""Points to go back to, for asyncio."""
+"""Rewind points, for asyncio."""
 
 from __future__ import annotations
 

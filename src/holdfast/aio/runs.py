@@ -55,10 +55,10 @@ _logger = logging.getLogger("holdfast.aio")
 
 
 class AsyncContext(Operations):
-    """What the body of an `async def` run gets as its `ctx`: what acts or waits is awaited.
+    """The `ctx` of an `async def` run: all methods that act or wait are awaited.
 
     A step takes its place in the journal when it is called, not when it is awaited, so
-    `asyncio.gather(ctx.step(a), ctx.step(b))` is the same at every replay.
+    `asyncio.gather(ctx.step(a), ctx.step(b))` has the same order at every replay.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class AsyncContext(Operations):
     ) -> None:
         super().__init__(execution, block, parent, engine)
         self._home = loop
-        self._inside: list[Any] = []  # the tasks that are in blocks within this one
+        self._inside: list[Any] = []  # the tasks that are inside blocks of this context
 
     if TYPE_CHECKING:  # the same method, whose value is awaited
 
@@ -116,7 +116,7 @@ class AsyncContext(Operations):
             raise
 
     def _cancelled(self, cancelled: BaseException) -> BaseException:
-        """Returns what a cancelled await is to the run: a stop if one was asked for."""
+        """Returns what a cancelled await means for the run: a stop, if one was asked for."""
         run = self._execution
         if self._is_stopped:
             return self._leave_with(Stopped("another branch decided the block"))
@@ -188,7 +188,7 @@ class AsyncContext(Operations):
         return task
 
     async def _landed(self) -> None:
-        """Returns when every commit of the run that others sent is answered."""
+        """Waits until every commit of the run that other threads or tasks sent is answered."""
         run = self._execution
         if run.in_flight.pending:
             await self._home.hop(run.in_flight.wait)
@@ -216,7 +216,7 @@ class AsyncContext(Operations):
             if self._execution.log.observers is not None:
                 with self._execution.attempt(act):
                     return await self._called(act)
-            if act.is_async:  # as in `_called`: a step that nobody observes is a frame less
+            if act.is_async:  # as in `_called`, inlined: it saves a frame if nobody observes
                 return await act.function(*act.args, **act.kwargs)
             return await self._called(act)
         finally:
@@ -229,17 +229,17 @@ class AsyncContext(Operations):
         return await self._in_thread(partial(act.function, *act.args, **act.kwargs), act.drop)
 
     async def _in_thread(self, function: Callable[[], Any], drop: Callable[[], None] | None) -> Any:
-        """Calls a sync step in a thread of the engine's: the store's own few stay free.
+        """Calls a synchronous step in a thread of the engine, so that the store's few stay free.
 
-        One that can be dropped (a process) is, when its await is cancelled, and is waited for: the
-        run is not left while it still works.
+        If the await is cancelled and the step can be dropped (it is a process), it is dropped and
+        waited for: the run must not be left while the step still works.
         """
         loop, context = self._home.loop, copy_context()
         future: asyncio.Future[Any] = loop.create_future()
 
         def settle(value: Any, error: BaseException | None) -> None:
             if future.done():
-                return  # the run was cancelled meanwhile: what the step did is uncertain
+                return  # the run was cancelled meanwhile: the outcome of the step is uncertain
             if error is None:
                 future.set_result(value)
             else:
@@ -265,7 +265,7 @@ class AsyncContext(Operations):
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait((future,))
             if future.done() and not future.cancelled():
-                future.exception()  # retrieved: the cancellation counts
+                future.exception()  # marks it as retrieved: the cancellation is raised instead
             raise
 
     async def _enter(self, act: Enter) -> Any:
@@ -281,10 +281,10 @@ class AsyncContext(Operations):
 
     @contextmanager
     def _alone(self) -> Generator[None]:
-        """Refuses a body that is entered while another of the same context is.
+        """Refuses to enter a block while another task is inside a block of the same context.
 
-        A context is in one block at a time. Two nested runs or folds that are awaited side by side
-        would each record what the other does as its own, in an order that is chance.
+        A context is in one block at a time. Two nested runs or folds awaited side by side would
+        each record the operations of the other as their own, in an order that differs at replay.
         """
         if self._block.path == self._base:
             yield
@@ -331,8 +331,8 @@ class AsyncContext(Operations):
                 context = joining.contexts[names[task]]
                 is_known, context._is_stopped = context._is_stopped, True
                 if not is_known and not self._execution.is_cleaning_below(context._base):
-                    task.cancel()  # one that cleans up is let do that, and stops after it
-            # Whatever is cancelled meanwhile: no branch is at work when the block is left.
+                    task.cancel()  # a branch in its cleanup finishes that first, and stops then
+            # Shielded: even if this task is cancelled, no branch is at work when the block is left.
             await shielded(asyncio.gather(*waiting, return_exceptions=True))
 
     async def _settle(self, act: Settle) -> None:
@@ -385,10 +385,11 @@ class RunTasks:
         loop.begin = self._begin
 
     def launch(self, run: Execution) -> None:
-        """Called from any thread: the run begins on a loop, in a context of its own.
+        """Begins a run on a loop, from any thread.
 
-        That is the loop that it was started from, where the store has several; else this one. The
-        caller's context variables, above all a run around it, may end before this run does.
+        If the store has several loops, it is the one from which the run was started, else this one.
+        The run gets a new context: the caller's context variables, above all a run around it, may
+        end before this run does.
         """
         home = self.loop.nearest()
         assert home.begin is not None, "BUG: a loop without runs"
@@ -407,7 +408,7 @@ class RunTasks:
 
     def _stop(self, run: Execution, task: asyncio.Task[None]) -> None:
         def stop() -> None:
-            # Asked on the loop: its pass may be over by now, or be cleaning up.
+            # This is checked on the loop, because by now the pass may be over or in its cleanup.
             if run.when_stopped is not None and not run.cleaning:
                 task.cancel()
 
@@ -417,7 +418,8 @@ class RunTasks:
             _logger.debug('run "%s" is not stopped, its loop is closed: %s', run.id, error)
 
     async def _execute(self, run: Execution) -> None:
-        # Only now: a task that is cancelled before its first step runs nothing, not even `finally`.
+        # `when_stopped` is set here and not by the caller: a task that is cancelled before its
+        # first step runs nothing, not even its `finally`.
         task = asyncio.current_task()
         assert task is not None, "BUG: a run outside a task"
         run.when_stopped = lambda: self._stop(run, task)
@@ -434,11 +436,11 @@ class RunTasks:
             )
 
     async def close(self) -> None:
-        """Stops every run of this loop where it is; each can be resumed."""
+        """Stops every run of this loop where it is; each can be resumed later."""
         mine = list(self._tasks.values())
-        if self.engine.launch_async == self.launch:  # no other loop: those too that wait to begin
+        if self.engine.launch_async == self.launch:  # no other loop: include runs still to begin
             mine = [run for run in self.engine.active.values() if run.function.is_async]
-        for run in mine:  # told to those who wait for it, instead of the cancelled task
+        for run in mine:  # callers who wait for it get this error, not the cancellation
             run.lost(UsageError("the store was closed"))
         tasks = list(self._tasks)
         for task in tasks:
@@ -492,7 +494,7 @@ class AsyncRun(Mirror[Run[R_co]], Generic[R_co]):
             left_s = None if left_s is None else left_s - slice_s
 
     async def _pause(self, run: Execution | None, slice_s: float) -> None:
-        """Waits until the run is over here, or for a while if it is elsewhere."""
+        """Waits for a slice of time: for the run to end if it is here, else for a commit."""
         if run is None:
             position = await self._loop.hop(self._loop.log.position)
             await self._loop.wait_after(position, slice_s)
@@ -516,7 +518,7 @@ class AsyncRun(Mirror[Run[R_co]], Generic[R_co]):
 
 
 class AsyncRunsRoom(Mirror[RunsRoom]):
-    """The runs of a store: durable executions of functions, here or elsewhere; see `RunsRoom`."""
+    """The runs of a store, executed here or elsewhere; see `RunsRoom`."""
 
     if TYPE_CHECKING:  # a decorator loses the parameters of the run's function
 

@@ -41,7 +41,7 @@ from holdfast.scope import S_co, Scope, ScopeDecisions, ScopeLife, ScopeSession
 T = TypeVar("T")
 _logger = logging.getLogger("holdfast.aio")
 _QUEUED = {"expected", "key", "checkpoint"}
-"""What a write may be given that goes from the loop into the queue."""
+"""The options with which a write goes straight into the queue, without a thread."""
 
 
 class AsyncScope(Mirror[Scope[S_co]], Generic[S_co]):
@@ -61,7 +61,10 @@ class AsyncScope(Mirror[Scope[S_co]], Generic[S_co]):
 
     @property
     def id(self) -> str | None:
-        """The id as it was given. Of a scope that was opened by a name with a digest it is read."""
+        """The id as it was given.
+
+        If the scope was opened by a name with a digest, this reads the id and blocks meanwhile.
+        """
         return self.sync.id
 
     # --- reading: what memory can answer does not leave the loop ----------------------------------
@@ -75,7 +78,7 @@ class AsyncScope(Mirror[Scope[S_co]], Generic[S_co]):
         return self._loop.log.show(await self._newest(), self.name)
 
     def _reading(self, of: Callable[[StreamState], T]) -> Reading[T]:
-        """Returns what is to be awaited for something of the newest state."""
+        """Returns an attribute to await that is computed from the newest state."""
 
         async def read() -> T:
             return of(await self._newest())
@@ -230,7 +233,7 @@ class AsyncScope(Mirror[Scope[S_co]], Generic[S_co]):
     async def _commit(self, write: StreamWrite) -> CommitResult:
         return await self._loop.commit(ProposedCommit((write,)), _as_it_is)
 
-    # --- what is recorded and who is told ---------------------------------------------------------
+    # --- records and subscriptions ----------------------------------------------------------------
 
     @property
     def life(self) -> AsyncLife:
@@ -277,7 +280,10 @@ def async_scopes(loop: Loop, page: Page[Scope]) -> Page[AsyncScope]:
 
 
 def _loaded(restored: Restored) -> Restored:
-    """Reads what a return did while a thread may wait for it; the return itself is durable."""
+    """Reads what a restore changed, here in a thread, where waiting is allowed.
+
+    The restore is durable already, so a read that fails must not look like a failed restore.
+    """
     try:
         return restored.load()
     except HoldfastError as error:
@@ -313,7 +319,7 @@ class AsyncEdit:
 
 
 class AsyncLife(Mirror[ScopeLife]):
-    """Since when and until when a scope is there, and what of it is used; see `ScopeLife`."""
+    """When a scope was last written to, when it ends, and an audit; see `ScopeLife`."""
 
     def __init__(self, loop: Loop, life: ScopeLife, scope: AsyncScope) -> None:
         super().__init__(loop, life)
@@ -398,7 +404,7 @@ class AsyncSession(Mirror[ScopeSession]):
 
 
 class AsyncScopeDecisions(Mirror[ScopeDecisions]):
-    """What was decided in a scope, what counts there, and what was caught; see `ScopeDecisions`."""
+    """The decisions, standing orders and catches of one scope; see `ScopeDecisions`."""
 
     list = mirror(ScopeDecisions.list)
     recall = mirror(ScopeDecisions.recall)

@@ -1,4 +1,4 @@
-"""The store for asyncio."""
+"""The store for asyncio; each method mirrors the one of `Store`."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ THREADS = 4
 
 
 class Terms(TypedDict, total=False):
-    """What a scope may begin with; see `Store.scope`."""
+    """The keyword arguments with which a scope may begin; see `Store.scope`."""
 
     parent: AsyncScope | None
     ttl_s: Duration | None
@@ -86,7 +86,7 @@ class Terms(TypedDict, total=False):
 
 
 class AsyncStores:
-    """The async stores over one store, the newest last."""
+    """The open async stores over one store, the newest last."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._engine = kernel.part(Engine)
@@ -94,7 +94,7 @@ class AsyncStores:
         self.open: list[AsyncStore] = []
 
     def attach(self) -> None:
-        """Has the newest execute the async runs and nodes that are begun in none of their loops."""
+        """Makes the newest one execute async runs and nodes that begin outside all their loops."""
         newest = self.open[-1] if self.open else None
         self._engine.launch_async = None if newest is None else newest._runs.launch
         self._nodes.call = call_plainly if newest is None else partial(call_on, newest._loop)
@@ -103,8 +103,8 @@ class AsyncStores:
 class AsyncStore:
     """A store for one event loop; see `Store` for what each method does.
 
-    Used from another loop it refuses, before anything is done: `holdfast.aio.over(store.sync)`
-    gives each loop one of its own.
+    In any other loop its methods raise UsageError before anything is done. Use
+    `holdfast.aio.over(store.sync)` to make another one for each loop.
     """
 
     def __init__(self, store: Store, executor: ThreadPoolExecutor, *, owns: bool = True) -> None:
@@ -163,7 +163,7 @@ class AsyncStore:
         return AsyncScope(self._loop, self.sync.scope(level, id, schema, **given))
 
     def scratch(self, id: str | None = None, *, parent: AsyncScope | None = None) -> ScratchScope:
-        """Returns a scope in memory; nothing that it does waits, so it is not awaited."""
+        """Returns a scratch scope, which is not awaited: its calls never wait for anything."""
         return self.sync.scratch(id, parent=plain(parent))
 
     scopes = mirror_read(Store.scopes, async_scopes)
@@ -468,9 +468,10 @@ class AsyncStore:
 
 @contextmanager
 def looping(store: Store) -> Generator[Store]:
-    """Lets a store execute `async def` runs, on a loop of their own; closes the store at the end.
+    """Lets a store execute `async def` runs in a separate thread with its event loop.
 
-    The caller's thread stays free to look on, and an interrupt reaches it at once.
+    The store is closed at the end. The caller's thread stays free, so an interrupt reaches it at
+    once.
     """
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="holdfast-loop", daemon=True)

@@ -19,17 +19,17 @@ T = TypeVar("T")
 
 
 class _OneThread:
-    """Runs calls one after the other: they share one connection, and its transactions."""
+    """Runs calls one after the other, because they share one connection and its transactions."""
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="holdfast-aio-tenants")
 
     async def hop_shielded(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Runs a synchronous call in the thread; waits for its outcome, also when cancelled."""
+        """Runs a synchronous call in the thread; waits for its outcome even if cancelled."""
         call = partial(function, *args, **kwargs)
         try:
             future = asyncio.get_running_loop().run_in_executor(self._executor, call)
-        except RuntimeError as error:  # what an executor says that was shut down
+        except RuntimeError as error:  # the executor was shut down
             raise UsageError("these tenants are closed", hint="make new AsyncTenants") from error
         return await shielded(future)
 
@@ -38,7 +38,7 @@ class _OneThread:
 
 
 class AsyncTenants:
-    """See `Tenants` for what each method does. One loop uses it, call after call."""
+    """The tenants of one place; see `Tenants`. Calls are made one after the other."""
 
     def __init__(self, url: object = DEFAULT_PLACE, *, clock: Clock | None = None) -> None:
         self.sync = Tenants(url, clock=clock)
@@ -54,11 +54,11 @@ class AsyncTenants:
     remove = mirror(Tenants.remove)
 
     async def close(self) -> None:
-        """Closes the connection to the server, and lets go of the thread; again, does nothing."""
+        """Closes the connection to the server and ends the thread; a second call does nothing."""
         try:
             await self._loop.hop_shielded(self.sync.close)
         except UsageError:
-            return  # it is closed
+            return  # it was closed before
         self._loop.end()
 
     async def __aenter__(self) -> AsyncTenants:

@@ -1,4 +1,4 @@
-"""Files as views, for asyncio: what writes or reads files does it in a thread."""
+"""Files as views, for asyncio: files are read and written in a thread."""
 
 from __future__ import annotations
 

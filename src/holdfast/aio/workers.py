@@ -60,7 +60,7 @@ class AsyncWorkersRoom(Mirror[WorkersRoom]):
 
 
 class AsyncLease:
-    """What `hf.workers.lease(…)` returns: to be awaited, or a block; see `HeldLease`."""
+    """What `hf.workers.lease(…)` returns: await it, or enter it as a block; see `HeldLease`."""
 
     def __init__(self, loop: Loop, take: Callable[[], HeldLease], wait_s: float) -> None:
         self._loop = loop
@@ -102,7 +102,7 @@ class AsyncLease:
 
 
 class AsyncGroup(Mirror[Group]):
-    """A consumer group; see `Group`. A delivery's `done` waits for nothing and is not awaited."""
+    """A group; see `Group`. `done` of a delivery waits for nothing, so it is not awaited."""
 
     def __init__(self, loop: Loop, group: Group) -> None:
         super().__init__(loop, group)

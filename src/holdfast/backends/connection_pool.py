@@ -1,13 +1,14 @@
 """What backends on a server share: connections, calls with a deadline, waiting, acknowledgements.
 
-A call has one deadline, which may have begun before it (`deadline.py`). It covers waiting for a
-free connection, connecting, asking again after a connection broke or a server went down, and the
-answer. While there is time a call that may be repeated is repeated: at once on another connection,
-then every 50 ms.
+A call has one deadline, which may have begun before the call (`deadline.py`). It covers waiting for
+a free connection, connecting, repeated attempts after a connection broke or a server went down, and
+the answer. While there is time, a call that may be repeated is repeated every 50 ms, or sooner if a
+connection becomes free.
 
-There are no threads here and no state in a session. So a store survives failovers and restarts of
-its server, works through poolers, and nothing runs on in a forked child. What differs between
-servers is left to the subclass: how a connection is made, and what an error of its driver means.
+There are no threads here, and no state is kept in a session of the server. So a store survives
+failovers and restarts of its server, works through poolers, and nothing runs on in a forked child.
+Subclasses say what differs between servers: how a connection is made, and what an error of the
+driver means.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from holdfast.errors import HoldfastError, LostCommitsError, UnavailableError, U
 _log = logging.getLogger("holdfast.backends")
 
 AGAIN_AFTER_S = 0.05
-# A connection that was unused for longer is not used again: a firewall on the way may have dropped
-# it without a word, and the next call would notice only at its deadline. A new one costs a few
+# A connection that was unused for longer than this is closed: a firewall on the way may have
+# dropped it silently, and the next call would notice only at its deadline. A new one costs a few
 # milliseconds.
 UNUSED_S = 30.0
-# The time that an attempt must have left to be begun: twice what the last one took, at most this.
+# An attempt is begun only with enough time left: twice what the last one took, but at most this.
 _ATTEMPT_S = 0.5
 
 
 class DeadlineError(Exception):
-    """The call's time is over and the server has not answered."""
+    """The deadline of the call has passed, and the server has not answered."""
 
 
 def unavailable(
@@ -51,7 +52,7 @@ def unavailable(
     remedy: str | None = None,
     otherwise: str = "check the server and the network, then try again",
 ) -> UnavailableError:
-    """Returns the error for a server that did not do what was asked, with the best hint."""
+    """Returns the error for a server that failed to answer or refused, with the best hint."""
     if remedy is None and not outcome_known:
         remedy = "look whether the commit is there, or repeat it with its key"
     problem = problem.rstrip(".")  # a driver ends its sentence
@@ -61,7 +62,7 @@ def unavailable(
 
 
 class ServerURL(Protocol):
-    """What a URL says of every server."""
+    """What the URLs of all servers have."""
 
     @property
     def timeout_s(self) -> float: ...
@@ -77,7 +78,7 @@ class ServerConnection(Protocol):
 
     @property
     def process(self) -> object:
-        """Which server process it leads to; None where nobody asks."""
+        """The server process that it leads to; None where that is not asked for."""
         ...
 
     def close(self) -> None: ...
@@ -88,7 +89,7 @@ C = TypeVar("C", bound=ServerConnection)
 
 
 class Loan(Generic[C]):
-    """A connection that a call has, or is about to have."""
+    """A connection that a call has taken, or the right to make one."""
 
     def __init__(self) -> None:
         self.connection: C | None = None
@@ -105,7 +106,7 @@ class ConnectionPool(Handle, ABC, Generic[C]):
         self._idle: list[C] = []
         self._loans: set[Loan[C]] = set()
         self._process: object = None
-        self._free = RLock()  # guards what is idle and what is lent, and is never waited under
+        self._free = RLock()  # guards `_idle` and `_loans`; nothing waits while it has this lock
         self._freed = Waiters()
 
     # --- what differs between servers ------------------------------------------------------------
@@ -116,7 +117,7 @@ class ConnectionPool(Handle, ABC, Generic[C]):
 
     @abstractmethod
     def is_lost(self, exc: BaseException) -> bool:
-        """Returns whether the connection broke, so that nobody knows what the server did."""
+        """Returns whether the connection broke: then it is unknown what the server did."""
 
     @abstractmethod
     def may_retry(self, exc: BaseException) -> bool:
@@ -124,14 +125,14 @@ class ConnectionPool(Handle, ABC, Generic[C]):
 
     @abstractmethod
     def is_answer(self, exc: BaseException) -> bool:
-        """Returns whether a server answered with this: its connection can be used again."""
+        """Returns whether this is a server's answer: then the connection can be used again."""
 
     @abstractmethod
     def translate(self, exc: Exception, *, outcome_known: bool) -> HoldfastError | None:
-        """Returns the error to raise in place of a driver's, None if it is not a driver's."""
+        """Returns the error to raise in place of the driver's, None if it is not the driver's."""
 
     def is_unreached(self, exc: BaseException) -> bool:
-        """Returns whether no server was reached: then an earlier answer says more than this."""
+        """Returns whether no server was reached: then an earlier answer is the better error."""
         return False
 
     def is_fit(self, connection: C) -> bool:
@@ -142,18 +143,21 @@ class ConnectionPool(Handle, ABC, Generic[C]):
         """Examines a connection that is about to be used; may raise."""
 
     def moved(self, exc: BaseException) -> bool:
-        """Notes where the store is now, if the server said so; returns whether it did."""
+        """Notes the new place of the store if the server named one; returns whether it did."""
         return False
 
     closes_idle_on_failure = True
-    """Whether idle connections are closed too when one has failed, though it can be used again."""
+    """Whether one connection that failed closes all idle ones too."""
 
     # --- what all servers share ------------------------------------------------------------------
 
     def call(self, work: Callable[[C], T], *, repeatable: bool = True, writes: bool = False) -> T:
-        """Returns what `work` returns, given a connection; repeats it as long as that may help.
+        """Calls `work` with a connection and returns its result; repeats it while that may help.
 
-        With `writes`, an error says that the outcome is unknown if any attempt was lost.
+        With `repeatable` False it is not repeated once a connection broke, but still after errors
+        that say that nothing was done. With `writes`, the error says that the outcome is unknown if
+        the connection of any attempt broke, also if a later attempt was refused: the first one may
+        have been written.
         """
         self.check_open()
         deadline = min(monotonic() + self._timeout_s, CALL.deadline)
@@ -173,12 +177,13 @@ class ConnectionPool(Handle, ABC, Generic[C]):
             except Exception as exc:
                 unknown = unknown or (writes and self.is_lost(exc))
                 again = self.may_retry(exc) and (repeatable or not self.is_lost(exc))
-                # An attempt without time for an answer would make a known outcome unknown.
+                # An attempt that has no time for its answer would turn a known outcome into an
+                # unknown one, so it is not begun.
                 needs_s = AGAIN_AFTER_S + min(2 * (monotonic() - began), _ATTEMPT_S)
                 if not again or monotonic() + needs_s >= deadline:
                     self._raise(answer if answer and self.is_unreached(exc) else exc, unknown)
                     raise
-                # Only its kind: a driver's message may hold a secret.
+                # Only the type of the error: a driver's message may hold a secret.
                 _log.debug("a call to the server is repeated after %s", type(exc).__name__)
                 answer = exc if self.is_answer(exc) else answer
                 moved = self.moved(exc)
@@ -188,9 +193,9 @@ class ConnectionPool(Handle, ABC, Generic[C]):
 
     @contextmanager
     def apart(self) -> Generator[C]:
-        """A connection that nothing else has used or will use: it is thrown away after the block.
+        """Yields a connection that nothing else has used or will use; it is closed after the block.
 
-        It counts among no others, so that whoever waits for an answer on it holds up nobody.
+        It is not counted in the size of the pool, so a long statement on it holds up no other call.
         """
         self.check_open()
         connection: C | None = None
@@ -205,9 +210,10 @@ class ConnectionPool(Handle, ABC, Generic[C]):
                 connection.close()
 
     def _raise(self, exc: Exception, unknown: bool) -> None:
-        """Raises the error for the caller, if it is another one than this."""
+        """Raises the error that the caller gets in place of this one; returns if it gets this."""
         if isinstance(exc, UnavailableError | UsageError) and unknown:
-            # Also of a server that came back unfit: the commit may have been its last.
+            # Also if the server came back with settings that are refused: an earlier attempt may
+            # have been written before it went down.
             raise UnavailableError(exc.message, outcome_known=False, hint=exc.hint) from None
         ours = self.translate(exc, outcome_known=not unknown)
         if ours is not None:
@@ -215,11 +221,11 @@ class ConnectionPool(Handle, ABC, Generic[C]):
             raise ours from None
 
     def note_process(self, connection: C) -> None:
-        """Notes the server process that a new connection leads to: the one to use from now on.
+        """Notes the server process that a new connection leads to: only this one is used from now.
 
-        Connections to another process are closed. After a failover the old server may be alive and
-        not know that it was replaced. A caller that wrote to the new one and read from the old one
-        would miss its own write, or take it for lost.
+        Idle connections to another process are closed. After a failover the old server may be alive
+        and not know that it was replaced. A caller that wrote to the new server and then read from
+        the old one would miss its own write, or take it for lost.
         """
         with self._free:
             before, self._process = self._process, connection.process
@@ -232,7 +238,7 @@ class ConnectionPool(Handle, ABC, Generic[C]):
         self._lost = exc
 
     def _lend(self, work: Callable[[C], T], deadline: float) -> T:
-        """Returns what `work` returns, given a connection that is then free again, or closed."""
+        """Calls `work` with a connection, and frees or closes the connection afterwards."""
         loan: Loan[C] = Loan()
         healthy = False
         try:
@@ -248,11 +254,13 @@ class ConnectionPool(Handle, ABC, Generic[C]):
             try:
                 self.give_back(loan, healthy)
             except BaseException:
-                self.give_back(loan, healthy=False)  # interrupted on its way: once more
+                # Interrupted, such as by Ctrl-C: done once more, or a connection of the pool would
+                # stay lent for ever. A loan that has ended already is left alone.
+                self.give_back(loan, healthy=False)
                 raise
 
     def take(self, deadline: float, loan: Loan[C]) -> C:
-        """Returns a connection, which the loan has from then on."""
+        """Returns a connection, which belongs to the loan from then on; waits until one is free."""
         if not self._begin(loan):
             gate = shut_gate()
             try:
@@ -276,7 +284,8 @@ class ConnectionPool(Handle, ABC, Generic[C]):
         with self._free:
             self.check_open()
             while self._idle:
-                # The loan has it before the list has not: an interrupt may come between.
+                # The loan gets the connection before the list loses it: an interrupt may come
+                # between the two, and the connection must not be lost with it.
                 connection = self._idle[-1]
                 loan.connection = connection
                 self._loans.add(loan)
@@ -291,7 +300,7 @@ class ConnectionPool(Handle, ABC, Generic[C]):
             return True
 
     def give_back(self, loan: Loan[C], healthy: bool) -> None:
-        """Ends a loan; one that has ended is left as it is."""
+        """Ends a loan: its connection is free again if it is fit, else closed."""
         connection = loan.connection
         if connection is None:
             self._end(loan)
@@ -313,7 +322,8 @@ class ConnectionPool(Handle, ABC, Generic[C]):
         connection.close()
         self._end(loan)
         if self.closes_idle_on_failure or not fit:
-            # If the server went away, the others are broken too. New ones cost little.
+            # If the server went away, the idle connections are broken too: each would cost a later
+            # call a failed attempt. New ones cost little.
             self.drop_idle()
 
     def _end(self, loan: Loan[C]) -> None:
@@ -322,7 +332,7 @@ class ConnectionPool(Handle, ABC, Generic[C]):
         self._freed.wake()
 
     def _wait_for_free(self, timeout_s: float) -> None:
-        """Waits until a connection is free, at most for that long."""
+        """Waits until a connection is free, at most for `timeout_s`."""
         gate = shut_gate()
         try:
             self._freed.add(gate)
@@ -331,7 +341,7 @@ class ConnectionPool(Handle, ABC, Generic[C]):
             self._freed.remove(gate)
 
     def drop_idle(self) -> None:
-        """Closes every connection that nobody uses."""
+        """Closes every connection that is not in use."""
         with self._free:
             dropped, self._idle = self._idle, []
         self._freed.wake()
@@ -356,7 +366,7 @@ class Checkout(Generic[C]):
         self.changed = Waiters()
 
     def call(self, work: Callable[[C], T], *, repeatable: bool = True) -> T:
-        """Returns what `work` returns, given a connection to write on."""
+        """Calls `work` with a connection to write on; raises UsageError if read-only."""
         self._pool.check_open()
         if self._read_only:
             raise UsageError(
@@ -376,7 +386,7 @@ class Checkout(Generic[C]):
 def split_commits(
     commits: Sequence[Commit], *, most: int, bytes_max: int
 ) -> Iterator[list[Commit]]:
-    """Yields a list of commits, each checked for its shape, in parts that one call may take."""
+    """Yields a list of commits in parts that fit into one call; asserts the shape of each."""
     part: list[Commit] = []
     size = 0
     for commit in commits:
@@ -394,10 +404,10 @@ def split_commits(
 def write_parts(
     parts: Iterable[T], write: Callable[[T], list[Receipt | Refusal]]
 ) -> list[Receipt | Refusal]:
-    """Returns the outcomes of a list of commits that is written part by part, in its order.
+    """Writes a list of commits part by part, in order; returns the outcomes of all of them.
 
-    An error after the first part says that the outcome of the list is unknown: a caller who is told
-    that nothing was written would write a second time what is there.
+    If a later part fails, the error says that the outcome of the list is unknown. A caller that
+    believed that nothing was written would write the earlier parts a second time.
     """
     outcomes: list[Receipt | Refusal] = []
     for part in parts:
@@ -416,17 +426,18 @@ def write_parts(
 
 # --- waiting for the next position ----------------------------------------------------------------
 
-# Fewer than twenty questions a second, however fast the server answers: a caller of `wait` with one
-# second asks at its begin, at its end, and seventeen times in between.
+# Fewer than twenty questions a second, however fast the server answers: a call of `wait` for one
+# second asks at its beginning, at its end, and seventeen times in between.
 POLL_S = 0.058
 _GLANCE_S = 1.0
 
 
 class PositionPoller:
-    """Waits for the next position on a server: a cheap question, at most twenty times a second.
+    """Waits for the next position on a server, by a cheap question at most twenty times a second.
 
-    Only one thread of a process asks; the others wait for its answer. A commit of this process
-    wakes it at once.
+    Of the threads that wait, only one asks; the others use its answer. A commit through the same
+    handle wakes them at once. Polling works through poolers and failovers, where a notification
+    that belongs to a session would be lost.
     """
 
     def __init__(
@@ -460,7 +471,7 @@ class PositionPoller:
             changed.remove(gate)
             if self._asker == me:
                 self._asker = None
-                changed.wake()  # somebody else asks from now on, or has its answer
+                changed.wake()  # one of the others becomes the one that asks, or has its answer
 
     def _ask(self) -> int:
         newest = self._ask_server()
@@ -482,8 +493,8 @@ The link is None if the event is known only as the one that already has a commit
 class AckTracker:
     """The newest acknowledged event of up to 10,000 streams, and the newest position.
 
-    They are looked for when another server answers. A standby or replica that takes over may not
-    have the newest commits, nor a server that comes back from an older disk. Their loss must not
+    When another server answers, they must be there. A standby or replica that takes over may lack
+    the newest commits, and so may a server that comes back with an older disk. Such a loss must not
     look like a conflict, or go unnoticed.
     """
 
@@ -498,7 +509,8 @@ class AckTracker:
         with self._lock:
             for commit, outcome in zip(commits, outcomes, strict=True):
                 if isinstance(outcome, Refusal):
-                    # "Done before" is an acknowledgement to the caller as well.
+                    # A refused duplicate tells the caller that its commit is there, so that is an
+                    # acknowledgement too.
                     if outcome.reason == "duplicate" and outcome.revision:
                         self._remember(outcome.stream, outcome.revision, None)
                     continue
@@ -511,12 +523,13 @@ class AckTracker:
 
     def _remember(self, stream: str, revision: int, link: bytes | None) -> None:
         known = self._acked.pop(stream, None)
-        # Of two threads, the one that has the older event may come later.
+        # Of two threads, the one with the older event may come here later. Of one revision, a known
+        # link is worth more than none.
         is_newer = known is None or revision + (link is not None) > known[0]
         self._acked[stream] = known if known is not None and not is_newer else (revision, link)
 
     def acknowledged(self) -> tuple[int, list[AckedEvent]]:
-        """Returns the newest position, 0 if there is none, and the newest events."""
+        """Returns the newest acknowledged position, 0 if there is none, and the newest events."""
         with self._lock:
             return self._position, list(self._acked.items())
 

@@ -1,9 +1,9 @@
 """The deadline of a call to a store on a server.
 
-A call has one, and all that it waits for counts: whoever commits before it, a free connection,
-connecting, repeated attempts, the answer. The commit queue knows when a commit was asked for, and
-whoever leads a batch says here until when the backend may try: the leader may have been at work
-for others, or have waited itself, since.
+A call has one deadline for all that it waits for: commits before it in the queue, a free
+connection, connecting, repeated attempts, the answer. The deadline of a commit begins when it is
+put into the commit queue. The thread that leads a batch sets here until when the backend may try,
+because time may have passed since: it may have waited itself, or written for others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NEVER = float("inf")
 
 
 class _Call(local):
-    """What this thread is doing for a caller."""
+    """The deadline of the call that this thread is making."""
 
     deadline = NEVER
 

@@ -1,11 +1,12 @@
-"""Derived tables in a SQLite file of their own, with FTS5; or in memory, where there is no place.
+"""Derived tables in a SQLite file with FTS5; in memory if no file can be made.
 
-The file lies in a folder of its own beside the store, with `indexer.lock` next to it: the right to
-fill the tables is a flock on that file, and never on the database, whose locks belong to SQLite.
-Nothing of the store depends on either. The folder may be deleted while nobody uses the store.
+The file is in a folder of its own beside the store, with `indexer.lock` next to it. The right to
+fill the tables is a flock on `indexer.lock`, never on the database, whose locks belong to SQLite.
+The store does not depend on either file. The folder may be deleted while the store is not in use.
 
-The file's name has a number. Tables that must be made again are made in a file of the next number:
-another process may still have the old one open, and at its end SQLite removes a WAL by its name.
+The name of the database file has a number, and tables that must be made again go into a file with
+the next number. Another process may still have the old file open, and when it closes it, SQLite
+removes the WAL by its name: with the same name, that would be the WAL of the new file.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _FILE = re.compile(r"index-([0-9]{1,9})\.db")
 LOCK = "indexer.lock"
 BUSY_MS = 10_000
 COUNTED_MAX = 20_000
-"""Up to so many documents, their numbers bound where words are looked for."""
+"""If the other conditions leave fewer documents, words are searched only between their numbers."""
 _BITS = 20
 _NUMBER_MAX = 1 << 42
 _LENGTH_MAX = 1_000_000_000
@@ -106,7 +107,7 @@ class SideFile:
             self.place = self._path(number)
 
     def hint(self, index: str) -> str:
-        """SQLite knows no statistics here, and would rather sort everything than read an order."""
+        """Names the index: without statistics SQLite would sort all rows, not read it in order."""
         return f"INDEXED BY {index}"
 
     # --- transactions ----------------------------------------------------------------------------
@@ -151,10 +152,11 @@ class SideFile:
         return self._connection
 
     def _make_file(self) -> None:
-        """Makes the file if it is not there; raises DamagedTablesError for what is no file.
+        """Makes the file if it is not there; raises DamagedTablesError for a link or a folder.
 
-        Made here, so that what the store says to nobody is not said by its index. A file of a fixed
-        name has no other place to be made again in.
+        The file is made here and not by SQLite, so that only its owner can read it: it has what the
+        store has. Tables in a file with a fixed name cannot be made again under another name, so
+        there the error is UnavailableError.
         """
         try:
             os.close(os.open(self.place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -226,8 +228,9 @@ class SideFile:
 
     # --- words -----------------------------------------------------------------------------------
     #
-    # A row of words for each chunk, whose number has that of the document in its upper bits. The
-    # words are split already: the tokeniser that SQLite brings along splits them at spaces only.
+    # One row of words for each chunk of a document. The number of a row has the document's number
+    # in its upper bits. The text is split into words already, so SQLite's tokeniser has only to
+    # split at spaces.
 
     def make_place(self, session: SideSession) -> None:
         """The file is there already."""
@@ -251,10 +254,10 @@ class SideFile:
     def with_words(
         self, session: SideSession, terms: Sequence[tuple[Sequence[str], bool]], others: Condition
     ) -> Condition:
-        """Finds those that have the words among the numbers that the other conditions leave.
+        """Returns the condition, with words searched only between the numbers that `others` leaves.
 
-        Numbers grow with time, so what is asked of a week is a small part of all words. Of a long
-        document, each term may be in another chunk.
+        Numbers grow with time, so a question about one week searches a small part of all words. A
+        long document has several chunks, and each term may be in another one.
         """
         found = f"SELECT count(*), min(n), max(n) FROM (SELECT n FROM docs WHERE {others[0]} "
         [(count, low, high)] = session.ask(f"{found} LIMIT {COUNTED_MAX})", others[1])
@@ -280,7 +283,7 @@ class SideFile:
 
     # --- vectors ---------------------------------------------------------------------------------
     #
-    # Plain rows. With the library sqlite-vec, SQLite itself compares them.
+    # Plain rows. If the library sqlite-vec is installed, SQLite itself compares them.
 
     def make_vectors(self, session: SideSession) -> None:
         session.ask("CREATE TABLE vectors (model INTEGER, n INTEGER, vector BLOB)")
@@ -312,7 +315,7 @@ class SideFile:
     def select(
         self, statement: str, limits: SelectLimits
     ) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Runs it on a connection of its own; tables in memory have only one, which is reset."""
+        """Runs it on a new connection; tables in memory have only one, which is reset after it."""
         try:
             if self._folder is not None:
                 with contextlib.closing(
@@ -337,7 +340,7 @@ class SideFile:
             raise UsageError(f"the statement cannot be run: {error}") from error
 
     def note(self) -> None:
-        """Closes the file, so that any client may have it alone, and notes its size and time."""
+        """Closes the file, so that other programs can open it alone; notes its size and time."""
         if self._folder is None:
             return
         with self._mutex:
@@ -369,18 +372,18 @@ _READING = frozenset((
     apsw.SQLITE_SELECT, apsw.SQLITE_READ, apsw.SQLITE_FUNCTION, apsw.SQLITE_RECURSIVE,
 ))  # fmt: skip
 _STEPS = 20_000
-"""So many instructions of SQLite, about a millisecond, lie between two looks at the clock."""
+"""How many instructions of SQLite run between two looks at the clock: about a millisecond."""
 
 
 def _may_read(action: int, *_: object) -> int:
-    """Allows a statement to read tables and to call functions, and nothing else."""
+    """Allows a statement to read tables and to call functions; denies everything else."""
     return apsw.SQLITE_OK if action in _READING else apsw.SQLITE_DENY
 
 
 def _select(
     connection: Any, statement: str, limits: SelectLimits
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Runs one SELECT. No pragma, no other file, no statement after it is allowed."""
+    """Runs one SELECT; a pragma, another file or a second statement is refused."""
     until = monotonic() + limits.timeout_s
     begun: list[list[str]] = []
     failed: list[LimitError] = []
@@ -392,9 +395,9 @@ def _select(
         return True
 
     def look() -> bool:
-        """Ends it when the time is up, or when it writes too much into temporary files.
+        """Returns whether to end the statement: its time is over, or its temporary files too large.
 
-        Being Python, it is also where a Ctrl-C is noticed.
+        This callback is Python code, so it is also where a Ctrl-C takes effect.
         """
         spilled = connection.status(apsw.SQLITE_DBSTATUS_TEMPBUF_SPILL)[0]
         if spilled - spilled_before > limits.bytes:
@@ -429,12 +432,12 @@ def _select(
 
 
 def _match(words: Sequence[str], is_prefix: bool) -> str:
-    """Returns a phrase in FTS5's own language; words have letters, digits and _ only."""
+    """Returns a phrase in the query language of FTS5; words have only letters, digits and _."""
     return f'"{" ".join(words)}"' + " *" * is_prefix
 
 
 def _load_vectors(connection: Any) -> bool:
-    """Has SQLite compare vectors, if the library for it is installed; says whether."""
+    """Loads sqlite-vec, if it is installed; returns whether SQLite can compare vectors."""
     try:
         import sqlite_vec  # pyright: ignore[reportMissingTypeStubs]
     except ImportError:
@@ -451,7 +454,7 @@ def _load_vectors(connection: Any) -> bool:
 
 
 def _make_folder(folder: str) -> None:
-    """Makes the folder, which git is told to leave alone."""
+    """Makes the folder, with a `.gitignore` that keeps it out of git."""
     os.makedirs(folder, mode=0o700, exist_ok=True)
     ignored = os.path.join(folder, ".gitignore")
     if not os.path.exists(ignored):

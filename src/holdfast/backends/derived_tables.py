@@ -1,7 +1,7 @@
-"""Tables beside the log that are derived from it: what the one who keeps them can do.
+"""Tables beside the log that are derived from it: the interface of the place that keeps them.
 
-They are disposable: whoever uses them makes them again if they are damaged, foreign or gone. Values
-go in as parameters, never into the text of a statement.
+They are disposable: their user makes them again if they are damaged, foreign or gone. Values are
+passed as parameters, never in the text of a statement.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Condition = tuple[str, list[Any]]
 
 
 class SideSession(Protocol):
-    """One transaction on such tables. Parameters are question marks."""
+    """One transaction on derived tables. Parameters are question marks."""
 
     def ask(self, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
         """Runs a statement and returns its rows."""
@@ -33,7 +33,7 @@ class SideSession(Protocol):
 
 
 class SelectLimits(Struct, frozen=True):
-    """What a statement of a user's may take: time, and the rows and bytes of its answer."""
+    """The limits of a user's statement: its time, and the rows and bytes of its answer."""
 
     timeout_s: float
     rows: int
@@ -54,7 +54,7 @@ class SelectLimits(Struct, frozen=True):
         )
 
     def over_bytes(self) -> LimitError:
-        """Returns the error for an answer, or for what leads to it, of too many bytes."""
+        """Returns the error for an answer, or temporary data for it, of too many bytes."""
         return LimitError(
             f"the statement needs more than {self.bytes} bytes",
             hint="ask for less, or give it more max_bytes",
@@ -62,48 +62,48 @@ class SelectLimits(Struct, frozen=True):
 
 
 class DamagedTablesError(Exception):
-    """The tables cannot be read, or are not ours: they must be made again."""
+    """The tables cannot be read or are not ours, so they must be made again."""
 
 
 class SideTables(Protocol):
     """Where derived tables are kept, and what differs from one place to another."""
 
     key: str
-    """The type of a column that numbers rows."""
+    """The type of a column with the numbers of rows."""
     text: str
-    """The type of text, sorted by its code points."""
+    """The type of a column of text, sorted by code points."""
     whole: str
     real: str
     json: str
     place: str
-    """Where they are, for people."""
+    """Where the tables are, in words for people."""
 
     def hint(self, index: str) -> str:
-        """Returns what has a table read by that index, where the database must be told."""
+        """Returns the words of a statement that make it use an index; "" if none are needed."""
         ...
 
     def write(self, work: Callable[[SideSession], T]) -> T:
-        """Runs one transaction, all or nothing. Raises DamagedTablesError."""
+        """Runs one transaction, all or nothing; raises DamagedTablesError."""
         ...
 
     def read(self, work: Callable[[SideSession], T]) -> T:
-        """Runs questions, all at one moment. Raises DamagedTablesError."""
+        """Runs questions in one transaction; raises DamagedTablesError."""
         ...
 
     def is_empty(self, session: SideSession) -> bool:
-        """Says whether nothing was made there yet."""
+        """Returns whether nothing was made there yet."""
         ...
 
     def reset(self) -> None:
-        """Removes everything, whatever state it is in."""
+        """Removes everything, also if it is damaged."""
         ...
 
     def claim(self) -> AbstractContextManager[bool]:
-        """The block of the one who fills the tables; False where another process does it now."""
+        """Claims the right to fill the tables for a block; False if another process has it."""
         ...
 
     def make_place(self, session: SideSession) -> None:
-        """Makes what the tables lie in, if that is anything."""
+        """Makes the file or schema for the tables, if there is none yet."""
         ...
 
     def make_words(self, session: SideSession) -> None:
@@ -111,20 +111,20 @@ class SideTables(Protocol):
         ...
 
     def add_words(self, session: SideSession, rows: Iterable[tuple[int, int, list[str]]]) -> None:
-        """Adds chunks of words: the number of the document, of the chunk, and the words."""
+        """Adds chunks: the number of the document, the number of the chunk, and its words."""
         ...
 
     def drop_words(self, session: SideSession, rows: Iterable[tuple[int, int]]) -> None:
-        """Takes the words of documents away: the number of each, and how many chunks it has."""
+        """Deletes the words of documents, each given by its number and how many chunks it has."""
         ...
 
     def with_words(
         self, session: SideSession, terms: Sequence[tuple[Sequence[str], bool]], others: Condition
     ) -> Condition:
-        """Returns what says that the document `docs.n` has every term, as a condition.
+        """Returns the condition that the document `docs.n` has every term.
 
-        A term is words next to each other, and whether the last is only the beginning of one.
-        `others` is what else is asked for: by how many documents that leaves, a way is chosen.
+        A term is a phrase, and whether its last word is only the beginning of one. `others` is the
+        condition on everything else: how many documents that leaves decides how words are searched.
         """
         ...
 
@@ -135,7 +135,7 @@ class SideTables(Protocol):
     def add_vectors(
         self, session: SideSession, model: int, rows: Iterable[tuple[int, bytes]]
     ) -> None:
-        """Adds vectors of a model: the number of the document, and 32 bits for each dimension."""
+        """Adds vectors of a model: the number of the document, and its 32-bit floats as bytes."""
         ...
 
     def nearest(
@@ -143,31 +143,32 @@ class SideTables(Protocol):
     ) -> list[tuple[int, bytes, float]] | None:
         """Returns the documents nearest to a vector, of those that `others` leaves, nearest first.
 
-        Each with its vector and its distance, which may be less exact than the vector is. None if
-        the database cannot tell.
+        Each has its vector and its distance, which may be less exact than the vector. Returns None
+        if the database cannot compare vectors.
         """
         ...
 
     def select(
         self, statement: str, limits: SelectLimits
     ) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Runs one SELECT of a user's; returns the names of columns, and rows.
+        """Runs one SELECT of a user; returns the names of the columns, and the rows.
 
-        Raises UsageError if it is wrong, or does more than to read these tables, and LimitError if
-        it takes too much. Nothing that it does lasts, and nobody else has its connection after it.
+        Raises UsageError if it is wrong or does more than read these tables, and LimitError if it
+        takes too much. Nothing that it does lasts, and what it did to its connection reaches no
+        other statement.
         """
         ...
 
     def note(self) -> None:
-        """Notes the tables as they are now, to know them again."""
+        """Notes the present tables, so that `is_changed` can compare."""
         ...
 
     def is_changed(self) -> bool:
-        """Says whether somebody else may have written to them since they were noted."""
+        """Returns whether another program may have written to the tables since they were noted."""
         ...
 
     def like(self, column: str, pattern: str) -> Condition:
-        """Returns what says that a column fits a pattern, in which * is any characters."""
+        """Returns the condition that a column matches a pattern, in which * is any characters."""
         ...
 
     def close(self) -> None: ...

@@ -1,19 +1,18 @@
 """Whether names still lead to the files that were opened: `rm`, `mv`, `git stash` under a store.
 
-A descriptor stays good when its file loses its name. Whoever goes on writing through it is told by
-every call that all is well, and what it writes is gone when the last descriptor is closed. So a
-store looks, after a sync and before it acknowledges, whether each name leads to the file it opened.
+A descriptor still works when its file has lost its name. Every write through it succeeds, and all
+that is written is gone when the last descriptor is closed. So a store looks, after a sync and
+before it acknowledges, whether each name still leads to the file that it opened. A look before the
+sync would miss a file that is taken in between.
 
-The look is exact: it stats each name and compares device and inode. On Linux, inotify tells that
-there is no need for it. The watches are on the files themselves and on the directories on the way
-to them, for being moved, removed, or replaced; writing, and making other files beside them, causes
-no event. An event means only that a look is due: a chmod or a new hard link causes one and is no
-harm. Where there is no inotify, or no more of it (its instances are few, for each user), every
-question is answered by the look itself.
+The look is exact: it stats each name and compares device and inode. On Linux, inotify says when no
+look is needed. The watches are on the files themselves and on the directories on the way to them,
+for being moved, removed or replaced; writing a file, or making others beside it, causes no event.
+An event means only that a look is due: a chmod or a new hard link causes one and does no harm.
+Without inotify, or when its few instances per user are used up, a look is made each time.
 
-What inotify does not tell is that something was mounted over a name. That, and whatever happens
-while nobody commits, is found by one thread of the process, which looks once a second for every
-store that it has open.
+inotify does not report that something was mounted over a name. That, and what happens while nobody
+commits, is found by one thread of the process, which looks once a second at every open store.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ _EVENT_BYTES = 4096
 _LEADS_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 NOTIFY_AFTER = 200
-"""So many looks are made before the kernel is asked to tell.
+"""How many looks are made before inotify is used.
 
-To end an inotify queue can take 20 ms, which the kernel spends waiting, at close or at the end of
-the process: more than 1,000 looks take. A visit of a few commits is better off without one.
+Closing an inotify queue can take 20 ms, which the kernel spends waiting, when the store is closed
+or the process ends. That is more than 1,000 looks take, so for a few commits looks are cheaper.
 """
 
 _ASK_AGAIN_AFTER = 10_000
@@ -68,15 +67,15 @@ class _Watched(NamedTuple):
 class FileWatch:
     """The names that one open store relies on.
 
-    `is_due(0)` tells whether something may have happened since the last look, in half a microsecond
-    and without a Python frame; then `look()` tells what. Both are for one thread at a time: the one
-    that has the store's lock for commits. `keep` and `taken` are for any. A watch that was never
-    looked at is due.
+    `is_due(0)` returns whether something may have happened since the last look, in half a
+    microsecond and without a Python frame; then `look()` returns what. Both are for one thread at a
+    time: the one that has the store's lock for commits. `keep` and `taken` are for any thread. A
+    new watch is due.
     """
 
     def __init__(self, *, notify_after: int | None = None) -> None:
         self.is_due: Callable[[int], object] = _always
-        self._left = NOTIFY_AFTER if notify_after is None else notify_after  # looks until we ask
+        self._left = NOTIFY_AFTER if notify_after is None else notify_after  # looks until inotify
         self._fd = -1
         self._watched: dict[str, _Watched] = {}
         self._needed: dict[str, _Watched] = {}  # those that are not implied by others
@@ -84,7 +83,7 @@ class FileWatch:
 
     @property
     def is_notified(self) -> bool:
-        """Whether the kernel tells us when a look is due."""
+        """Whether inotify says when a look is due."""
         return self._fd >= 0
 
     def keep(
@@ -97,12 +96,12 @@ class FileWatch:
         uses: bool = False,
         is_implied: bool = False,
     ) -> None:
-        """Watches that `path` leads to the file that is open as `fd`, in place of what it watched.
+        """Watches whether `path` leads to the file that is open as `fd`.
 
-        `what` is how the file is called in messages. `path` begins at the directory `at`, or is
-        absolute. Both descriptors must stay open for as long as they are watched. With `uses` a
-        look is also due when anybody opened the file or closed it. A directory on the way to
-        another name that is kept `is_implied`: if it is taken, that one is too.
+        `what` is the name of the file in messages; a watch with that name is replaced. `path`
+        begins at the directory `at`, or is absolute. Both descriptors must stay open while they are
+        watched. With `uses`, a look is also due when any process opened or closed the file. A
+        directory on the way to another watched name `is_implied`: if it is taken, that name is too.
         """
         found = os.fstat(fd)
         is_folder = stat.S_ISDIR(found.st_mode)
@@ -114,10 +113,10 @@ class FileWatch:
         self._watched[what] = watched
         if not is_implied:
             self._needed[what] = watched
-        self.is_due = _always  # until the next look, which asks the kernel for this one too
+        self.is_due = _always  # until the next look, which adds this file to inotify
 
     def forget(self, what: str) -> None:
-        """Watches one file less."""
+        """Stops watching a file."""
         self._watched.pop(what, None)
         self._needed.pop(what, None)
         number = self._numbers.pop(what, None)
@@ -125,17 +124,19 @@ class FileWatch:
             _inotify().remove(self._fd, number)
 
     def look(self) -> list[str]:
-        """Returns what each file is called whose name does not lead to it any more."""
+        """Returns the files, as `keep` named them, whose names no longer lead to them."""
         if self._left:
             self._left -= 1
         elif self.is_due is _always:
             self._ask_kernel()
         if self._fd >= 0:
-            # First empty the queue, then look: what happens in between is in the queue again.
+            # First empty the queue, then look: an event in between makes the next look due. The
+            # other way round it would be discarded unseen.
             with contextlib.suppress(BlockingIOError):
                 while os.read(self._fd, _EVENT_BYTES):
                     pass
-            # A link on the way may be another one now, that leads to the same place.
+            # A link on the way may have been replaced by another one that leads to the same place:
+            # that one must be watched from now on.
             if not self._watch_ways():
                 self._give_up_notifying()
             return self.taken()
@@ -149,7 +150,7 @@ class FileWatch:
         return []
 
     def taken(self) -> list[str]:
-        """Answers as `look` does, for any thread, and leaves to `look` what the kernel has told."""
+        """Returns what `look` does, for any thread; leaves the events of inotify to `look`."""
         taken: list[str] = []
         for what, (path, at, _, device, inode, *_) in list(self._watched.items()):
             try:
@@ -160,19 +161,19 @@ class FileWatch:
                 if exc.errno in _LEADS_NOWHERE:
                     taken.append(what)
                 else:
-                    # A directory on the way may not be entered any more, or a disk fails: nobody is
-                    # known to have taken it, and the next use of it has an error of its own.
+                    # A directory on the way can no longer be entered, or a disk fails. That does
+                    # not show that the file was taken, and its next use raises its own error.
                     _log.warning("%s cannot be looked at: %s", what, exc)
         return taken
 
     def close(self) -> None:
-        """Ends it; in a forked child it leaves the parent's in place."""
+        """Ends the watch; in a forked child this leaves the parent's watch in place."""
         self._watched.clear()
         self._needed.clear()
         self._give_up_notifying()
 
     def _ask_kernel(self) -> None:
-        """Asks for events of all files, or for none: half of them would be no answer."""
+        """Adds all files to inotify, or none: silence about some files would prove nothing."""
         inotify = _inotify()
         if self._fd < 0:
             self._fd = inotify.begin()
@@ -180,7 +181,8 @@ class FileWatch:
             if what not in self._numbers and self._fd >= 0:
                 number = inotify.add(self._fd, f"/proc/self/fd/{watched.fd}", watched.events)
                 if number >= 0 and watched.is_folder and watched.at is not None:
-                    # An open folder is removed without an event of its own, if it is empty.
+                    # Removing an empty folder that is open causes no event of the folder itself, so
+                    # the one above it is watched for deletions.
                     above = f"/proc/self/fd/{watched.at}"
                     number = min(number, inotify.add(self._fd, above, _DELETE))
                 if number < 0:
@@ -209,13 +211,14 @@ class FileWatch:
         self.is_due = _always
         self._numbers.clear()
         if self._fd >= 0:
-            # Forgotten first: an interrupted close is made again, and the number may be another's.
+            # Forgotten before it is closed: after an interrupt this may run again, and by then the
+            # number may belong to another file.
             fd, self._fd = self._fd, -1
             os.close(fd)
 
 
 def _always(timeout: int) -> bool:
-    """Stands for the question whether a look is due, where nobody can tell."""
+    """Takes the place of `poll` where inotify is not used: a look is always due."""
     del timeout
     return True
 
@@ -235,7 +238,7 @@ def _ways(path: str) -> set[str]:
 
 
 class _Inotify:
-    """The three calls of the C library; each answers -1 where it cannot be done."""
+    """The three calls of the C library; each returns -1 if it fails or does not exist."""
 
     def __init__(self, library: Any) -> None:
         self._begin = getattr(library, "inotify_init1", None)
@@ -247,7 +250,7 @@ class _Inotify:
 
     def add(self, fd: int, path: str, events: int) -> int:
         assert self._add is not None, "BUG: a watch of a queue that was never begun"
-        # Added to what is asked of the same file already: two names may lead there.
+        # Added to the events already watched of this file: two names may lead to it.
         return self._add(fd, os.fsencode(path), ctypes.c_uint32(events | _MASK_ADD))
 
     def remove(self, fd: int, number: int) -> None:
@@ -266,15 +269,15 @@ LOOK_EVERY_S = 1.0
 
 
 class Looked(Protocol):
-    """An open store that wants to be looked at."""
+    """An open store whose files are looked at while nobody commits."""
 
     def look_while_idle(self) -> None:
-        """Looks, unless a commit is under way, which does it itself. It must not wait."""
+        """Looks, unless a commit is under way, which looks itself. It must not wait."""
         ...
 
 
 class IdleLooks:
-    """One thread of the process, for all its stores; there is none while none is open."""
+    """One thread of the process for all its open stores; there is none while no store is open."""
 
     def __init__(self, every_s: float = LOOK_EVERY_S) -> None:
         self._every_s = every_s
@@ -295,14 +298,14 @@ class IdleLooks:
                     self._thread = thread
 
     def end(self, store: Looked) -> None:
-        """Looks no more, but for a look that has begun."""
+        """Looks at `store` no more; a look that has begun still ends."""
         with self._mutex:
             self._stores.discard(store)
             if not self._stores:
                 open_gate(self._ended)
 
     def after_fork(self) -> None:
-        """Begins anew: neither the thread nor the stores of the parent are a forked child's."""
+        """Starts empty: a forked child has neither the thread nor the stores of its parent."""
         self._mutex = Lock()
         self._ended = shut_gate()  # opened when there is nothing left to look at
         self._stores: WeakSet[Looked] = WeakSet()
@@ -317,7 +320,7 @@ class IdleLooks:
                     self._thread = None
                     return
             while stores:
-                # Popped, so that a store which nobody else refers to any more can go.
+                # Popped, so that a store that nothing else refers to can be freed.
                 _look_at(stores.pop())
 
 

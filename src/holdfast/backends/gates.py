@@ -1,12 +1,13 @@
 """Waiting that an interrupt cannot break: plain locks, each taken or released in one step.
 
-`threading.Condition` is Python code. A signal handler that raises (Ctrl-C does) may run in the
-middle of its `__enter__`, after the lock was taken and before anybody could know: then it is taken
-for ever. It may also run inside `wait`, while the lock is not held, and the end of the `with` block
-then releases what it does not have. A lock itself is C: it is taken and noted by `with` before a
-handler can run.
+`threading.Condition` is Python code. A signal handler that raises, as for Ctrl-C, may run in the
+middle of its `__enter__`, after the lock was taken and before `with` has noted it: then the lock is
+taken for ever. It may also run inside `wait`, while the lock is not held, and the end of the `with`
+block then releases a lock that it does not have. A lock itself is C code: it is taken and noted by
+`with` before a handler can run.
 
-A gate is a lock that is shut until somebody opens it, which may be a thread that does not have it.
+A gate is a lock that is shut until it is opened, which may be done by a thread that did not shut
+it.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from holdfast.errors import UsageError
 
 
 def shut_gate() -> Any:
-    """Returns a gate that is shut: `acquire` waits until it is opened, and shuts it again."""
+    """Returns a shut gate: `acquire` waits until it is opened, and shuts it again."""
     gate = Lock()
     gate.acquire()
     return gate
 
 
 def open_gate(gate: Any) -> None:
-    """Opens a gate, which may be open already: after an interrupt nobody knows."""
+    """Opens a gate; one that is already open stays open, as may be after an interrupt."""
     try:
         gate.release()
     except RuntimeError:
@@ -36,8 +37,8 @@ def open_gate(gate: Any) -> None:
 class Waiters:
     """The gates of threads that wait for a change.
 
-    Whoever waits adds its gate before it looks, so that a change after the look opens it, and
-    removes it in a `finally`. Nothing here is locked: each step is one operation on a list.
+    A thread adds its gate before it looks for the change, so that a change after the look opens the
+    gate, and removes it in a `finally`. Nothing here is locked: each step is one list operation.
     """
 
     def __init__(self) -> None:
@@ -70,7 +71,7 @@ class Flag:
         return self._is_set
 
     def set(self) -> None:
-        """Lets everybody go who waits, now and later."""
+        """Ends all waiting, now and until `clear`."""
         self._is_set = True
         self._waiters.wake()
 
@@ -78,7 +79,7 @@ class Flag:
         self._is_set = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Returns whether it has happened before the time was up; None waits for ever."""
+        """Returns whether it has happened within `timeout` seconds; None waits for ever."""
         gate = shut_gate()
         try:
             self._waiters.add(gate)
@@ -88,10 +89,10 @@ class Flag:
 
 
 def start_thread(thread: Thread) -> None:
-    """Starts a thread; an interrupt of Python's own code for that stays an interrupt.
+    """Starts a thread; an interrupt meanwhile is raised as the interrupt that it is.
 
     `Thread.start` waits on a condition until the thread runs. A handler that raises in there makes
-    the end of its `with` block fail too, and the caller would see that RuntimeError only. The
+    the end of its `with` block fail too, and the caller would see only that RuntimeError. The
     thread runs all the same.
     """
     try:
@@ -117,7 +118,9 @@ def reentered(what: str) -> UsageError:
 
 
 def held_here(lock: Any) -> Callable[[], bool]:
-    """Returns the question whether this thread has an `RLock`: a signal handler that runs inside a
-    call of its own thread finds that it does, where it would wait for ever for a `Lock`.
+    """Returns a function that returns whether this thread has an `RLock`.
+
+    A signal handler runs inside a call of its own thread. With this it finds that the call has the
+    lock, and can raise; for a `Lock` it would wait for ever.
     """
     return cast("Callable[[], bool]", lock._is_owned)

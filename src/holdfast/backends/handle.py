@@ -1,9 +1,9 @@
 """The life of an open backend: open, then closed, or inherited by a forked child.
 
 A forked child inherits descriptors, and with them its parent's file locks and database connections:
-whatever it did through them would be done in its parent's name. So a handle dies in the child. It
-is marked by a hook that runs in the child before any other code there, which leaves one attribute
-test as the whole cost of asking.
+what it did through them would be done in its parent's name. So a handle cannot be used in the
+child. A hook marks it there before any other code of the child runs, so checking costs only one
+test of an attribute.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _INHERITED = "store handle was inherited by a forked child; open the store again
 
 
 class Handle:
-    """What a backend derives from, so that every call can begin with `check_open()`."""
+    """The base class of backends, so that every call can begin with `check_open()`."""
 
     def __init__(self) -> None:
         self._dead: str | None = None
@@ -34,9 +34,9 @@ class Handle:
         return self._dead is None
 
     def mark_closed(self) -> bool:
-        """Returns True if the handle was open until now, so that `close` knows if there is work.
+        """Marks the handle closed; returns whether it was open, so there is something to close.
 
-        False the second time, and in a forked child: what is open there belongs to the parent.
+        Returns False the second time, and in a forked child: what is open there is the parent's.
         """
         was_open = self._dead is None
         if was_open:
@@ -45,13 +45,13 @@ class Handle:
 
     @property
     def is_inherited(self) -> bool:
-        """Whether this is a forked child's copy, whose insides are its parent's."""
+        """Whether this is a forked child's copy, whose resources belong to its parent."""
         return self._dead == _INHERITED
 
     def mark_inherited(self) -> bool:
-        """Ends this process's use of the handle; called in a forked child, before its code runs.
+        """Ends the use of the handle in a forked child, before other code of the child runs.
 
-        Returns True if it was open until then, so that there is something to give up.
+        Returns whether it was open until then, so that there is something to give up.
         """
         was_open = self._dead is None
         if was_open:
@@ -59,11 +59,11 @@ class Handle:
         return was_open
 
     def after_fork(self) -> None:
-        """Runs in a forked child, once, after the handle was marked; a backend may override it.
+        """Runs once in a forked child, after the handle was marked; a backend may override it.
 
-        The place to close inherited descriptors by number, which frees the child's share of a lock
-        without releasing the parent's. Locks of `threading` may be held by threads that the child
-        does not have: it must take none.
+        Inherited descriptors can be closed here by number, which gives up the child's share of a
+        lock without releasing the parent's. No lock of `threading` may be taken: it may be held by
+        a thread that the child does not have.
         """
 
 
@@ -71,7 +71,8 @@ _handles: WeakSet[Handle] = WeakSet()
 
 
 def _mark_inherited() -> None:
-    # All are marked before any gives something up: that can fail, and then this function ends.
+    # All handles are marked before any of them gives something up: that may raise, which would end
+    # this function.
     for handle in [handle for handle in list(_handles) if handle.mark_inherited()]:
         handle.after_fork()
 

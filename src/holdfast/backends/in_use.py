@@ -1,8 +1,9 @@
-"""Whether a store on this host is in use, asked without waiting for anybody.
+"""Whether a store on this host is in use, asked without ever waiting.
 
-Who only looks must not wait for who writes: a process that was stopped may have the lock for days.
-Where a store is in use it is whole for a reader, who needs no lock. Where it is not, somebody may
-have died in it, and the next one in recovers, under the lock.
+A process that only looks must not wait for one that writes: a stopped process may keep the lock for
+days. While a store is in use, a reader finds it whole and needs no lock. If it is not in use, its
+last process may have died in the middle of a write, and the next one to open it recovers it, under
+the lock.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def is_in_use(url: str) -> bool:
-    """Returns whether another process has the store open; False also where looking never waits."""
+    """Returns whether a process has the store open; False for stores where looking never waits."""
     found = SCHEME.match(url)
     scheme = "" if found is None else found.group(1)
     path = url[len(scheme) + 1 if scheme else 0 :].removeprefix("//")
@@ -25,7 +26,7 @@ def is_in_use(url: str) -> bool:
 
 
 def _is_directory_in_use(path: str) -> bool:
-    """Asks the two locks of `files/opening.py`, the second under the first, as is done there."""
+    """Tries the two locks of `files/opening.py` in the order used there, without waiting."""
     import fcntl  # not there on Windows, where nothing is kept in files
 
     try:

@@ -1,8 +1,8 @@
 """Whether a commit may be written: clauses 4 to 8, 18, 26, 37, for backends that judge in Python.
 
-A backend that applies each commit before it judges the next passes its own lookups to `judge`. One
-that writes a whole list at once judges against an `Overlay`: what is true now, and over it what the
-accepted commits of the list will have made true.
+A backend that applies each commit before it judges the next passes its own lookups to `judge`. A
+backend that writes a whole list at once judges against an `Overlay`: the present heads and keys,
+and over them those of the commits of the list that were accepted so far.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from holdfast.backends.protocol import Append, Commit, Fence, Head, Position, Re
 
 HeadOf = Callable[[str], Head | None]
 KeyOf = Callable[[str, str], int | None]
-"""Of a stream and a key, the revision that has the key."""
+"""Returns the revision of a stream that has a key, or None."""
 
 
 def judge(
@@ -44,9 +44,9 @@ def judge(
         if append.fork or head is None:
             fits = head is None and (append.fork or append.expected == 0)
         else:
-            # The revision alone is not enough: a commit prepared on one that was refused meanwhile
-            # may find another writer's event at the very revision it expects. The link tells them
-            # apart.
+            # The revision alone is not enough. A commit may have been prepared on top of one that
+            # was refused meanwhile, and find another writer's event at the revision it expects. The
+            # link tells the two apart.
             fits = head.revision == append.expected and append.previous in (None, head.link)
         if not fits:
             return Refusal("conflict", append.stream, append.expected, head)
@@ -58,7 +58,7 @@ def judge(
 
 
 def check_shape(commit: Commit) -> None:
-    """Asserts what a caller owes: a mistake here is one in the code above, never a user's."""
+    """Asserts the shape of a commit: a mistake is a bug in the layers above, never a user's."""
     if len(commit.appends) > 1:
         streams = [append.stream for append in commit.appends]
         assert len(set(streams)) == len(streams), f"BUG: a stream twice in one commit: {streams}"
@@ -103,7 +103,7 @@ class Overlay:
         return self._keys.get((stream, key)) or self._key_of(stream, key)
 
     def accept(self, commit: Commit, position: Position) -> None:
-        """Counts the commit, which `judge` let pass, among those that will be written."""
+        """Adds a commit that `judge` accepted to those that will be written."""
         for append in commit.appends:
             before = self._heads.get(append.stream) or self._head_of(append.stream)
             self._heads[append.stream] = head_after(append, before, position)
@@ -112,7 +112,7 @@ class Overlay:
                     self._keys[append.stream, record.key] = record.revision
 
     def news(self, commit: Commit) -> dict[str, int]:
-        """Returns what the receipt says of the streams that the commit watches."""
+        """Returns the newest revisions of the streams that the commit watches, for its receipt."""
         news: dict[str, int] = {}
         for stream in commit.watch:
             head = self._heads.get(stream) or self._head_of(stream)

@@ -1,8 +1,8 @@
-"""The few tables of a key store in a database: what a database must do for it, and SQLite's.
+"""The tables of a key store in a database: the interface, and its implementation for SQLite.
 
-Statements name tables as `holdfast.keys` and values as `?`, and each database puts in what it
-calls them. What has been deleted must be gone from the database's own files when `scrub` returns,
-as far as that database can do it.
+Statements write tables as `holdfast.keys` and values as `?`; each implementation replaces these by
+its database's own words. When `scrub` returns, deleted rows must be gone from the database's own
+files, as far as that database can do it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from holdfast.errors import CorruptError, UnavailableError, UsageError, show_err
 
 BUSY_MS = 30_000
 APPLICATION_ID = 0x686B6579
-"""What says in the file itself that it is one of keys."""
+"""The number in the header of a SQLite file that marks it as a file of keys."""
 Values = Sequence[str]
 Rows = list[tuple[Any, ...]]
 
 
 class KeyRows(Protocol):
-    """Tables in one database, for one key store."""
+    """The tables of one key store, in one database."""
 
     shown: str
     """Where they are, without secrets."""
@@ -37,7 +37,7 @@ class KeyRows(Protocol):
         ...
 
     def write(self, *statements: tuple[str, Values]) -> None:
-        """Makes the tables if they are not there, and executes all statements or none, durably."""
+        """Makes the tables if needed, then executes all statements or none, durably."""
         ...
 
     def scrub(self) -> None:
@@ -45,11 +45,11 @@ class KeyRows(Protocol):
         ...
 
     def check_apart(self, facts: dict[str, Any]) -> None:
-        """Raises UsageError if a backend, by what it says of itself, is in the same database."""
+        """Raises UsageError if a backend, by the facts it reports, is in the same database."""
         ...
 
     def close(self) -> None:
-        """Closes what is open. Done twice it is as if once."""
+        """Closes what is open; calling it twice is fine."""
         ...
 
 
@@ -68,9 +68,10 @@ which is the secret that names are digested with, and the ledger of what was era
 class SqliteKeyRows:
     """Tables in a SQLite file.
 
-    The journal stays in its place between transactions (`PERSIST`), so that what it had of a key
-    can be overwritten: a journal that is deleted leaves its bytes to the disk. `secure_delete` does
-    the same inside the file. A write-ahead log would keep old pages for as long as anybody reads.
+    The rollback journal stays in its place between transactions (`PERSIST`), so that old pages with
+    a key can be overwritten in it: a journal that is deleted leaves its bytes on the disk.
+    `secure_delete` overwrites deleted rows inside the file itself. A write-ahead log is not used:
+    it would keep old pages for as long as anybody reads.
     """
 
     def __init__(self, path: str) -> None:
@@ -96,9 +97,10 @@ class SqliteKeyRows:
                     connection.execute(_spelt(statement), tuple(values))
 
     def scrub(self) -> None:
-        """Overwrites the journal while nobody else can use it: the file itself is zeroed by then.
+        """Overwrites the journal; deleted rows in the file were overwritten when they were deleted.
 
-        In an exclusive transaction that has changed nothing, no journal is in use.
+        Done in an exclusive transaction that changes nothing: nobody else can use the journal then,
+        and this transaction does not need it.
         """
         with self._lock, self._reported():
             connection = self._connection(create=False)
@@ -130,7 +132,8 @@ class SqliteKeyRows:
     def _connection(self, *, create: bool) -> Any:
         """Returns the connection of this process; None if there are no tables to be read."""
         if self._open is not None and self._open[0] != os.getpid():
-            # Of the process that this one was forked from. It is kept: to close it is not ours.
+            # Inherited from the parent process. It is kept and not closed: SQLite forbids any use
+            # of a connection in a forked child, closing it included.
             self._inherited.append(self._open[1])
             self._open = None
         if self._open is None:
@@ -166,9 +169,10 @@ class SqliteKeyRows:
             connection.pragma("application_id", APPLICATION_ID)
 
     def _is_made(self, connection: Any) -> bool:
-        """Whether the tables are there; those of others are refused.
+        """Returns whether the tables are there; raises UsageError if the file has other tables.
 
-        Asked in a transaction: between the id and the tables another process may make both.
+        To be called in a transaction: another process could make the tables between the two looks,
+        and they would pass for somebody else's.
         """
         if connection.pragma("application_id") == APPLICATION_ID:
             return True
@@ -217,7 +221,7 @@ def _transaction(connection: Any, kind: str) -> Generator[None]:
 
 
 def _zero(path: str) -> None:
-    """Writes zeros over a file, in place; one that is not there has nothing."""
+    """Writes zeros over a file in place, durably; does nothing if there is no such file."""
     try:
         descriptor = os.open(path, os.O_WRONLY)
     except FileNotFoundError:

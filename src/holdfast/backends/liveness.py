@@ -1,12 +1,12 @@
-"""Who is alive on this host, told by the kernel: one locked file per worker.
+"""Which workers are alive on this host, known from the kernel: one locked file per worker.
 
-A worker locks `workers/<first 32 hex digits of sha256(owner)>` for as long as it lives. However
-it ends, the kernel lets go of the lock, so a file that can be locked belonged to a dead worker:
-no heartbeat, no time limit, no process number that could be given out again.
+A worker locks `workers/<first 32 hex digits of sha256(owner)>` for as long as it lives. However it
+ends, the kernel releases the lock, so a file that can be locked belonged to a dead worker. This
+needs no heartbeat, no time limit, and no process number, which could be used again.
 
-`flock` belongs to the open file description. That is why it works between two handles of one
-process, and why a forked child, which shares the description, must give up its copies: otherwise
-the child would keep its dead parent alive. They are closed by a hook that runs in the child first.
+`flock` belongs to the open file description. So it works between two handles of one process. And a
+forked child, which shares the description, must close its copies: otherwise the child would make
+its dead parent look alive. A hook closes them before any other code of the child runs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Workers:
     ) -> None:
         """`directory` begins at the open directory `at`, if that is given, wherever it is now.
 
-        `watch` is told of each file that is held: without it, its worker passes for dead.
+        `watch` watches each file that is held: if the file is removed, its worker looks dead.
         """
         self._directory = os.fspath(directory)
         self._at = at
@@ -66,9 +66,9 @@ class Workers:
                     self._watch.keep(f"workers/{name}", name, fd, at=self._directory_fd)
 
     def is_alive(self, owner: str) -> bool:
-        """Returns False if no process holds `owner`: it died, or closed, or never was.
+        """Returns whether a process holds `owner`; False if it died, was closed or never existed.
 
-        The file of a dead worker is removed, so that the directory holds only the living.
+        The file of a dead worker is removed, so that only files of living workers stay.
         """
         if owner in self._held:
             return True
@@ -82,7 +82,7 @@ class Workers:
                 raise self._unavailable(exc) from exc
 
     def close(self) -> None:
-        """Lets every worker of this object go, and removes their files."""
+        """Ends every worker of this object, and removes their files."""
         with self._mutex:
             while self._held:
                 owner, fd = self._held.popitem()
@@ -96,7 +96,7 @@ class Workers:
                 os.close(directory_fd)
 
     def after_fork(self) -> None:
-        """Runs in a forked child: closes its copies, which leaves the parent's locks in place."""
+        """Runs in a forked child: closes its descriptors, which leaves the parent's locks alone."""
         self._mutex = RLock()
         self._is_held_here = held_here(self._mutex)
         for fd in (*self._held.values(), self._directory_fd):
@@ -107,14 +107,14 @@ class Workers:
         self._directory_fd = -1
 
     def _check_reentered(self) -> None:
-        """Raises in a signal handler that would wait for what its own thread has begun."""
+        """Raises in a signal handler that would wait for a call of its own thread."""
         if self._is_held_here():
             raise reentered("a look at workers")
 
     def _lock_file(self, name: str) -> int:
-        # The lock is shared, so two handles may hold one owner. A probe that looked at the file
-        # before we locked it may have removed it since: then the lock is on a file that nobody
-        # will find, and we try again.
+        # The lock is shared, so two handles may hold one owner. A probe may have opened the file
+        # before this locked it, taken it for a dead worker's and removed it. Then this lock is on a
+        # file without a name, which no probe will find, so a new file is made.
         try:
             while True:
                 fd = os.open(name, _OPEN, 0o600, dir_fd=self._open_directory(create=True))
@@ -133,7 +133,8 @@ class Workers:
         directory_fd = self._open_directory(create=False)
         if self._read_only:
             return self._look(name, directory_fd)
-        # Two probes of a dead worker at once would each take the other for the worker: they queue.
+        # Two probes of a dead worker at once would each take the other's lock for the worker's, so
+        # probes take turns by a lock of their own.
         probe_fd = os.open(_PROBE, _OPEN, 0o600, dir_fd=directory_fd)
         try:
             fcntl.flock(probe_fd, fcntl.LOCK_EX)
@@ -151,7 +152,7 @@ class Workers:
 
     @staticmethod
     def _look(name: str, directory_fd: int) -> bool:
-        """Probes without leaving a trace; another probe at the same moment is taken for life."""
+        """Probes without writing; takes another probe at the same moment for the worker."""
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory_fd)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

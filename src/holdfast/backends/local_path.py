@@ -1,7 +1,7 @@
-"""Where a store may lie: on a local file system, private to the user who runs the process.
+"""Where a store may be: on a local file system, private to the user who runs the process.
 
-Locks, mapped pages and syncs are promises of the kernel that hold on a local file system only. Over
-a network two hosts would each believe that they hold the lock, and both would write.
+What the kernel promises of locks, mapped pages and syncs holds only on a local file system. Over a
+network two hosts could each believe that they hold the lock, and both would write.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def refuse_network(path: str | os.PathLike[str], *, mountinfo: str | None = None
 
 
 def read_mountinfo() -> str:
-    """Returns what the host says of its mounts, nothing if it does not."""
+    """Returns the host's table of mounts, "" if it cannot be read."""
     try:
         return _MOUNTINFO.read_text(errors="surrogateescape")
     except OSError:
@@ -61,8 +61,8 @@ def read_mountinfo() -> str:
 def refuse_mounted_alone(path: str, *, mountinfo: str) -> None:
     """Raises UsageError if the file itself is a mount point, as `-v state.db:/x/state.db` makes it.
 
-    The files beside it are then others than those that the rest of the world finds beside it. Two
-    containers would each have a log and locks of their own for one database.
+    A container then sees other files beside it than the host does. Two containers would each have
+    their own write-ahead log and locks for one database.
     """
     real = os.path.realpath(path)
     if _file_system(real, mountinfo)[1] == real and not os.path.isdir(real):
@@ -74,7 +74,7 @@ def refuse_mounted_alone(path: str, *, mountinfo: str) -> None:
 
 
 def _file_system(real: str, mountinfo: str) -> tuple[str, str]:
-    """Returns type and mount point of the mount that holds `real`: the longest, then the last."""
+    """Returns type and mount point of the mount of `real`: the longest, of equals the last."""
     kind, longest = "", ""
     for line in mountinfo.splitlines():
         head, separator, tail = line.partition(" - ")
@@ -89,10 +89,10 @@ def _file_system(real: str, mountinfo: str) -> tuple[str, str]:
 
 
 def check_private(path: str | os.PathLike[str]) -> os.stat_result:
-    """Returns what lstat says of a file or directory that only this user can write, else raises.
+    """Returns the lstat result of a file or directory; raises unless only this user can write it.
 
-    A symlink, a foreign owner or a mode that lets others write means that somebody else decides
-    what the store says. Being readable by others is the owner's choice.
+    With a symlink, another owner or a mode that lets others write, somebody else could change the
+    store. Letting others read it is the owner's choice.
     """
     name = os.fspath(path)
     try:

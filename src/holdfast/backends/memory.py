@@ -1,10 +1,9 @@
-"""The contract in its shortest true form: everything in dicts of this process, nothing durable.
+"""The contract in its shortest form: everything is in dicts of this process, nothing is durable.
 
-It is the model that every other backend is compared with, so it states each clause as plainly as it
-can and leaves every optimisation out. One lock guards it all. A commit is one entry of the log;
-everything else is a fold of that, which an interrupt can delay and not spoil. Nobody can die and
-leave a lease or a claim behind without the whole store going too, so both end by expiry or release
-only.
+All other backends are compared with this one, so it implements each clause as plainly as possible,
+without optimisations. One lock guards everything. A commit is one entry of the log; everything else
+is a fold of the log, so an interrupt between the two can delay the fold but not corrupt it. A
+worker cannot die without the store, so leases and claims end only by expiry or release.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class MemoryBackend:
         self.inspect: Inspection = _MemoryInspection(self)
         self.store = new_id(clock)
         self._log: list[_Committed] = []  # the commit at position n is at n - 1
-        self._folded = 0  # so many of them are in what follows
+        self._folded = 0  # how many of its entries are in the dicts below
         self._streams: dict[str, list[Record]] = {}
         self._heads: dict[str, Head] = {}
         self._keys: dict[tuple[str, str], int] = {}
@@ -91,7 +90,7 @@ class MemoryBackend:
             try:
                 outcomes = [self._commit(commit) for commit in commits]
             finally:
-                self._fold()  # also what an interrupt kept from being folded
+                self._fold()  # also entries whose fold was interrupted before
         self._checkout.changed.wake()
         return outcomes
 
@@ -112,12 +111,13 @@ class MemoryBackend:
             written += [replace(record, position=position) for record in append.records]
             before = self._heads.get(append.stream)
             heads[append.stream] = head_after(append, before, position)
-        self._log.append(_Committed(tuple(written), heads, commit.marks))  # now it is committed
+        # This one step commits. An interrupt after it only delays the fold.
+        self._log.append(_Committed(tuple(written), heads, commit.marks))
         self._fold()
         return Receipt(position, {stream: self._revision(stream) for stream in commit.watch})
 
     def _fold(self) -> None:
-        """Takes up what the log has; what was taken up in part before, once more."""
+        """Applies new entries of the log to the dicts; one that was applied in part, once more."""
         while self._folded < len(self._log):
             entry = self._log[self._folded]
             for record in entry.records:
@@ -265,7 +265,11 @@ class _MemoryCheckout(Handle):
         self._read_only = read_only
 
     def reading(self) -> RLock:
-        """Returns the lock to take; a forked child is told first, its copy may be held for ever."""
+        """Returns the lock to take.
+
+        Checks first whether the handle was inherited by a forked child, where the lock may have
+        been held at the fork, and so for ever.
+        """
         self.check_open()
         if self._is_held_here():
             raise reentered("a call")
@@ -307,7 +311,7 @@ class _MemoryObjects:
 
 
 class _MemoryLeases:
-    """The greatest epoch of what was released is kept: it is never given again (clause 16)."""
+    """The leases. The greatest epoch of released ones is kept: no epoch is repeated (clause 16)."""
 
     def __init__(self, checkout: _MemoryCheckout) -> None:
         self._checkout = checkout
@@ -357,7 +361,7 @@ class _MemoryLeases:
             ][:limit]
 
     def fence_holds(self, fence: Fence) -> bool:
-        """Answers clause 6; the caller has the lock."""
+        """Returns whether a fence holds by clause 6; the caller has the lock."""
         held = self._held(fence.name)
         return held is not None and (held.owner, held.epoch) == (fence.owner, fence.epoch)
 
@@ -382,7 +386,7 @@ class _MemoryMarks:
         self._claims: dict[tuple[str, str], tuple[str, int]] = {}  # owner, end on the boot clock
 
     def apply(self, marks: Sequence[Mark | Cleared]) -> None:
-        """Sets and clears what a commit says; the caller has the lock. Claims on them end."""
+        """Sets and clears marks of a commit and ends claims on them; the caller has the lock."""
         for mark in marks:
             place = mark.index, mark.key
             self._claims.pop(place, None)
@@ -459,6 +463,6 @@ class _MemoryInspection:
         }
 
     def verify(self, *, read_all: bool) -> Iterator[Finding]:
-        """Yields nothing: below its records this backend stores no bytes that could be damaged."""
+        """Yields nothing: this backend stores no bytes that could be damaged."""
         self._backend.size()
         return iter(())

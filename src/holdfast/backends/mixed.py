@@ -1,12 +1,12 @@
 """Several backends as one store: each level of scopes is kept in the backend that it is routed to.
 
-A stream lies where its level does, and so does all that belongs to it: its lease, its marks, its
-blobs and snapshots. The layers above have streams that are not named after a level: which of them
-are kept with one is told when the store is opened (`KeptWith`). Every other name is kept in the
-backend of "*".
+A stream is kept where its level is, and so is all that belongs to it: its lease, its marks, its
+blobs and snapshots. Some streams of the layers above are not named after a level. `KeptWith`, which
+is given when the store is opened, says with which level each of these is kept. Every other name is
+kept in the backend of "*".
 
-A commit goes to one backend, which makes it atomic and durable as it does for a store of its own.
-One that would need two is refused before anything is written (guarantee 2): there is no
+A commit goes to one backend, which makes it atomic and durable as it would in an unmixed store. A
+commit that needs two backends is refused before anything is written (guarantee 2): there is no
 two-phase commit here, because a worker that died between its phases would leave a scope blocked.
 """
 
@@ -73,9 +73,10 @@ _log = logging.getLogger("holdfast.backends")
 # --- positions ------------------------------------------------------------------------------------
 #
 # Each backend counts for itself, so a position in the whole store is one number per backend. The
-# numbers are written one after the other into a single int, which can be stored, printed and given
-# back like any position. Two positions are compared number by number: `a <= b` says that whatever
-# was visible at `a` is visible at `b`. It may be that neither `a <= b` nor `b <= a`.
+# numbers are packed into a single int, 64 bits each, which can be stored, printed and given back
+# like any position. Two positions are compared number by number: `a <= b` says that whatever was
+# visible at `a` is visible at `b`. This is a partial order: it may be that neither `a <= b` nor
+# `b <= a`.
 
 
 _BITS = 64
@@ -86,7 +87,7 @@ _GLANCE_S = 1.0
 
 
 class PositionVector(int):
-    """A position that knows its numbers, one per backend."""
+    """A position split into its numbers, one per backend."""
 
     numbers: tuple[int, ...]
 
@@ -133,9 +134,9 @@ class MixedMoment(Moment, frozen=True):
 class PositionVectors:
     """Makes and reads the positions of one mix of backends.
 
-    `shape` says which levels are kept together. A digest of it stands before the numbers. Without
-    it a position of another mix would be read as other numbers, and a follower would silently miss
-    events; so it is refused.
+    `shape` says which levels are kept together. A digest of it is stored in the bits above the
+    numbers, so that a position of another mix is refused. Its numbers would belong to other
+    backends, and a follower would silently miss events.
     """
 
     def __init__(self, width: int, shape: str) -> None:
@@ -152,7 +153,7 @@ class PositionVectors:
         return Position(vector)
 
     def only(self, at: int, number: int) -> Position:
-        """Returns the position of a record in its own backend, 0 in all others."""
+        """Returns the position of a record: its number in its own backend, 0 in all others."""
         return self.join([number if each == at else 0 for each in range(self._width)])
 
     def moment(self, parts: Sequence[Moment]) -> Moment:
@@ -160,7 +161,7 @@ class PositionVectors:
         return MixedMoment(self.join([part.position for part in parts]), tuple(parts))
 
     def split(self, position: object) -> tuple[int, ...]:
-        """Returns the numbers of a position that this mix gave, or raises UsageError."""
+        """Returns the numbers of a position that this mix made; raises UsageError for any other."""
         if isinstance(position, PositionVector) and len(position.numbers) == self._width:
             return position.numbers
         if isinstance(position, bool) or not isinstance(position, int) or position < 0:
@@ -177,10 +178,11 @@ class PositionVectors:
 
 
 class Watch:
-    """Waits for several backends at once, each watched by a thread while anybody waits.
+    """Waits for several backends at once, with one thread per backend while anybody waits.
 
-    A backend's `wait` cannot be interrupted. So whoever waits is woken by the threads, which call
-    it. They look every second whether they are still needed, and end if not.
+    A backend's `wait` blocks and cannot be interrupted, so one thread cannot wait for two backends.
+    The threads call it and wake the callers. Each checks once a second whether anybody still waits,
+    and ends if not.
     """
 
     def __init__(self, parts: Sequence[Backend]) -> None:
@@ -212,9 +214,9 @@ class Watch:
                 if self._error is not None:
                     raise self._error
             newest = self.now()
-        # A backend may have begun again at 0, in memory or after a loss, and be before where the
-        # caller is. Its number as it is would make a position that is neither after the caller's
-        # nor equal to it: a caller that compares the two would ask again, at once and for ever.
+        # A backend may have begun again at 0, in memory or after a loss, and be behind the caller.
+        # With its actual number, the position would be neither after the caller's nor equal to it:
+        # a caller that compares the two would ask again, at once and for ever.
         return [max(pair) for pair in zip(newest, after, strict=True)]
 
     def _start(self) -> None:
@@ -234,7 +236,7 @@ class Watch:
                 seen = self._seen[at]
             try:
                 newest = self._parts[at].wait(Position(seen), timeout_s=_GLANCE_S)
-            except Exception as error:  # whatever it is: it is raised to those who wait
+            except Exception as error:  # any error is raised again in the threads that wait
                 _log.debug("a part of the store cannot be waited for: %s", error)
                 with self._changed:
                     self._error = error
@@ -259,12 +261,12 @@ _MARKS_MAX = 1 << 62
 _WEAKEST: tuple[Durability, ...] = ("none", "process", "full")
 
 KeptWith = Mapping[str, str | None]
-"""The first words of names that are no level, each with the level that its streams are kept with;
-None says that the rest of the name is that of what it is kept with."""
+"""The first words of names that are no level, each with the level that its streams are kept with.
+None means that the rest of the name is itself a name, and the stream is kept where that one is."""
 
 
 class MixedBackend:
-    """A backend made of others. Levels that name the same object are kept together."""
+    """A backend made of others. Levels that are routed to the same object are kept together."""
 
     def __init__(
         self,
@@ -272,7 +274,7 @@ class MixedBackend:
         shown: Mapping[str, str],
         kept_with: KeptWith = MappingProxyType({}),
     ) -> None:
-        """`shown` has the URL of each level as it may be shown."""
+        """`shown` has the URL of each level, without secrets."""
         self._kept_with = kept_with
         parts: list[Backend] = []
         self._at: dict[str, int] = {}
@@ -307,7 +309,7 @@ class MixedBackend:
         return [[level for level in at if at[level] == part] for part in range(len(self.parts))]
 
     def shown(self, part: int) -> str:
-        """Returns the URL of a part as it may be shown."""
+        """Returns the URL of a part, without secrets."""
         return self._shown[part]
 
     def level_of(self, name: str) -> str:
@@ -331,9 +333,9 @@ class MixedBackend:
         return self.part_of(stream).objects
 
     def place_of_all(self, streams: Sequence[str], lease: str | None) -> int | None:
-        """Returns the one part that keeps them all, None if nothing is named.
+        """Returns the one part that keeps all these streams and the lease, None if none is named.
 
-        Raises UsageError if there is no such part.
+        Raises UsageError if they are kept in different parts.
         """
         names = [*streams, *([] if lease is None else [lease])]
         if not names:
@@ -368,7 +370,9 @@ class MixedBackend:
 
     def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
         placed = [(self._place(commit), commit) for commit in commits]
-        # In their order, part by part: what was acknowledged last is never there without the rest.
+        # In the order of the list, cut where the part changes, and one run after another: so a
+        # later commit is never written while an earlier one of the list is not. A queue per part
+        # would be faster for mixed lists, and lose that order.
         runs = groupby(placed, lambda pair: pair[0])
         return write_parts(runs, lambda run: self._commit(run[0], [commit for _, commit in run[1]]))
 
@@ -397,9 +401,10 @@ class MixedBackend:
         return outcomes
 
     def _heads_elsewhere(self, streams: list[str]) -> list[Head | None]:
-        """Returns what a commit that is durable by now watches in other parts.
+        """Returns the heads of streams in other parts that a commit watches.
 
-        They are asked after it, as one backend does, and may be down though it is there.
+        They are asked for after the commit, which is durable by now. If such a part is down, the
+        error says that the outcome is unknown: it must not look as if nothing was written.
         """
         try:
             return self.heads(streams)
@@ -476,10 +481,10 @@ class MixedBackend:
         ]
 
     def read_all(self, *, after: Position = START, limit: int = 1000) -> list[Record]:
-        """Returns whole commits, those of each part in its order, merged by their times.
+        """Returns whole commits, merged by their times; those of one part keep its order.
 
-        A record's position here is the reader's after it: it says for every part how far
-        the reader has come, so that reading goes on from the last record alone.
+        The position of a record here is the reader's place after it: it says for every part how far
+        the reader has come. So the last record alone says where to go on.
         """
         numbers = list(self._vectors.split(after))
         records: list[Record] = []
@@ -497,16 +502,17 @@ class MixedBackend:
     def _commits(
         self, place: int, after: int, limit: int
     ) -> Iterator[tuple[int, tuple[Record, ...]]]:
-        # Read in full at once: together they are one look at every part.
+        # Read before anything is merged: `merge` asks every part for its first commit, so each part
+        # is read once, and all at about the same moment.
         records = self.parts[place].read_all(after=Position(after), limit=limit)
         for _, commit in groupby(records, lambda record: record.position):
             yield place, tuple(commit)
 
     def read_back(self, *, until: Position | None = None, limit: int = 1000) -> list[Record]:
-        """Returns the newest commits of all parts, those of each in its order, merged by times.
+        """Returns the newest commits of all parts, merged by their times.
 
-        A record's position here is the newest place that the reader has not passed with it: for
-        its own part that of the record, for the others how far back the reader has come.
+        Commits of one part keep its order. The position of a record here has, for its own part, the
+        record's own number, and for each other part the newest number not yet returned.
         """
         numbers = self._watch.now() if until is None else list(self._vectors.split(until))
         waiting = [
@@ -587,10 +593,10 @@ class MixedBackend:
             raise errors[0]
 
     def check_places(self) -> None:
-        """Raises UsageError if a part has a stream that is routed to another one.
+        """Raises UsageError if a part has a stream that is routed to another part.
 
-        It would be there and never be seen: what looks empty must be empty (guarantee 7). Each
-        part is asked for one name of each level, however many streams it has.
+        Such a stream would exist and never be seen, but what looks empty must be empty (guarantee
+        7). This costs one small question per level, however many streams a part has.
         """
         for place, levels in enumerate(self.levels()):
             if REST in levels:
@@ -606,14 +612,14 @@ class MixedBackend:
                     after = self._after_level(name)
 
     def _roots(self, levels: Sequence[str]) -> list[str]:
-        """Returns what the names begin with that belong to the levels."""
+        """Returns the beginnings of all names that belong to the levels."""
         kept = self._kept_with
         roots = [*levels, *(head for head, level in kept.items() if level in levels)]
         about = [head for head, level in kept.items() if level is None]
         return [*roots, *(f"{head}/{root}" for head in about for root in roots)]
 
     def _first(self, place: int, roots: Sequence[str]) -> str | None:
-        """Returns the first stream of a part that has the name of a root, or begins with one."""
+        """Returns a stream of a part that is one of the roots or lies below one, or None."""
         part = self.parts[place]
         for root, head in zip(roots, part.heads(roots), strict=True):
             if head is not None:
@@ -623,7 +629,7 @@ class MixedBackend:
         return None
 
     def _after_level(self, name: str) -> str:
-        """Returns a name after every one that is routed as this one is, but before all others."""
+        """Returns where listing goes on: behind the names that begin with the same level."""
         head, slash, rest = name.partition("/")
         if not slash:
             return name
@@ -641,7 +647,7 @@ class MixedBackend:
 
 
 class _MixedObjects:
-    """The objects of every part. What belongs to a stream is written through `objects_of`."""
+    """The objects of all parts. Objects of a stream are written through `objects_of`, not here."""
 
     def __init__(self, mixed: MixedBackend) -> None:
         self._mixed = mixed
@@ -650,7 +656,7 @@ class _MixedObjects:
         self._mixed.objects_of(REST).put(kind, name, data, expires_us=expires_us)
 
     def get(self, kind: str, name: str) -> bytes | None:
-        # A blob is named by its digest: whichever part has it has the right one.
+        # A blob is named by its digest: if several parts have it, they have the same bytes.
         for part in self._mixed.parts:
             data = part.objects.get(kind, name)
             if data is not None:
@@ -677,7 +683,11 @@ class _MixedLeases:
         return self._mixed.part_of(lease.name).leases.renew(lease, ttl_s=ttl_s)
 
     def renew_many(self, leases: Sequence[Lease], *, ttl_s: float) -> list[Lease | None]:
-        """Asks each part once. One that fails hides the answers of the others: ask them apart."""
+        """Asks each part once.
+
+        If one part fails, the answers of the others are lost with the error. A caller that must not
+        lose a lease to that renews the leases of each part in a call of their own.
+        """
         places: dict[int, list[int]] = {}
         for n, lease in enumerate(leases):
             places.setdefault(self._mixed.place_of(lease.name), []).append(n)
@@ -702,20 +712,25 @@ class _MixedLeases:
 
 
 class _MixedMarks:
-    """A mark lies where the commit that set it was written."""
+    """The marks of all parts: a mark is kept where the commit that set it was written."""
 
     def __init__(self, mixed: MixedBackend) -> None:
         self._mixed = mixed
 
     def claim(self, index: str, owner: str, *, n: int, ttl_s: float) -> list[Mark]:
-        """Takes the first n of what all parts have due, and gives back what else was taken."""
+        """Claims n marks in each part, keeps the first n of all, and releases the rest at once.
+
+        No part knows the others' marks, so each is asked for n. For that moment another worker may
+        find nothing to claim, and asks again.
+        """
         taken: list[tuple[Mark, Backend]] = []
         try:
             for part in self._mixed.parts:
                 marks = part.marks.claim(index, owner, n=n, ttl_s=ttl_s)
                 taken += [(mark, part) for mark in marks]
         except HoldfastError:
-            # One part is down: what the others gave must not lie with nobody until its time is up.
+            # One part is down. What the others gave is released now: nobody works on it, and
+            # otherwise it could not be claimed again until these claims expire.
             for mark, part in taken:
                 part.marks.release(index, mark.key, owner)
             raise
@@ -746,7 +761,8 @@ class _MixedMarks:
     def place_of_all(self, commit: Commit) -> int | None:
         """Returns the part that has the marks of a commit that names no stream, None if none has.
 
-        They must be cleared, or set again, where they are. Raises UsageError if they are apart.
+        Marks must be cleared, or set again, where they are. Raises UsageError if they are in
+        several parts.
         """
         wanted = {(mark.index, mark.key) for mark in commit.marks}
         found: dict[int, tuple[str, str]] = {}
@@ -805,16 +821,16 @@ class _MixedInspection:
 
 # --- opening --------------------------------------------------------------------------------------
 #
-# Which URLs make up a mixed store: a mapping from level to URL, or a TOML file that holds one.
+# The URLs of a mixed store: a mapping from level to URL, or a TOML file that holds one.
 #
 #     [store]
 #     conversation = "redis://cache.example/0"
 #     "*" = "postgresql://db.example/agents"
 #
-#     [levels]                        # levels of the application's own, each with the one above it
+#     [levels]                        # levels that the application adds, each with the one above it
 #     session = "conversation"
 #
-# Paths in the file are those of its own folder.
+# Relative paths in the file begin at the folder that the file is in.
 
 
 _FILE_BYTES_MAX = 1 << 20
@@ -824,7 +840,7 @@ Opener = Callable[[object], tuple[Backend, str]]
 
 
 def read_mix(path: str) -> tuple[dict[str, str], dict[str, str], dict[str, Any]]:
-    """Returns the URLs and the levels that a TOML file names, and its other tables as they are."""
+    """Returns the URLs and the levels that a TOML file names, and its other tables unchanged."""
     try:
         with open(path, "rb") as file:
             text = file.read(_FILE_BYTES_MAX + 1)
@@ -841,7 +857,7 @@ def read_mix(path: str) -> tuple[dict[str, str], dict[str, str], dict[str, Any]]
     except OSError as error:
         raise UsageError(f'"{path}" cannot be read: {error.strerror}') from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        # What stands in the file is not repeated: it may hold a password.
+        # The text of the file is not quoted: it may hold a password.
         raise UsageError(f'"{path}" is not TOML', hint=_EXAMPLE) from error
     care = {name: document.pop(name) for name in _CARE if name in document}
     if unknown := document.keys() - {"store", "levels"}:
@@ -857,16 +873,16 @@ _CARE = (
     *("retention", "quotas", "disk_watch", "encryption", "tenant"),
     *("secrets", "indexes", "unchecked", "clear_ids", "heartbeat_s"),
 )
-"""What is about the store as a whole, which is not for backends to know."""
+"""Tables and keys about the store as a whole: backends never see them."""
 _EXAMPLE = (
     """write [store], then lines such as conversation = "redis://…" and "*" = "postgresql://…\""""
 )
 
 
 def _rules_apart(levels: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns which levels a file registers, by name, and what it says of levels.
+    """Returns the levels that a file registers, by name, and the rules that it gives for levels.
 
-    `saved = "conversation"` and `[levels.saved] below = "conversation"` register one alike.
+    `saved = "conversation"` and `[levels.saved] below = "conversation"` both register a level.
     """
     registered = {name: value for name, value in levels.items() if not isinstance(value, dict)}
     rules = {
@@ -888,7 +904,7 @@ def _table(path: str, document: dict[str, Any], name: str) -> dict[str, str]:
 
 
 def _beside(folder: str, url: str) -> str:
-    """Returns the URL with a relative path in it taken from the file's folder."""
+    """Returns the URL, with a relative path in it joined to the file's folder."""
     scheme = next((one for one in _LOCAL if url.startswith(one)), "")
     path = url[len(scheme) :].removeprefix("//")
     if not path or (not scheme and ":" in path.partition("/")[0]):
@@ -899,7 +915,7 @@ def _beside(folder: str, url: str) -> str:
 def open_mix(
     urls: Mapping[Any, Any], levels: Sequence[str], kept_with: KeptWith, open_one: Opener
 ) -> tuple[Backend, str]:
-    """Opens every backend that is named, and returns them as one, with how that is shown."""
+    """Opens every backend that is named; returns them as one, and its name without secrets."""
     _check(urls, levels)
     opened: dict[object, tuple[Backend, str]] = {}
     try:
@@ -954,7 +970,10 @@ def _check(urls: Mapping[Any, Any], levels: Sequence[str]) -> None:
 
 
 def _check_apart(mixed: MixedBackend) -> None:
-    """Raises UsageError if two different URLs lead to one store."""
+    """Raises UsageError if two different URLs lead to one store.
+
+    Commits over both levels would be refused for no reason, and lists would have each stream twice.
+    """
     seen: dict[str, int] = {}
     for place, part in enumerate(mixed.parts):
         store = str(part.inspect.describe()["store"])

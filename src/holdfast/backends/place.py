@@ -1,18 +1,18 @@
-"""Where a store was last opened: so a copy beside its original is told from a store that moved.
+"""A note of where a store was last opened, to tell a copy beside its original from a moved store.
 
-A store and its copy have the same id and the same history, and from then on each has a life of its
-own. That is what clones are for, and it is a mistake where somebody took the copy for the original:
-two processes then believe that they share a store. So whoever opens a copy on the same machine, as
-long as its original is there, is told.
+A store and its copy have the same id and the same history, and differ from then on. For a clone
+that is the purpose. It is a mistake where the copy was taken for the original: two processes then
+believe that they share a store. So opening a copy on the same machine logs a warning while its
+original is still there.
 
-The note lies with the files of the store's workers (`workers/place`, or `state.db.workers/place`
-beside a database, where that folder is there: it is made for the first lease). It has a name of its
-own, made by chance, and the path, device and inode of the store. `cp -r` and `tar` take it along,
-so a copy finds in it another file than itself, and where that is. A store that was moved within a
-file system is the same file; one that was moved to another is not, but nothing is left where it
-was. git does not take the note along: a clone is a clone on purpose.
+The note is kept with the files of the store's workers (`workers/place`, or `state.db.workers/place`
+beside a database if that folder exists: it is made for the first lease). It has a random name, and
+the path, device and inode of the store. `cp -r` and `tar` copy the note too, so a copy finds in it
+another file than itself, and where that file is. A store that was moved within a file system is the
+same file. One that was moved to another file system is not, but nothing is left at the old path.
+git does not copy the note: a clone is made on purpose.
 
-A note is never a truth: one that cannot be read or written is no note.
+Nothing depends on a note: one that cannot be read or written is ignored.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class Place(Struct, frozen=True):
 
 
 class Note(Struct, frozen=True):
-    """What is noted of a store: where it is, and where the one is that it is a copy of."""
+    """What is noted of a store: where it is, and where its original is if it is a copy."""
 
     name: str
-    """The same in a copy, another one in any other store."""
+    """Random; a copy has the same name as its original, all other stores have others."""
     here: Place
     original: Place | None = None
 
@@ -65,7 +65,7 @@ def note_place(path: str, clock: Clock) -> None:
         elif known.here.is_same_file(here) or known.here.path == path:
             found = Note(known.name, here, known.original)  # it was moved, or replaced in place
         else:
-            # Another file at another path: a copy, if what it was made of is still there.
+            # Another file at another path: a copy if the store at the old place is still there.
             original = known.here if _is_there(known.here, known.name) else known.original
             found = Note(known.name, here, original)
         if found != known:
@@ -78,14 +78,14 @@ def note_place(path: str, clock: Clock) -> None:
 
 
 def copy_reports(facts: Mapping[str, Any]) -> list[str]:
-    """Returns what to tell of every copy among the backends that these facts describe."""
+    """Returns the reports for all copies among the backends that these facts describe."""
     parts: Iterable[Mapping[str, Any]] = facts.get("levels", {"*": facts}).values()
     paths = {os.path.realpath(one["path"]): None for one in parts if one.get("path")}
     return [report for path in paths if (report := copy_report(path)) is not None]
 
 
 def copy_report(path: str) -> str | None:
-    """Returns what to tell of a store that is a copy and whose original is still there."""
+    """Returns the report for a store that is a copy and whose original is still there, or None."""
     try:
         known = _read(path)
         if known is None or known.original is None or not known.here.is_same_file(_place(path)):
@@ -107,7 +107,7 @@ def _place(path: str) -> Place:
 
 
 def _open_note(path: str, flags: int) -> int:
-    """Opens the note of a store; a link in place of the folder leads elsewhere, and is refused."""
+    """Opens the note of a store; refuses a link in place of the folder, which leads elsewhere."""
     workers = os.path.join(path, "workers") if os.path.isdir(path) else f"{path}.workers"
     folder = os.open(workers, _FOLDER)
     try:
@@ -117,7 +117,7 @@ def _open_note(path: str, flags: int) -> int:
 
 
 def _is_there(place: Place, name: str) -> bool:
-    """Returns whether the same file is at the same path, and is the store of that name."""
+    """Returns whether the same file is still at its path, with a note of that name."""
     try:
         known = _read(place.path)
         return known is not None and known.name == name and _place(place.path) == place
@@ -141,7 +141,7 @@ def _read(path: str) -> Note | None:
 
 
 def _write(path: str, note: Note) -> None:
-    # In place and not synced: a note that is torn is no note, and the next one to open writes it.
+    # In place and not synced: a torn note is ignored, and the next open writes it again.
     fd = _open_note(path, _WRITE)
     try:
         os.write(fd, json_codec.encode(note) + b"\n")

@@ -1,17 +1,19 @@
 """The backend contract. Clauses are numbered; `holdfast.testing.contract` has a test for each.
 
-A backend stores records: opaque payload bytes and a small envelope. It never decodes a payload,
-never computes a link, and never reads the wall clock but to judge leases and due marks.
+A backend stores records: opaque payload bytes and a small envelope. It never decodes a payload and
+never computes a link. It reads the clock only to judge leases, due marks, and the times and ends
+that the clauses name.
 
  (1) `commit` takes a list of commits and answers each, in order, with a Receipt or a Refusal.
      One refusal never fails its neighbours; a later commit of the list sees the earlier ones.
- (2) A commit is all or nothing, over every stream it names, its marks included, also after a crash.
+ (2) A commit is all or nothing, over every stream it names and its marks, also after a crash.
  (3) A Receipt means durable at the backend's `durability`, and visible to every later call here and
      in any other process.
  (4) An append is accepted only if the stream's newest revision is `expected` (0: no such stream)
-     and, where `previous` is given, its newest link is that: a commit that was laid on one which
-     was refused must not land on another writer's event that has the same revision. A `fork`
-     append is accepted only if the stream does not exist; it then begins at expected + 1.
+     and, where `previous` is given, its newest link is `previous`. Revisions alone are not enough:
+     a commit may have been prepared on top of one that was then refused, and must not be added to
+     another writer's event that has the same revision. A `fork` append is accepted only if the
+     stream does not exist; it then begins at expected + 1.
  (5) Each stream in `reads` must be at the given revision, else nothing is written.
  (6) A commit with a fence is accepted only while that lease is held by that owner in that epoch.
  (7) A key is unique in its stream. A second commit with it is refused as `duplicate` and names the
@@ -21,92 +23,92 @@ never computes a link, and never reads the wall clock but to judge leases and du
  (9) Revisions of a stream have no gaps. Positions grow; all records of a commit share one, and
      nothing ever becomes visible at or below a position that was visible before.
 (10) `read` returns records by revision, `read_all` by position, whole commits only, exactly as
-     committed, every byte of payload, envelope and link. `read_linked`, which a backend need not
-     have, returns what `read` would, as rows without positions; it need not look at checksums of
-     the backend's own, because its caller verifies every link. `read_payloads`, which a backend
-     need not have either, returns type, payload and subject of what `read` would; it looks at
-     every checksum that `read` looks at.
+     committed, every byte of payload, envelope and link. `read_linked` is optional: it returns what
+     `read` would, as rows without positions, and need not verify the backend's own checksums,
+     because its caller verifies every link. `read_payloads` is optional too: it returns type,
+     payload and subject of what `read` would, and verifies every checksum that `read` verifies.
 (11) `heads`, `read`, `find` and `moment` are linearizable: they see every commit whose receipt was
-     returned before they were called. So do `wait` and `read_all`, but for what stands behind a
-     commit that is still under way: to show that would break clause 9.
+     returned before they were called. So do `wait` and `read_all`, except for commits at positions
+     above that of a commit that is still under way: to show these would break clause 9.
 (12) Unreadable data raises CorruptError and is never returned as absent.
 (13) After `close`, and in a forked child, every call raises UsageError. `close` twice is fine.
 (14) A name is data: no stream, key, owner or mark becomes a path, a pattern or a statement.
 (15) `objects` keeps named bytes: a `put` is durable and atomic, a second put of a name replaces.
 (16) A lease is held by one owner at a time; each acquire by another owner raises the epoch, which
      never repeats. An expired lease, or one whose owner is known to be dead, can be acquired.
-(17) `claim` hands a due mark to one owner until the claim expires, the owner is known to be dead,
+(17) `claim` gives a due mark to one owner until the claim expires, the owner is known to be dead,
      or the mark is set again or cleared; highest priority first, then earliest due, then key.
 (18) An append with `expires_us` is refused as `expired`, before any other check, once `now_us` has
      reached it. All appends to a stream have the same one, unless one moves it (36); only whole
-     milliseconds are used. From that end on a backend may let go of the stream's records, keys,
+     milliseconds are used. From that end on a backend may delete the stream's records, keys,
      checkpoint names, and objects that were put with the same end. It then keeps name and head,
-     which says `expires_us`; `read` raises ExpiredError, `read_all` leaves the records out, but
-     not those behind them, and `find` finds nothing.
+     which has `expires_us`; `read` raises ExpiredError, `read_all` leaves out the records but not
+     those after them, and `find` finds nothing.
 (19) `leases.list` shows every lease that was not released, those held and those that lapsed, and
      `marks.claims` every claim whose time is not over, also of a dead owner, as they are now. A
      lapsed lease can be released like one that is held, by whoever names its owner and epoch.
 (20) `moment` fixes what is visible: of every position that the backend ever gave, its answer says
      whether that commit was visible then. It never holds half a commit, nor an event of a stream
-     without those before it. All that it does not hold is behind its own position.
-(21) `renew_many` answers each lease as `renew` would, in the order asked: one that was lost, or is
-     named twice, changes nothing for the others. Where a call is a round trip or a sync, it costs
-     one, however many leases there are.
+     without those before it. All that it does not hold has a position above the moment's own.
+(21) `renew_many` answers for each lease what `renew` would, in the order asked: a lease that was
+     lost or is named twice changes nothing for the others. Where a call costs a round trip or a
+     sync, this costs one, however many leases there are.
 (22) A backend with a clock of its own, as a server has, refuses a commit as `ahead`, after every
      other check, if its time is more than AHEAD_US past that clock, unless every stream that it
-     writes has that time already, or the commit is a copy. The refusal says what the clock said.
-     A backend that has no clock but the writer's accepts it.
+     writes has that time already, or the commit is a copy. The refusal has that clock's time. A
+     backend that has no clock but the writer's accepts the commit.
 (23) `streams` lists names in the order of their code points: those that begin with `prefix` and
-     come after `after`, the first `limit` of them, and fewer only if there are no more. What it
-     costs grows with what it returns, not with how many streams there are. `read_many`, which a
-     backend need not have, returns for each stream what `read` would, in the order asked; where a
-     call is a round trip, it costs one, however many streams there are.
-(24) `read_back`, which a backend need not have, returns what `read_all` would, from the end: the
-     newest records at or before a position, in the order of `read_all`, whole commits only, about
-     `limit` of them, and fewer only if there are no more. What it costs grows with what it returns,
-     not with how many records there are.
+     come after `after`, the first `limit` of them, and fewer only if there are no more. Its cost
+     grows with what it returns, not with how many streams there are. `read_many` is optional: it
+     returns for each stream what `read` would, in the order asked; where a call costs a round trip,
+     this costs one, however many streams there are.
+(24) `read_back` is optional. It returns what `read_all` would, from the end: the newest records at
+     or before a position, in the order of `read_all`, whole commits only, about `limit` of them,
+     and fewer only if there are no more. Its cost grows with what it returns, not with how many
+     records there are.
 (26) A backend whose `record_keys` is True takes a key on any record of an append, not only on the
      first. Each is one of clause 7: unique in its stream, and found at the revision of its own
      record. If one of them is there already, the commit is refused as `duplicate`, and nothing of
      it is written; of several, the first in the order of the records is named. The keys of one
-     commit differ. Without the attribute a backend is never sent such a commit.
-(27) A backend that says `keeps_meta` stores a record's `meta` and returns it, every character, as
-     it does the rest of the envelope: `read`, `read_all`, after a restart, in another process. A
-     record without it costs nothing and reads as None. A backend that does not say so is never
-     sent one: the log refuses the commit and writes nothing of it.
-(28) `rewrite`, which a backend need not have, puts GONE in place of the payloads of records that
-     are named by stream and revision: the one exception to clause 10. It is durable when it
-     returns; each record is as it was or rewritten, also after a crash. All else stays: envelope,
-     link, revision, position, head, keys, checkpoint names, marks, other records and the order of
-     all. Done twice it is as if done once. A payload of one byte may stay. Every later read sees
-     it, here and in any other process; one that is under way sees a record as it was or rewritten.
+     commit differ. A backend without the attribute is never sent such a commit.
+(27) A backend whose `keeps_meta` is true stores a record's `meta` and returns it, every character,
+     as it does the rest of the envelope: `read`, `read_all`, after a restart, in another process. A
+     record without meta costs nothing and reads as None. A backend without the attribute is never
+     sent meta: the log refuses the commit and writes nothing of it.
+(28) `rewrite` is optional. It replaces the payloads of records, named by stream and revision, by
+     GONE: the one exception to clause 10. It is durable when it returns; each record is as it was
+     or rewritten, also after a crash. All else stays: envelope, link, revision, position, head,
+     keys, checkpoint names, marks, other records and the order of all. Doing it twice has the same
+     effect as once. A payload of one byte may stay. Every later read sees the replacement, here and
+     in any other process; a read that is under way sees a record as it was or rewritten.
 (29) `purge`, which comes with `rewrite`, removes from the stored bytes what `rewrite` replaced and
-     `delete` took away, as far as the store's other users allow it, and returns what is left, each
-     with its place and what to do. `whole` lets it take as long as it needs, and keep others
-     waiting. It changes no answer of any other method.
-(30) `keep`, which a backend that lets go of streams by itself (clause 18) should have, makes it let
-     go of nothing of one stream, also past its end, until it is called with False: then the end
-     counts as before, and one that has come meanwhile comes at once. It returns whether the
-     stream's records are there. `kept` lists the streams that are kept. Both are durable when they
-     return, and done twice they are as if done once. Whether a commit is accepted they change not.
-(32) `marks.find`, which a backend need not have, returns the marks that a MarkQuery asks for, in
-     the order of clause 17, and fewer than its limit only if there are no more. Of one index, after
-     a mark or by keys, it costs what it returns, however many marks there are; by group it may look
-     through them, and returns only what was asked for.
-(35) `marks_at_moment`, which a backend need not have, returns a moment as `moment` does, the newest
-     position that it holds, and every mark as it was in that very moment: none that a later commit
-     set, none that a later one cleared.
-(36) An append with `renews_us` moves the end of its stream to that, if it is accepted: whatever
-     the stream has, of earlier commits too, stays at least until then, and the head of a backend
-     that lets go by itself says so. It is judged by `expires_us`, the end that it follows. One that
-     is refused moves nothing. An end never moves back.
+     `delete` deleted, as far as the store's other users allow it. It returns what is left, each
+     with its place and what to do about it. With `whole` it may take as long as it needs, and keep
+     others waiting. It changes no answer of any other method.
+(30) A backend that deletes streams at their ends by itself (clause 18) should have `keep`: it then
+     deletes nothing of one stream, also past its end, until `keep` is called with False. From then
+     on the end counts as before; if it has passed meanwhile, the stream ends at once. `keep`
+     returns whether the stream's records are there. `kept` lists the streams that are kept. `keep`
+     is durable when it returns, and calling it twice has the same effect as once. It does not
+     change whether a commit is accepted.
+(32) `marks.find` is optional. It returns the marks that a MarkQuery asks for, in the order of
+     clause 17, and fewer than its limit only if there are no more. In one index, after a mark or by
+     keys, its cost grows with what it returns, however many marks there are; by group it may read
+     all of them, and returns only what was asked for.
+(35) `marks_at_moment` is optional. It returns a moment as `moment` does, the newest position that
+     the moment holds, and every mark as it was at that moment: none that a later commit set, and
+     all that a later one cleared.
+(36) An accepted append with `renews_us` moves the end of its stream to that time. Everything of the
+     stream, also of earlier commits, stays at least until then, and in a backend that deletes
+     streams by itself the head has the new end. The append itself is judged by `expires_us`, the
+     end before it. An append that is refused moves nothing. An end never moves back.
 (37) A commit is refused as `expired`, as by clause 18, once `now_us` has reached the end of a
-     stream that it has only read: `read_ends` has these streams and their ends. No revision tells
-     that a stream has ended.
-(41) `shorten`, which a backend with `rewrite` need not have, puts other payloads in place of those
-     of records that are named by stream and revision, as `rewrite` puts GONE: all that clause 28
-     says of it holds. Each is a JSON array or object, and not longer than the one in whose place it
-     stands. A record that was let go of stays so.
+     stream that it has only read: `read_ends` has these streams and their ends. A guard on the
+     revision is not enough, because a stream ends without a new revision.
+(41) `shorten` is optional for a backend with `rewrite`. It replaces the payloads of records, named
+     by stream and revision, by given ones, as `rewrite` does by GONE: all that clause 28 says holds
+     here too. Each new payload is a JSON array or object, not longer than the one that it replaces.
+     A record whose payload is GONE stays so.
 """
 
 from __future__ import annotations
@@ -157,7 +159,7 @@ class Head(Struct, frozen=True, gc=False):
 class Moment(Struct, frozen=True, gc=False):
     """What was visible at one moment (clause 20).
 
-    Where commits become visible in the order of their positions, its own position says it all.
+    Where commits become visible in the order of their positions, the position alone decides.
     """
 
     position: Position  # to follow from
@@ -167,7 +169,7 @@ class Moment(Struct, frozen=True, gc=False):
         return position <= self.position
 
     def is_settled(self, later: Moment) -> bool:
-        """Returns whether at a later moment every commit visible at this one can be followed to."""
+        """Returns whether a follower can read, at `later`, every commit visible at this moment."""
         return True
 
 
@@ -192,7 +194,7 @@ class Fence(Struct, frozen=True, gc=False):
 
 
 class Mark(Struct, frozen=True, gc=False):
-    """An indexed, claimable note. (index, key) is its identity; setting it again replaces it."""
+    """An indexed note that can be claimed. (index, key) identifies it; set again it is replaced."""
 
     index: str
     key: str
@@ -202,16 +204,16 @@ class Mark(Struct, frozen=True, gc=False):
 
 
 class Cleared(Struct, frozen=True, gc=False):
-    """Takes a mark away; clearing one that is not there is fine."""
+    """Clears a mark; clearing one that is not there is fine."""
 
     index: str
     key: str
 
 
 class Commit(Struct, frozen=True):
-    """Appended whole or not at all. `time` and `actor` are those of all its records.
+    """What is appended whole or not at all. All its records have its `time` and `actor`.
 
-    One that `is_copy` was made in another store: its time is kept, whatever it is (clause 22).
+    A commit with `is_copy` was made in another store: its time is kept, also if ahead (clause 22).
     """
 
     time: int
@@ -226,20 +228,22 @@ class Commit(Struct, frozen=True):
 
 
 GONE = b"-0"
-"""The payload of a record that `rewrite` let go of (clause 28). No layer writes it: a zero
-has no sign in what we encode. And the link of a record that holds it as data says so."""
+"""The payload of a record that was let go of with `rewrite` (clause 28). No layer writes it as
+data, because our encoding never gives a zero a sign. If a record held it as data all the same, its
+link would show that."""
 
 
 def is_shortened(payload: bytes) -> bool:
-    """Returns whether a part of a payload was taken out: then a space follows its first byte.
+    """Returns whether a part was cut out of a payload: then a space follows its first byte.
 
-    No layer writes one there. Its link is that of the whole payload, whose digest is told.
+    No layer writes a space there. The record keeps the link of the payload that was written; an
+    event in `retention/log` has the digests of both.
     """
     return payload[1:2] == b" " and payload[:1] in (b"{", b"[")
 
 
 class Leftover(Struct, frozen=True, gc=False):
-    """Bytes that were let go of and are still there, and what to do about it (clause 29)."""
+    """Replaced or deleted bytes that are still stored somewhere, and the remedy (clause 29)."""
 
     where: str
     remedy: str
@@ -251,14 +255,14 @@ def has_meta(commit: Commit) -> bool:
 
 
 class Receipt(Struct, frozen=True, gc=False):
-    """The commit is durable. `news` has the newest revision of each watched stream (0: none)."""
+    """A commit is durable. `news` has the newest revision of each watched stream (0: none)."""
 
     position: Position
     news: dict[str, int] = {}
 
 
 class Refusal(Struct, frozen=True):
-    """Nothing of the commit was written."""
+    """A commit was refused: nothing of it was written."""
 
     reason: Literal["conflict", "fenced", "duplicate", "expired", "ahead"]
     stream: str  # for "fenced": the lease's name
@@ -280,8 +284,8 @@ class Lease(Struct, frozen=True, gc=False):
 class Held(Struct, frozen=True, gc=False, order=True):
     """A lease as `list` shows it, on the clock that judges it.
 
-    `left_us` is the time until it expires, less than 0 since it has. `is_held` is False then, and
-    also before where the owner is known to be dead. One of an earlier boot expired with that.
+    `left_us` is the time until it expires, negative once it has expired. `is_held` is False from
+    then on, or earlier where the owner is known to be dead. A reboot ends leases on the boot clock.
     """
 
     name: str
@@ -309,9 +313,9 @@ class Found(Struct, frozen=True, gc=False):
 
 
 class Finding(Struct, frozen=True, gc=False):
-    """Something that `verify` noticed. `harmless` ones concern only what can be rebuilt.
+    """Something that `verify` noticed. A `harmless` one concerns only what can be rebuilt.
 
-    `streams` are those that the damage concerns, or may concern; `remedy` is what to do about it.
+    `streams` are those that the damage concerns or may concern; `remedy` is what to do about it.
     """
 
     where: str
@@ -332,7 +336,10 @@ class Backend(Protocol):
     inspect: Inspection
 
     def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
-        """Clauses 1 to 9. An OSError-like failure raises UnavailableError for the whole list."""
+        """Writes commits by clauses 1 to 9; answers each, in order.
+
+        Raises UnavailableError for the whole list if the storage fails.
+        """
         ...
 
     def read(
@@ -368,14 +375,14 @@ class Backend(Protocol):
         ...
 
     def wait(self, after: Position, *, timeout_s: float) -> Position:
-        """Returns the newest position, at once if it is greater than `after`, else when it is.
+        """Returns the newest position as soon as it is greater than `after`.
 
-        After `timeout_s` it returns what there is. It does not spin.
+        After `timeout_s` it returns the newest position in any case. It does not spin.
         """
         ...
 
     def moment(self) -> Moment:
-        """Returns what is visible now, to tell it from what comes later (clause 20)."""
+        """Returns what is visible now, to distinguish it from what comes later (clause 20)."""
         ...
 
     def now_us(self, stream: str) -> int:
@@ -388,13 +395,13 @@ class Backend(Protocol):
 
 
 def takes_record_keys(backend: object) -> bool:
-    """Says whether a backend takes a key on each record of an append (clause 26)."""
+    """Returns whether a backend takes a key on each record of an append (clause 26)."""
     return getattr(backend, "record_keys", False) is True
 
 
 @runtime_checkable
 class ReadsMany(Protocol):
-    """What a backend has besides, if it can read several streams in one step (clause 23)."""
+    """An optional part of a backend: reading several streams in one step (clause 23)."""
 
     def read_many(self, streams: Sequence[str], *, limit: int) -> list[list[Record]]:
         """Returns the oldest `limit` records of each stream, as `read` would."""
@@ -409,10 +416,10 @@ def read_many(backend: Backend, streams: Sequence[str], *, limit: int) -> list[l
 
 
 class MarksAtMoment(Struct, frozen=True, gc=False):
-    """Every mark as it was in one moment, and the newest position that the moment holds.
+    """Every mark as it was at one moment, and the newest position that the moment holds.
 
     Where commits become visible in the order of their positions, that is the moment's own. `exact`
-    is False if the backend could not tell: then marks may be newer than the moment.
+    is False if the marks could not be read at one moment: then they may be newer than it.
     """
 
     moment: Moment
@@ -422,11 +429,16 @@ class MarksAtMoment(Struct, frozen=True, gc=False):
 
 
 _LOOKS = 20
-"""How often a backend is asked that cannot tell the moment, until nothing came between."""
+"""How often a backend without `marks_at_moment` is read, at most, until no commit came between."""
 
 
 def marks_at_moment(backend: Backend) -> MarksAtMoment:
-    """Returns marks and a moment (clause 35), by looking twice in a backend that cannot tell."""
+    """Returns marks and a moment (clause 35).
+
+    From a backend without `marks_at_moment`, marks are read twice. If both answers are equal and
+    the position has not moved, no commit came between, and the marks are those of the moment. A
+    store that is written to without pause would keep this going, so it ends after some attempts.
+    """
     own = getattr(backend, "marks_at_moment", None)
     if own is not None:
         return own()
@@ -443,45 +455,45 @@ def marks_at_moment(backend: Backend) -> MarksAtMoment:
 
 @runtime_checkable
 class Rewrites(Protocol):
-    """What a backend has besides, if it can let go of what it stores (clauses 28 and 29)."""
+    """An optional part of a backend: replacing payloads for good (clauses 28 and 29)."""
 
     def rewrite(self, revisions: Mapping[str, Sequence[int]]) -> None:
-        """Replaces payloads by GONE, durably: of each stream those of these revisions."""
+        """Replaces the payloads of these revisions of each stream by GONE, durably."""
         ...
 
     def purge(self, *, whole: bool = False) -> list[Leftover]:
-        """Removes what was replaced from the stored bytes; returns what is left of it."""
+        """Removes replaced and deleted bytes from storage; returns where some are left."""
         ...
 
 
 @runtime_checkable
 class Shortens(Protocol):
-    """What a backend has besides, if a part of a payload can go, and the rest stay (clause 41)."""
+    """An optional part of a backend: cutting something out of a payload (clause 41)."""
 
     def shorten(self, payloads: Mapping[str, Mapping[int, bytes]]) -> None:
-        """Replaces payloads by shorter ones, durably: of each stream those of these revisions."""
+        """Replaces the payloads of these revisions of each stream by the given ones, durably."""
         ...
 
 
 @runtime_checkable
 class KeepsEnded(Protocol):
-    """What a backend has besides, if it lets go of streams by itself (clause 30)."""
+    """A part of a backend that deletes streams at their ends by itself (clause 30)."""
 
     def keep(self, stream: str, is_kept: bool) -> bool:
-        """Keeps a stream past its end, or no longer; returns whether its records are there."""
+        """Keeps a stream past its end, or stops keeping it; returns whether its records exist."""
         ...
 
     def kept(self) -> Sequence[str]:
-        """Returns the names of the streams that are kept so."""
+        """Returns the names of the streams that are kept past their ends."""
         ...
 
 
 @runtime_checkable
 class ReadsBack(Protocol):
-    """What a backend has besides, if it can read the store from its end (clause 24)."""
+    """An optional part of a backend: reading the store from its end (clause 24)."""
 
     def read_back(self, *, until: Position | None = None, limit: int = 1000) -> list[Record]:
-        """Returns the newest records at or before `until`, None: of all, oldest first."""
+        """Returns the newest records at or before `until` (None: of all), oldest first."""
         ...
 
 
@@ -490,8 +502,9 @@ def read_back(
 ) -> list[Record]:
     """Reads from the end, with `read_all` in a backend that has no `read_back` of its own.
 
-    That reads a window before the end. A commit may have many records or none, so the window is
-    widened until it holds enough. It may begin inside a commit, whose records are then left out.
+    Then a window of positions before the end is read. A commit may have many records or none, so
+    the window is widened until it holds enough records. The first commit in a window that does not
+    begin at the start is left out.
     """
     if isinstance(backend, ReadsBack):
         return backend.read_back(until=until, limit=limit)
@@ -522,7 +535,7 @@ def _between(backend: Backend, start: Position, end: Position) -> list[Record]:
 
 
 def last_commits(records: list[Record], limit: int) -> list[Record]:
-    """Returns the last `limit` of some records, and those before them of the same commit."""
+    """Returns the last `limit` records, and those before them of the same commit."""
     cut = max(0, len(records) - limit)
     while 0 < cut < len(records) and records[cut - 1].position == records[cut].position:
         cut -= 1
@@ -530,7 +543,7 @@ def last_commits(records: list[Record], limit: int) -> list[Record]:
 
 
 def position_before(backend: Backend, record: Record) -> Position:
-    """Returns the position right before a record's commit, as `read_back` gave it: to go on."""
+    """Returns the position right before the commit of a record from `read_back`, to read on."""
     routing: Routing | None = getattr(backend, "routing", None)
     return Position(record.position - 1) if routing is None else routing.before(record)
 
@@ -542,7 +555,7 @@ class Objects(Protocol):
     """
 
     def put(self, kind: str, name: str, data: bytes, *, expires_us: int = 0) -> None:
-        """Keeps the bytes, at least until `expires_us` (0: for good). A longer promise stays."""
+        """Keeps the bytes at least until `expires_us` (0: for good), or a later end put before."""
         ...
 
     def get(self, kind: str, name: str) -> bytes | None:
@@ -550,7 +563,7 @@ class Objects(Protocol):
         ...
 
     def names(self, kind: str, *, prefix: str = "") -> list[str]:
-        """Returns the names of a kind that begin so."""
+        """Returns the names of a kind that begin with `prefix`."""
         ...
 
     def delete(self, kind: str, name: str) -> None:
@@ -559,18 +572,18 @@ class Objects(Protocol):
 
 
 def keeps_meta(backend: Backend) -> bool:
-    """Returns whether a backend stores `meta` (clause 27); one that does not say so does not."""
+    """Returns whether a backend stores `meta` (clause 27)."""
     return bool(getattr(backend, "keeps_meta", False))
 
 
 class Routing(Protocol):
-    """What a backend has as `routing` that keeps its streams in several others, and only then.
+    """The attribute `routing` of a backend that keeps its streams in several others.
 
-    `position` reads a position that was stored as a number. `place_of_all` returns the number of
-    the one part that keeps the streams and the lease, None if nothing is named, and raises
-    UsageError if they are kept apart: such a commit could not be atomic. `before` returns the
-    position right before a record that `read_back` gave, and `is_after` whether a record comes
-    after a position, in the order of the part that keeps it.
+    Other backends have no such attribute. `position` reads a position that was stored as a number.
+    `place_of_all` returns the number of the one part that keeps the streams and the lease, None if
+    nothing is named. It raises UsageError if they are kept apart: such a commit could not be
+    atomic. `before` returns the position right before a record from `read_back`. `is_after` returns
+    whether a record comes after a position, in the order of the part that keeps it.
     """
 
     parts: Sequence[Backend]
@@ -584,7 +597,7 @@ class Routing(Protocol):
         ...
 
     def position(self, number: object) -> Position:
-        """Reads a position that was stored."""
+        """Reads a position that was stored as a number."""
         ...
 
     def before(self, record: Record) -> Position:
@@ -597,14 +610,14 @@ class Routing(Protocol):
 
 
 class Leases(Protocol):
-    """Who may write what, for how long."""
+    """The leases of a store: who may write what, for how long."""
 
     def acquire(self, name: str, owner: str, *, ttl_s: float) -> Lease | None:
-        """Returns the lease, also when this owner has it already, or None if another has it."""
+        """Returns the lease, also if this owner already holds it, or None if another owner does."""
         ...
 
     def renew(self, lease: Lease, *, ttl_s: float) -> Lease | None:
-        """Returns it with a later end, or None if it is no longer this owner's in this epoch."""
+        """Returns the lease with a later end, or None if this owner and epoch no longer hold it."""
         ...
 
     def renew_many(self, leases: Sequence[Lease], *, ttl_s: float) -> Sequence[Lease | None]:
@@ -612,11 +625,11 @@ class Leases(Protocol):
         return [self.renew(lease, ttl_s=ttl_s) for lease in leases]
 
     def release(self, lease: Lease) -> None:
-        """Gives it back, lapsed or not; a lease that passed on meanwhile is left alone."""
+        """Ends the lease, lapsed or not; if another owner or epoch has it by now, does nothing."""
         ...
 
     def holder(self, name: str) -> Lease | None:
-        """Returns the lease if somebody holds it now."""
+        """Returns the lease if it is held now, else None."""
         ...
 
     def list(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[Held]:
@@ -635,12 +648,12 @@ def renew_many(backend: Leases, leases: Sequence[Lease], *, ttl_s: float) -> Seq
 LinkedRow = tuple[
     int, int, str, str, str | None, str | None, str | None, bytes, bytes, str | None
 ]  # fmt: skip
-"""What a link covers of a record, and the link: revision, time, type, actor, key, checkpoint,
-subject, payload, link, meta."""
+"""The parts of a record that its link covers, and the link: revision, time, type, actor, key,
+checkpoint, subject, payload, link, meta."""
 
 
 def linked_row(record: Record) -> LinkedRow:
-    """Returns what a link covers of a record, and the link."""
+    """Returns the parts of a record that its link covers, and the link."""
     return (
         record.revision, record.time, record.type, record.actor, record.key, record.checkpoint,
         record.subject, record.payload, record.link, record.meta,
@@ -650,11 +663,11 @@ def linked_row(record: Record) -> LinkedRow:
 def read_linked(
     backend: Backend, stream: str, *, after: int, until: int | None, limit: int | None
 ) -> Sequence[LinkedRow]:
-    """Returns what `read` would return, as rows without positions, to who verifies every link.
+    """Returns what `read` would return, as rows without positions, to be verified by their links.
 
-    A backend may have a method `read_linked` of its own, with these arguments. It need not check
-    its own checksums: a link that verifies has covered the same bytes. What it returns is whole
-    only if the links say so. A backend without one has its records read.
+    A backend may have its own method `read_linked` with these arguments. It need not verify its
+    checksums, because a link covers the same bytes: the caller must verify every link before it
+    trusts a row. In a backend without that method `read` is called.
     """
     own = getattr(backend, "read_linked", None)
     if own is None:
@@ -667,10 +680,10 @@ PayloadRow = tuple[str, bytes, str | None]
 
 
 def read_payloads(backend: Backend, stream: str, *, after: int, until: int) -> Sequence[PayloadRow]:
-    """Returns type, payload and subject of what `read` would return, to who needs no more.
+    """Returns type, payload and subject of what `read` would return.
 
-    A backend may have a method `read_payloads` of its own, with these arguments. Nobody verifies
-    links after it, so it checks what `read` checks; it saves only what is not asked for.
+    A backend may have its own method `read_payloads` with these arguments. Callers do not verify
+    links, so it must verify every checksum that `read` does; it saves only building full records.
     """
     own = getattr(backend, "read_payloads", None)
     if own is None:
@@ -680,7 +693,7 @@ def read_payloads(backend: Backend, stream: str, *, after: int, until: int) -> S
 
 
 class Marks(Protocol):
-    """What can be found and claimed without reading streams. Marks are set by commits."""
+    """The marks of a store: found and claimed without reading streams, set by commits."""
 
     def claim(self, index: str, owner: str, *, n: int, ttl_s: float) -> list[Mark]:
         """Claims up to `n` marks that are due and free, in the order of clause 17."""
@@ -702,22 +715,22 @@ class Marks(Protocol):
 
 
 def mark_order(mark: Mark) -> tuple[int, int, str, str]:
-    """Returns what marks are sorted by (clause 17); of several indexes, the index comes last."""
+    """Returns the sort key of a mark (clause 17); for lists of several indexes, the index last."""
     return -mark.priority, mark.due, mark.key, mark.index
 
 
 class MarkQuery(Struct, frozen=True):
-    """Which marks are asked for (clause 32): those that fit everything that is given."""
+    """A search for marks (clause 32): those that meet every condition that is given."""
 
     index: str | None = None
     keys: Sequence[str] | None = None  # only of one index
     group: str | None = None
-    after: Mark | None = None  # only what comes after this one in the order, be it there or not
+    after: Mark | None = None  # only those after this one in the order; it need not exist
     due_before: int | None = None
     limit: int = 1000
 
     def fits(self, mark: Mark) -> bool:
-        """Says whether a mark is one of those."""
+        """Returns whether a mark meets every condition."""
         return (
             (self.index is None or mark.index == self.index)
             and (self.keys is None or mark.key in self.keys)
@@ -727,12 +740,12 @@ class MarkQuery(Struct, frozen=True):
         )
 
     def pick(self, marks: Iterable[Mark]) -> list[Mark]:
-        """Returns those of some marks that are asked for, in order."""
+        """Returns those of the marks that meet every condition, in order, at most `limit`."""
         return sorted(filter(self.fits, marks), key=mark_order)[: self.limit]
 
 
 def find_marks(marks: Marks, query: MarkQuery) -> list[Mark]:
-    """Finds marks, among all of an index in a backend that has no `find` of its own."""
+    """Finds marks; in a backend without `find`, all marks of the index are read."""
     own = getattr(marks, "find", None)
     if own is None:
         return query.pick(marks.list(query.index, limit=_ALL))
@@ -743,28 +756,28 @@ _ALL = 1 << 31
 
 
 class Inspection(Protocol):
-    """What `status`, `check` and `doctor` ask."""
+    """What `status`, `check` and `doctor` ask of a backend."""
 
     def describe(self) -> dict[str, Any]:
         """Returns plain facts: kind, place, format, durability, size_bytes, reports of recovery."""
         ...
 
     def verify(self, *, read_all: bool) -> Iterator[Finding]:
-        """Yields what is wrong below the level of records; with `read_all` it reads every byte."""
+        """Yields damage below the level of records; with `read_all` it reads every byte."""
         ...
 
 
 class Gap(Struct, frozen=True):
-    """A place where commits are lost, and nobody can tell of which streams."""
+    """A place where commits are lost, and it is unknown of which streams."""
 
     finding: Finding
 
 
 @runtime_checkable
 class Salvageable(Protocol):
-    """What an `inspect` has besides, if it can read over damage that `read` and `read_all` cannot.
+    """An optional part of `inspect`: reading past damage where `read` and `read_all` fail.
 
-    Without it, what can be read stream by stream is all that can be read.
+    Without it, only what `read` returns stream by stream can be salvaged.
     """
 
     def remains(self) -> Iterator[list[Record] | Mark | Finding | Gap]:

@@ -1,9 +1,9 @@
-"""Which backend keeps a store: one table by scheme, and entry points for backends of others.
+"""Which backend keeps a store: a table by scheme, and entry points for backends of others.
 
-A backend is imported when its scheme is asked for. Another distribution adds a scheme of its own
-with an entry point in the group "holdfast.backends": its name is the scheme, and it leads to what
-is called with the URL and the options `clock`, `durability`, `create` and `read_only`, and returns
-a backend. The schemes of the table cannot be taken over.
+A backend is imported when its scheme is first used. Another distribution adds a scheme with an
+entry point in the group "holdfast.backends". The name of the entry point is the scheme. It refers
+to a class or function that is called with the URL and the options `clock`, `durability`, `create`
+and `read_only`, and returns a backend. The schemes of the table cannot be replaced.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class BuiltIn(NamedTuple):
     module: str
     name: str
     takes: Literal["nothing", "path", "url"]
-    extra: str = ""  # what is to be installed with holdfast, if it needs more than holdfast does
-    what: str = ""  # what needs it, if that is no store
+    extra: str = ""  # the extra of holdfast that installs what it needs, if it needs more
+    what: str = ""  # what needs that extra, if it is not a store
 
 
 _MEMORY = BuiltIn("holdfast.backends.memory", "MemoryBackend", "nothing")
@@ -62,7 +62,7 @@ _TENANTS = {
     ),
     _REDIS: BuiltIn("holdfast.backends.redis.tenancy", "RedisTenants", "url", extra="redis"),
 }
-"""What makes tenants on a server; on this host there are folders."""
+"""The classes that make tenants on a server; on this host tenants are folders."""
 
 BUILT_IN: Mapping[str, BuiltIn] = {
     "memory": _MEMORY,
@@ -90,11 +90,12 @@ def open_backend(
 ) -> tuple[Backend, str]:
     """Returns the backend that a URL or path names, and the URL as it should be shown.
 
-    A plain path means files. A mapping from level to URL means several: `levels` are those that can
-    be routed, `kept_with` says what else is kept with them. `options` are those of every backend:
-    clock, durability, create, read_only, and the seams for tests (`reach`, `disk`). `each` looks at
-    every backend that was opened and returns what stands for it; if it raises, that is closed.
-    `entered` is told of each tenant whose store was opened.
+    A plain path means files. A mapping from level to URL means a mixed store: `levels` are the
+    levels that can be routed, `kept_with` says which other streams are kept with them. `options`
+    are those of every backend: clock, durability, create, read_only, and the seams for tests
+    (`reach`, `disk`). `each` is called with every backend that was opened and returns the one to
+    use in its place; if it raises, the backend is closed. `entered` is called with each tenant
+    whose store was opened.
     """
     if isinstance(url, Mapping):
         from holdfast.backends.mixed import open_mix
@@ -132,7 +133,7 @@ def open_backend(
 
 
 def open_tenants(url: object, clock: Clock) -> TenantHost:
-    """Returns where the tenants of a place are made; on a server, with the login of the URL."""
+    """Returns the host of a place's tenants; on a server it uses the login of the URL."""
     if isinstance(url, os.PathLike):
         url = os.fspath(url)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     if not isinstance(url, str) or not _can_be_a_path(url) or url.endswith(".toml"):
@@ -161,9 +162,9 @@ def _no_tenants(scheme: str) -> UsageError:
 def _enter(
     built_in: BuiltIn | None, scheme: str, url: str, tenant: str, options: dict[str, Any]
 ) -> tuple[str, TenantRecord | None]:
-    """Returns the URL of a tenant's store: on this host one in its folder, made if it may be."""
+    """Returns the URL of a tenant's store; on this host, makes its folder if that is allowed."""
     if built_in in _TENANTS:
-        return url_of_tenant(url, tenant), None  # who it is, the server says
+        return url_of_tenant(url, tenant), None  # the server has the record
     if built_in is None or built_in.takes == "url":
         raise _no_tenants(scheme)
     from holdfast.backends.tenant_folders import enter_folder
@@ -175,7 +176,7 @@ def _enter(
 
 
 def looked_at(opened: Backend, each: Callable[[Backend], Backend]) -> Backend:
-    """Returns what stands for an open backend, which is closed if it is refused."""
+    """Returns what `each` returns for an open backend; closes the backend if `each` raises."""
     try:
         return each(opened)
     except BaseException:
@@ -184,7 +185,7 @@ def looked_at(opened: Backend, each: Callable[[Backend], Backend]) -> Backend:
 
 
 def _find(url: str) -> tuple[str, BuiltIn | None]:
-    """Returns the scheme of a URL, "" of a path, and the backend of ours that it names, if any."""
+    """Returns the scheme of a URL, "" for a path, and the built-in backend for it, if any."""
     _check_spelling(url)
     found = SCHEME.match(url)
     scheme = "" if found is None else found.group(1)
@@ -192,7 +193,10 @@ def _find(url: str) -> tuple[str, BuiltIn | None]:
 
 
 def _check_spelling(url: str) -> None:
-    """Raises UsageError for a URL that would become the name of a folder, password and all."""
+    """Raises UsageError for a misspelt URL that would be taken for a path.
+
+    A folder with that name would be made, and the name could hold a password.
+    """
     bare = unwrapped(url)
     if is_connection_string(bare):
         raise UsageError(
@@ -227,13 +231,13 @@ def _open_built_in(
         return _noted(_load(built_in)(path, **options), path, options), url
     if url not in ("memory:", "memory://"):
         raise UsageError(f'a memory store has no place, found "{url}"', hint='use "memory:"')
-    # A store in memory survives nothing, whatever was asked for; it says so in its status.
+    # A store in memory survives nothing, whatever durability was asked for; its status says so.
     backend = _load(built_in)(clock=options["clock"], read_only=options["read_only"])
     return backend, "memory:"
 
 
 def _noted(backend: Backend, path: str, options: dict[str, Any]) -> Backend:
-    """Returns a backend whose place on this machine is noted, so that a copy of it can be told."""
+    """Returns the backend after noting its place on this machine, to recognise copies of it."""
     if not options.get("read_only"):
         note_place(os.path.realpath(path), options["clock"])
     return backend
@@ -302,7 +306,7 @@ def _entry_point(scheme: str) -> EntryPoint | None:
     try:
         from importlib.metadata import entry_points  # slow to import, and rarely needed
 
-        # The same one may be found twice, where a package is installed and on the path as well.
+        # One entry point may be found twice, if its package is installed and on the path as well.
         found = {each.value: each for each in entry_points(group=ENTRY_POINTS, name=scheme)}
     except OSError as exc:
         raise unloaded("the list of installed backends", exc) from exc
@@ -315,12 +319,12 @@ def _entry_point(scheme: str) -> EntryPoint | None:
 
 
 _OPTIONAL = frozenset(("leases.renew_many",))
-"""What the log does without, for backends that were written before it was in the protocol."""
+"""Methods that the log can do without, for backends written before these were in the protocol."""
 _COMPANIONS = {"objects": Objects, "leases": Leases, "marks": Marks, "inspect": Inspection}
 
 
 def check_backend(backend: object, what: str) -> Backend:
-    """Returns the backend, or raises UsageError that names what it lacks of the protocol."""
+    """Returns the backend, or raises UsageError that names the parts of the protocol it lacks."""
     lacks = ["durability"] if not hasattr(backend, "durability") else []
     lacks += _missing(backend, Backend, "")
     for name, companion in _COMPANIONS.items():

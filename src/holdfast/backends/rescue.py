@@ -1,9 +1,9 @@
-"""What a process still holds of files that were taken from it, written down under new names.
+"""Copies what a process still holds of files that were taken from it to files with new names.
 
-A file without a name lives until its last descriptor is closed. So before a handle dies it copies
-what it holds into a folder of its own, `rescued/<id>/`, with a report for people. Nothing that is
-there is ever written over, and nothing in it is used by a store: what to do with it is for whoever
-took the files to decide.
+A file without a name exists until its last descriptor is closed. So before a handle ends, it copies
+what it holds into a new folder, `rescued/<id>/`, with a report for people. Existing files there are
+never overwritten, and no store uses them: the people who took the files decide what to do with
+them.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 def rescue(
     places: Sequence[str], held: Iterable[tuple[str, int | bytes]], report: str, clock: Clock
 ) -> str:
-    """Writes what is held and the report into a new folder; returns its path.
+    """Writes what is held, and the report, into a new folder; returns its path.
 
-    It is made in the first of `places` that allows it. `held` has names below the folder, such as
-    `log/x.jsonl`, each with a descriptor or with bytes. Everything is synced before this returns.
-    Raises OSError if no place takes it, or if it cannot all be written; what was written stays.
+    The folder is made in the first of `places` where that is possible. `held` has names below the
+    folder, such as `log/x.jsonl`, each with a descriptor or with bytes. Everything is synced before
+    this returns. Raises OSError if the folder cannot be made anywhere or something cannot be
+    written; what was written stays.
     """
     folder = _make_folder(places, new_id(clock))
     for name, content in held:
@@ -41,7 +42,7 @@ def rescue(
         os.makedirs(above, 0o700, exist_ok=True)
         _write(path, content)
         sync_directory(above)
-    # Last, so that a report speaks of what is there.
+    # The report is written last, so that a folder with a report has all that the report names.
     _write(os.path.join(folder, REPORT), report.encode())
     for above in (folder, os.path.dirname(folder), os.path.dirname(os.path.dirname(folder))):
         sync_directory(above)
@@ -62,7 +63,7 @@ def reports(place: str) -> list[str]:
 
 
 def _first_line(path: str) -> str:
-    """Returns the beginning of a file that may be anybody's: a pipe, or one line without end."""
+    """Returns the first line, or its beginning, of a file that may be a pipe or endless."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         return os.read(fd, _LINE_BYTES_MAX).decode(errors="replace").partition("\n")[0]
@@ -76,7 +77,7 @@ def _make_folder(places: Sequence[str], name: str) -> str:
         folder = os.path.join(place, FOLDER)
         try:
             with contextlib.suppress(FileExistsError):
-                os.mkdir(folder, 0o700)  # nothing above it: a place that is gone stays so
+                os.mkdir(folder, 0o700)  # not makedirs: a place that is gone is not made again
             _check_private(folder)
             path = os.path.join(folder, name)
             os.mkdir(path, 0o700)
@@ -89,7 +90,7 @@ def _make_folder(places: Sequence[str], name: str) -> str:
 
 
 def _check_private(folder: str) -> None:
-    """Raises if somebody else could put another folder in the place of ours, and read it."""
+    """Raises if others could put a folder of theirs in the place of ours, and read it."""
     found = os.lstat(folder)
     is_private = found.st_uid == os.geteuid() and not found.st_mode & _OTHERS_MAY_WRITE
     if not stat.S_ISDIR(found.st_mode) or not is_private:

@@ -1,14 +1,15 @@
 """Tenants: stores of several owners in one place, each kept from the others (0077).
 
-A tenant has a name, which people choose, and an id, which is random: where others could see one, in
-a server's lists of roles, users and keys, it is the id. What keeps tenants apart is the backend's:
+A tenant has a name, which people choose, and a random id. Where other tenants could see one of
+them, in a server's lists of roles, users and keys, the id is used. How tenants are kept apart
+depends on the backend:
 
     files, SQLite   a folder each, `PLACE.tenants/…`
     PostgreSQL      a role each, and row security on every table; the id is role and application
     Redis, Valkey   a user each, and keys that begin with its id
 
-`TenantHost` is the administrator's side of it. A tenant's own side is only its login: what a store
-is asked for goes to the tenant that the login belongs to, or is refused.
+`TenantHost` is the administrator's side. The tenant's own side is only its login: a store opened
+with it is the store of the tenant that the login belongs to, or opening it is refused.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ TenantState = Literal["active", "removing"]
 
 
 class TenantRecord(Struct, frozen=True):
-    """What is recorded of a tenant. `settings` are those of a store; they hold nothing secret."""
+    """What is recorded of a tenant. `settings` are those of its store; none of them is secret."""
 
     name: str
     id: str
@@ -45,7 +46,7 @@ class TenantRecord(Struct, frozen=True):
 
 
 class TenantLogin(Struct, frozen=True):
-    """A tenant that was just made, and the URL that its application opens: it has the password."""
+    """A tenant that was just made, and the URL, with its password, that its application opens."""
 
     tenant: TenantRecord
     url: str
@@ -55,20 +56,20 @@ class TenantLogin(Struct, frozen=True):
 
 
 class Dropped(Struct, frozen=True):
-    """What was dropped of a tenant, by kind, and what has to be done by hand."""
+    """How much of a tenant was deleted, by kind, and what must be done by hand."""
 
     counts: dict[str, int]
     left: list[Leftover]
 
 
 class TenantHost(Protocol):
-    """Where tenants are made and removed, with the rights of an administrator.
+    """Makes and removes tenants, with the rights of an administrator.
 
-    Every method can be called again after it was stopped anywhere, and then goes on.
+    Every method can be called again after it was stopped at any point, and then goes on.
     """
 
     def create(self, name: str, settings: dict[str, Any]) -> TenantLogin:
-        """Makes a tenant, its store and its login; raises ExistsError."""
+        """Makes a tenant, its store and its login; raises ExistsError if the name is taken."""
         ...
 
     def list(self) -> list[TenantRecord]:
@@ -76,35 +77,35 @@ class TenantHost(Protocol):
         ...
 
     def change(self, tenant: TenantRecord, settings: dict[str, Any]) -> None:
-        """Replaces the settings of a tenant; handles that are open keep theirs."""
+        """Replaces the settings of a tenant; handles that are open keep the old ones."""
         ...
 
     def renew(self, tenant: TenantRecord) -> TenantLogin:
-        """Gives a tenant a new password; the old one opens nothing from now on."""
+        """Gives a tenant a new password; the old one no longer works."""
         ...
 
     def problems(self, tenant: TenantRecord | None) -> Sequence[str]:
-        """Returns what keeps tenants less apart than it should, of all or seen from one."""
+        """Returns the weaknesses in how tenants are kept apart: of all tenants, or of one."""
         ...
 
     def lock_out(self, tenant: TenantRecord) -> None:
-        """Locks an active tenant out: from here on nothing that it writes is taken."""
+        """Locks an active tenant out: from now on nothing that it writes is accepted."""
         ...
 
     def let_in(self, tenant: TenantRecord) -> None:
-        """Gives a tenant that was locked out the access that it had; changes no other."""
+        """Gives a tenant that was locked out its access back; leaves any other tenant alone."""
         ...
 
     def begin_removal(self, tenant: TenantRecord) -> None:
-        """Notes that a tenant that is locked out goes: from here on it is destroyed."""
+        """Notes that a locked-out tenant is being removed: from now on there is no way back."""
         ...
 
     def drop(self, tenant: TenantRecord, *, whole: bool) -> Dropped:
-        """Drops everything of a tenant but the record of it."""
+        """Deletes everything of a tenant except its record."""
         ...
 
     def end_removal(self, tenant: TenantRecord, receipt: str) -> None:
-        """Removes login and record, and keeps the receipt, which does not have the name."""
+        """Removes login and record; stores the receipt, in which the tenant's name is not."""
         ...
 
     def receipts(self) -> list[str]:
@@ -119,7 +120,7 @@ class TenantHost(Protocol):
 
 
 def check_tenant(name: object) -> str:
-    """Returns the name of a tenant, or raises UsageError: any text that can be shown."""
+    """Returns the name of a tenant: any printable text of at most 128 bytes, else UsageError."""
     checked = check_name(name, "tenant")
     if len(checked.encode()) > NAME_BYTES_MAX:
         raise UsageError(
@@ -129,7 +130,7 @@ def check_tenant(name: object) -> str:
 
 
 def new_tenant_id(clock: Clock) -> str:
-    """Returns an id that says nothing and cannot be guessed: it is a role's name too."""
+    """Returns a random id that cannot be guessed and is valid as the name of a role or user."""
     return f"hft_{clock.random_bytes(ID_BYTES).hex()}"
 
 
@@ -138,10 +139,11 @@ def new_password(clock: Clock) -> str:
 
 
 def folder_name(tenant: str) -> str:
-    """Returns the name of a tenant's folder, another one for each tenant, whatever its name holds.
+    """Returns the name of a tenant's folder, which is different for each tenant.
 
-    Small letters and digits stand for themselves, also where a file system knows no capitals. All
-    else is written as bytes; so no name leads out of the folder, and none begins with a dot.
+    Small letters, digits, "_" and "-" are kept; everything else is written as bytes. So names stay
+    different on a file system without capitals, none leads out of the folder, and none begins with
+    a dot.
     """
     text = "".join(
         one if one in _PLAIN else "".join(f"={byte:02x}" for byte in one.encode()) for one in tenant

@@ -1,4 +1,4 @@
-"""Tenants of stores on this host: a folder each, `PLACE.tenants/NAME`, with the store in it.
+"""Tenants on this host: a folder each, `PLACE.tenants/NAME`, with the tenant's store in it.
 
     PLACE.tenants/NAME/tenant.json   the record of the tenant
     PLACE.tenants/NAME/store         its store, if PLACE is a folder of files
@@ -7,9 +7,9 @@
     PLACE.tenants/.removing-ID       a tenant that is being removed
     PLACE.tenants/.removed/ID.json   the receipt of one that was
 
-NAME is the tenant's name, encoded: it can be no path. The folders can be read by their owner alone.
-Whoever runs as that user of the system reads all of them: this keeps apart what programs confuse,
-not users of one account.
+NAME is the tenant's name, encoded so that it cannot be a path. Only their owner can read the
+folders. Everything that runs as that system user can read all of them: this keeps programs from
+confusing tenants, but it does not keep out other programs of the same account.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _OPEN = os.O_NOFOLLOW | os.O_CLOEXEC
 def enter_folder(
     path: str, scheme: str, tenant: str, clock: Clock, *, create: bool
 ) -> tuple[str, TenantRecord]:
-    """Returns the path of a tenant's store and the record; makes the folder if it may."""
+    """Returns the path of a tenant's store and the tenant's record; makes both with `create`."""
     host = TenantFolders(path, scheme, clock)
     found = host.find(tenant)
     if found is None:
@@ -114,7 +114,7 @@ class TenantFolders:
         return os.path.join(self._folder, _LOCKED + tenant.id)
 
     def _open_home(self, tenant: TenantRecord) -> str:
-        """Returns the folder that is found by the name of the tenant."""
+        """Returns the folder that the name of the tenant leads to."""
         return os.path.join(self._folder, folder_name(tenant.name))
 
     # --- making one --------------------------------------------------------------------------
@@ -126,7 +126,10 @@ class TenantFolders:
         return TenantLogin(made, self._url)
 
     def make(self, name: str, settings: dict[str, Any]) -> TenantRecord:
-        """Makes the folder of a tenant, and its record in one step; returns what is there then."""
+        """Makes the folder of a tenant and, atomically, its record; returns the record.
+
+        If another process makes the same tenant at the same time, its record is returned.
+        """
         record = TenantRecord(name, new_tenant_id(self._clock), self._clock.now_us(), settings)
         home = self._home(record)
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
@@ -149,7 +152,7 @@ class TenantFolders:
         )
 
     def problems(self, tenant: TenantRecord | None) -> list[str]:
-        """Returns folders that others than their owner may enter."""
+        """Returns the folders that users other than their owner may enter."""
         found: list[str] = []
         for one in self.list() if tenant is None else [tenant]:
             if os.stat(self._home(one)).st_mode & 0o077:
@@ -159,7 +162,7 @@ class TenantFolders:
     # --- removing one ------------------------------------------------------------------------
 
     def lock_out(self, tenant: TenantRecord) -> None:
-        """Moves the folder away: whoever opens the tenant from now on makes a new one."""
+        """Moves the folder away: opening the tenant from now on makes a new one."""
         if self._home(tenant) == self._locked(tenant):
             return
         if is_in_use(self.store_url(tenant)):
@@ -191,7 +194,9 @@ class TenantFolders:
     def drop(self, tenant: TenantRecord, *, whole: bool) -> Dropped:
         going = replace(tenant, state="removing")
         home, store = self._home(going), self.store_path(going)
-        if os.path.exists(store):  # at once: half of a store cannot be opened
+        # The store loses its name in one step, and durably, before any of its files is deleted:
+        # nobody can open half a store, also after a crash.
+        if os.path.exists(store):
             os.rename(store, f"{store}.dropped")
             sync_directory(home)
         files = size = 0
@@ -217,7 +222,9 @@ class TenantFolders:
         removed = os.path.join(self._folder, _REMOVED)
         os.makedirs(removed, mode=0o700, exist_ok=True)
         path = os.path.join(removed, f"{tenant.id}.json")
-        if not os.path.exists(path):  # the first one has the counts
+        # After a crash this runs again, when the data is gone: only the first receipt has the
+        # counts. It is durable before the record goes, or the removal would leave no trace.
+        if not os.path.exists(path):
             _write(f"{path}.new", receipt.encode())
             os.replace(f"{path}.new", path)
         sync_directory(removed)
@@ -242,7 +249,7 @@ class TenantFolders:
 
 
 def _check_folder(path: str) -> None:
-    """Raises UsageError for a link in place of a tenant's folder: it leads elsewhere."""
+    """Raises UsageError if a tenant's folder is a link or a file: a link may lead elsewhere."""
     if os.path.islink(path) or not os.path.isdir(path):
         raise UsageError(f'"{path}" is not a folder, and a tenant is kept in one')
 
@@ -265,7 +272,10 @@ def _read_record(home: str) -> TenantRecord | None:
 
 
 def _write_record(home: str, record: TenantRecord, *, is_new: bool) -> None:
-    """Writes a record as a whole. A new one stays as it is if another process made one."""
+    """Writes a record atomically. A new one does not replace the record of another process.
+
+    A new record is linked and not renamed to its name, because `link` fails if the name exists.
+    """
     path = os.path.join(home, _RECORD)
     beside = f"{path}.{record.id}.new"
     _write(beside, json_codec.encode(record))
@@ -276,7 +286,7 @@ def _write_record(home: str, record: TenantRecord, *, is_new: bool) -> None:
             os.replace(beside, path)
             beside = ""
     except FileExistsError:
-        pass  # somebody made the same tenant at the same time: theirs is the one
+        pass  # another process made the same tenant at the same time: its record counts
     finally:
         if beside:
             os.unlink(beside)

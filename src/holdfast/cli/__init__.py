@@ -1,4 +1,4 @@
-"""The command line: words typed become calls, results become text. It decides nothing.
+"""The command line: turns words into calls and results into text. It decides nothing.
 
 app         the verbs, global options, errors and exit codes
 options     what every verb takes, and opening the store it names

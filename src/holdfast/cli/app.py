@@ -247,7 +247,7 @@ ALIASES = {
     "message add": "say",
     "message list": "messages",
 }
-"""Each noun takes its verbs after it; what is typed often has a short form too."""
+"""The long names of verbs that are typed often: a noun, then what to do with it."""
 
 _FAMILIES = {
     "audit": "What a state is made of: audit SCOPE; export what a store holds, signed.",
@@ -270,18 +270,18 @@ _FAMILIES = {
     "task": "Add, list, claim, change and close tasks.",
     "views": "Files that people edit: write them, keep them fresh, see how they stand.",
 }
-"""Words that other verbs follow, such as runs list; one that is a verb too works by itself."""
+"""Words that take a verb after them, such as `runs list`; some are verbs by themselves too."""
 
 _WITH_VALUE = ("--store", "--store-key", "--actor", "--tenant")
 VIEWS = ".prose"
 """The directory of views, if `--views` names none."""
 _VERBOSE = ("--verbose", "-v")
 _COMPLETE = "__complete"
-"""The verb by which the script of a shell asks what it may offer."""
+"""The hidden verb by which the script of a shell asks for the words to offer."""
 
 
 _NO_SCREEN = 10_000
-"""How wide a line may be where nobody looks at it on a screen."""
+"""How wide a line of help may be where it goes to no terminal: nothing is wrapped."""
 
 
 class PipedHelp:
@@ -297,7 +297,7 @@ class PipedHelp:
         self._plain(console).render_description(console, options, text)
 
     def _plain(self, console: Console) -> PlainFormatter:
-        # Imported when help is asked for: each other command would wait for it.
+        # Imported only for help: every other command would wait for the import.
         from cyclopts.help.formatters.plain import PlainFormatter
 
         console.width = _NO_SCREEN
@@ -339,6 +339,7 @@ def run(arguments: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
+            # Text that the encoding of the terminal lacks is printed as escapes, not as an error.
             reconfigure(errors="backslashreplace")
     words, is_verbose = take_verbose(arguments)
     if words[:1] == [_COMPLETE]:
@@ -416,7 +417,10 @@ def put_verb_first(arguments: list[str]) -> list[str]:
 
 
 def name_task(words: list[str]) -> list[str]:
-    """Returns what a short command for projects was given as a verb: without one it is a task."""
+    """Returns the words of a command that `project alias` wrote, with a verb for the parser.
+
+    Such a command calls `project - WORDS`; words that begin with no verb of projects are a task.
+    """
     if words[:2] != ["project", "-"]:
         return words
     verbs = {name.partition(" ")[2] for name, _, _ in VERBS if name.startswith("project ")}
@@ -426,7 +430,11 @@ def name_task(words: list[str]) -> list[str]:
 
 
 def name_views(words: list[str]) -> list[str]:
-    """Returns the words with a name for `--views`, if it has none: no parser knows such options."""
+    """Returns the words of `prose run` with the default directory after a `--views` without one.
+
+    The parser knows no option whose value may be left out. What follows a bare `--views` is another
+    option, an input (NAME=VALUE) or the file of the program.
+    """
     if words[:2] != ["prose", "run"]:
         return words
     found: list[str] = []
@@ -450,6 +458,7 @@ def usage_error(mistake: CycloptsError, words: list[str]) -> UsageError:
     if isinstance(mistake, UnusedCliTokensError):
         extra = " ".join(shlex.quote(word) for word in mistake.unused_tokens or ())
         message = f"nothing takes {extra}: there are more words than the verb has places for"
+    # The parser quotes what was typed, which may be a URL with a password.
     for word in words:
         message = message.replace(word, without_secrets(word)) if word else message
     verbs = {*ALIASES, *(name for name, _, _ in VERBS)}

@@ -20,7 +20,7 @@ _SHOWN = 6
 def architecture(
     path: str | None = None, /, *, markdown: Flag = False, options: Options = DEFAULTS
 ) -> None:
-    """Say of each kind of state what it is for, and what is lost with it.
+    """Say what each kind of state is for, and what is lost with it.
 
     Parameters
     ----------

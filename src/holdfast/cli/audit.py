@@ -23,13 +23,13 @@ def export(
     Parameters
     ----------
     file
-        The file to write; it must not be there.
+        The file to write; it must not exist.
     sign
         The file of an Ed25519 private key, PEM: openssl genpkey -algorithm ed25519.
     after
         The export before this one: it becomes a part of the chain, and is verified first.
     anchor
-        A command that is given the digest and prints a token, such as a time stamp of others.
+        A command that gets the digest and prints a token, such as a time stamp of a third party.
     """
     with open_reading(options) as store:
         made = export_audit(store, file, sign=sign, after=after, anchor=anchor)

@@ -41,7 +41,7 @@ Folder = Annotated[str, Parameter(name="DEST")]
 
 
 def make(dest: Folder, /, *, label: str = "", options: Options = DEFAULTS) -> None:
-    """Add a point to a backup: all of a store, while others use it; later what is new.
+    """Add a point to a backup: first all of a store, later what is new; others may use the store.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def restore(
     scope
         Only this scope, by its full name, with the scopes that it was forked from.
     to_key
-        The store key of TARGET, if it is another than that of the backup (--store-key).
+        The store key of TARGET, if it differs from that of the backup (--store-key).
     """
     refuse_memory(target)
     point = backups.find_point(dest, parse_point(at))
@@ -209,7 +209,7 @@ def prune(dest: Folder, /, *, options: Options = DEFAULTS) -> None:
 
 
 def parse_point(text: str | None) -> str | datetime | None:
-    """Returns the name of a point as it is, and a time as one."""
+    """Returns what names a point: a time if the text reads as one, else the text."""
     return text if text is None else read_time(text) or text
 
 
@@ -251,14 +251,16 @@ def export(
 def _export_to(
     store: holdfast.Store, names: list[str], path: Path, progress: backups.Progress | None
 ) -> Exported:
-    """Writes an export beside its name, and gives it the name when it is whole."""
+    """Writes an export beside its path, and gives it its name when it is complete."""
     beside = path.with_name(path.name + ".new")
     try:
         if path.exists():
             raise UsageError(f'"{path}" exists already', hint="name another file")
         with open(beside, "wb") as file:
             written = export_scopes(store, names, file, progress=progress)
+            # Synced before it is named, so that the name never leads to a part of it.
             os.fsync(file.fileno())
+        # A link, where a rename would replace a file that was made there meanwhile.
         os.link(beside, path)
         return written
     except OSError as error:

@@ -33,7 +33,7 @@ def boot(
     scope
         The scope to begin in; those above it count too.
     role
-        Whose orders: those of this role and those of all.
+        Show the orders for this role, beside those for all.
     budget
         How many tokens at most; orders, goals and the task are never left out.
     task
@@ -49,7 +49,7 @@ def boot(
         raise UsageError(f"--budget must be at least 1, found {budget}")
     with ExitStack() as opened:
         store = opened.enter_context(open_reading(options))
-        if write is not None:  # a file would be a copy in clear, which no erasure finds
+        if write is not None:  # sealed values stay sealed: no erasure would find the file
             opened.enter_context(kept_closed())
         named = find_scope(store, scope, must_exist=scope != GLOBAL)
         context = store.context(

@@ -74,7 +74,7 @@ def list_catches(
     limit
         How many at most.
     after
-        Go on after a page: its cursor. Only without a scope.
+        Continue after this cursor, which the page before ended with. Only without a scope.
     """
     with open_reading(options) as store:
         if scope is None:

@@ -1,7 +1,7 @@
 """What a shell may offer for a word: scopes, runs and checkpoints of the store that is named.
 
-A shell asks while somebody types. So an answer is one page of names, opening waits for nobody and
-writes nothing, and an error offers nothing: the parser swallows it.
+A shell asks while somebody types. So an answer is one page of names; opening the store waits for
+nobody and writes nothing; and after an error nothing is offered, because the parser swallows it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _STARTUP = {"bash": ".bashrc", "zsh": ".zshrc"}
 
 
 def offer_scopes(context: CompletionContext) -> list[str]:
-    """Returns the names of scopes that begin as was typed."""
+    """Returns the names of scopes that begin with what was typed."""
     with _opened(context) as store:
         found = store.scopes(prefix=context.incomplete, limit=OFFERED_MAX)
         return [scope.name for scope in found]
 
 
 def offer_runs(context: CompletionContext) -> dict[str, str]:
-    """Returns the ids of runs that begin as was typed, each with its status."""
+    """Returns the ids of runs that begin with what was typed, each with its status."""
     with _opened(context) as store:
         return {
             run.id: run.status

@@ -35,7 +35,7 @@ Config = Annotated[Path | None, Parameter(show_default=False)]
 def load_config(config: Path | None) -> None:
     """Registers the verifiers of a configuration file: the one given, else ./holdfast.toml.
 
-    Only for what asks verifiers: a file that was not trusted is an error.
+    Only verbs that ask verifiers call this, because a file that is not trusted is an error.
     """
     if config is not None:
         load_verifiers(config)
@@ -46,15 +46,15 @@ def load_config(config: Path | None) -> None:
 def open_configured(
     options: Options, config: Path | None, *, asks: bool, schemas: str | None = None
 ) -> Store:
-    """Opens the store to write, with the verifiers of the configuration file if any is asked.
+    """Opens the store to write; if `asks`, registers the verifiers of the configuration file first.
 
-    With the schemas of a file or module, if one is named: what is written says its version.
+    `schemas` names a file or module with schemas: their version is stored with what is written.
     """
     if asks:
         load_config(config)
     if schemas is None:
         return open_writing(options)
-    from holdfast.cli.user_code import load_schemas  # it loads verifiers, by what is here
+    from holdfast.cli.user_code import load_schemas  # late, as it imports this module
 
     return open_writing(options, schemas=load_schemas(schemas, items=True))
 
@@ -115,7 +115,8 @@ def decide(
     said |= {"alternatives": alternative or (), "links": link or (), "supersedes": supersedes}
     said |= {"more": parse_named(more, "a further field"), "priority": parse_priority(priority)}
     with open_configured(options, config, asks=verify is not None, schemas=schemas) as store:
-        # A person's: the command ends before the act. Sent again with its key, it does not fail.
+        # Owned by a name, not by this worker, which ends before the act is done. A command that is
+        # sent again with its key finds the decision instead of failing.
         said |= {"standing": standing, "owner": kernel_of(store).log.actor, "if_exists": "attach"}
         opened = find_scope(store, scope, must_exist=False).decide(decision, **said)
         print_decision(opened.stored, options)
@@ -164,7 +165,7 @@ def decisions(
     limit
         How many at most.
     after
-        Go on after a page: its cursor.
+        Continue after this cursor, which the page before ended with.
     before
         Only those made before this revision of the scope.
     older_than
@@ -177,7 +178,7 @@ def decisions(
         try:
             name = None if scope is None else find_scope(store, scope).name
         except NotFoundError:
-            # On a terminal an id may be cut before its scope.
+            # A table on a terminal may have cut the id before its scope, so that it has no "@".
             if scope is None or "/" in scope:
                 raise
             print_decision(store.decisions.get(find_decision(store, scope)), options, whole=True)

@@ -44,7 +44,7 @@ class Examined(Struct, frozen=True):
 
 
 class Patient(Struct, frozen=True):
-    """The store that is examined, what it says of itself, and where it is on this host."""
+    """The store that is examined, its status, and where it is on this host."""
 
     store: Store
     options: Options
@@ -53,14 +53,14 @@ class Patient(Struct, frozen=True):
 
     @property
     def servers(self) -> dict[str, dict[str, Any]]:
-        """What each server says of itself, by a name of a stream that it keeps."""
+        """The status of each server, by one level that it keeps; by "store" if it keeps all."""
         levels: dict[str, dict[str, Any]] = self.facts.get("levels") or {"store": self.facts}
         places = {one["place"]: (level, one) for level, one in levels.items() if "server" in one}
         return dict(places.values())
 
 
 def doctor(*, options: Options = DEFAULTS) -> int:
-    """Examine Python, SQLite, disk and store; say how to fix each."""
+    """Examine Python, SQLite, disk and store; say how to fix what is wrong."""
     results = list(examine(options))
     is_healthy = all(each.ok is not False for each in results)
     if options.json:
@@ -87,7 +87,7 @@ def examine(options: Options) -> Iterator[Examined]:
         store = open_reading(options)
     except HoldfastError as error:
         yield Examined("store", False, error.message, error.hint or command("init", options.place))
-        # A server whose settings break a promise is refused; what else is wrong can be looked at.
+        # A server whose settings break a promise is refused: examine it without that promise.
         store = open_promising_nothing(options) if isinstance(error, UsageError) else None
     if store is None:
         return
@@ -106,7 +106,7 @@ def examine(options: Options) -> Iterator[Examined]:
 
 
 def open_promising_nothing(options: Options) -> Store | None:
-    """Opens a store that makes no promise of durability, to read; None if that fails too."""
+    """Opens a store read-only with durability "none"; returns None if that fails too."""
     try:
         return holdfast.open(
             options.place,
@@ -164,7 +164,7 @@ def examine_place(patient: Patient) -> Iterator[Examined]:
     if found.st_uid != os.geteuid():
         yield Examined("permissions", False, who, f"run as user {found.st_uid}, or chown it")
     elif mode & 0o077:
-        # Who may read is the owner's choice; whoever may write can change what the store holds.
+        # Who may read is the owner's choice. Anyone who may write can change what the store holds.
         is_safe, others = (False, "write") if mode & 0o022 else (None, "read")
         fix = f"chmod go-rwx {shlex.quote(str(path))}"
         yield Examined("permissions", is_safe, f"{who}: others can {others} it", fix)
@@ -205,7 +205,7 @@ def examine_reports(patient: Patient) -> Iterator[Examined]:
 
 
 def examine_eviction(patient: Patient) -> Iterator[Examined]:
-    """A Redis that may delete keys when its memory is short keeps no promise."""
+    """Judges whether a Redis may delete keys when its memory is short: then it keeps no promise."""
     for facts in patient.servers.values():
         policy, evicted = facts.get("maxmemory_policy"), facts.get("evicted_keys", 0)
         if policy is None:
@@ -232,7 +232,7 @@ def examine_clock(patient: Patient) -> Iterator[Examined]:
 
 
 def examine_times(patient: Patient) -> Iterator[Examined]:
-    """Names streams that a wrong clock has left with a time that has not come."""
+    """Names streams whose newest time is ahead of the clock, as a wrong clock leaves them."""
     ahead = list(streams_ahead(kernel_of(patient.store).log))
     if not ahead:
         yield Examined("times", True, "no stream is ahead of the clock")
@@ -272,9 +272,9 @@ EXAMINATIONS: dict[str, Callable[[Patient], Iterator[Examined]]] = {
     "times": examine_times,
     "structure": examine_structure,
 }
-"""What is looked at in a store that can be opened, in this order; each yields what it found.
+"""The examinations of a store that can be opened, in their order; each yields what it found.
 
-An examination that cannot be made is a problem under its name here.
+One that raises an error is reported as a problem under its name here.
 """
 
 

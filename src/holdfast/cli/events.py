@@ -1,4 +1,4 @@
-"""Verbs for events of the user's own, and for what is folded from them."""
+"""Verbs for own events, and for the projections that are folded from them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def record(
     key
         An idempotency key: a second event with the same key and data adds nothing.
     subject
-        Whose event it is: its data is sealed by their key, and goes when they are erased.
+        The subject that the event belongs to: sealed by their key, gone when they are erased.
     module
         A Python file or module that declares the type: the data must fit it. May be given again.
     """
@@ -106,7 +106,7 @@ def list_events(
     source
         Only events from this source: human, model, tool, import or file.
     trust
-        Only events whose source is trusted so far, in your own word.
+        Only events with this trust: your own word for how far a source is trusted.
     limit
         How many events at most.
     before
@@ -178,7 +178,7 @@ def projection(
     over
         A scope, or a pattern of names such as conversation/*; without it the whole store.
     verify
-        Replay all events, and say whether what was kept is the same.
+        Replay all events, and compare with what was kept; exit code 1 if that differs.
     module
         A further Python file or module to load first. May be given again.
     """

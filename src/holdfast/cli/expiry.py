@@ -38,16 +38,16 @@ def expiry(
     fixed: Flag = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """Show or set after which time the scopes of a level end by themselves.
+    """Show or set how long the scopes of a level last before they end by themselves.
 
     Parameters
     ----------
     level
         The level to set it for; without it what is set is shown.
     time
-        How long a scope that is begun from now on lasts, such as 1h, or never.
+        How long scopes that begin from now on last, such as 1h, or never.
     fixed
-        Count from when a scope begins, and not anew with each write.
+        Count from the beginning of a scope, not from its newest write.
     """
     if level is not None and time is None:
         raise UsageError("expiry needs a time to set", hint=f"holdfast expiry {level} 1h")

@@ -55,7 +55,7 @@ def fact(
     about
         What the fact is about.
     subject
-        Whose fact it is: its value is sealed by their key, and goes when they are erased.
+        The subject that the fact belongs to: sealed by their key, gone when they are erased.
     check
         Ask the fact's verifier now.
     withdraw

@@ -89,7 +89,7 @@ def file(
     at
         The commit or rewind point that is meant; alone, print what the file held there.
     diff
-        Show how it differs from what the commit has, the newest one without --at.
+        Show how it differs from the commit of --at; without --at, from the newest one.
     log
         List the commits that changed it, with the events that each is linked to.
     restore
@@ -120,7 +120,7 @@ def file(
 
 
 def _commit_of(store: Store, name: str | None) -> str:
-    """Returns the commit that a word means: that of a rewind point, else git's own name for it."""
+    """Returns the commit of a rewind point with this name; any other word is left to git."""
     if name is None:
         return "HEAD"
     try:
@@ -187,7 +187,7 @@ def _print_log(store: Store, commits: list[Commit], options: Options) -> None:
 
 
 def _linked(store: Store, link: str, limit: int = 20) -> list[Hit]:
-    """Returns what was recorded that links to something outside of the store, newest first."""
+    """Returns what was recorded with a link to a file or commit, newest first."""
     return list(store.query(links=link, limit=limit))
 
 
@@ -293,12 +293,12 @@ def recover_from_git(commit: str | None, options: Options) -> None:
 
 
 def git_lost(*, accept: Flag = False, options: Options = DEFAULTS) -> None:
-    """List revisions that were in the store here and are not: git took them back.
+    """List lost revisions: the store here had them, and git took them back.
 
     Parameters
     ----------
     accept
-        They may stay lost: do not name them again.
+        Accept that they are lost: do not list them again.
     """
     with open_writing(options) if accept else open_reading(options) as store:
         found = accept_loss(store) if accept else find_lost(store)
@@ -330,7 +330,7 @@ def merge_driver(
     *,
     options: Options = DEFAULTS,
 ) -> None:
-    """Install the merge driver for the store's files in the repository; git calls it with words.
+    """Install the merge driver for the store's files in the repository; git calls it with files.
 
     Parameters
     ----------
@@ -365,7 +365,7 @@ def git_commit(
     timeout: Seconds = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Commit files, such as views, and tell the events of a scope since the last in the message.
+    """Commit files, such as views; the message lists the events of a scope since the last one.
 
     Parameters
     ----------
@@ -376,7 +376,7 @@ def git_commit(
     summary
         The first line of the message.
     follow
-        Go on: commit after each event or turn, as [git] commit says, until interrupted.
+        Keep committing after each event or turn, as [git] commit says, until interrupted.
     timeout
         With --follow: stop after this time without an event, in seconds or such as 1h30m.
     """
@@ -392,6 +392,7 @@ def git_commit(
     repository = Repository.find(".")
     with open_reading(options) as store:
         found = find_scope(store, name)
+        # Read before the first commit, so that no event falls between it and the following.
         start = store.position
         made = commit_events(found, repository, paths, summary=summary)
         _print_commit(made, options)
@@ -417,7 +418,7 @@ def git_hook(
     remove: Flag = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """Install a hook in the repository here that records each commit in a scope, as git record.
+    """Install a hook in the repository here: it records each commit in a scope, as git record does.
 
     Parameters
     ----------
@@ -452,7 +453,7 @@ def rebuild(*, from_git: Flag = False, options: Options = DEFAULTS) -> int:
     Parameters
     ----------
     from_git
-        From the commits of the repository here, as git commit has told them.
+        From the messages that git commit wrote in the repository here.
     """
     if not from_git:
         raise UsageError("rebuild needs to know from what", hint="holdfast rebuild --from-git")

@@ -94,7 +94,7 @@ def log(
     source
         Only events from this source: human, model, tool, import or file.
     trust
-        Only events whose source is trusted so far, in your own word.
+        Only events with this trust: your own word for how far a source is trusted.
     """
     place = {"before": parse_place(before), "after": parse_place(after)}
     with open_reading(options) as store:
@@ -125,7 +125,7 @@ def log(
 
 
 def event_row(event: Event, *, with_scope: bool) -> list[str]:
-    """Returns every column, for programs; those of a scope's log begin with the revision."""
+    """Returns all columns, for programs; with the scope, position and name of the stream first."""
     row = [
         str(event.revision),
         show_time(event.time),
@@ -138,7 +138,7 @@ def event_row(event: Event, *, with_scope: bool) -> list[str]:
 
 
 def terminal_row(event: Event, *, with_scope: bool) -> list[str]:
-    """Returns the columns that fit on a screen; a checkpoint's name stands before what was done."""
+    """Returns the columns that fit on a screen, with a checkpoint's name before what was done."""
     name = f'"{event.checkpoint}" ' if event.checkpoint else ""
     where = f"{unescape(event.stream)}@{event.revision}" if with_scope else str(event.revision)
     return [where, show_time(event.time), event.type, event.actor, name + show_summary(event)]
@@ -220,7 +220,7 @@ def checkpoints(
     limit
         How many at most.
     after
-        Go on after a page: its cursor.
+        Continue after this cursor, which the page before ended with.
     """
     with open_reading(options) as store:
         named = find_scope(store, scope)
@@ -298,7 +298,7 @@ def remove(
     expected: int | None = None,
     options: Options = DEFAULTS,
 ) -> int:
-    """Remove a scope: its name can begin again. Asks first.
+    """Remove a scope: its name can be used again. Asks first.
 
     Parameters
     ----------

@@ -28,13 +28,13 @@ def status(*, options: Options = DEFAULTS) -> None:
 
 
 def rotate(*, options: Options = DEFAULTS) -> None:
-    """Encrypt what is written from now on with a new data key; nothing is written again."""
+    """Encrypt what is written from now on with a new data key; nothing is rewritten."""
     with open_writing(options) as store:
         _print(store.keys.rotate(), options)
 
 
 def rewrap(*, to: str, options: Options = DEFAULTS) -> None:
-    """Have another store key open the store, from now on alone; no data is written again.
+    """Change the store key that opens the store; no data is rewritten.
 
     Parameters
     ----------

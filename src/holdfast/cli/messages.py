@@ -45,7 +45,7 @@ def say(
     key
         An idempotency key: a second message with the same key and text adds nothing.
     subject
-        Whose message it is: it is sealed by their key, and goes when they are erased.
+        The subject that it belongs to: sealed by their key, gone when they are erased.
     metadata
         A field of your own, as NAME=VALUE: JSON if it parses, else text; may be given again.
     schemas

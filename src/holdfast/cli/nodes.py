@@ -274,7 +274,7 @@ def invalidate(
     node
         Only the results of this node.
     because
-        Why they do not, in your words.
+        Why they no longer count, in your words.
     """
     name = graph_name(graph)
     with open_writing(options) as store:
@@ -351,5 +351,5 @@ def _drawn(found: Graph, verdicts: dict[str, str], *, is_dot: bool) -> str:
 
 
 def graph_name(word: str) -> str:
-    """Returns the name of a graph that was typed, by its name or as code."""
+    """Returns the name of a graph that was typed as its name or as CODE:GRAPH."""
     return load_graph(word).name if ":" in word or word.endswith(".py") else word

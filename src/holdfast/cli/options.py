@@ -1,4 +1,4 @@
-"""What every verb takes: which store, in which form to answer, in whose name to write."""
+"""The options of every verb, and how it opens its store: which one, the output, the actor."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ STORE_VARIABLE = "HOLDFAST_STORE"
 ACTOR_VARIABLE = "HOLDFAST_ACTOR"
 SOURCE_VARIABLE = "HOLDFAST_SOURCE"
 TRUST_VARIABLE = "HOLDFAST_TRUST"
-"""What is written comes from there, and is trusted so far. --source is for looking."""
+"""Source and trust are recorded with what a command writes; --source and --trust only filter."""
 KEY_VARIABLE = "HOLDFAST_STORE_KEY"
 TENANT_VARIABLE = "HOLDFAST_TENANT"
 _LONG_S = 0.5
-"""A command that takes longer keeps views and commits fresh while it works."""
+"""A command that takes longer than this keeps views and git commits fresh while it works."""
 
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 Words = Annotated[list[str] | None, Parameter(negative=())]
@@ -63,13 +63,13 @@ Seconds = Annotated[float | None, Parameter(converter=read_seconds)]
 
 
 class Place(str):
-    """A store as it is typed, and whose: its text is the place alone."""
+    """The place of a store, with its tenant; as text it is the place alone."""
 
     tenant: str | None = None
 
 
 def place_of(store: str, tenant: str | None) -> str:
-    """Returns a store that was typed, with the tenant that was typed beside it."""
+    """Returns the place of a store that was typed, with its tenant if one was typed."""
     if tenant is None:
         return store
     place = Place(store)
@@ -78,7 +78,7 @@ def place_of(store: str, tenant: str | None) -> str:
 
 
 def tenant_of(place: str) -> str | None:
-    """Returns whose store is meant; None if it is nobody's in particular."""
+    """Returns the tenant of a place; None if it has none."""
     return place.tenant if isinstance(place, Place) else None
 
 
@@ -96,18 +96,18 @@ class Options:
     store_key: Annotated[str | None, Parameter(env_var=KEY_VARIABLE)] = None
     """The key of an encrypted store: env:NAME, file:PATH, command:WORDS or keyring:SERVICE/NAME."""
     tenant: Annotated[str | None, Parameter(env_var=TENANT_VARIABLE)] = None
-    """Whose store is meant, where several tenants have one there."""
+    """The tenant whose store is meant, where several have one."""
     verbose: Flag = False
     """Show the log on standard error: retries, recovery, errors that were overcome."""
 
     @property
     def place(self) -> str:
-        """The store that is meant."""
+        """The place of the store that is meant, with the tenant."""
         return place_of(self.store or DEFAULT_PLACE, self.tenant)
 
     @property
     def writer(self) -> str | None:
-        """The actor that is meant; None, which means a random id, for a user without a name."""
+        """The actor to write as; None, which means a random id, for a user without a login name."""
         return self.actor or login_name()
 
 
@@ -142,7 +142,11 @@ def print_more(
 
 
 def open_reading(options: Options, *, schemas: Sequence[type[Any]] = ()) -> Store:
-    """Opens the store to look at; it must exist. Looking waits for no writer."""
+    """Opens the store to look at; it must exist. Looking waits for no writer.
+
+    A store that another process has open is opened read-only: it needs no recovery, and a reader
+    needs no lock, which a stopped process could hold for days.
+    """
     if options.tenant is None and is_in_use(options.place):
         return open_place(
             options.place, read_only=True, schemas=schemas, store_key=options.store_key
@@ -168,10 +172,10 @@ def open_writing(
 
 
 def keep_configured(store: Store) -> None:
-    """Has the views written and the commits made that ./holdfast.toml asks for.
+    """Makes the store write the views and git commits that ./holdfast.toml asks for.
 
-    Before the store is closed, and meanwhile if the command takes its time. What cannot be done is
-    told, and does not fail the command: what it did is durable.
+    It does so before it is closed, and meanwhile if the command takes long. A failure there is a
+    warning and does not fail the command, because what the command did is already durable.
     """
     if not os.path.exists(FILE):
         return
@@ -184,12 +188,12 @@ def keep_configured(store: Store) -> None:
 def open_source(
     place: str, *, schemas: Sequence[type[Any]] = (), store_key: str | None = None
 ) -> Store:
-    """Opens a store to read from, read-only where it cannot be written.
+    """Opens a store to read from; falls back to read-only if it cannot be opened to write.
 
-    A store that was not closed is recovered by whoever opens it next, and only who may write can do
-    that: a read-only handle would not see what a crash left in the journal alone. So reading
-    verbs open like any other, and fall back with a warning on a disk that takes no writes, and on a
-    store that has lost commits: writing to it would hide the loss, looking at it does not.
+    After a crash the next handle that may write recovers the store; a read-only handle would not
+    see what is in the journal alone. So verbs that read open the store like any other. They fall
+    back, with a warning, on a disk that takes no writes, and on a store that has lost commits:
+    writing to it would hide the loss, looking at it does not.
     """
     try:
         return open_place(place, schemas=schemas, store_key=store_key)
@@ -248,18 +252,18 @@ def refuse_memory(place: str) -> None:
 
 
 def confirm_removal(what: str, options: Options) -> bool:
-    """Asks on the terminal whether something is to go, and returns what was answered."""
+    """Asks on the terminal whether to remove something; returns whether the answer is yes."""
     check_terminal("a removal", is_json=options.json)
     return confirm(f"remove {what}")
 
 
 def check_terminal(what: str, *, is_json: bool = False, hint: str = "add --yes") -> None:
-    """Raises UsageError if nobody is there to be asked about something."""
+    """Raises UsageError if there is no terminal to ask a question on."""
     if is_json or not sys.stdin.isatty():
         raise UsageError(f"{what} is asked for on a terminal, and there is none", hint=hint)
 
 
 def confirm(question: str) -> bool:
-    """Asks whoever is at the terminal, and returns what was answered."""
+    """Asks a question on the terminal; returns whether the answer is yes."""
     print(f"{question}? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")

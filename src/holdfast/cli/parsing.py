@@ -36,7 +36,7 @@ from holdfast.scope import Scope
 from holdfast.store import Store
 
 NAMES_MAX = 10_000
-"""How many names are looked at for one that begins as was typed."""
+"""How many names are searched for those that begin with what was typed."""
 SHOWN_MAX = 5
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}\Z")
@@ -45,8 +45,8 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}\Z")
 def parse_value(text: str, *, is_text: bool) -> Any:
     """Returns the value that a word means: JSON if it parses, else the text itself.
 
-    What begins like an object, a list or a string of JSON was meant as one: a forgotten quote must
-    not make it a text that later readers cannot use.
+    Text that begins like a JSON object, list or string was meant as one, and is refused if it does
+    not parse: a forgotten quote must not make it a text that later readers cannot use.
     """
     if is_text:
         return text
@@ -101,7 +101,7 @@ def parse_named(words: Sequence[str] | None, what: str) -> dict[str, Any]:
 
 
 def parse_limit(limit: int) -> int:
-    """Returns how many items a list is to have at most, or raises UsageError."""
+    """Returns the limit of a list as it was given; raises UsageError if it is out of range."""
     if not 1 <= limit < 1 << 62:
         raise UsageError(f"--limit must be at least 1, found {limit}")
     return limit
@@ -123,19 +123,20 @@ def parse_priority(word: str) -> int | str:
 def find_scope(
     store: Store, name: str, *, must_exist: bool = True, even_removed: bool = False
 ) -> Scope:
-    """Returns a scope by its name, such as `team/red`; NotFoundError if it has no events.
+    """Returns a scope by its name, such as `team/red`; raises NotFoundError if it has no events.
 
-    One that was removed has none either, unless `even_removed` asks for what it was before.
+    A removed scope counts as one without events, unless `even_removed` is set. A scope that must
+    exist may be named by its beginning, if only one begins so.
 
-    Scopes of levels that an application registered can be read and written like any other; only an
-    application makes the first one of a level. The level of projects is one that we know.
+    A level that an application registered can be read and written like any other, but only an
+    application makes its first scope. The exception is the level of projects, which is known here.
     """
     typed = name.removesuffix("…") if must_exist else name
     name = check_scope_name(typed)
     level, id = split_name(name)
     kernel = kernel_of(store)
     if id is not None and not kernel.levels.has(level):
-        with suppress(CorruptError):  # what is whole of a damaged store is read all the same
+        with suppress(CorruptError):  # what is whole in a damaged store can still be read
             adopt_levels(kernel.log, kernel.levels)
         if kernel.log.head(name) is not None:
             # A stream of a layer, or of a level that nobody recorded.
@@ -169,7 +170,7 @@ def is_removed(store: Store, scope: Scope) -> bool:
 
 
 def complete(typed: str, names: Iterable[str], what: str, *, hint: str) -> str:
-    """Returns the only name that begins as was typed; NotFoundError names those that are near."""
+    """Returns the only name that begins with what was typed; NotFoundError says which are near."""
     known = list(names)
     begun = [name for name in known if name.startswith(typed)] if typed else []
     if len(begun) == 1:
@@ -183,7 +184,7 @@ def complete(typed: str, names: Iterable[str], what: str, *, hint: str) -> str:
 
 
 def find_run(store: Store, id: str) -> str:
-    """Returns the id of a run that exists, of which the beginning may have been typed."""
+    """Returns the whole id of a run that exists; its beginning may have been typed."""
     typed = id.removesuffix("…")
     log = kernel_of(store).log
     if log.head(f"run/{typed}") is not None:
@@ -194,7 +195,7 @@ def find_run(store: Store, id: str) -> str:
 
 
 def find_decision(store: Store, id: str, *, incomplete: bool = False) -> str:
-    """Returns the id of a decision, of which the beginning may have been typed."""
+    """Returns the whole id of a decision; its beginning may have been typed."""
     typed = id.removesuffix("…")
     if "@" in typed and kernel_of(store).log.head(typed.partition("@")[2]) is not None:
         return typed
@@ -203,13 +204,13 @@ def find_decision(store: Store, id: str, *, incomplete: bool = False) -> str:
 
 
 def newest_revision(store: Store, scope: Scope) -> int:
-    """Returns the newest revision without reading the state that it leads to."""
+    """Returns the newest revision of a scope, without reading its state."""
     head = kernel_of(store).log.head(scope.name)
     return head.revision if head else 0
 
 
 def find_revision(scope: Scope, word: str | None) -> int:
-    """Returns the revision that a moment means, the newest for None.
+    """Returns the revision that a moment means; the newest for None.
 
     Raises NotFoundError or UsageError if there is no such moment.
     """

@@ -1,4 +1,4 @@
-"""Text on standard output: rich on a terminal, plain lines when piped, nothing that drives it.
+"""Text on standard output: rich on a terminal, plain lines when piped; data never drives it.
 
 What is stored may hold anything, also the sequences that move a cursor, set a title or reverse the
 direction of writing. `clean` makes every such character visible; everything that shows stored text
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 COLUMN_WIDTH_MIN = 8
-"""A column gives up no more than down to this: below it nothing can be recognised."""
+"""No column is cut to less than this: below it nothing can be recognised."""
 EVEN_MAX = 20
-"""How long a time is."""
+"""The longest cells of equal length that are cut last: as long as a time."""
 GAP = 2
 CHILDREN_MAX = 50
 
@@ -104,8 +104,8 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Prints rows: a table on a terminal, else tab-separated lines without a header.
 
     A cell is cleaned here, so that no tab or newline of the data can be taken for one of ours. On a
-    terminal the table fits: the widest column yields, and an ellipsis marks each cut. Every verb
-    takes such a cut name for the whole one, if only one begins so.
+    terminal the table fits: the widest column is cut, and an ellipsis marks each cut. Verbs take
+    such a cut name for the whole one, if only one begins so.
     """
     cells = [[clean(cell) for cell in row] for row in rows]
     if not is_terminal():
@@ -127,10 +127,10 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def fit_widths(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Returns the width of each column, so that all fit: the widest yields first.
+    """Returns the width of each column, so that all fit: the widest is cut first.
 
-    A short column whose cells are all equally long (times, numbers) yields only when no other can:
-    cut, it would say nothing. A screen that is too narrow for all that cuts the table itself.
+    A short column whose cells are all equally long (times, numbers) is cut only when no other can
+    be: cut, it would say nothing. If the screen is still too narrow, rich cuts the table.
     """
     lengths = [[len(row[index]) for row in rows] for index in range(len(columns))]
     widths = [max([len(name), *each]) for name, each in zip(columns, lengths, strict=True)]

@@ -1,6 +1,6 @@
-"""Verbs for projects: the current directory is the project, and has the store in it.
+"""Verbs for projects: the current directory is the project, and contains its store.
 
-Which agent answers is said by `--script FILE`, or by `[agents]` of the project's holdfast.toml.
+`--script FILE` chooses the agent that answers, or else `[agents]` of the project's holdfast.toml.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ Text = Annotated[str, Parameter(allow_leading_hyphen=True)]
 POLL_S = 0.2
 SHOWN_MAX = 5
 EXIT_CODES = {"done": 0, "failed": 12, "blocked": 13, "stopped": 15}
-"""What `project do` ends with: as of a run that failed, is parked, or has not ended."""
+"""The exit codes of `project do`: those of a run that ended, failed, is parked, or goes on."""
 SESSION_COLUMNS = ("id", "status", "title", "first", "last", "age", "branch")
 WATCH_COLUMNS = ("mode", "task", "messages", "tasks")
 TASK_COLUMNS = ("id", "status", "priority", "owner", "title")
@@ -157,12 +157,13 @@ def watch(*, timeout: Seconds = None, options: Options = DEFAULTS) -> None:
 
 
 def changes_of(store: Store, project: Project, timeout: float | None) -> Iterator[ProjectStatus]:
-    """Yields where a project stands, now and whenever that has changed."""
+    """Yields the status of a project, now and after each change of it."""
     ends, last = None if timeout is None else monotonic() + timeout, None
     while True:
         position, found = store.position, project.status()
         seen = status_document(found)
-        seen["coordinator"] = found.coordinator and found.coordinator.worker  # not its age
+        # Without the age of its lease, which changes all the time.
+        seen["coordinator"] = found.coordinator and found.coordinator.worker
         if seen != last:
             yield found
         last = seen
@@ -173,7 +174,7 @@ def changes_of(store: Store, project: Project, timeout: float | None) -> Iterato
 
 
 def show_live(project: Project, found: Iterator[ProjectStatus]) -> None:
-    """Shows where a project stands on one screen, with what can be begun next."""
+    """Redraws the status of a project on the terminal, with the tasks that can begin next."""
     from rich.live import Live
     from rich.table import Table
     from rich.text import Text
@@ -234,7 +235,7 @@ def sessions(*, limit: int = 20, options: Options = DEFAULTS) -> None:
 
 
 def session_row(session: ProjectSession) -> tuple[str, ...]:
-    """Returns a session as a line of the picker."""
+    """Returns a session as a row of the list."""
     now_us = SystemClock().now_us()
     at = session.updated_at
     age = "" if at is None else show_us(now_us - round(at.timestamp() * 1e6))
@@ -260,7 +261,7 @@ def stop(
     wait: Seconds = None,
     options: Options = DEFAULTS,
 ) -> int:
-    """Pause the work: the coordinator turns to conversation, and can go on with the same task.
+    """Pause the work: the coordinator talks instead, and can continue the same task later.
 
     Parameters
     ----------
@@ -269,33 +270,33 @@ def stop(
     let_children
         Let the children go on.
     wait
-        Wait so long for the coordinator to take it; exit code 15 if it does not.
+        Wait this long for the coordinator to take the message; exit code 15 if it does not.
     """
     return send("stop", text, wait, options, let_children=let_children)
 
 
 def interrupt(text: Text, /, *, wait: Seconds = None, options: Options = DEFAULTS) -> int:
-    """Have something answered now: the work pauses for it, and goes on.
+    """Ask something that is answered now: the work pauses for it, then goes on.
 
     Parameters
     ----------
     text
         What is asked.
     wait
-        Wait so long for the coordinator to take it; exit code 15 if it does not.
+        Wait this long for the coordinator to take the message; exit code 15 if it does not.
     """
     return send("interrupt", text, wait, options)
 
 
 def steer(text: Text, /, *, wait: Seconds = None, options: Options = DEFAULTS) -> int:
-    """Say something that the next turn of the work heeds.
+    """Give guidance, which the next turn of the work takes into account.
 
     Parameters
     ----------
     text
-        What is to be heeded.
+        What the work should take into account.
     wait
-        Wait so long for the coordinator to take it; exit code 15 if it does not.
+        Wait this long for the coordinator to take the message; exit code 15 if it does not.
     """
     return send("steer", text, wait, options)
 
@@ -308,7 +309,7 @@ def follow_up(
     wait: Seconds = None,
     options: Options = DEFAULTS,
 ) -> int:
-    """Leave a task to be done after what is being done now.
+    """Add a task to do after the one in progress.
 
     Parameters
     ----------
@@ -317,20 +318,20 @@ def follow_up(
     priority
         A whole number, higher first, or low, normal or high.
     wait
-        Wait so long for the coordinator to take it; exit code 15 if it does not.
+        Wait this long for the coordinator to take the message; exit code 15 if it does not.
     """
     return send("follow-up", text, wait, options, priority=priority)
 
 
 def note(text: Text, /, *, wait: Seconds = None, options: Options = DEFAULTS) -> int:
-    """Leave a note in the project's working memory; nobody is disturbed.
+    """Leave a note in the project's working memory; the work is not interrupted.
 
     Parameters
     ----------
     text
         What is good to know.
     wait
-        Wait so long for the coordinator to take it; exit code 15 if it does not.
+        Wait this long for the coordinator to take the message; exit code 15 if it does not.
     """
     return send("note", text, wait, options)
 
@@ -344,7 +345,7 @@ def send(
     priority: str = "normal",
     let_children: bool = False,
 ) -> int:
-    """Sends a message to the coordinator, and waits for it to be taken if that is asked for."""
+    """Sends a message to the coordinator; with `wait`, waits until it is taken or time is up."""
     with open_writing(options) as store:
         project = store.project(".")
         revision = project.send(
@@ -374,9 +375,9 @@ def do(
     timeout: Seconds = None,
     options: Options = DEFAULTS,
 ) -> int:
-    """Have one task done, and print what came of it; it leaves no session.
+    """Do one task, and print what came of it; no session is made.
 
-    While somebody coordinates the project, it is sent there as a follow-up and waited for.
+    If the project has a coordinator, the task is sent there as a follow-up, and waited for.
 
     Parameters
     ----------
@@ -385,9 +386,9 @@ def do(
     priority
         A whole number, higher first, or low, normal or high.
     attach
-        Only send it to who coordinates: never coordinate here.
+        Only send it to the present coordinator: never coordinate here.
     take_over
-        Take the place of who coordinates the project.
+        Take over from the present coordinator.
     script
         A JSON file that answers for all agents, instead of [agents] of holdfast.toml.
     timeout
@@ -413,7 +414,7 @@ def do(
 
 
 def executor(script: Path | None) -> Executor | Command:
-    """Returns who answers for agents in this project."""
+    """Returns the executor that answers for agents in this project."""
     if script is not None:
         return Scripted(script)
     if not Path(FILE).exists():
@@ -439,15 +440,15 @@ def chat(
     Parameters
     ----------
     resume
-        Go on with the session of this id.
+        Continue the session with this id.
     last
-        Go on with the newest session.
+        Continue the newest session.
     title
-        What a new session is called.
+        The title of a new session.
     attach
-        Talk to who coordinates the project already.
+        Talk to the present coordinator.
     take_over
-        Take the place of who coordinates the project.
+        Take over from the present coordinator.
     script
         A JSON file that answers for all agents, instead of [agents] of holdfast.toml.
     """
@@ -470,7 +471,7 @@ def chat(
 
 
 def chosen_session(project: Project, resume: str | None, *, last: bool) -> str | None:
-    """Returns the session to go on with; None for a new one."""
+    """Returns the session to continue; None for a new one."""
     if resume is not None and last:
         raise UsageError("--resume and --last both say which session is meant", hint="give one")
     if last:
@@ -482,7 +483,7 @@ def chosen_session(project: Project, resume: str | None, *, last: bool) -> str |
 
 
 def converse(store: Store, main: Coordinator, session: str, *, quiet: bool) -> Summary:
-    """Talks until the input ends; messages of others are attended to while nobody types."""
+    """Talks until the input ends or /quit; takes messages of others while nobody types."""
     since = to_datetime(SystemClock().now_us())
     main.session = session
     left = main.unfinished()
@@ -501,7 +502,7 @@ def converse(store: Store, main: Coordinator, session: str, *, quiet: bool) -> S
 
 
 def answer(store: Store, main: Coordinator, word: str, rest: str, line: str) -> str:
-    """Returns what a line of a conversation is answered with."""
+    """Returns the answer to one line of a conversation."""
     if word == "/go":
         return "\n".join(told(result) for result in main.go_on()) or "there is nothing to do"
     if word == "/task":
@@ -543,7 +544,7 @@ def _lines_beside(main: Coordinator) -> Iterator[str]:
 
 
 def print_summary(summary: Summary) -> None:
-    """Prints what a session leaves."""
+    """Prints what a session did, and what it leaves open."""
 
     def short(found: Sequence[object]) -> str:
         return ", ".join(f"{one.id} {one.title}" for one in found) or "nothing"  # pyright: ignore
@@ -566,14 +567,14 @@ def recover(
     script: Path | None = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Say what is known of the project after a crash, and from where; import edited files.
+    """Show what is known of the project after a crash, and from where; import edited files.
 
     Parameters
     ----------
     from_files
         The store is gone: make a new one from the five files and git.
     go_on
-        Go on with the work that was left.
+        Continue the work that was left unfinished.
     script
         A JSON file that answers for all agents, instead of [agents] of holdfast.toml.
     """
@@ -635,15 +636,15 @@ def prune(
 ) -> None:
     """Let go of the sessions that [project.retention] of holdfast.toml does not keep.
 
-    They are in the bin for 7 days: holdfast unretain brings one back. One that somebody is in
-    stays.
+    They stay in the bin for 7 days: holdfast unretain brings one back. A session that somebody is
+    in is kept.
 
     Parameters
     ----------
     dry_run
-        Say what would go and why; change no byte.
+        Show what would go and why; change nothing.
     now
-        Do not wait until the time of grace is over.
+        Do not wait for the grace to end.
     """
     with open_reading(options) if dry_run else open_writing(options) as store:
         project = store.project(".")

@@ -87,7 +87,7 @@ from holdfast.runs.events import ENDED
 from holdfast.store import Store
 
 ANNOUNCED_MAX = 20
-"""How many unfinished runs are looked at, to say that one of the same program is there."""
+"""How many unfinished runs are searched for runs of the same program, to announce those."""
 
 
 def check_programs(*files: str, json: Flag = False) -> int:
@@ -144,7 +144,7 @@ class ProgramOptions:
 
     @property
     def waiting(self) -> WaitOptions:
-        """How long is waited for its end."""
+        """How long to wait for the end of the program."""
         return WaitOptions(leave=self.leave, timeout=self.timeout)
 
     def gather(self, file: Path, imports: list[Path]) -> Stored:
@@ -152,7 +152,7 @@ class ProgramOptions:
         return gather(file, imports, Fetcher() if self.fetch else None)
 
     def executor(self) -> Executor | Command:
-        """Returns who answers for agents."""
+        """Returns the executor that answers for agents."""
         if self.script is not None:
             return Scripted(self.script)
         if not Path(FILE).exists():
@@ -189,13 +189,13 @@ def run(
     id
         The run's id, to resume it by. Without it a new id.
     sessions
-        The class of its sessions: idempotent ones are asked again after a crash, effect ones not.
+        The class of its sessions: after a crash idempotent ones are asked again, effect ones not.
     in_context
-        Keep nothing on disk: tell each event in one line on standard error instead.
+        Keep nothing on disk: print each event as a line on standard error instead.
     views
         A directory that shows variables, branches and a checkpoint as files; without a name .prose.
     subject
-        Whose the run is: all that it does is sealed, until subject erase.
+        The subject that the run belongs to: all that it records is sealed, until subject erase.
     """
     waiting = how.waiting
     _check_shown(in_context, views, subject)
@@ -229,7 +229,7 @@ def run(
 
 
 def _check_shown(in_context: bool, views: Path | None, subject: str | None) -> None:
-    """Raises UsageError if what a program does is to be shown where it cannot be."""
+    """Raises UsageError for options that contradict each other about what is kept and shown."""
     if in_context and views is not None:
         raise UsageError("--in-context keeps nothing on disk, and --views does: give one of them")
     if subject is not None and (in_context or views is not None):
@@ -248,16 +248,16 @@ def resume(
     how: ProgramOptions = AS_CONFIGURED,
     options: Options = DEFAULTS,
 ) -> None:
-    """Continue a program whose process died, that was left or that waits; print its result.
+    """Continue a program that waits, was left, or lost its process; print its result.
 
     Parameters
     ----------
     id
         The run's id, unless --transcript is given.
     file
-        The program as it was edited since; without it the one that was stored.
+        The program as edited since; without it the one that was stored.
     transcript
-        What prose run --in-context told: the program goes on from there, in context.
+        What prose run --in-context printed: the program continues from there, in context.
     """
     waiting = how.waiting
     if transcript is not None:
@@ -301,7 +301,7 @@ def show(
     value
         Print the newest value of this name alone, as it is.
     transcript
-        What prose run --in-context told: its program is shown, and no store is needed.
+        What prose run --in-context printed: shows its program; no store is needed.
     """
     told = None if transcript is None else rebuild(read_told(transcript))
     id = check_given(id) if told is None else told.id
@@ -326,7 +326,7 @@ def check_given(id: str | None) -> str:
 
 
 def value_of(found: Any, name: str) -> Any:
-    """Returns the newest value of a name of the program itself."""
+    """Returns the newest value of a name that is bound at the top level of the program."""
     bound = {known: one for (scope, known), one in variables_of(found.journal).items() if not scope}
     if name not in bound:
         listed = ", ".join(bound) or "none"
@@ -345,7 +345,7 @@ def fork(
     effects: str = "live",
     options: Options = DEFAULTS,
 ) -> None:
-    """Create a program that goes on from where another was; resume it to continue.
+    """Fork a program at an earlier place; resume the fork to continue.
 
     Parameters
     ----------
@@ -378,7 +378,7 @@ def fork(
 
 
 def restore(id: RunId, name: str, /, *, options: Options = DEFAULTS) -> None:
-    """Put a name's view back as the store has it, after somebody modified its file.
+    """Write the view of a name again as the store has it, after somebody modified its file.
 
     Parameters
     ----------
@@ -411,7 +411,7 @@ def check_new(store: Store, id: str) -> None:
 
 
 def is_unfinished(store: Store, id: str) -> bool:
-    """Says whether a run is there and has not ended."""
+    """Returns whether a run exists and has not ended."""
     try:
         return store.runs.get(id).status not in ENDED
     except (NotFoundError, UsageError):
@@ -419,12 +419,12 @@ def is_unfinished(store: Store, id: str) -> bool:
 
 
 def last_place(journal: Any) -> int:
-    """Returns the revision after the last record that is not about the end of the run."""
+    """Returns the newest revision of a journal, or the one before the event that ended its run."""
     return journal.revision - 1 if journal.ended is not None else journal.revision
 
 
 def announce_unfinished(store: Store, program: Stored, options: Options) -> None:
-    """Says that a run of the same program has not ended: it is resumed, never inherited."""
+    """Names unfinished runs of the same program, which a new run never continues by itself."""
     unfinished = [one.id for one in store.runs.list() if one.status not in ENDED]
     for id in unfinished[:ANNOUNCED_MAX]:
         created = store.runs.get(id).journal.created
@@ -443,7 +443,7 @@ def verbs_after(id: str) -> tuple[str, str]:
 # Programs in context.
 
 WATCH_S = 0.05
-"""How often it is looked whether a program in context must move to the store."""
+"""How often to look, in seconds, whether a program in context must move to the store."""
 NONCE_BYTES = 32
 
 
@@ -451,14 +451,14 @@ NONCE_BYTES = 32
 def tell_aloud(
     id: str, narrator: Narrator, executor: Executor | Command, limits: Limits
 ) -> Generator[Telling]:
-    """Opens a store in memory whose run is told on standard error."""
+    """Opens a store in memory, and yields what prints the events of its run on standard error."""
     with holdfast.open("memory:") as memory:
         memory.runs.use_executor(executor)
         yield Telling(memory, id, narrator, say, limits.characters)
 
 
 def say(line: str) -> None:
-    """Tells one line, at once."""
+    """Prints one line of a transcript, at once."""
     print(line, file=sys.stderr, flush=True)
 
 
@@ -482,7 +482,7 @@ def start_told(
     waiting: WaitOptions,
     options: Options,
 ) -> None:
-    """Runs a program in context, and tells it from its first line on."""
+    """Runs a program in context, and prints its transcript from the first line on."""
     clock = SystemClock()
     id = new_id(clock) if id is None else id
     narrator = Narrator(clock.random_bytes(NONCE_BYTES).hex())
@@ -495,7 +495,7 @@ def start_told(
 def resume_told(
     path: Path, executor: Executor | Command, waiting: WaitOptions, options: Options
 ) -> None:
-    """Goes on with a program from what was told of it, and tells what comes after."""
+    """Continues a program from its transcript, and prints what comes after."""
     transcript = read_told(path)
     found = rebuild(transcript)
     assert transcript.nonce is not None, "BUG: rebuilt without a nonce"
@@ -509,7 +509,10 @@ def resume_told(
 
 
 def end_told(telling: Telling, run: Run[Any], waiting: WaitOptions, options: Options) -> None:
-    """Waits for the end of a program in context; one that cannot end there goes to the store."""
+    """Waits for the end of a program in context; moves it to the store if it cannot end there.
+
+    It moves when its transcript is full, when it waits, and when it needs a person.
+    """
     reason = "it waits"
     clock = SystemClock()
     begun = clock.boot_us()

@@ -30,7 +30,7 @@ COLUMNS = ("kind", "scope", "id", "time", "actor", "status", "text")
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Question:
-    """What is asked for: every part that is given must fit."""
+    """The conditions of a question: what is found fits all that are given."""
 
     kind: Words = None
     """message, decision, task, fact, state, run, event or log; may be given again."""
@@ -61,10 +61,10 @@ class Question:
     timeout: Annotated[float, Parameter(converter=read_seconds)] = TIMEOUT_S
     """How long to wait for the index, in seconds or such as 1h30m."""
     stale_ok: Flag = False
-    """Answer with what the index has then, and say how far behind it is."""
+    """After that time answer from the index as it is, and say how far behind it is."""
 
     def arguments(self) -> dict[str, Any]:
-        """Returns what `Store.query` is given."""
+        """Returns the arguments for `Store.query`."""
         given: dict[str, Any] = {**vars(self)}
         given["since"], given["until"] = _parse_moment(self.since), _parse_moment(self.until)
         if self.where is not None:
@@ -72,7 +72,7 @@ class Question:
         return given
 
     def words(self) -> list[str]:
-        """Returns what to type for the same question."""
+        """Returns the words to type for the same question, without how long to wait."""
         return [
             word
             for name, value in vars(self).items()
@@ -103,9 +103,9 @@ def query(
     after
         The cursor of the page before.
     explain
-        Say how it was found, and the position that the answer is of.
+        Say how it was found, and at which position of the store.
     rebuild
-        Make the index again first.
+        Rebuild the index first.
     """
     asked = question.arguments()
     with open_reading(options) as store:
@@ -133,7 +133,7 @@ def similar(
     Parameters
     ----------
     text
-        What it is to be like.
+        The text to compare with.
     embedder
         Your embedder: FILE.py:name or package.module:name.
     limit
@@ -171,7 +171,7 @@ def _row(hit: Hit) -> list[str]:
 
 
 def _parse_moment(word: str | None) -> datetime | str | None:
-    """Returns a time, or a length of time as it stands."""
+    """Returns a time if the word reads as one, else the word: a length of time."""
     return None if word is None else read_time(word) or word
 
 

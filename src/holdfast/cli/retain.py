@@ -51,13 +51,13 @@ def retain(
     Parameters
     ----------
     now
-        Do not wait until the time of grace is over.
+        Do not wait for the grace to end.
     grace
-        How long what has ended stays, such as 30d or 12h. Without it 7 days.
+        How long what has ended stays, such as 30d or 12h. Default: 7 days.
     dry_run
-        Say what would go and why; change no byte.
+        Show what would go and why; change nothing.
     whole
-        Take the time to make the store smaller, and look for blobs that nobody names.
+        Take longer: also make the store smaller, and look for blobs that nothing refers to.
     log
         Show what was let go of until now; let go of nothing.
     """
@@ -127,9 +127,9 @@ def archive(
     dry_run: Flag = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """Move scopes that were not written to for long into an archive, verified there.
+    """Move scopes without a write for long into an archive, and verify them there.
 
-    They are removed from the store, and in the bin until the time of grace is over.
+    They are removed from the store, and stay in its bin until the grace has ended.
 
     Parameters
     ----------
@@ -138,9 +138,9 @@ def archive(
     scopes
         Which scopes, such as conversation/*.
     older
-        How long they were not written to, such as 90d.
+        How long ago the newest write of a scope must be, such as 90d.
     dry_run
-        Say what would be moved; change no byte.
+        Show what would be moved; change nothing.
     """
     refuse_memory(target)
     check_duration(older, "--older")

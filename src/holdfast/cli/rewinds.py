@@ -141,6 +141,7 @@ def undo(*, dry_run: Flag = False, yes: Flag = False, options: Options = DEFAULT
 
 
 def preview_and_apply(preview: Preview, options: Options, *, dry_run: bool, yes: bool) -> int:
+    """Prints what a rewind would do, asks, and does it; returns the exit code of the verb."""
     if dry_run:
         if options.json:
             print_json(preview_document(preview))
@@ -171,7 +172,7 @@ def _print_preview(preview: Preview) -> None:
 
 
 def _chosen(difference: Difference, what: What) -> list[tuple[str, str, str, str]]:
-    """Returns the rows of what goes back: messages alone, all but messages, or all."""
+    """Returns the rows of what goes back: only messages, all but messages, or all."""
     rows = difference_rows(difference)
     if what == "all":
         return rows

@@ -1,8 +1,7 @@
 """Verbs for runs: execute them, look at them, and look after them.
 
-A run that a command executes lives in threads (or on an event loop) of its own; the main thread
-only watches it. So Ctrl-C always leaves at once: the run stays where it is, and `runs resume` goes
-on with it.
+A command executes a run in other threads (or on an event loop there); the main thread only watches.
+So Ctrl-C always returns at once: the run stays where it is, and `runs resume` continues it.
 """
 
 from __future__ import annotations
@@ -144,7 +143,7 @@ def start(
     if_exists
         If the id is taken: error, or attach to continue that run.
     subject
-        Whose the run is: all that it does is sealed, until subject erase.
+        The subject that the run belongs to: all that it records is sealed, until subject erase.
     """
     function = load_run(code, waiting.module)
     values = [parse_value(word, is_text=False) for word in arguments]
@@ -178,7 +177,7 @@ def resume(
     waiting: WaitOptions = UNTIL_IT_ENDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Continue a run whose process died, that was left or that waits; print its result.
+    """Continue a run that waits, was left, or lost its process; print its result.
 
     Parameters
     ----------
@@ -203,7 +202,7 @@ def retry(
     waiting: WaitOptions = UNTIL_IT_ENDS,
     options: Options = DEFAULTS,
 ) -> None:
-    """Try a failed run again, as a fork from before the step that failed.
+    """Retry a failed run, in a fork that begins just before the step that failed.
 
     Parameters
     ----------
@@ -227,7 +226,7 @@ def retry(
 
 
 def unused_id(store: Store, id: str) -> str:
-    """Returns an id for a retry that no run has."""
+    """Returns an unused id for a retry: ID-retry, then ID-retry-2 and so on."""
     number = 1
     while True:
         name = f"{id}-retry" if number == 1 else f"{id}-retry-{number}"
@@ -288,7 +287,7 @@ def executing(options: Options, function: RunFunction[..., Any]) -> Generator[St
 def resuming(
     id: str, code: str, waiting: WaitOptions, options: Options
 ) -> Generator[tuple[Store, str]]:
-    """Opens the store to continue a run, after its code was loaded; yields its whole id too."""
+    """Loads the code of a run and opens the store to continue it; yields store and whole id."""
     load(code, waiting.module)
     id, name = function_name(options, id)
     with executing(options, run_by_name(name, id, code)) as store:
@@ -312,9 +311,10 @@ def end_and_print(
     *,
     has_code: bool = True,
 ) -> None:
-    """Does so for any front end; `next` has the verb that goes on, and the one after a failure.
+    """Waits until the run ends and prints its result, for any front end.
 
-    Without code of the user's a traceback tells nothing, and is left out.
+    `next` holds the verb that continues the run, and the one to use after a failure. A run without
+    code of the user's (`has_code` is False) prints no traceback: it would only show the library.
     """
     again, after_failure = next
     try:
@@ -327,7 +327,7 @@ def end_and_print(
         raise
     except RunFailedError as error:
         if has_code and error.traceback and not (options.json or is_terminal()):
-            # On a terminal the tree shows it; a document has it.
+            # On a terminal the tree shows it, and the JSON document of the error includes it.
             print(clean(error.traceback.rstrip(), keep="\n"), file=sys.stderr, flush=True)
         error.hint = error.hint or f"holdfast {after_failure}"
         raise
@@ -409,7 +409,7 @@ def list_runs(
     limit
         How many at most.
     after
-        Go on after a page: its cursor.
+        Continue after this cursor, which the page before ended with.
     """
     with open_reading(options) as store:
         known = sorted(store.runs.list(status=status, limit=None), key=_unfinished_and_newest_first)
@@ -431,7 +431,11 @@ def list_runs(
 
 
 def _unfinished_and_newest_first(run: RunSummary) -> Key:
-    """Returns what runs are listed by; ids sort by the time they were made at, here backwards."""
+    """Returns the key that sorts unfinished runs before the others, and newest ids first.
+
+    Ids that the store makes sort by their time. Negated letters reverse that order; the 1 at the
+    end puts an id after the longer ids that begin with it, as a reversed order must.
+    """
     return run.status in ENDED, [*(-ord(letter) for letter in run.id), 1]
 
 
@@ -543,7 +547,7 @@ def cancel(id: RunId, /, *, now: Flag = False, options: Options = DEFAULTS) -> N
 
 
 def remove(id: RunId, /, *, yes: Flag = False, options: Options = DEFAULTS) -> int:
-    """Remove a run that has ended, and its children: their ids can begin again. Asks first.
+    """Remove a run that has ended, and its children: their ids can be used again. Asks first.
 
     Parameters
     ----------
@@ -656,7 +660,7 @@ def settle(
 
 
 def adopt(id: RunId, /, *, options: Options = DEFAULTS) -> None:
-    """Accept the difference between code and journal that a run is parked for; then resume it.
+    """Accept the divergence of code and journal that a run is parked for; then resume it.
 
     Parameters
     ----------
@@ -680,7 +684,7 @@ def fork(
     children: str = "share",
     options: Options = DEFAULTS,
 ) -> None:
-    """Create a run that starts where another was before a step; resume it to continue.
+    """Fork a run as it was just before a step; resume the fork to continue.
 
     Parameters
     ----------
@@ -716,9 +720,9 @@ def fork(
 
 @contextmanager
 def open_for_run(id: str, options: Options) -> Generator[tuple[Store, str]]:
-    """Opens the store to change a run, with its whole id.
+    """Opens the store to change a run; yields the store and the whole id of the run.
 
-    The hint for what is not found in the run is to look at it.
+    If something is not found in the run, the hint is to show the run.
     """
     with open_writing(options) as store:
         id = find_run(store, id)
@@ -747,9 +751,9 @@ def print_status(store: Store, id: str, options: Options) -> None:
 WATCH_S = 0.1
 """How often a run that goes on is read again."""
 LIVE_CHILDREN = 8
-"""How many lines of a block a tree has that is redrawn: the newest ones."""
+"""How many lines of a block a live tree shows: the newest ones."""
 BRIEF_RECORDS = 300
-"""Records of a long run that a list reads."""
+"""How many of its newest records a list reads of a long run."""
 STYLES = {"✓": "green", "✗": "bold red", "?": "bold yellow", "●": "bold cyan"}
 
 
@@ -774,7 +778,7 @@ class Watcher:
         for record in log.records(f"run/{self.id}", after=self._journal.revision):
             self._journal.apply(events.read(record.type, record.payload))
             if self._journal.began == record.revision:
-                self._created, self.new_events = 0, []  # of an earlier run of this id
+                self._created, self.new_events = 0, []  # before it: an earlier run of this id
                 continue
             self._created = self._created or record.time
             self._updated = self._times[record.revision] = record.time
@@ -820,9 +824,9 @@ def watch(watcher: Watcher, timeout: float | None) -> Iterator[RunView]:
 
 
 def view_briefly(store: Store, summary: RunSummary) -> RunView:
-    """Returns a run for a list; of a long one only its first and newest records are read.
+    """Returns a run for a list; reads only the first and the newest records of a long run.
 
-    What it is doing is among them; loops that began long before are left out.
+    The newest records say what it is doing, except for loops that began before them.
     """
     stream, log = f"run/{summary.id}", kernel_of(store).log
     head = log.head(stream)
@@ -896,8 +900,8 @@ class LiveTree:
     def show(self, run: RunView) -> None:
         """Draws the newest state of a run; all of it once it has ended.
 
-        Drawing a long run takes time, and this very process may execute the run: so it is drawn
-        again only after ten times as long.
+        Drawing a long run takes time, and this very process may be executing the run. So the next
+        drawing comes only after ten times as long as this one took.
         """
         over, now_us = run.journal.ended is not None, self._clock.boot_us()
         if over or now_us >= self._next_us:

@@ -43,7 +43,7 @@ def salvage_store(
     new
         The store to make, of any kind. It must be empty, or left by a salvage that was stopped.
     rest
-        The file for events that can be read and not taken over, in clear. Default: beside NEW.
+        The file for events that can be read but not taken over, in clear. Default: beside NEW.
     to_key
         The store key of NEW, if it is to be encrypted. --store-key is that of DAMAGED.
     """
@@ -91,16 +91,16 @@ def _print(result: Salvaged, file: RestFile, digest: str) -> None:
 
 
 def _beside(new: str) -> str | None:
-    """Returns a name beside the new store, None for one on a server."""
+    """Returns a path beside the new store; None for a store on a server, and for a mixed one."""
     if "://" in new or new.endswith(".toml"):
         return None
     return new.partition(":")[2].rstrip("/") + REST if ":" in new else new.rstrip("/") + REST
 
 
 class RestFile:
-    """Events as lines of JSON, written only if there are any; whole under its name, or not there.
+    """A file of events as lines of JSON, made only if there are any; it is complete or absent.
 
-    They are not part of the new store: nothing in it leads to them. A person can read them.
+    The events are for people to read: they are not part of the new store, which does not name them.
     """
 
     def __init__(self, path: str | None) -> None:
@@ -110,11 +110,12 @@ class RestFile:
 
     @contextmanager
     def kept(self) -> Generator[None]:
-        """Gives the file its name when all is done, and takes it away if it is not."""
+        """Gives the file its name when the block ends; removes it if the block raises."""
         temp = f"{self._path}.new"
         try:
             yield
             if self._file is not None and self._path is not None:
+                # Synced before it is named, so that the name never leads to a part of it.
                 self._file.flush()
                 os.fsync(self._file.fileno())
                 os.replace(temp, self._path)
@@ -126,7 +127,7 @@ class RestFile:
                     os.unlink(temp)
 
     def add(self, event: Event) -> None:
-        """Adds an event."""
+        """Adds an event; the first one makes the file, readable by its owner alone."""
         if self._path is None:
             return
         if self._file is None:

@@ -41,11 +41,11 @@ def migrate(
     code
         The file or module with the schemas: app.py, package.module, or app.py:Ticket for one.
     check
-        Only list the scopes that are not of their version; exit code 1 if there are any.
+        Only list the scopes that are not at their schema's version; exit code 1 if there are any.
     dry_run
         Compute what would change, and write nothing.
     to
-        An older version to go down to, by the downgrades of the schemas.
+        An older version to go back to, by the downgrades of the schemas.
     """
     schemas = load_schemas(code)
     with (
@@ -161,7 +161,7 @@ def find_schema(code: str, name: str | None) -> Schema[Any]:
 
 
 def diff_schema(code: str, scope: str, /, *, options: Options = DEFAULTS) -> None:
-    """Show what differs between a scope as it is stored and as the program has it.
+    """Show how the stored state of a scope differs from what the program reads.
 
     Parameters
     ----------

@@ -78,7 +78,7 @@ def show(scope: ScopeName, /, *, at: Moment | None = None, options: Options = DE
 
 
 def show_linked(store: Store, link: str, options: Options) -> None:
-    """Shows what a link leads to, and what that links to in its turn."""
+    """Shows what a link leads to, and where the links of that lead."""
     hit = store.search.resolve(link)
     if hit is None:
         raise NotFoundError(
@@ -177,9 +177,9 @@ def set_value(
     key
         An idempotency key: a second set with the same key and value writes nothing.
     ttl
-        How long the value lasts: 45s, 1h30m, 2d. Set again without this, it lasts.
+        How long the value lasts: 45s, 1h30m, 2d. Set again without --ttl, it lasts.
     subject
-        Whose value it is: it is sealed by their key, and goes when they are erased.
+        The subject that the value belongs to: sealed by their key, gone when they are erased.
     unchecked
         Write to a scope whose schema is not known here, without a check.
     """
@@ -247,9 +247,10 @@ def delete(
 
 
 def refuse_two_meanings(scope: Scope, state: Map, text: str, path: tuple[str | int, ...]) -> None:
-    """Raises UsageError for a word such as a.b where the state has a key of that very name.
+    """Raises UsageError for a word such as a.b if the state has a key of exactly that name.
 
-    In Python text is one key; here it is a path. Where both could be meant, nobody guesses.
+    In Python a text is one key; on the command line it is a path. If both could be meant, guessing
+    might change the wrong value.
     """
     if len(path) > 1 and text in state:
         key = json.dumps([text], ensure_ascii=False)

@@ -141,7 +141,7 @@ def scopes(
     where
         Only those whose state fits a comparison such as "customer.id=7"; may be given again.
     after
-        Go on after this scope.
+        Continue after this scope.
     limit
         How many scopes at most.
     """
@@ -177,9 +177,9 @@ def scopes(
 
 
 def summarize_scope(store: Store, name: str) -> ScopeSummary:
-    """Returns what the newest event tells about a scope; nothing else is read.
+    """Returns what the newest event tells about a scope; reads nothing else, as there may be many.
 
-    There may be many scopes. A closed scope takes no more events, so its newest event is the one
+    A closed scope takes no more events, so its newest event is the one
     that closed it. An expired scope has only its name and its head left.
     """
     log = kernel_of(store).log
@@ -200,7 +200,7 @@ def summarize_scope(store: Store, name: str) -> ScopeSummary:
 def stream_names(
     store: Store, level: str | None, *, prefix: str, after: str, limit: int
 ) -> list[str]:
-    """Returns names of streams, of one level or of all: those of runs and other layers too."""
+    """Returns names of streams of one level; without a level of all, such as those of runs."""
     log, prefix = kernel_of(store).log, stored_prefix(level, prefix)
     if level is None:
         return names_beginning(log, prefix, after, limit)
@@ -259,7 +259,7 @@ def expected_check(
     *,
     read_all: bool,
 ) -> Report:
-    """Returns what a check has found, with what the store lacks of an audit export."""
+    """Returns the report of a check, with what the store lacks of an audit export as findings."""
     if expect is None or _DIGEST.match(expect) or not os.path.exists(expect):
         if any(asked):
             raise UsageError("--signed-by, --earlier and --anchor are about a file after --expect")

@@ -156,9 +156,9 @@ def erase(
     scope
         The scope to erase; with --match, the scope in which the text is looked for.
     ignore_case
-        Upper and lower case are the same.
+        Match upper and lower case alike.
     dry_run
-        Say what would become of what; change no byte.
+        Show what would be erased, and how; change nothing.
     yes
         Do not ask on the terminal.
     """
@@ -185,7 +185,7 @@ def erase(
 def hold_subject(
     name: str, /, *, reason: str | None = None, end: Flag = False, options: Options = DEFAULTS
 ) -> None:
-    """Keep a subject from being erased, as the law may ask for; or end that.
+    """Protect a subject from erasure, as the law may require; or end that.
 
     Parameters
     ----------

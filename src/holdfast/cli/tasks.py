@@ -52,7 +52,7 @@ def add(
     scope
         The scope, such as team/red; created if it does not exist.
     title
-        What is to be done, in a sentence.
+        What to do, in a sentence.
     priority
         A whole number, higher first, or low, normal or high.
     epic
@@ -114,7 +114,7 @@ def list_tasks(
     limit
         How many at most.
     after
-        Go on after a page: its cursor.
+        Continue after this cursor, which the page before ended with.
     """
     fits: dict[str, Any] = {"owner": owner, "epic": epic, "tag": tag, "after": after}
     fits |= {"suspect": suspect or None, "status": status, "limit": limit}
@@ -137,7 +137,7 @@ def list_tasks(
 def _page_words(
     scope: str | None, asked: dict[str, str | None], status: list[str] | None
 ) -> list[str]:
-    """Returns the words of this verb that the next page is asked for with."""
+    """Returns the words to type for the next page of this list."""
     words = ["task", "list", *([scope] if scope else [])]
     words += [word for pair in asked.items() if pair[1] is not None for word in map(str, pair)]
     return [*words, *(word for one in status or () for word in ("--status", one))]
@@ -279,7 +279,7 @@ def close(
 
 
 def set_status(tasks: Tasks, id: str, status: str, owner: str, why: str | None) -> None:
-    """Changes the status of a task to another one, by the act that leads there."""
+    """Blocks a task, or makes it open again: releases, unblocks or reopens it."""
     now = tasks.get(id).status
     if status == "blocked":
         tasks.block(id, owner=owner, why=why)

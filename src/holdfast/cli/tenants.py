@@ -56,7 +56,7 @@ def list_tenants(*, options: Options = DEFAULTS) -> None:
 
 
 def show(name: str, /, *, options: Options = DEFAULTS) -> None:
-    """Show a tenant: its quotas, and whether anything keeps it less apart than it should.
+    """Show a tenant: its quotas, and any problem that keeps it less apart than it should be.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def show(name: str, /, *, options: Options = DEFAULTS) -> None:
 
 
 def change(name: str, /, *, quota: Words = None, options: Options = DEFAULTS) -> None:
-    """Replace the quotas of a tenant; without --quota it has none any more.
+    """Replace the quotas of a tenant; without --quota, remove them.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def change(name: str, /, *, quota: Words = None, options: Options = DEFAULTS) ->
 
 
 def renew(name: str, /, *, options: Options = DEFAULTS) -> None:
-    """Give a tenant a new password; the one before opens nothing any more.
+    """Give a tenant a new password; the old one stops working.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def remove(
     yes
         Do not ask on the terminal.
     whole
-        Have a server write its tables anew, so that no old version of a row stays; it locks them.
+        Rewrite the tables of a server, so that no old version of a row stays; this locks them.
     """
     with _tenants(options) as tenants:
         tenant = tenants.get(name)

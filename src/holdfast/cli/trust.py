@@ -68,7 +68,7 @@ def trust(
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             print_line("it is not trusted")
             return 1
-    # What was shown is what is trusted: these bytes, whatever the file says by now.
+    # Trusts the bytes that were shown, and not the file, which may have changed meanwhile.
     trusted_files.add(found)
     if yes:
         _tell(found.path, commands, is_trusted=True, json=json)

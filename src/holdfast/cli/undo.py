@@ -33,22 +33,22 @@ def undo(
     yes: Flag = False,
     options: Options = DEFAULTS,
 ) -> int:
-    """Undo the newest change of a scope, or all that a source wrote to states. The second asks.
+    """Undo the newest change of a scope, or all that a source wrote to states; this asks first.
 
     Parameters
     ----------
     scope
         The scope, such as team/support; with --source, --by or --trust a pattern, or none for all.
     source
-        Take back what came from there: human, model, tool, import or file.
+        Take back what came from this source: human, model, tool, import or file.
     by
         Take back what this actor wrote.
     trust
-        Take back what is trusted so far, in your own word.
+        Take back what has this trust: your own word for how far a source is trusted.
     since
         Only what was written since: 2026-11-16T09:30, or 7d for seven days.
     dry_run
-        Say what would go, what would stay and what depends on it; change nothing.
+        Show what would go, what would stay and what depends on it; change nothing.
     yes
         Do not ask; for scripts.
     """

@@ -90,9 +90,9 @@ def load_embedder(code: str) -> Embedder:
 
 
 def load_schemas(code: str, *, items: bool = False) -> list[type[Any]]:
-    """Returns the schemas of scopes that a file or module has; one if it is named after `:`.
+    """Returns the schemas of scopes in a file or module, or only the one named after `:`.
 
-    With `items` those of decisions and messages too.
+    With `items` it also returns the schemas of decisions and messages.
     """
     place, name = split(code)
     module = load(code)
@@ -127,7 +127,7 @@ def load_projection(code: str, modules: Sequence[str] | None = None) -> Projecti
 
 
 def run_by_name(name: str, id: str, code: str) -> RunFunction[..., Any]:
-    """Returns the run of a stored name; the code that was loaded must define it."""
+    """Returns the run function of a stored name, which the loaded code must define."""
     try:
         return find_run(name)
     except NotFoundError as absent:
@@ -138,7 +138,7 @@ def run_by_name(name: str, id: str, code: str) -> RunFunction[..., Any]:
 
 
 def runs_of(module: ModuleType) -> dict[str, RunFunction[..., Any]]:
-    """Returns the runs of a module by the name that they have there."""
+    """Returns the run functions of a module, by the names they have there."""
     return {name: value for name, value in vars(module).items() if is_run(value)}
 
 

@@ -26,7 +26,7 @@ ViewFile = Annotated[str, Parameter(name="FILE")]
 def _opened(store: Store, directory: str) -> Views:
     """Returns the views of a directory: those of its holdfast.toml, else one state for each scope.
 
-    A holdfast.toml where the command was typed counts too, if it names that directory.
+    A holdfast.toml in the current directory counts too, if it names that directory.
     """
     for place in (Path(directory) / FILE, Path(FILE)):
         try:
@@ -68,7 +68,7 @@ def watch(
     directory
         The directory of the files, as of views write.
     timeout
-        End after so long, such as 30s.
+        End after this time, such as 30s.
     """
 
     def tell(finding: Finding) -> None:
@@ -91,10 +91,9 @@ def watch(
 def status(
     directory: Directory = ".", /, *, diff: Flag = False, options: Options = DEFAULTS
 ) -> int:
-    """Show how view files stand to the store; the exit code is 1 if one waits or is broken.
+    """Show how view files differ from the store; exit code 1 if one waits or is broken.
 
-    Every write that went past the store is named: who reads the file sees it, the store does not
-    have it yet.
+    Every edit that the store does not have yet is named: so far only readers of the file see it.
 
     Parameters
     ----------

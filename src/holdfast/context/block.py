@@ -1,7 +1,7 @@
-"""One marked block in a file of somebody's: written anew, with no byte outside of it touched.
+"""Writes one marked block in a user's file, without changing a byte outside of it.
 
-The markers are lines of their own. A file has one pair of them or none; anything else is refused,
-because nobody can tell then which bytes are ours. A new block goes to the end of the file.
+Each marker is a line. A file has one pair of markers or none; anything else is refused, because
+then it is unclear which bytes belong to the block. A new block goes to the end of the file.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ RETRIES = 10
 
 
 def splice(before: bytes, text: str) -> bytes:
-    """Returns a file's bytes with the block in its place, or at the end if it has none.
+    """Returns a file's bytes with its block replaced, or a new block at the end.
 
-    The lines of the block end as those of the file do.
+    The block uses the line ends of the file.
     """
     newline = b"\r\n" if before.count(b"\r\n") * 2 > before.count(b"\n") else b"\n"
     lines = text.encode("utf-8", "replace").rstrip(b"\n").split(b"\n")
@@ -36,7 +36,7 @@ def splice(before: bytes, text: str) -> bytes:
 
 
 def _find(data: bytes) -> tuple[int, int] | None:
-    """Returns where the block is, from its first byte to after its last; None if there is none."""
+    """Returns the start and the end of the block in the file; None if it has none."""
     places: list[tuple[int, bytes]] = []
     at = 3 if data.startswith(b"\xef\xbb\xbf") else 0
     for line in data[at:].splitlines(keepends=True):
@@ -56,11 +56,12 @@ def _find(data: bytes) -> tuple[int, int] | None:
 
 
 def write_block(path: str, text: str) -> bool:
-    """Writes the block of a file, which is made if it is missing; returns whether it changed.
+    """Writes the block of a file, creating the file if it is missing; returns whether it changed.
 
-    The new file is written beside the old one, and the two names are exchanged in one step: a crash
-    leaves one of the two, and what came out is looked at. If it is not what was read, somebody has
-    saved in between, and the block goes into what they wrote. Nothing of theirs is lost.
+    The new file is written beside the old one, and the two names are exchanged atomically. So a
+    crash leaves one of the two, and the old file can be read after the exchange. If it is not what
+    was read before, somebody has saved in between: then the block is put into what they wrote, and
+    nothing of theirs is lost. A plain rename would overwrite their version.
     """
     target = Path(os.path.realpath(path))
     before = _read(target)
@@ -83,9 +84,10 @@ def write_block(path: str, text: str) -> bool:
 
 
 def _exchange_until_quiet(target: Path, beside: Path, base: bytes | None, text: str) -> bool:
-    """Puts the block into the file as it is in the end; False if it never rests.
+    """Exchanges files until nobody saved in between; returns False after `RETRIES` attempts.
 
-    `expected` is what should be at the name; `base` what the block belongs into.
+    `expected` is what should be in the file before the exchange; `base` is the text that the block
+    is put into.
     """
     expected = base
     for _ in range(RETRIES):
@@ -93,7 +95,7 @@ def _exchange_until_quiet(target: Path, beside: Path, base: bytes | None, text: 
             new = splice(base or b"", text)
         except UsageError:
             if base != expected:
-                exchange(beside, target)  # theirs, which has other markers now, gets its name back
+                exchange(beside, target)  # their version has other markers: put it back
                 beside.unlink()
             raise
         write_new(beside, new, None if base is None else target.stat().st_mode & 0o7777)

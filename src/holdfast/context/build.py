@@ -1,10 +1,10 @@
-"""A context: what is gathered, as much of it as a budget has room for.
+"""Builds a context: as much of what was gathered as a budget has room for.
 
 Room is given in a fixed order. Standing orders, goals and the task in hand are never left out, nor
 are the warnings about stale facts that they mention. Then come open decisions, tasks in progress,
 the other warnings, notes and facts, and the messages by their strategies; files come last, by
-reference. Whatever is left out is counted, with the command that shows it. The same log gives the
-same bytes, in every process and on every backend, as long as no fact's time runs out.
+reference. Everything left out is counted, with the command that shows it. The same log gives the
+same bytes in every process and on every backend, as long as no fact becomes stale by time.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ STRATEGIES = ("window", "summary", "retrieval")
 DECIDED_MAX = 10
 BOOT_WINDOW = 10
 _LEFT_OUT_TOKENS = 40
-"""Kept back for the list of what was left out, for each line that it may have."""
+"""Tokens reserved for each line that the list of what was left out may have."""
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
-    """What a context is to have, checked."""
+    """The checked arguments of a context."""
 
     budget: int
     task: Task | str | None
@@ -65,7 +65,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
     role: str | None
     counter: TokenCounter
     is_boot: bool = False
-    """Whether it begins a session: then it has vocabulary, the map of files, recent decisions."""
+    """Whether it begins a session; then vocabulary, file map and recent decisions are added."""
 
 
 def check_wanted(
@@ -79,7 +79,7 @@ def check_wanted(
     tokenizer: object = None,
     is_boot: bool = False,
 ) -> Wanted:
-    """Returns what a context is to have, or raises UsageError."""
+    """Returns the checked arguments of a context, or raises UsageError."""
     is_task = isinstance(task, Task)
     hand: Task | str | None = task if is_task else check_text(task, "the task", optional=True)
     names = check_names(about) if about else ()
@@ -106,7 +106,7 @@ def build(context: RecordContext, scope: Scope, ask: Ask, wanted: Wanted) -> Pro
 
 
 def build_compact(context: RecordContext, scope: Scope, wanted: Wanted) -> PromptContext:
-    """Returns what a scope has in its compact form, whole: it is not cut to the budget."""
+    """Returns everything of a scope in compact form, without cutting it to the budget."""
     text = encode_items(scope.name, Gathered(context, scope, None).things())
     return PromptContext(
         text=text,
@@ -121,7 +121,7 @@ def build_compact(context: RecordContext, scope: Scope, wanted: Wanted) -> Promp
 
 
 class _Builder:
-    """Makes one context."""
+    """Builds one context."""
 
     def __init__(self, context: RecordContext, scope: Scope, ask: Ask, wanted: Wanted) -> None:
         self._scope = scope
@@ -134,7 +134,7 @@ class _Builder:
         self._refused: dict[PartKind, list[PromptPart]] = {}
         self._is_index_late = False
         self._droppable: list[str] = []
-        """What may be left out after all, the most important first."""
+        """The keys of parts that may be dropped again, the most important first."""
 
     def build(self) -> PromptContext:
         """Returns the context."""
@@ -178,7 +178,10 @@ class _Builder:
         return [self._stale[id][0] for id in part.needs]
 
     def _offer(self, part: PromptPart, within: int | None = None) -> int | None:
-        """Takes a part, with the warnings that it needs, if there is room; returns its cost."""
+        """Takes a part with the warnings that it needs, if there is room.
+
+        Returns its cost, or None if it was refused.
+        """
         if key_of(part) in self._budget.chosen:
             return 0
         if part.kind != "warning":
@@ -195,10 +198,10 @@ class _Builder:
     # --- messages --------------------------------------------------------------------------------
 
     def _add_messages(self, task: PromptPart | None) -> None:
-        """Divides what is left among the strategies; what one does not use, the next may.
+        """Divides the remaining room among the strategies of messages.
 
-        First each has its share, so that the newest messages do not take everything. Then each may
-        use what is left over, in the order in which they were given.
+        First each gets its share, so that the newest messages do not take everything. Then each may
+        use what is left over, in the order in which the strategies were given.
         """
         strategies = self._wanted.strategies
         self._said.read(self._wanted.window, full="full" in strategies)
@@ -216,10 +219,10 @@ class _Builder:
             places[name] = self._fill(name, sources[name], places[name], None)
 
     def _found_by(self, strategy: str, about: str) -> list[PromptPart]:
-        """Returns what a strategy would have, in the order of its choice.
+        """Returns the parts that a strategy wants, in its order of preference.
 
-        Without older messages there is nothing that the index could add. If the index cannot be
-        had in time, the context is made without it, and says so.
+        The index is asked only if there are messages before the window. If it is not up to date in
+        time, the context is made without it, and lists those messages as left out.
         """
         if strategy in ("full", "window"):
             return list(self._said.window())
@@ -241,9 +244,10 @@ class _Builder:
     def _fill(
         self, strategy: str, parts: Sequence[PromptPart], place: int, share: int | None
     ) -> int:
-        """Takes parts from a place on while there is room; returns where it stopped.
+        """Takes parts from a place on while there is room; returns where to go on.
 
-        Of the newest messages none is passed over: a gap would change what was said.
+        The newest messages are taken without gaps, because a gap could change the meaning of what
+        was said.
         """
         is_contiguous = strategy in ("full", "window")
         for at in range(place, len(parts)):
@@ -263,9 +267,10 @@ class _Builder:
     # --- the text --------------------------------------------------------------------------------
 
     def _fitted(self) -> PromptContext:
-        """Returns the context, with as much left out again as the exact count demands.
+        """Returns the context, after dropping parts until the exact count is within the budget.
 
-        Parts were counted one by one; the tokens of a text are not the sum of those of its parts.
+        Parts were counted one by one, but the tokens of a text are not the sum of those of its
+        parts.
         """
         count, budget = self._wanted.counter.count, self._wanted.budget
         while True:
@@ -291,7 +296,7 @@ class _Builder:
         )
 
     def _forget_needless(self) -> None:
-        """Takes away the warnings that only what was dropped had needed."""
+        """Removes the warnings that only dropped parts needed."""
         chosen = self._budget.chosen
         offered = set(self._droppable)
         needed = {
@@ -302,7 +307,7 @@ class _Builder:
                 self._refused.setdefault("warning", []).append(chosen.pop(key))
 
     def _left_out(self) -> Iterator[LeftOut]:
-        """Yields what there is no room for, by kind."""
+        """Yields what there was no room for, by kind."""
         name, chosen = self._scope.name, self._budget.chosen
         for kind in _COMMANDS:
             parts = [one for one in self._refused.get(kind, ()) if key_of(one) not in chosen]
@@ -334,11 +339,11 @@ _COMMANDS: dict[PartKind, str] = {
     "older": "holdfast query --kind message --scope {scope}",
     "message": "holdfast messages {scope} --original",
 }
-"""For each kind the command that shows all of it."""
+"""For each kind of part, the command that shows all of it."""
 
 
 def _where(kind: PartKind, first: PromptPart | None, scope: str) -> str:
-    """Returns the command that shows what was left out, in the scope that has the first of it."""
+    """Returns the command that shows what was left out, for the scope of the first such part."""
     command = _COMMANDS[kind]
     if first is not None:
         scope = first.scope or scope

@@ -1,4 +1,4 @@
-"""What a project has, in as few tokens as can be read: one line for each thing. Pure.
+"""The compact form of a project: one line for each item, in few tokens. Pure functions.
 
     hf1 team/red                                  the form and the scope
     order o1 answer in English ; customers read it
@@ -8,9 +8,9 @@
     fact branch "main"
 
 A task has `~` in progress, `=` blocked, `!` its priority, `@` its owner, `>` what it waits for, `#`
-a tag, `%` its epic, each if it has one. Texts are separated by ` ; `; in a text a backslash stands
-before `;`, a line break is `\\n`, and a text that begins with one of the signs has one too.
-Names and ids are escaped where they have a space. Everything that is encoded can be read back.
+a tag, `%` its epic, each if it has one. Texts are separated by ` ; `. In a text, `;` is escaped by
+a backslash, a line break is `\\n`, and a backslash also precedes a sign that begins the text.
+Spaces in names and ids are escaped. Everything that is encoded can be decoded again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _UNESCAPED = {"n": "\n", "r": "\r", "s": " ", "c": ",", "t": "\t", "e": ""}
 
 
 class CompactItem(Struct, frozen=True, kw_only=True):
-    """One thing of a project, with the fields that its kind has."""
+    """One item of a project, with the fields of its kind."""
 
     kind: str
     id: str
@@ -48,7 +48,7 @@ class CompactItem(Struct, frozen=True, kw_only=True):
 
 
 def encode_items(scope: str, items: Iterable[CompactItem]) -> str:
-    """Returns things of a scope as lines."""
+    """Encodes the items of a scope as lines."""
     return "\n".join([f"{FORM} {_name(scope)}", *map(_line, items)]) + "\n"
 
 
@@ -88,7 +88,7 @@ def _name(name: str) -> str:
 
 
 def decode_items(text: str) -> tuple[str, list[CompactItem]]:
-    """Returns the scope and the things that lines stand for; raises UsageError for others."""
+    """Decodes lines into the scope and its items; raises UsageError for other text."""
     lines = text.split("\n")
     form, _, scope = lines[0].partition(" ")
     if form != FORM or not scope:
@@ -139,5 +139,5 @@ def trimmed(texts: Sequence[str | None]) -> tuple[str, ...]:
 
 
 def value_text(value: Any) -> str:
-    """Returns a value as it is encoded in a fact."""
+    """Returns the text of a fact's value: JSON with sorted keys."""
     return codec.encode_sorted(value).decode()

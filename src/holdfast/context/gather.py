@@ -1,9 +1,9 @@
-"""What a scope and the scopes above it have on record, as parts of a context.
+"""Reads what a scope and the scopes above it have on record, as parts of a context.
 
-Nothing is kept for it: orders and decisions are those of `scope.decisions.recall()`, facts, tasks
-and notes are the scope's own. Goals and learnings are lists in the state, as the files of a project
-show them: `{"goals": {"g1": {"title": "ship it", "status": "open"}}}`. Vocabulary, the map of files
-and the roles are under the key `boot` of the state. Scopes above count too.
+Nothing is stored for this. Orders and decisions are those of `scope.decisions.recall()`; facts,
+tasks and notes are those of the scopes. Goals and learnings are lists in the state, as the files of
+a project show them: `{"goals": {"g1": {"title": "ship it", "status": "open"}}}`. Vocabulary, the
+map of files and the roles are under the key `boot` of the state.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from holdfast.scope import Scope, upwards
 
 GOALS = "goals"
 LEARNINGS = "learnings"
-"""Keys of the state with lists of things that people keep."""
+"""The keys of the state for the lists of goals and learnings."""
 KEY = "boot"
-"""The key of the state that has `vocabulary`, `files` and `roles`."""
+"""The key of the state for `vocabulary`, `files` and `roles`."""
 ROLE = "role"
-"""The kind of link that says for which role an order is."""
+"""The kind of link that names the role that an order is for."""
 VALUE_CHARACTERS_MAX = 400
 MARKS_MAX = 10_000
 HOW = (
@@ -50,17 +50,17 @@ HOW = (
     ("holdfast messages {scope}", "what was said; `holdfast say` adds to it"),
     ("holdfast query --text WORDS", "find anything that was recorded"),
 )
-"""Commands, and what each is for."""
+"""Commands, and the use of each."""
 PERMANENT = (
     "Write each decision down before you act on it (`scope.decide`, `holdfast decide`), and its "
     "outcome after it. What stands only in a conversation is lost with it."
 )
-"""The order that every role has, whatever else is ordered."""
+"""The order that every role gets, in addition to the standing orders."""
 PERMANENT_ID = "policy:decide-first"
 
 
 class Gathered:
-    """Reads one scope, and those above it, for one context."""
+    """Reads one scope and the scopes above it for one context."""
 
     def __init__(self, context: RecordContext, scope: Scope, role: str | None) -> None:
         self._context = context
@@ -71,9 +71,10 @@ class Gathered:
     # --- never left out --------------------------------------------------------------------------
 
     def orders(self, *, permanent: bool) -> Iterator[PromptPart]:
-        """Yields the standing orders, those of the widest scope first, then by age.
+        """Yields the standing orders, the widest scope's first, then the oldest first.
 
-        The order to decide first is among them if it is asked for, and under a policy in any case.
+        The order to decide before acting is included with `permanent`, and always if the store has
+        a policy.
         """
         if permanent or policy_of(self._context) != "off":
             yield PromptPart(
@@ -90,7 +91,7 @@ class Gathered:
                 yield _decision_part("order", order, shown, at, required=True)
 
     def goals(self) -> Iterator[PromptPart]:
-        """Yields the goals that are not reached, those of the widest scope first."""
+        """Yields the goals that are not reached, the widest scope's first."""
         for at, scope in enumerate(reversed(self._scopes)):
             for number, (id, text) in enumerate(listed(scope, GOALS)):
                 yield PromptPart(
@@ -103,21 +104,21 @@ class Gathered:
                 )
 
     def task(self, task: Task | str) -> PromptPart:
-        """Returns the task in hand: one of the scope's by its id, or whatever else was said."""
+        """Returns the task in hand: a task, one of the scopes' by its id, or free text."""
         if isinstance(task, Task):
             return replace(_task_part("task", task, required=True), text=_whole_task(task))
         for scope in self._scopes:
             try:
                 found = scope.tasks.get(task)
             except (NotFoundError, UsageError):
-                continue  # no id of a task: then it is what the task says
+                continue  # not the id of a task here; if of none, it is the text of a task
             return replace(_task_part("task", found, required=True), text=_whole_task(found))
         return PromptPart(kind="task", id="task", text=item(task), required=True)
 
     # --- by their importance ---------------------------------------------------------------------
 
     def decisions(self) -> Iterator[PromptPart]:
-        """Yields the open decisions, most urgent first: what they decide may be half done."""
+        """Yields the open decisions, whose acts may be half done, most urgent first."""
         decisions = Decisions(self._context)
         for at, scope in enumerate(self._scopes):
             for entry in decisions.open_in(scope.name):
@@ -129,7 +130,7 @@ class Gathered:
                 yield _decision_part("decision", entry, said, -at)
 
     def decided(self, limit: int) -> Iterator[PromptPart]:
-        """Yields the newest decisions that were closed, newest first."""
+        """Yields the closed ones among the newest decisions of each scope, newest first."""
         decisions = Decisions(self._context)
         for at, scope in enumerate(self._scopes):
             for entry in decisions.recent(scope, limit):
@@ -138,14 +139,14 @@ class Gathered:
                     yield _decision_part("decided", entry, said, -at)
 
     def in_progress(self, but: str | None) -> Iterator[PromptPart]:
-        """Yields the tasks that somebody works on, without the one in hand."""
+        """Yields the tasks in progress, without the one in hand."""
         for scope in reversed(self._scopes):
             for task in scope.tasks.list(status="in_progress", limit=None):
                 if task.id != but:
                     yield _task_part("progress", task)
 
     def facts(self) -> list[Fact]:
-        """Returns the facts that count here; the nearest scope's of a name."""
+        """Returns the facts that count here; of several with a name, the nearest scope's."""
         found: dict[str, Fact] = {}
         for scope in self._scopes:
             for fact in scope.facts.list():
@@ -153,7 +154,7 @@ class Gathered:
         return sorted(found.values(), key=lambda fact: fact.name)
 
     def notes(self) -> Iterator[PromptPart]:
-        """Yields what was learned, the nearest scope first, and the notes of working memory."""
+        """Yields the learnings, nearest scope first, and the notes of working memory."""
         for at, scope in enumerate(self._scopes):
             for number, (id, text) in enumerate(listed(scope, LEARNINGS)):
                 yield PromptPart(
@@ -174,7 +175,7 @@ class Gathered:
             )
 
     def files(self) -> Iterator[PromptPart]:
-        """Yields the files at hand: their names and how large what is kept of them is."""
+        """Yields the files in working memory, with the size of what is kept of each."""
         for file in reversed(self._scope.memory.files.list()):
             size = 0 if file.value is None else len(shown(file.value, whole=True))
             kept = f" ({size} characters are kept in working memory)" if size else ""
@@ -189,7 +190,7 @@ class Gathered:
     # --- for a boot ------------------------------------------------------------------------------
 
     def role(self) -> Iterator[PromptPart]:
-        """Yields what the role is, if one is asked for."""
+        """Yields the description of the role, if one was given."""
         if self._role is None:
             return
         said = self._scope.lookup((KEY, "roles", self._role))
@@ -197,24 +198,25 @@ class Gathered:
         yield PromptPart(kind="role", id=f"role:{self._role}", text=item(text), required=True)
 
     def vocabulary(self) -> Iterator[PromptPart]:
-        """Yields the words of the project, by name."""
+        """Yields the vocabulary of the project, by word."""
         yield from self._named("vocabulary", "word")
 
     def places(self) -> Iterator[PromptPart]:
-        """Yields the map of files: what is where."""
+        """Yields the map of files, by name."""
         yield from self._named("files", "place")
 
     def how(self) -> Iterator[PromptPart]:
-        """Yields the commands by which an agent that has only this text goes on."""
+        """Yields the commands with which an agent that has only this text can go on."""
         name = self._scope.name
         for number, (command, means) in enumerate(HOW):
             text = item(f"`{command}`: {means}".replace("{scope}", name))
             yield PromptPart(kind="how", id=f"how:{number}", text=text, order=(number,))
 
     def elsewhere(self) -> Iterator[PromptPart]:
-        """Yields the other scopes that have orders, open decisions or tasks: how many, no more.
+        """Yields the other scopes with orders, open decisions or tasks, with only their numbers.
 
-        Marks tell that without reading a scope, so it costs little in a store of any size.
+        They are counted by marks, without reading a scope, so this is cheap in a large store. At
+        most `MARKS_MAX` marks of each kind are counted.
         """
         here = {scope.name for scope in self._scopes}
         counts: dict[str, list[int]] = {}
@@ -240,7 +242,7 @@ class Gathered:
             )
 
     def things(self) -> Iterator[CompactItem]:
-        """Yields what the project has, for its compact form: nothing is left out."""
+        """Yields everything for the compact form of the project; nothing is left out."""
         decisions = Decisions(self._context)
         for scope in reversed(self._scopes):
             for order in decisions.standing([scope.name]):
@@ -291,7 +293,7 @@ class Gathered:
 
 
 def warnings_of(facts: Iterable[Fact]) -> dict[str, tuple[PromptPart, re.Pattern[str]]]:
-    """Returns a warning for each stale fact by its id, and what finds a mention of the fact."""
+    """Returns, by id, a warning for each stale fact, and a pattern that finds its mentions."""
     found: dict[str, tuple[PromptPart, re.Pattern[str]]] = {}
     for fact in facts:
         if fact.stale:
@@ -307,13 +309,13 @@ def warnings_of(facts: Iterable[Fact]) -> dict[str, tuple[PromptPart, re.Pattern
 def with_needs(
     part: PromptPart, stale: dict[str, tuple[PromptPart, re.Pattern[str]]]
 ) -> PromptPart:
-    """Returns a part that names the warnings which must stand before it: those it mentions."""
+    """Returns a part with the ids of the warnings that it needs: of the stale facts it mentions."""
     needs = tuple(id for id, (_, mentions) in stale.items() if mentions.search(part.text))
     return replace(part, needs=needs) if needs else part
 
 
 def fact_parts(facts: Iterable[Fact], about: tuple[str, ...]) -> Iterator[PromptPart]:
-    """Yields the facts that count, those about the names first."""
+    """Yields the facts that are not stale, those about the given names first."""
     has = name_pattern(about) if about else None
     near: list[PromptPart] = []
     others: list[PromptPart] = []
@@ -344,9 +346,9 @@ def shown(value: Any, *, whole: bool = False) -> str:
 
 
 def listed(scope: Scope, name: str) -> Iterator[tuple[str, str]]:
-    """Yields what a list in the state has that is not done: id and text.
+    """Yields the id and text of each item of a list in the state that is not done.
 
-    It is the user's state, so it may have any shape: a mapping of things or of texts, or a list.
+    It is the user's state, so it may have any shape: a mapping of mappings or texts, or a list.
     """
     kept = scope.get(name, None)
     things: Iterable[tuple[str, Any]] = ()
@@ -364,7 +366,7 @@ def listed(scope: Scope, name: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_made(name: str) -> bool:
-    """Says whether a note was given no name, and has an id in its place."""
+    """Returns whether a note's name is a generated id."""
     return re.fullmatch(r"[0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{26}", name) is not None
 
 
@@ -398,7 +400,7 @@ def _task_part(kind: Any, task: Task, *, required: bool = False) -> PromptPart:
 
 
 def _whole_task(task: Task) -> str:
-    """Returns a task with everything that its worker must know."""
+    """Returns a task as text, with everything that its worker must know."""
     lines = [f"{task.title} ({task.id})"]
     for name, value in (("note", task.note), ("why", task.why), ("epic", task.epic)):
         if value:

@@ -1,15 +1,15 @@
-"""Which messages of a conversation a context has: by strategies, which may be combined.
+"""Selects the messages of a conversation for a context, by strategies that may be combined.
 
     full       every message, as far back as there is room
-    window     the newest ones
-    summary    the newest summary, in place of what it stands for
+    window     the newest messages
+    summary    the newest summary, in place of the messages that it replaces
     entity     those that mention one of the names
-    retrieval  those that have most to do with the task, however old
+    retrieval  those most related to the task, however old
 
-`summary`, `entity` and `retrieval` ask the index of the store; the others read from the newest
-message back. What is found by the index is read by its revision, so that a conversation of a
-million messages is not read for ten of them. The index has messages as they read now. The log has
-them as they were said, so one that was edited is read by a scan.
+`summary`, `entity` and `retrieval` ask the index of the store; the others read backwards from the
+newest message. A message that the index finds is read by its revision, so that a conversation of a
+million messages is not read for ten of them. The event at that revision has the original text, so
+an edited message is read by a scan instead.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Ask = Callable[..., Hits]
 """The questions of a store."""
 STRATEGIES: tuple[str, ...] = get_args(Strategy)
 WEIGHTS: dict[str, int] = {"full": 6, "window": 6, "summary": 2, "entity": 3, "retrieval": 3}
-"""How the room for messages is divided among strategies; what one does not need, others use."""
+"""How the room for messages is divided among strategies; unused room goes to the others."""
 WINDOW = 20
 FOUND_MAX = 50
 READ_MAX = 20
-"""How many of those that were found by their words are read: the best of them."""
+"""How many of the messages found by their words are read, the best first."""
 WORDS_MAX = 6
 WORD_CHARACTERS_MIN = 4
 EDITS_MAX = 200
@@ -76,35 +76,35 @@ class Conversation:
         """Whether there are messages before the window."""
         self.newest: list[Message] = []
         self.unread: set[int] = set()
-        """The revisions of messages that were found, and were not among the best."""
+        """The revisions of messages that were found, but were not among the best."""
 
     def read(self, window: int, *, full: bool) -> None:
-        """Reads the newest messages: those of the window, or all."""
+        """Reads the messages of the window, or all messages."""
         messages = self._scope.messages
         found = list(messages) if full else messages.last(window + 1)
         self.has_older = not full and len(found) > window
         self.newest = found if full else found[max(len(found) - window, 0) :] if window else []
 
     def window(self) -> Iterator[PromptPart]:
-        """Yields the newest messages, newest first."""
+        """Yields the messages that were read, newest first."""
         for message in reversed(self.newest):
             yield message_part(self._scope.name, message)
 
     def _first(self) -> int:
-        """Returns the revision that the window begins at."""
+        """Returns the revision at which the window begins."""
         return self.newest[0].revision if self.newest else 1 << 62
 
     # --- by the index ----------------------------------------------------------------------------
 
     def about(self, names: Sequence[str]) -> Iterator[PromptPart]:
-        """Yields what was said before the window and mentions one of the names, newest first."""
+        """Yields messages before the window that mention one of the names, best first."""
         terms = [" ".join(split_words(name)) for name in names]
         yield from self._found([f'"{term}"' for term in terms if term])
 
     def relevant(self, text: str) -> Iterator[PromptPart]:
-        """Yields what was said before the window and shares words with a text, the best first.
+        """Yields messages before the window that share words with a text, best first.
 
-        A rare word counts for more than one that is everywhere. Of equals the newest is first.
+        A rare word counts more than a common one. Of equal messages, the newest is first.
         """
         yield from self._found(words_of(text))
 
@@ -124,7 +124,7 @@ class Conversation:
                 yield message_part(self._scope.name, message, kind="older")
 
     def _message(self, revision: int) -> Message | None:
-        """Returns a message that the index found, as it reads now; None if it is gone since."""
+        """Returns a message that the index found, with its edits; None if it is gone since."""
         if self._edited is None:
             self._look_for_edits()
         if self._are_edits_many or revision in (self._edited or ()):
@@ -133,7 +133,7 @@ class Conversation:
         return Message(record, self._log.blobs.read)
 
     def _look_for_edits(self) -> None:
-        """Notes which messages were edited; whether that counts, a scan says."""
+        """Notes which messages have edits; a scan then finds out which edits count."""
         self._edited = set()
         for stream, _ in keyed_item.lineage(self._log, self._scope.name):
             edits = self._ask(kind="log", type=message_events.EDITED, scope=stream, limit=EDITS_MAX)
@@ -145,9 +145,9 @@ class Conversation:
     # --- summaries -------------------------------------------------------------------------------
 
     def summary(self) -> Iterator[PromptPart]:
-        """Yields the newest summary of what was said, if there is one that still counts."""
+        """Yields the newest summary of the conversation, if one still counts."""
         if any(message.is_summary for message in self.newest):
-            return  # the window goes back to it
+            return  # the window already has it
         newest = self._newest_of((message_events.SUMMARISED, message_events.COMPACTED))
         if newest is None:
             return
@@ -163,7 +163,7 @@ class Conversation:
         yield _summary_part(self._scope.name, text)
 
     def _newest_of(self, types: tuple[str, ...], *, after: int = 0) -> tuple[str, int] | None:
-        """Returns stream and revision of the newest event of some types, those inherited too."""
+        """Returns stream and revision of the newest event of some types, inherited or not."""
         life = self._log.life(self._scope.name)
         for stream, until in keyed_item.lineage(self._log, self._scope.name):
             for hit in self._ask(kind="log", type=types, scope=stream, limit=FOUND_MAX):
@@ -174,14 +174,14 @@ class Conversation:
 
 
 def words_of(text: str) -> list[str]:
-    """Returns the words of a text that say most: the longest, of equals the first."""
+    """Returns the longest words of a text, which usually say most; of equals the first."""
     words = dict.fromkeys(split_words(text))
     chosen = [word for word in words if len(word) >= WORD_CHARACTERS_MIN or not word.isascii()]
     return sorted(chosen, key=len, reverse=True)[:WORDS_MAX]
 
 
 def message_part(scope: str, message: Message, kind: Any = "message") -> PromptPart:
-    """Returns a message as a part; a very long one is cut, and says where the rest is."""
+    """Returns the part of a message; a very long text is cut, with a reference to the rest."""
     text = message.text if message.is_summary else "\n".join(shown_lines(message))
     if len(text) > MESSAGE_CHARACTERS_MAX:
         more = f"{len(text) - MESSAGE_CHARACTERS_MAX} more characters"
@@ -201,7 +201,7 @@ def _summary_part(scope: str, text: str) -> PromptPart:
 
 
 def changed_files(messages: Iterable[Message], scope: str) -> Iterator[PromptPart]:
-    """Yields the files that messages changed, by name: the newest digest, never the contents."""
+    """Yields the files that messages changed, by name, with the newest digest, not the content."""
     newest: dict[str, str | None] = {}
     for message in messages:
         for change in message.files:

@@ -1,10 +1,10 @@
-"""The parts of a context, and the text that they make. Pure.
+"""The parts of a context, and the text that they make. Pure functions.
 
-The order of the text is fixed: what changes least stands first, so that a server which keeps the
-beginning of a prompt can use it again, and what was said last stands last. Only warnings come
-before everything: nobody reads a thing that depends on a stale fact before the warning about it.
-A line that begins a section is ours: every line of what was recorded but the first is indented, so
-no message can pass for an order.
+The order of the text is fixed. What changes least comes first, so that a server which caches the
+beginning of a prompt can reuse it; what was said last comes last. Only warnings come before
+everything, so that nobody reads a part about a stale fact before its warning. A recorded text can
+never begin a section: its first line begins with "- " and all others are indented, so no message
+can pass for an order.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _PLACES = {kind: at for at, (kind, _) in enumerate(SECTIONS)}
 class PromptPart(Struct, frozen=True, kw_only=True):
     """One thing that a context may have: its text, and where it comes from.
 
-    `order` is its place in its section. One that is `required` is never left out.
+    `order` is its place in its section. A `required` part is never left out.
     """
 
     kind: PartKind
@@ -60,14 +60,14 @@ class PromptPart(Struct, frozen=True, kw_only=True):
     required: bool = False
     scope: str = ""
     needs: tuple[str, ...] = ()
-    """The ids of warnings without which it must not be shown."""
+    """The ids of warnings that must be shown with it."""
     message: Message | None = None
 
 
 class LeftOut(Struct, frozen=True):
-    """What a context has no room for: of which kind, how many, and the command that shows it.
+    """What a context has no room for: the kind, the number, and the command that shows it.
 
-    `count` is None where nobody counted: older messages may be millions.
+    `count` is None if nobody counted, because older messages may be millions.
     """
 
     kind: PartKind
@@ -77,23 +77,23 @@ class LeftOut(Struct, frozen=True):
 
 
 class PromptContext(Struct, frozen=True, kw_only=True):
-    """What `store.context()` returns: the text for a prompt, and what it was made of."""
+    """A context: the text for a prompt, its parts, and what was left out."""
 
     text: str
     parts: tuple[PromptPart, ...]
-    """What is in it, in the order of the text."""
+    """The parts of the text, in order."""
     left_out: tuple[LeftOut, ...]
     tokens: int
-    """Of the whole text: exact, or an estimate; `counted_by` says by what."""
+    """The tokens of the whole text, exact or estimated; `counted_by` names the tokenizer."""
     budget: int
     is_exact: bool
     counted_by: str
     instructions: str
-    """The text without the messages, for a model that takes those by themselves."""
+    """The text without the messages, for a model that takes messages separately."""
 
     @property
     def is_over(self) -> bool:
-        """Whether what is never left out is more than the budget by itself."""
+        """Whether the required parts alone are more than the budget."""
         return self.tokens > self.budget
 
     @property
@@ -104,7 +104,7 @@ class PromptContext(Struct, frozen=True, kw_only=True):
 
 
 def item(text: str) -> str:
-    """Returns a text as an item of a list; its other lines are indented."""
+    """Returns a text as a list item: later lines are indented."""
     return "- " + "\n  ".join(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"))
 
 
@@ -114,7 +114,7 @@ def in_order(parts: Iterable[PromptPart]) -> list[PromptPart]:
 
 
 def heading(kind: PartKind) -> str:
-    """Returns the line that a section begins with."""
+    """Returns the heading of a section."""
     return f"# {SECTIONS[_PLACES[kind]][1]}"
 
 
@@ -157,7 +157,7 @@ def _left_out_line(one: LeftOut) -> str:
 
 
 class Budget:
-    """How many tokens are left, and which sections have begun."""
+    """Counts the tokens that are left, while parts are chosen."""
 
     def __init__(self, count: Callable[[str], int], tokens: int) -> None:
         self._count = count
@@ -165,16 +165,16 @@ class Budget:
         self._costs: dict[str, int] = {}
         self._begun: set[PartKind] = set()
         self.chosen: dict[str, PromptPart] = {}
-        """What was taken, by kind and id."""
+        """The chosen parts, by kind and id."""
 
     def cost(self, text: str) -> int:
-        """Returns the tokens of a text with the end of its line; each text is counted once."""
+        """Counts the tokens of a text with its line end; the count of each text is cached."""
         if text not in self._costs:
             self._costs[text] = self._count(text + "\n")
         return self._costs[text]
 
     def cost_of(self, *parts: PromptPart) -> int:
-        """Returns what parts would add that are not there yet, with their headings."""
+        """Counts the tokens that parts not chosen yet would add, with new headings."""
         new = [part for part in parts if key_of(part) not in self.chosen]
         cost = sum(self.cost(part.text) for part in new)
         kinds: set[PartKind] = {part.kind for part in new}
@@ -184,7 +184,7 @@ class Budget:
         return cost
 
     def take(self, *parts: PromptPart) -> int:
-        """Takes parts, whatever they cost; returns what they cost."""
+        """Takes parts even if there is no room; returns their cost."""
         cost = self.cost_of(*parts)
         for part in parts:
             self.chosen.setdefault(key_of(part), part)
@@ -193,12 +193,12 @@ class Budget:
         return cost
 
     def take_if(self, *parts: PromptPart, within: int | None = None) -> int | None:
-        """Takes parts if there is room for all of them; returns what they cost, or None."""
+        """Takes parts if there is room for all of them; returns their cost, else None."""
         room = self.left if within is None else min(within, self.left)
         return self.take(*parts) if self.cost_of(*parts) <= room else None
 
 
 def key_of(part: PromptPart) -> str:
-    """Returns what a part is known by: one message is one part, however it was found."""
+    """Returns the key of a part. A message has the same key whichever strategy found it."""
     kind = "message" if part.kind == "older" else part.kind
     return f"{kind} {part.id}"

@@ -1,8 +1,8 @@
-"""How many tokens a text has: exactly, by a tokenizer, or as an estimate that is called so.
+"""Counts the tokens of a text, exactly with a tokenizer, or as an estimate that is named so.
 
-A tokenizer is a library with a vocabulary of its own, and every model has another one. So the
-caller may hand over the one that belongs to the model. If none is named, the library `tiktoken` is
-asked where it is installed and has its vocabulary on this machine; nothing is fetched for it.
+Every model has its own tokenizer, so the caller may pass the right one. If none is given, the
+library `tiktoken` is used where it is installed and has its vocabulary on this machine. Nothing is
+ever downloaded for it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _logger = logging.getLogger("holdfast.context")
 
 ENCODING = "o200k_base"
 _VOCABULARY = "https://openaipublic.blob.core.windows.net/encodings/o200k_base.tiktoken"
-"""What `tiktoken` keeps its copy of the vocabulary under, by the digest of this name."""
+"""The URL of the vocabulary; `tiktoken` names its cached copy after the digest of this."""
 VARIABLE = "HOLDFAST_TOKENIZER"
-"""Names an encoding of tiktoken to count with if the caller names none."""
+"""The environment variable with an encoding of tiktoken to use if the caller gives none."""
 
 
 class TokenCounter(Struct, frozen=True):
@@ -39,7 +39,7 @@ class TokenCounter(Struct, frozen=True):
 
 
 def estimate(text: str) -> int:
-    """Returns about how many tokens a text has: one for every four bytes, rounded up."""
+    """Estimates the tokens of a text: one for every `BYTES_PER_TOKEN` bytes, rounded up."""
     return -(-len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN)
 
 
@@ -47,8 +47,9 @@ ESTIMATE = TokenCounter("estimate", False, estimate)
 
 
 def find_counter(tokenizer: object = None) -> TokenCounter:
-    """Returns what counts tokens: by a tokenizer, an encoding's name or a function; else what is
-    installed, else an estimate.
+    """Returns the counter for a tokenizer, an encoding's name or a function.
+
+    Without one, it returns that of an installed tiktoken, or else the estimate.
     """
     if tokenizer is None:
         return _installed()
@@ -63,12 +64,13 @@ def find_counter(tokenizer: object = None) -> TokenCounter:
             f"counts, found {show_value(tokenizer)}"
         )
     name = getattr(tokenizer, "name", None) or type(tokenizer).__name__
-    plain = getattr(tokenizer, "encode_ordinary", encode)  # text is text, whatever it looks like
+    # `encode` of tiktoken refuses texts that look like special tokens; here any text is plain.
+    plain = getattr(tokenizer, "encode_ordinary", encode)
     return TokenCounter(str(name), True, lambda text: _length(plain(text)))
 
 
 def _length(answer: object) -> int:
-    """Returns how many tokens a tokenizer's answer has: a number, a list, or something with ids."""
+    """Counts the tokens in a tokenizer's answer: a number, a list, or an object with `ids`."""
     ids = getattr(answer, "ids", answer)
     if isinstance(ids, int) and not isinstance(ids, bool) and ids >= 0:
         return ids
@@ -98,7 +100,7 @@ def _named(name: str) -> TokenCounter:
 
 @cache
 def _installed() -> TokenCounter:
-    """Returns the counter of this machine, looked for once."""
+    """Returns the default counter of this machine, which is looked up once."""
     name = os.environ.get(VARIABLE, "")
     if not name and not _has_vocabulary():
         return ESTIMATE
@@ -112,7 +114,7 @@ def _installed() -> TokenCounter:
 
 
 def _has_vocabulary() -> bool:
-    """Says whether tiktoken would find its vocabulary here, without asking a server."""
+    """Returns whether tiktoken has its vocabulary in a local cache, and would not download it."""
     folder = os.environ.get("TIKTOKEN_CACHE_DIR") or os.environ.get("DATA_GYM_CACHE_DIR")
     folder = folder or os.path.join(tempfile.gettempdir(), "data-gym-cache")
     return os.path.isfile(os.path.join(folder, sha1(_VOCABULARY.encode()).hexdigest()))

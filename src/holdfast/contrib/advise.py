@@ -1,9 +1,9 @@
-"""Which backend fits: requirements in, a recommendation with its reasons out. Pure; rules are data.
+"""Recommends a backend for given requirements, with reasons. Pure functions; the rules are data.
 
-The matrix has four backends and nine requirements. The first requirement that a backend cannot
-meet rules it out; of those that are left the simplest is recommended (files, then SQLite, then
-Redis, then PostgreSQL), so a server is never recommended where none is needed. If no single backend
-meets everything, two are mixed by level.
+The matrix has nine requirements, and what each backend does about them. The first requirement that
+a backend cannot meet rules it out. Of the others, the simplest is recommended (files, then SQLite,
+then Redis, then PostgreSQL), so a server is never recommended where none is needed. If no single
+backend meets everything, two are mixed by level.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ BUSY: tuple[tuple[int, str, str], ...] = (
     (20_000, REDIS, "one Redis server runs scripts one after the other: spread by application"),
     (20_000, POSTGRESQL, "beyond what one server syncs: spread by application or partition"),
 )
-"""From how many commits a second on a backend gets which warning."""
+"""Warnings for busy stores: the commits per second from which a backend gets which one."""
 
 
 class Advice(Struct, frozen=True):
@@ -173,7 +173,7 @@ def advise(needs: Needs) -> Advice:
     fitting = [name for name in SIMPLEST_FIRST if name not in rejected]
     if not fitting:
         return _mix(needs, rejected)
-    # A server that is operated already costs nothing more, so between two servers it decides.
+    # A server that is operated already costs nothing more, so it wins between two servers.
     owned = [name for name in fitting if name in needs.has]
     servers = all(name in (REDIS, POSTGRESQL) for name in fitting)
     chosen = owned[0] if servers and owned else _simplest(needs, fitting)
@@ -184,7 +184,7 @@ def advise(needs: Needs) -> Advice:
 
 
 def _simplest(needs: Needs, fitting: list[str]) -> str:
-    """Returns the simplest; between two servers Redis only for expiry, since memory costs more."""
+    """Returns the simplest backend. Of two servers, Redis only for expiry: memory costs more."""
     if fitting == [REDIS, POSTGRESQL] and not needs.expiry:
         return POSTGRESQL
     whole = [name for name in fitting if not _drawbacks(needs, name)]
@@ -264,10 +264,10 @@ def _single(needs: Needs, backend: str, rejected: dict[str, str]) -> Advice:
 
 
 def _mix(needs: Needs, rejected: dict[str, str]) -> Advice:
-    """Returns two backends by level: conversations that end by themselves, and the rest.
+    """Returns a mix of two backends: one for conversations that expire, one for the rest.
 
-    Expiry is a matter of conversations. Everything else concerns what lasts, and is asked of the
-    other backend alone.
+    Only conversations need expiry. All other requirements concern lasting state, so only the other
+    backend must meet them.
     """
     asked = _asked(needs)
     rest = [name for name in asked if name != "expiry"]

@@ -1,9 +1,8 @@
-"""What state a project keeps, and what each kind of it is for: one row for each, as a table.
+"""Describes the state that a project keeps, as a table with one row for each kind.
 
-Of a folder there is a row for each file of state: known by its name (`AGENTS.md`, `events.yaml`,
-`backlog.yaml` and so on), or judged by its form and by what is in it. Of a store there is a row for
-each kind of thing that it keeps. Nothing is written, no file is followed out of the folder, and
-what cannot be read is named.
+A folder has a row for each file of state, recognised by its name (`AGENTS.md`, `events.yaml`,
+`backlog.yaml` and so on) or by its form and content. A store has a row for each kind of thing that
+it keeps. Nothing is written, no link is followed, and a file that cannot be read is listed as such.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _PASSED_OVER = {".git", ".holdfast", ".venv", "node_modules", "__pycache__"}
 
 
 class StateKind(Struct, frozen=True, kw_only=True):
-    """One kind of state: what it is, and what hangs on it."""
+    """One kind of state: what it is, and what depends on it."""
 
     name: str
     category: str
@@ -69,7 +68,7 @@ COLUMNS = (
     ("recovery", "recovery"),
     ("sqlite", "what SQLite would change"),
 )
-"""The columns of the table: a field, and its heading."""
+"""The columns of the table: field and heading."""
 
 _DIFFS = "queries and transactions; diffs and reading without tools would be lost"
 _KNOWN: dict[str, StateKind] = {
@@ -194,19 +193,19 @@ _FORM_KINDS: dict[str, StateKind] = {
 
 
 def of_folder(path: str) -> list[StateKind]:
-    """Returns a row for each file of state in a folder, by name; those below it too."""
+    """Returns a row for each file of state in a folder and below it, well-known files first."""
     if not os.path.isdir(path):
         raise NotFoundError(f'"{path}" is no folder')
     try:
         repository: Repository | None = Repository.find(path)
     except HoldfastError:
-        repository = None  # without git, or in a repository of somebody else's
+        repository = None  # no git, or a repository of another user
     found = [_row(path, name, repository) for name in _files(path)]
     return sorted(found, key=lambda kind: (kind.name not in _KNOWN, kind.where))
 
 
 def _files(folder: str) -> Iterator[str]:
-    """Yields the files that may hold state, as paths from the folder."""
+    """Yields the files that may hold state, as paths relative to the folder."""
     count = 0
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in _PASSED_OVER)
@@ -244,7 +243,7 @@ def _row(folder: str, name: str, repository: Repository | None) -> StateKind:
 
 
 def _read(path: str) -> tuple[bytes, str | None]:
-    """Returns what a file holds, and why that cannot be had."""
+    """Returns the content of a file, and why it cannot be read; None if it can."""
     try:
         status = os.lstat(path)
         if stat.S_ISLNK(status.st_mode):
@@ -260,7 +259,7 @@ def _read(path: str) -> tuple[bytes, str | None]:
 
 
 def _amount(form: str, data: bytes) -> tuple[str, str | None]:
-    """Returns how much a file has, in words, and what is wrong with it."""
+    """Returns the number of entries in a file, in words, and what is wrong with it."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -292,7 +291,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _recovery(kind: StateKind, path: str, repository: Repository | None) -> str:
-    """Returns how a file comes back, with what git has of it now."""
+    """Returns how a file can be recovered, with what git has of it now."""
     if repository is None:
         return f"{kind.recovery}; it is in no git repository: nothing brings it back by itself"
     try:
@@ -313,7 +312,7 @@ _COMMITTED = "none needed: a commit is whole, and a guard refuses what is out of
 
 
 def of_store(store: Store) -> list[StateKind]:
-    """Returns a row for each kind of state that a store keeps; it reads no scope."""
+    """Returns a row for each kind of state that a store keeps, without reading a scope."""
     log = kernel_of(store).log
     place = str(log.describe()["place"])
     sql = "it is one of its tables already" if log.describe()["kind"] == "sqlite" else (

@@ -1,7 +1,7 @@
-"""The names of the four-scope document (ADR-002) on top of scopes.
+"""The API of the four-scope document (ADR-002) on top of scopes.
 
-Code that was written against that document runs once this import is changed. Its states are our
-scopes. Its checkpoints are kept by value, in scopes of a level of their own: a saved checkpoint
+Code that was written for that document runs after its import is changed. Its states are scopes of
+Holdfast. Its checkpoints are kept by value, in scopes of a separate level, so a saved checkpoint
 never changes, whatever happens to the live state.
 """
 
@@ -36,7 +36,7 @@ SAVED = "checkpoint"
 
 
 class StateScope(StrEnum):
-    """The four scopes, from the narrowest to the widest. Each is text, too."""
+    """The four scopes, from the narrowest to the widest, as text."""
 
     CONVERSATION = "conversation"
     WORKFLOW = "workflow"
@@ -81,11 +81,11 @@ class ScopeState(MutableMapping[str, Any]):
         return self.scope.state
 
     def get(self, path: Path, default: Any = None) -> Any:
-        """Returns what is at a key or path, or the default."""
+        """Returns the value at a key or path, or the default."""
         return self.scope.get(path, default)
 
     def set(self, path: Path, value: Any) -> int:
-        """Sets what is at a key or path; returns the new revision."""
+        """Sets the value at a key or path; returns the new revision."""
         return self.scope.set(path, value)
 
     def update(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -151,7 +151,7 @@ class GlobalScopeState(ScopeState):
 
     @property
     def is_global(self) -> Literal[True]:
-        """Says that there is one such state for the whole application."""
+        """Always True: there is one such state for the whole application."""
         return True
 
 
@@ -181,7 +181,8 @@ class GlobalStateManager:
     def configure(cls, store: Store | None) -> None:
         """Sets the store of the shared instance; None drops the instance.
 
-        A store that the instance opened itself is closed; one that it was given is its caller's.
+        The old instance closes its store if it opened it itself; a store that it was given stays
+        open.
         """
         with cls._guard:
             before, cls._instance = cls._instance, None if store is None else cls(store)
@@ -189,7 +190,7 @@ class GlobalStateManager:
             before.close()
 
     def close(self) -> None:
-        """Waits for checkpoints that are on their way, and closes the store if it is its own."""
+        """Waits for checkpoints in progress, and closes the store if this object opened it."""
         self._executor.shutdown()
         if self._owns_store:
             self.store.close()
@@ -213,9 +214,9 @@ class GlobalStateManager:
     async def save_checkpoint(
         self, scope: StateScope, state: Mapping[str, Any] | ScopeState, *, id: str | None = None
     ) -> None:
-        """Stores a checkpoint of a scope; its id is that of the state, if the state has one.
+        """Stores a checkpoint of a scope, under `id` or else under the id of the state.
 
-        What `to_dict()` returns has it, and so have its copies; a dict of another make needs `id`.
+        The result of `to_dict()` and its copies have that id; any other dict needs `id`.
         """
         self._check(scope)
         await self._in_thread(self._save, scope, state, id)
@@ -244,7 +245,7 @@ class GlobalStateManager:
     def _write(
         self, scope: StateScope, id: str | None, state: dict[str, Any], tx: JointCommit
     ) -> None:
-        """Stores what differs from the checkpoint before; the newest of a scope is a reference."""
+        """Stores the difference to the last checkpoint; the scope's newest is only a reference."""
         if id is None:
             tx.scope(self._saved(scope, None)).set(
                 "newest", {"id": None, "state": state}, diff=True
@@ -260,7 +261,7 @@ class GlobalStateManager:
             raise NotFoundError(
                 f"there is no checkpoint of {what}", hint="save_checkpoint stores one"
             )
-        if "state" not in saved:  # the newest of the scope has an id: it is kept there
+        if "state" not in saved:  # a reference: the newest checkpoint has an id, and is kept there
             return self._load(scope, saved["id"])
         return saved["state"].to_dict()
 
@@ -272,7 +273,11 @@ class GlobalStateManager:
             raise UsageError(f"expected a StateScope, found {show_value(scope)}")
 
     async def _in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Runs a call in the manager's thread; a cancellation is passed on when it has ended."""
+        """Runs a call in the manager's thread.
+
+        A cancellation is raised only after the call has ended, so that the caller never goes on
+        while a checkpoint is still being written.
+        """
         future = asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
         cancelled: asyncio.CancelledError | None = None
         while not future.done():
@@ -281,6 +286,6 @@ class GlobalStateManager:
             except asyncio.CancelledError as error:
                 cancelled = error
         if cancelled is not None:
-            future.exception()  # retrieved: the caller is told of the cancellation instead
+            future.exception()  # marked as retrieved: the cancellation is raised instead
             raise cancelled
         return future.result()

@@ -1,14 +1,14 @@
-"""What a job keeps: nothing, the state of a session, or state that lasts. A job declares which.
+"""Jobs that declare what they keep: nothing, the state of a session, or state that lasts.
 
-    stateless   a file in, a file out: the output is written whole or not at all, nothing else is
-                written, and no store is created. Such jobs run side by side without a lock
+    stateless   a file in, a file out: the output is written completely or not at all, nothing else
+                is written, and no store is created. Such jobs can run in parallel without a lock
     session     a scope that exists while the job runs, and whose state is dropped at its end
     persistent  a scope of a store, which the next job finds as this one left it
 
-A session without `store=` lives in this process and ends with it, however it ends. In a store it
-can be looked at from outside. If its process dies, two things end it: it expires (`ttl`), and the
-next session of that store closes those whose worker is dead. A session that is kept (`keep`) then
-has the status crashed, until somebody goes on with it.
+A session without `store=` lives in this process and ends with it. In a store, other processes can
+see it. If its process dies, two things end it: it expires (`ttl`), and the next session in that
+store closes those whose worker is dead. A session with `keep` then has the status crashed, until
+somebody goes on with it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 class Job(Generic[P, T]):
-    """A function and what it keeps. Calling the job only calls the function."""
+    """A function with the lifetime of its state. Calling the job only calls the function."""
 
     position: Lifetime
 
@@ -75,11 +75,11 @@ class StatelessJob(Job[P, T]):
     position = "stateless"
 
     def run(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> T:
-        """Calls the function with what the source holds, and writes what it returns as the target.
+        """Calls the function with the content of `source`, and writes its result to `target`.
 
-        A name that ends in .json holds JSON, any other one text; a function may return bytes too.
-        When it returns, the target is whole and on disk; at any earlier moment, and if the function
-        raises or the process dies, it is what it was before.
+        A file with a name that ends in .json holds JSON, any other one text; a function may also
+        return bytes. When `run` returns, the target is complete and on disk. Before that, and if
+        the function raises or the process dies, the target is unchanged.
         """
         result = cast("Any", self.function)(read_input(Path(source)))
         write_whole(Path(target), encode_output(result, Path(target)))
@@ -100,7 +100,7 @@ class SessionJob(Job[P, T]):
             raise UsageError("a session that is kept needs a store", hint='add store=".holdfast"')
 
     def run(self, *args: Any, **kwargs: Any) -> T:
-        """Begins a session, calls the function with its scope first, and ends the session."""
+        """Begins a session, calls the function with its scope as first argument, and ends it."""
         with self.begin() as scope:
             return cast("Any", self.function)(scope, *args, **kwargs)
 
@@ -108,7 +108,7 @@ class SessionJob(Job[P, T]):
     def begin(self, id: str | None = None) -> Generator[Scope]:
         """Yields the scope of a session, which ends with the block.
 
-        A session that is kept and was interrupted goes on under its id.
+        A session with `keep` that was interrupted goes on under its id.
         """
         with open_store(self._store) as store:
             end_abandoned(store)
@@ -117,7 +117,7 @@ class SessionJob(Job[P, T]):
             try:
                 yield scope
             finally:
-                # Also when the block raised: a session that failed has ended too.
+                # Also after an exception: a session that failed has ended too.
                 end_session(store, scope, keep=self._keep)
 
     def _begin(self, store: Store, id: str) -> Scope:
@@ -131,7 +131,7 @@ class SessionJob(Job[P, T]):
 
 
 class PersistentJob(Job[P, T]):
-    """A job on a scope that outlives it."""
+    """A job on a scope that outlives the job."""
 
     position = "persistent"
 
@@ -141,7 +141,7 @@ class PersistentJob(Job[P, T]):
         self._scope = scope
 
     def run(self, *args: Any, **kwargs: Any) -> T:
-        """Calls the function with the scope first; what it writes there stays."""
+        """Calls the function with the scope as first argument; what it writes there stays."""
         with self.begin() as scope:
             return cast("Any", self.function)(scope, *args, **kwargs)
 
@@ -208,8 +208,8 @@ def job(
 def end_session(store: Store, scope: Scope, *, keep: bool) -> None:
     """Closes the scope of a session, then clears its mark.
 
-    In this order, because after a crash in between the next session finds the mark and ends this
-    one again; a scope that is closed or expired already is left as it is.
+    The order matters: after a crash in between, the next session finds the mark and ends this one
+    again. A scope that is already closed or expired is left unchanged.
     """
     with contextlib.suppress(ClosedError, ExpiredError):
         if scope.revision:
@@ -237,7 +237,7 @@ def end_abandoned(store: Store) -> list[str]:
 
 
 def read_input(source: Path) -> Any:
-    """Returns what a file holds: JSON or text, by its name."""
+    """Returns the content of a file, as JSON or text according to its name."""
     try:
         data = source.read_bytes()
     except FileNotFoundError as error:
@@ -252,7 +252,7 @@ def read_input(source: Path) -> Any:
 
 
 def encode_output(result: Any, target: Path) -> bytes:
-    """Returns the bytes of a result: the same for the same result, always."""
+    """Encodes a result; the same result always gives the same bytes."""
     if isinstance(result, bytes):
         return result
     if target.suffix == ".json":
@@ -298,7 +298,11 @@ def _mode_of(directory: int, name: str) -> int | None:
 
 
 def _write_part(directory: int, part: str, data: bytes, mode: int | None) -> None:
-    """Creates a file of that name with these bytes, and syncs them to disk."""
+    """Creates a file with these bytes, and syncs it to disk.
+
+    Where the file system allows it, the file gets its name only when it is complete, so a crash
+    leaves no partial file behind.
+    """
     nameless = getattr(os, "O_TMPFILE", 0)
     if nameless:
         try:

@@ -1,4 +1,4 @@
-"""What callers pass to say where, how many and how long, checked."""
+"""Checks of arguments that many calls share: paths, numbers, lengths of time, texts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Path = str | tuple[str | int, ...]
 
 
 def update_ops(values: Mapping[str, Any]) -> list[Op]:
-    """Returns one op per key."""
+    """Returns one `set` op for each key of a mapping, which must not be empty."""
     if not isinstance(values, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"update takes a mapping, found {type(values).__name__}")
     if not values:
@@ -29,10 +29,9 @@ def update_ops(values: Mapping[str, Any]) -> list[Op]:
 def check_path(path: object) -> tuple[str | int, ...]:
     """Returns a path as a tuple: text is one key, a tuple is a path of keys and indexes.
 
-    Text is one key, dots and all, because a state is a mapping: `for key in state: state[key]` must
-    find each. `parse_path` is for text that is a path.
-
-    A subclass, such as a StrEnum, is the text or number that it holds.
+    A text is always one key, even with dots, because a state is a mapping: `for key in state:
+    state[key]` must find each. `parse_path` is for text that is a path. A subclass of str or int,
+    such as a StrEnum, counts as the plain text or number.
     """
     if type(path) is str:
         return (path,)
@@ -57,7 +56,7 @@ _STEP = re.compile(r"(?:\A|\.)(?P<key>[^.\[\]]+)|\[(?P<index>-?[0-9]{1,18})\]")
 
 
 def parse_path(text: str) -> tuple[str | int, ...]:
-    """Returns the path that a text means, as it is typed on the command line and in queries.
+    """Returns the path that a text means, as typed on the command line and in queries.
 
     Dots separate keys, list indexes stand in brackets: `customer.name`, `messages[0].text`. A text
     that begins with `[` is a JSON array of keys and indexes, so that any key can be reached:
@@ -103,7 +102,7 @@ def _bad_path(text: str, at: int) -> UsageError:
 
 
 def check_whole(value: object, what: str, *, least: int = 0) -> int:
-    """Returns a number that every backend can hold, or raises UsageError."""
+    """Returns a whole number that every backend can hold, or raises UsageError."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 63:
         raise UsageError(f"{what} is a whole number from {least} on, found {show_value(value)}")
     return value
@@ -126,7 +125,7 @@ def check_seconds(value: object, what: str, *, above: float = 0) -> float:
 
 
 def check_ttl(value: object) -> float:
-    """Returns how long something is to last, from a millisecond to a thousand years."""
+    """Returns a lifetime in seconds, from a millisecond to a thousand years; else UsageError."""
     seconds = check_seconds(value, "ttl_s", above=0.000_999)
     if seconds > DURATION_MAX_S:
         raise UsageError(
@@ -155,7 +154,7 @@ def check_key_ttl(ops: Sequence[Op], ttl_s: object) -> dict[tuple[str | int, ...
 
 
 def check_ends_alone(*, diff: object) -> None:
-    """Raises UsageError if a value with an end is to be stored as what differs."""
+    """Raises UsageError if `diff` is given together with `ttl_s`."""
     if check_flag(diff, "diff"):
         raise UsageError(
             "ttl_s gives a new value an end, and diff stores parts of one: expected one of them"
@@ -163,18 +162,18 @@ def check_ends_alone(*, diff: object) -> None:
 
 
 def check_alone(what: str, **others: object) -> None:
-    """Raises UsageError if a way to write is given with what does not go with it."""
+    """Raises UsageError if an argument is given together with others that exclude it."""
     if given := [name for name, value in others.items() if value not in (None, False)]:
         raise UsageError(f"{what} does not go with {' or '.join(given)}: expected one of them")
 
 
 def check_timeout(value: object) -> float | None:
-    """Returns how long to wait, None for ever, or raises UsageError."""
+    """Returns how long to wait in seconds, or None to wait for ever; else UsageError."""
     return None if value is None else check_seconds(value, "timeout_s", above=-1e-9)
 
 
 def check_flag(value: object, what: str) -> bool:
-    """Returns a bool, or raises UsageError: what is only like one is a mistake."""
+    """Returns a bool; raises UsageError for anything else, even for a truthy value."""
     if not isinstance(value, bool):
         raise UsageError(f"{what} is True or False, found {show_value(value)}")
     return value
@@ -187,7 +186,7 @@ def check_call(value: object, what: str) -> None:
 
 
 def check_expected(expected: object) -> int:
-    """Returns the revision, or raises UsageError."""
+    """Returns an expected revision, or raises UsageError."""
     if isinstance(expected, bool) or not isinstance(expected, int) or not 0 <= expected < 1 << 63:
         raise UsageError(
             f"expected is a revision (0, 1, 2, …) or None, found {show_value(expected)}"
@@ -205,7 +204,7 @@ def check_duration(value: object, what: str) -> float:
     """Returns seconds for "45s", "1h30m", "2d", a timedelta or a number, or raises UsageError."""
     seconds = check_seconds(value, what)
     if seconds > DURATION_MAX_S:
-        # What lies further from now than this has no datetime.
+        # A datetime cannot express moments much further away than this.
         raise UsageError(f"{what} is at most 1000 years, found {show_value(value)}")
     return seconds
 
@@ -222,14 +221,14 @@ def _length_of(value: str | timedelta, what: str) -> float:
 
 # --- arguments ------------------------------------------------------------------------------------
 #
-# What callers pass to the record, checked.
+# Checks of arguments that the calls for the record take.
 
 
 TEXT_CHARACTERS_MAX = 65_536
 
 
 def check_text(text: Any, what: str, *, optional: bool = False) -> Any:
-    """Returns a text of reasonable length, or None where that is allowed; else UsageError."""
+    """Returns a text of at most 65,536 characters, or None if `optional`; else UsageError."""
     if optional and text is None:
         return None
     if not isinstance(text, str) or not text.strip() or len(text) > TEXT_CHARACTERS_MAX:
@@ -242,7 +241,7 @@ def check_text(text: Any, what: str, *, optional: bool = False) -> Any:
 
 
 def check_word(given: object, what: str) -> str | None:
-    """Returns a text that what is asked for must be equal to, None if it may be any."""
+    """Returns a text that a query compares with; None if the query leaves it open."""
     if given is None:
         return None
     if isinstance(given, str) and given:
@@ -251,7 +250,7 @@ def check_word(given: object, what: str) -> str | None:
 
 
 def name_of(scope: object) -> str:
-    """Returns the name of a scope, for asyncio or not, that is given itself or by its name."""
+    """Returns the name of a scope, given the scope (sync or async) or its name."""
     name = getattr(scope, "name", scope)
     if not isinstance(name, str):
         raise UsageError(f"a scope is a scope or its name, found {show_value(scope)}")
@@ -259,7 +258,7 @@ def name_of(scope: object) -> str:
 
 
 def check_import_time(time: object) -> int:
-    """Returns the time of an import in its stored form, or raises UsageError."""
+    """Returns the stored form of an import's time, or raises UsageError."""
     if not isinstance(time, datetime) or time.tzinfo is None:
         raise UsageError(
             f"the time of an import is a datetime with a time zone, found {show_value(time)}"
@@ -271,12 +270,12 @@ def check_import_time(time: object) -> int:
 
 
 def older_bound(now_us: int, older_than: object) -> datetime:
-    """Returns the moment that lies a length of time before now."""
+    """Returns the moment that is a length of time before now."""
     return to_datetime(now_us - round(check_duration(older_than, "older_than") * 1_000_000))
 
 
 def check_since(given: object, what: str, now_us: int) -> int:
-    """Returns a time, or that of a length of time before now, such as "7d"."""
+    """Returns the stored form of a time, given as a datetime or as "7d" before now."""
     if isinstance(given, datetime):
         if given.tzinfo is None:
             raise UsageError(f"{what} needs a time zone, found {show_value(given)}")

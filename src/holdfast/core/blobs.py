@@ -1,4 +1,4 @@
-"""Large values beside the log: content-addressed, deduplicated, compressed, loaded when touched."""
+"""Large values beside the log: content-addressed, deduplicated, compressed, loaded on access."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KNOWN_MAX = 65536
 
 
 class Blobs:
-    """The blobs of one store: read wherever they are, written where their stream is kept."""
+    """The blobs of one store: read from any backend of it, written to that of their stream."""
 
     def __init__(
         self,
@@ -32,9 +32,9 @@ class Blobs:
         sealing: Sealing,
         seal_of: Callable[[str], Seal | None],
     ) -> None:
-        """`collected` tells when blobs were last deleted, in any process (0: never).
+        """`collected` returns when blobs were last deleted, by any process (0: never).
 
-        `seal_of` tells by which seal the large values of a stream are sealed, None: by none.
+        `seal_of` returns the seal for the large values of a stream; None if they are not sealed.
         """
         self._objects = objects
         self._sealing = sealing
@@ -43,21 +43,21 @@ class Blobs:
         self._keep_until = keep_until
         self.collected = collected
         self.clean: Callable[[bytes, str], bytes] | None = None
-        """Takes secrets out of a value before it is stored, if anything does."""
-        # Until when each is known to be there.
+        """Takes secrets out of a value before it is stored; None if nothing does."""
+        # Until when each blob is known to be there. It saves writing the same value again.
         self._known: OrderedDict[tuple[Objects, str], float] = OrderedDict()
         self._collected = 0
         self.limits: Limits | None = None
-        """What a nearly full disk refuses; None if nobody watches one."""
+        """What a nearly full disk refuses; None if no disk is watched."""
 
     def is_large(self, op: Op) -> bool:
         """Returns whether `spill` would have to write a blob."""
         return len(op.value) >= BLOB_BYTES_MIN
 
     def sealed(self, op: Op, stream: str, seal: Seal) -> Op:
-        """Returns the op with its value sealed as one leaf, in a blob if that is large.
+        """Returns the op with its value sealed as one leaf, in a blob if it is large.
 
-        Secrets are taken out before: afterwards nobody finds them.
+        Secrets are taken out before the value is sealed: afterwards they could not be found.
         """
         raw = bytes(op.value)
         if len(raw) < BLOB_BYTES_MIN:
@@ -70,14 +70,15 @@ class Blobs:
     def spill(self, op: Op, stream: str, seal: Seal | None = None) -> Op:
         """Returns the op with a large value moved out of the log into a blob.
 
-        The blob is durable before the commit that names it, and is named by its digest: a crash
-        between the two leaves an unused object, never a dangling name. It lasts as the stream does.
+        The blob is named by its digest and is durable before the commit that names it. So a crash
+        between the two leaves an unused object, never a reference to nothing. The blob is kept at
+        least as long as the stream.
         """
         if len(op.value) < BLOB_BYTES_MIN:
             return op
         raw = bytes(op.value)
         if raw.startswith(codec.SEALED_VALUE):
-            return op  # of a sealed value a blob is sealed too, if it needs one
+            return op  # a sealed value has its own blob already if it needs one: see `sealed`
         if self.clean is not None:
             raw = self.clean(raw, stream)
         seal = seal or self._seal_of(stream)
@@ -96,7 +97,10 @@ class Blobs:
         return Op(op.kind, op.path, Raw(codec.blob_ref(name, len(raw))))
 
     def _are_collected(self) -> bool:
-        """Returns whether blobs were deleted since this was last asked: then none is known."""
+        """Returns whether blobs were deleted since the last call; if so, forgets which exist.
+
+        Another process may have deleted any of them.
+        """
         collected = self.collected()
         if collected == self._collected:
             return False
@@ -109,19 +113,19 @@ class Blobs:
         return set(self._objects.names("blob"))
 
     def delete(self, name: str) -> bytes | None:
-        """Deletes a blob; returns what is stored of it, None if it is not there."""
+        """Deletes a blob; returns its stored bytes, None if it is not there."""
         data = self._objects.get("blob", name)
         self._objects.delete("blob", name)
         return data
 
     def put_back(self, name: str, data: bytes) -> None:
-        """Stores again what `delete` returned."""
+        """Stores again the bytes that `delete` returned."""
         self._objects.put("blob", name, data)
 
     def read(self, name: str, size: int) -> bytes:
         """Returns the bytes of a blob, verified against its name, and opened if it is sealed.
 
-        Asked by the name of a sealed value, it returns that value.
+        Given the name of a sealed value (see `codec.parse_reference`), it returns that value.
         """
         if (value := codec.parse_sealed_name(name)) is not None:
             return self._sealing.open_value(value, size, self._get)
@@ -131,7 +135,7 @@ class Blobs:
         return _verified(data, name, size)
 
     def stored(self, name: str, size: int) -> bytes:
-        """Returns a blob as it is stored, verified against its name; no key is needed for it."""
+        """Returns the stored bytes of a blob, verified against its name; this needs no key."""
         data = self._get(name)
         if subject_of_blob(data) is None:
             _verified(data, name, size)
@@ -140,7 +144,7 @@ class Blobs:
         return data
 
     def subject(self, name: str) -> str | None:
-        """Returns whose a blob is; None if it is nobody's, or not there."""
+        """Returns the subject of a sealed blob; None if it is not sealed, or not there."""
         data = self._objects.get("blob", name)
         return None if data is None else subject_of_blob(data)
 

@@ -1,4 +1,4 @@
-"""Verifies a store against its numbered guarantees, and says what it found."""
+"""Verifies a store against its numbered guarantees and reports what it found."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _REMEDY = "holdfast salvage STORE NEW"
 
 
 class Content(Struct):
-    """How much a store holds, by its heads alone, and the digest of all of it.
+    """How much a store holds, and the digest of all of it, from the heads of its streams alone.
 
-    The digest is sha256 over a line for each stream, in the order of names: the length of its name,
-    the name, its newest revision and its newest link. A link stands for everything before it, so
-    the digest names the whole logical content: it is equal in an equal copy on any backend, and no
-    event can be changed, added or taken away without changing it. It costs a look at each stream's
-    head, and no event is read. While others write, it is of no single moment.
+    The digest is sha256 over one line for each stream, in the order of names: the length of its
+    name, the name, its newest revision and its newest link. A link stands for everything before it,
+    so the digest names the whole logical content: it is equal in an equal copy on any backend, and
+    it changes with every event that is changed, added or taken away. It costs one look at the head
+    of each stream; no event is read. While others write, it does not belong to any single moment.
     """
 
     streams: int = 0
@@ -37,7 +37,7 @@ class Content(Struct):
 
 
 class Report(Struct):
-    """What a check found. `digest` is that of `Content`; `unread` events were only counted."""
+    """The result of a check. `digest` is that of `Content`; `unread` events were only counted."""
 
     findings: list[Finding]
     streams: int
@@ -48,7 +48,7 @@ class Report(Struct):
 
     @property
     def ok(self) -> bool:
-        """True if nothing is damaged; harmless findings concern only what can be rebuilt."""
+        """Whether nothing is damaged: harmless findings concern data that can be rebuilt."""
         return all(finding.harmless for finding in self.findings)
 
 
@@ -106,13 +106,13 @@ def all_heads(log: Log) -> Iterator[tuple[str, Head | None]]:
 
 
 def _readable_heads(log: Log, findings: list[Finding]) -> Iterator[tuple[str, Head | None]]:
-    """Yields what `all_heads` does, without those that cannot be read: each is a finding."""
+    """Yields what `all_heads` yields, without heads that cannot be read: each is a finding."""
     after = ""
     while names := log.stream_page(after=after):
         try:
             yield from zip(names, log.heads(names), strict=True)
         except HoldfastError:
-            for name in names:  # one of them, or several: the others are checked all the same
+            for name in names:  # some of the page cannot be read; the others are still checked
                 try:
                     yield name, log.heads([name])[0]
                 except HoldfastError as error:
@@ -121,7 +121,7 @@ def _readable_heads(log: Log, findings: list[Finding]) -> Iterator[tuple[str, He
 
 
 def add_up(heads: Iterator[tuple[str, Head | None]]) -> Content:
-    """Returns how much heads stand for, and their digest."""
+    """Returns how many streams and events some heads stand for, and their digest."""
     digest = sha256()
     streams = events = 0
     for name, head in heads:
@@ -133,7 +133,7 @@ def add_up(heads: Iterator[tuple[str, Head | None]]) -> Content:
 
 
 class _Chains:
-    """Every event in its place: recomputed links, in the order of the store."""
+    """Checks every event: recomputes the links, in the order of the store."""
 
     def __init__(self, log: Log, findings: list[Finding]) -> None:
         self._log = log
@@ -146,7 +146,10 @@ class _Chains:
         self._told_up_to = 0
 
     def _told_of(self, record: Record) -> Told | None:
-        """Returns what letting-go has told of a record, also if that was while this check runs."""
+        """Returns what the letting-go events say of a record, even those written during this check.
+
+        The ledger is read again whenever its stream has grown.
+        """
         place = record.stream, record.revision
         [head] = self._log.heads([STREAM])
         told_up_to = 0 if head is None else head.revision
@@ -155,7 +158,7 @@ class _Chains:
         return self._told.get(place)
 
     def read_over_damage(self) -> None:
-        """Begins again, with what a salvage would take over: one damage must not hide another."""
+        """Starts again with what a salvage would take over, so one damage does not hide another."""
         remains = Verification(self._link_of, self._log.blobs.stored)
         for remnant in remnants(self._log):
             if isinstance(remnant, list):
@@ -171,7 +174,7 @@ class _Chains:
             self._findings.append(Finding(where, problem, streams=streams, remedy=_REMEDY))
 
     def _link_of(self, stream: str, revision: int) -> bytes | None:
-        """Returns the link that a fork follows, None if that event cannot be read."""
+        """Returns the link that a fork follows; None if that event cannot be read."""
         try:
             return self._log.link_at(stream, revision)
         except HoldfastError:
@@ -180,8 +183,9 @@ class _Chains:
     def follow(self) -> None:
         """Checks every event in the order of commit.
 
-        What is there by now must come in the order of the store. What is written during the check,
-        or comes after a commit that is still under way, is found by its stream.
+        Events that are visible when the check begins must come in the order of the store. `reach`
+        checks later ones by their stream: those written during the check, and those behind a commit
+        that was still under way.
         """
         self._settled = self._log.position()
         position = START
@@ -194,7 +198,7 @@ class _Chains:
         if head.expires_us and self._log.expiry.has_ended(stream, head):
             return  # removed by the backend: only its name and head are left
         if stream in self._cut:
-            return  # and that is a finding already
+            return  # that is a finding already
         known, _ = self.ends.get(stream, (head.first - 1, b""))
         while known < head.revision:
             behind = self._log.stored(stream, after=known, until=head.revision)
@@ -218,7 +222,7 @@ class _Chains:
 
 
 def _check_let_go(link: bytes, record: Record, told: Told | None, where: str) -> None:
-    """Verifies what is left of an event by the digests that its letting-go has told."""
+    """Verifies what is left of an event, by the digests that were recorded when its data went."""
     if told is None and record.payload != GONE:
         raise CorruptError(f"{where} lacks a part, and nobody has said that it was cut out")
     if told is None:
@@ -253,8 +257,8 @@ def _check_record(
     elif event.record_link(link, record) != record.link:
         raise CorruptError(f"{where} does not match its link: it or an event before it changed")
     codec.check(record.payload)
-    if not record.payload.startswith(SEALED):  # what is sealed is verified without its key
-        ops_of(record)  # which cannot be read if they are not what they should be
+    if not record.payload.startswith(SEALED):  # the check needs no key: only the link proves these
+        ops_of(record)  # raises if the payload is not a list of ops
     for name, size in codec.blobs_in(record.payload):
         log.blobs.stored(name, size)
 
@@ -262,7 +266,7 @@ def _check_record(
 def _compare_heads(log: Log, chains: _Chains | None, findings: list[Finding]) -> Content:
     """Compares chains with heads; returns what the heads add up to.
 
-    A digest of what can be read alone would be taken for that of the store: there is none then.
+    If a head cannot be read, the digest is empty: one of the rest would be taken for the store's.
     """
     damaged: list[Finding] = []
 
@@ -298,7 +302,7 @@ def _check_snapshots(log: Log, ends: dict[str, tuple[int, bytes]], findings: lis
 
 
 def _doubled_fields(log: Log) -> list[Finding]:
-    """Returns the scopes that have a renamed field under both names: no damage."""
+    """Returns a harmless finding for each scope that has a renamed field under both names."""
     if not any(schema.aliases for schema in log.typed.all):
         return []
     try:
@@ -317,7 +321,7 @@ def _doubled_fields(log: Log) -> list[Finding]:
 
 
 def _add(findings: list[Finding], error: HoldfastError) -> None:
-    """Notes an error, unless it is about damage that was found before."""
+    """Notes an error, unless it is about damage that is a finding already."""
     where: str | None = getattr(error, "where", None)
     if where is None or all(where != finding.where for finding in findings):
         findings.append(_finding(error))

@@ -1,7 +1,7 @@
-"""Values to bytes and back: the value domain of decision 0003. Pure.
+"""Encodes values to bytes and decodes them: the value domain of decision 0003. Pure functions.
 
-Encoded values are UTF-8 JSON without spaces or raw newlines, keys in insertion order. What JSON
-lacks is an object with one key that begins with `$`:
+Encoded values are UTF-8 JSON without spaces or raw newlines, keys in insertion order. A value that
+JSON does not have is an object with one key that begins with `$`:
 
     {"$float":"nan"}            nan, inf, -inf
     {"$bytes":"aGk="}           bytes, base64
@@ -9,12 +9,12 @@ lacks is an object with one key that begins with `$`:
     {"$text":"\\"\\\\ud800\\""}     a str with lone surrogates, as its JSON text; an array of such
                                 texts, to be joined, if a high one stands before a low one
     {"$pairs":[[key,value],…]}  a dict that would read as a tag, or has such a str among its keys
-    {"$blob":{"id":"<64 hex digits>","size":123456}}   bytes kept beside the log
+    {"$blob":{"id":"<64 hex digits>","size":123456}}   a large value, kept beside the log
     {"$sealed":{"of":"<subject>","data":"<base64>"}}    a value that the subject's key opens; `data`
-                                is a `$blob` where that is large
-    {"$erased":true}            what is left of a value that was sealed, and read after erasure
+                                is a `$blob` if it is large
+    {"$erased":true}            what a sealed value reads as after its subject was erased
 
-A dict of the user's can look like none of these, because it would have become `$pairs`.
+A dict of the user cannot look like one of these, because it is stored as `$pairs`.
 """
 
 from __future__ import annotations
@@ -39,16 +39,17 @@ SIZE_MAX = 64 << 20
 """The largest encoded value."""
 
 DECOMPRESSED_MAX = 2 << 30
-"""What no stored thing is larger than, whatever the reference to it says."""
+"""The largest size that `decompress` accepts, whatever the reference to the data says."""
 
 DEPTH_MAX = 100
-"""How many containers may be nested; a state's own levels count, so no state is deeper."""
+"""How many containers may be nested. The path of a value in its state counts, so no state is
+deeper."""
 
 _ALWAYS_PLAIN = frozenset({str, bool, type(None)})
 _INT_END = 10**4000
-_INT_START = -_INT_END  # negating it takes as long as all else that is asked of an int
+_INT_START = -_INT_END  # computed once: to negate it for each int would double the check's cost
 _DOLLAR, _BACKSLASH = b"$\\"
-# Levels at which zstd costs about 2 ms a MiB; higher ones win little on JSON.
+# At this level zstd takes about 2 ms per MiB; higher levels gain little on JSON.
 _ZSTD_LEVEL = 3
 
 T = TypeVar("T")
@@ -57,17 +58,17 @@ Encoded = bytes | msgspec.Raw
 
 
 class Thawable(ABC):
-    """A container of ours that can give a plain copy of itself, and is stored as that copy."""
+    """A container of this package that is stored as a plain copy of itself."""
 
     __slots__ = ()
 
     @abstractmethod
     def thaw(self) -> Any:
-        """Returns plain dicts and lists that share nothing mutable with this."""
+        """Returns plain dicts and lists that share nothing mutable with this container."""
 
 
 class Erased(str):
-    """The type of ERASED. It is text, so that whatever shows text shows that something was here."""
+    """The type of ERASED. It is a str, so code that shows text shows that a value was here."""
 
     __slots__ = ()
 
@@ -79,12 +80,12 @@ class Erased(str):
 
 
 ERASED: Final = Erased("[erased]")
-"""Reads where a value was that belonged to a subject, which is erased. Ask `value is ERASED`. It
-tells nothing of a person, and may be stored again."""
+"""Stands where a sealed value was whose subject is erased. Test for it with `value is ERASED`. It
+says nothing about a person, and may be stored again."""
 
 
 class SealedLeaf(str):
-    """A sealed value where it must stay sealed: text for whoever shows it, stored as it was."""
+    """A sealed value that stays sealed: it shows as text, and its sealed bytes are stored again."""
 
     __slots__ = ("raw",)
     raw: bytes
@@ -104,10 +105,10 @@ _CLOSED: ContextVar[bool] = ContextVar("holdfast_sealed_closed", default=False)
 
 @contextmanager
 def kept_closed() -> Generator[None]:
-    """Has sealed values stay sealed in this block, because what is read there is stored again.
+    """Keeps sealed values sealed in this block, for code that stores what it reads.
 
-    Every layer that keeps a copy of what it reads does its reading in such a block: so its copies
-    have nothing that an erasure would have to look for.
+    Every layer that keeps a copy of what it reads does its reading in such a block. So no copy has
+    clear data of a subject, which an erasure would have to find.
     """
     token = _CLOSED.set(True)
     try:
@@ -117,7 +118,7 @@ def kept_closed() -> Generator[None]:
 
 
 def is_kept_closed() -> bool:
-    """Says whether sealed values stay sealed here."""
+    """Returns whether the caller is in a `kept_closed` block."""
     return _CLOSED.get()
 
 
@@ -130,7 +131,7 @@ _sorting_encoder = msgspec.json.Encoder(order="sorted")
 _decoder = msgspec.json.Decoder()
 
 encode_plain = _encoder.encode
-"""Returns the JSON bytes of a value known to be plain JSON, such as our own envelopes."""
+"""Returns the JSON bytes of a value that is known to be plain JSON, such as an envelope."""
 
 
 def encode(
@@ -142,16 +143,16 @@ def encode(
 ) -> bytes:
     """Returns the JSON bytes of any value of the domain; key order is kept.
 
-    `path` is where the value will stand in a state: errors begin with it, and its length counts
-    as depth. Raises ValueDomainError, which names the place inside the value.
+    `path` is the place that the value will have in a state: paths in errors begin with it, and its
+    length counts as depth. Raises ValueDomainError, which names the place inside the value.
     """
     data = None
     if _is_ordinary(value, DEPTH_MAX - len(path)):
         try:
             data = encoder.encode(value)
         except UnicodeEncodeError:
-            # Some str holds a lone surrogate. Looking for them beforehand would read every
-            # string twice; msgspec notices at no cost.
+            # Some str has a lone surrogate. A search beforehand would read every string twice;
+            # msgspec notices it at no cost.
             data = None
     if data is None:
         data = encoder.encode(_Conversion(encoder is _sorting_encoder).convert(value, path))
@@ -165,12 +166,12 @@ def encode(
 encode_sorted = partial(encode, encoder=_sorting_encoder)
 """Returns bytes that are equal for equal values, whatever the order of their keys.
 
-For thumbprints and blob ids only: `1` and `1.0` still differ.
+Only for thumbprints and blob ids: `1` and `1.0` still give different bytes.
 """
 
 
 def _is_ordinary(value: Any, depth: int) -> bool:
-    """Says whether msgspec encodes the value faithfully as it stands."""
+    """Returns whether msgspec encodes the value faithfully, without a conversion."""
     kind = _type_of(value)
     if kind in _ALWAYS_PLAIN:
         return True
@@ -200,7 +201,7 @@ def _is_tag(key: Any) -> bool:
 
 
 class _Conversion:
-    """Turns a value of the domain into what msgspec encodes faithfully, or says why it cannot."""
+    """Turns a value of the domain into one that msgspec encodes faithfully; else raises."""
 
     def __init__(self, is_sorted: bool) -> None:
         self._is_sorted = is_sorted
@@ -226,7 +227,8 @@ class _Conversion:
         if isinstance(value, list | tuple):
             return self._convert_list(cast("list[Any]", value), path)
         if isinstance(value, bytes | bytearray | memoryview):
-            # Before it is copied three times over: what cannot fit may not fit into memory either.
+            # Checked before three copies are made: bytes that cannot be stored may also be too
+            # large for memory.
             if (size := memoryview(cast("bytes", value)).nbytes) > SIZE_MAX:
                 _refuse(f"takes {size} bytes: at most {SIZE_MAX} fit, encoded", path)
             return {"$bytes": b64encode(bytes(cast("bytes", value))).decode()}
@@ -242,7 +244,7 @@ class _Conversion:
         _check_depth(path)
         pairs: list[tuple[Any, Any]] = []
         is_plain = True
-        # dict's own items, because a subclass may show other ones than it holds.
+        # The items method of dict itself: a subclass may override it and show other items.
         for key, item in _dict_items(value):
             if not isinstance(key, str):
                 _refuse(
@@ -300,7 +302,7 @@ def _convert_datetime(value: datetime, path: Path) -> dict[str, str]:
 
 
 def show_path(path: Path) -> str:
-    """Returns the path as Python would index it, shortened in the middle."""
+    """Returns the path as a chain of Python indexes; a long one is shortened in the middle."""
     steps = [f"[{show_value(step)}]" for step in path]
     if len(steps) > 12:
         steps[6:-4] = [f"…{len(steps) - 10} more…"]
@@ -318,8 +320,9 @@ def _refuse(problem: str, path: Path) -> NoReturn:
 def decode(data: Encoded, *, blob: Callable[[str, int], Any] | None = None) -> Any:
     """Returns the plain, mutable value of encoded bytes, or raises CorruptError.
 
-    `blob` makes the value of a blob reference from its id and size; without it the reference
-    stays a dict, as does every tag that this version does not know.
+    `blob` returns the value of a blob reference or a sealed value from a name and a size (see
+    `parse_reference`). Without it these stay dicts, and so does a tag that this version does not
+    know.
     """
     view = data if type(data) is bytes else bytes(data)
     try:
@@ -332,19 +335,19 @@ def decode(data: Encoded, *, blob: Callable[[str, int], Any] | None = None) -> A
 
 
 def may_have_tags(data: bytes) -> bool:
-    """Says whether encoded bytes need more than JSON to be read.
+    """Returns whether encoded bytes may have tags, so that JSON alone cannot decode them.
 
-    Most values have no tags, and a search of the bytes is far cheaper than a walk; a search for one
-    byte is forty times cheaper still, given as a number: of bytes, `in` asks first whether they are
-    one, and is told by an exception.
+    Most values have no tags, and a search of the bytes is far cheaper than a walk over the value. A
+    search for one byte, given as an int, is forty times cheaper still: for a bytes operand `in`
+    first tries to read it as an int, and handles an exception each time.
     """
     return (_DOLLAR in data and b'"$' in data) or (_BACKSLASH in data and b"\\u0024" in data)
 
 
 def decode_as(data: Encoded, kind: type[T]) -> T:
-    """Returns one of our own structures from its bytes, or raises CorruptError.
+    """Returns a structure of this package from its bytes, or raises CorruptError.
 
-    Fields hold plain JSON, or Raw for values of the domain: tags are not looked for.
+    Its fields hold plain JSON, or Raw for values of the domain: tags are not decoded.
     """
     try:
         return msgspec.json.decode(data, type=kind)
@@ -355,8 +358,8 @@ def decode_as(data: Encoded, kind: type[T]) -> T:
 def check(data: Encoded) -> None:
     """Raises CorruptError if bytes are not an encoded value, or have a key twice in one object.
 
-    `decode` does not look for the latter, which cannot be written here: msgspec keeps the last one,
-    and looking takes ten times as long.
+    `decode` does not look for the latter, because it takes ten times as long and `encode` never
+    writes it: msgspec keeps the last of the two.
     """
     decode(data)
     try:
@@ -442,7 +445,7 @@ _REVIVERS: dict[str, Callable[[Any], Any]] = {
 _BLOB_PREFIX = b'{"$blob":{"id":"'
 _BLOB_WITHIN = re.compile(rb'\{"\$blob":\{"id":"([0-9a-f]{64})","size":(0|[1-9][0-9]{0,15})\}\}')
 _BLOB = re.compile(rb'\{"\$blob":\{"id":"([0-9a-f]{64})","size":(0|[1-9][0-9]{0,15})\}\}\Z')
-# The shortest and the longest text that the pattern matches: everything else is not looked at.
+# From the shortest to the longest text that the pattern can match: other sizes need no look.
 _BLOB_SIZES = range(len(_BLOB_PREFIX) + 64 + 12, len(_BLOB_PREFIX) + 64 + 28)
 
 
@@ -460,17 +463,18 @@ def parse_blob_ref(raw: Encoded) -> tuple[str, int] | None:
 
 
 def blobs_in(payload: bytes) -> list[tuple[str, int]]:
-    """Returns id and size of every blob that encoded data refers to, wherever in it.
+    """Returns id and size of every blob that encoded data refers to, at any depth.
 
-    Nothing else can look like a reference: quotes within text are escaped, and so is such a key.
+    Nothing else can look like a reference: quotes inside a text are escaped, and a dict of the user
+    with such a key is stored as `$pairs`.
     """
     if b"$blob" not in payload:
-        return []  # nearly all, and a pattern takes longer to find nothing
+        return []  # true of nearly all data, and the pattern takes longer to find nothing
     return [(id.decode(), int(size)) for id, size in _BLOB_WITHIN.findall(payload)]
 
 
 def blob_places(payload: bytes) -> Iterator[tuple[int, int, str, int]]:
-    """Yields where references to blobs begin and end in encoded data, with id and size of each."""
+    """Yields the start, end, id and size of each reference to a blob in encoded data."""
     for found in _BLOB_WITHIN.finditer(payload):
         yield found.start(), found.end(), found[1].decode(), int(found[2])
 
@@ -485,19 +489,19 @@ def _blob_fields(content: Any) -> tuple[str, int]:
 
 # --- sealed values --------------------------------------------------------------------------------
 #
-# A value that belongs to a subject, in a scope that does not. It is one opaque leaf: whoever copies
-# it copies these bytes. A reader of blobs is asked for it by a name that has all of it, so whoever
-# can read blobs can read it, and who cannot sees the tag.
+# A value that belongs to a subject, in a scope that does not. It is one opaque leaf: a copy of it
+# copies these bytes. It is read through the reader of blobs, under a name that contains all of it
+# (its bytes, or its blob's id). So code that can read blobs can read it; other code sees the tag.
 
 SEALED_VALUE = b'{"$sealed":{"of":"'
-"""How a sealed value begins. Nothing else can look like it: quotes within text are escaped."""
+"""How a sealed value begins. Nothing else can look like it: quotes inside a text are escaped."""
 _SEALED = "sealed:"
 _SEALED_BLOB = "sealed-blob:"
 _SEALED_WITHIN = re.compile(rb'\{"\$sealed":\{"of":"([0-9A-Za-z._-]{1,200})","data":')
 
 
 class SealedValue(msgspec.Struct, frozen=True):
-    """A sealed value as it is stored: whose it is, and its bytes or the blob that has them."""
+    """A sealed value as stored: its subject, and its bytes in base64 or the blob that has them."""
 
     subject: str
     text: str = ""
@@ -505,22 +509,25 @@ class SealedValue(msgspec.Struct, frozen=True):
 
 
 def sealed_value(subject: str, data: bytes) -> bytes:
-    """Returns the encoded form of a sealed value; `data` is base64 in quotes, or a blob's name."""
+    """Returns the encoded form of a sealed value; `data` is quoted base64, or a blob reference."""
     return b'%b%b","data":%b}}' % (SEALED_VALUE, subject.encode(), data)
 
 
 def is_sealed_value(raw: Encoded) -> bool:
-    """Says whether an encoded value is a sealed one."""
+    """Returns whether an encoded value is a sealed one."""
     return bytes(memoryview(raw)[: len(SEALED_VALUE)]) == SEALED_VALUE
 
 
 def subjects_in(payload: bytes) -> set[str]:
-    """Returns whose sealed values encoded data has, wherever in it."""
+    """Returns the subjects of the sealed values in encoded data, at any depth."""
     return {subject.decode() for subject in _SEALED_WITHIN.findall(payload)}
 
 
 def parse_reference(raw: Encoded) -> tuple[str, int] | None:
-    """Returns what a reader of blobs is asked for, if the value is a blob or a sealed one."""
+    """Returns the name and size to ask a reader of blobs for; None for any other value.
+
+    The name is a blob's id, or that of a sealed value, which `parse_sealed_name` takes apart.
+    """
     if not is_sealed_value(raw):
         return parse_blob_ref(raw)
     try:
@@ -530,7 +537,7 @@ def parse_reference(raw: Encoded) -> tuple[str, int] | None:
 
 
 def reference(name: str, size: int) -> bytes:
-    """Returns the encoded value that `parse_reference` has taken apart."""
+    """Returns the encoded value for a name and size: the inverse of `parse_reference`."""
     sealed = parse_sealed_name(name)
     if sealed is None:
         return blob_ref(name, size)
@@ -539,7 +546,7 @@ def reference(name: str, size: int) -> bytes:
 
 
 def parse_sealed_name(name: str) -> SealedValue | None:
-    """Returns the sealed value that a reader of blobs is asked for; None if it is a blob."""
+    """Returns the sealed value that a name from `parse_reference` has; None if it is a blob."""
     if name.startswith(_SEALED):
         subject, _, text = name.removeprefix(_SEALED).partition(":")
         return SealedValue(subject, text)
@@ -577,10 +584,11 @@ def compress(data: bytes) -> bytes:
 
 
 def decompress(data: bytes, *, size_max: int) -> bytes:
-    """Returns what `compress` was given; CorruptError if it is damaged or above `size_max`.
+    """Returns the data that `compress` was given.
 
-    The size is judged by the frame's header before anything is allocated, and zstd refuses a frame
-    that yields more than its header says: a few bytes cannot ask for all memory.
+    Raises CorruptError if it is damaged or larger than `size_max`. The size in the frame's header
+    is checked before anything is allocated, and zstd refuses a frame that yields more than that: so
+    a few damaged bytes cannot claim all memory.
     """
     zstandard = _zstandard()
     try:

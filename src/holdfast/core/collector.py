@@ -1,14 +1,14 @@
-"""The garbage collector, held back while many objects are made that all stay.
+"""Pauses the garbage collector while many objects are made that all stay.
 
-The collector runs after every 700 new objects, and now and then it looks at all there are. While a
-state of 100,000 values is built, none of which is garbage, it looks at the same values again and
-again: two thirds of the time of opening such a state. So it is held back for the length of one
-build. Nothing leaks: objects without cycles are freed as ever, and what other threads leave behind
-in cycles meanwhile is found by the next collection. A build is bounded, by the size of a snapshot
-or by a number of events.
+The collector runs after every 700 new objects, and now and then it visits all objects. While a
+state of 100,000 values is built, none of which is garbage, it visits the same values again and
+again, which takes two thirds of the time of opening such a state. So it is paused during one build.
+Nothing leaks: objects without cycles are freed as always, and the next collection finds cycles that
+other threads leave meanwhile. A build is bounded, by the size of a snapshot or by a number of
+events.
 
-It is one switch for the whole process. Several threads may build at once: the last one to end
-turns the collector on again, and only if it was on when the first one began.
+The switch is global to the process. Several threads may build at once: the last one to end turns
+the collector on again, and only if it was on when the first one began.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ os.register_at_fork(after_in_child=_switch.after_fork)
 
 
 class Uncollected:
-    """`with Uncollected():` the collector does not run. It runs again whatever happens.
+    """In the block of `with Uncollected():` the collector does not run.
 
-    An interrupt can end `__enter__` before the block begins, and then nobody calls `__exit__`: the
-    object itself sees to it when it goes.
+    It runs again whatever happens. An interrupt can end `__enter__` before the block begins, and
+    then `__exit__` is not called: `__del__` does the same when the object is freed.
     """
 
     __slots__ = ("_is_held",)

@@ -1,7 +1,7 @@
-"""What callers want committed, what it becomes, and how it can be refused. Pure data.
+"""What callers ask to commit, what it becomes, and the errors that refuse it. Pure data.
 
-The layers above the log take the types that they share with backends (records, marks, leases) from
-here: this is the one module through which they travel.
+The layers above the log import the types that they share with backends (records, marks, leases)
+from this module only.
 """
 
 from __future__ import annotations
@@ -78,20 +78,20 @@ Ttls = tuple[tuple[Path, int], ...]
 
 
 class NewEvent(Struct, frozen=True):
-    """One event that somebody wants; the log gives it revision, time and link."""
+    """One event that a caller wants to append; the log gives it revision, time and link."""
 
     type: str
     payload: bytes
     ops: tuple[Op, ...] = ()
-    defaults: tuple[Op, ...] = ()  # done first, each only where there is nothing yet
-    meta: str | None = None  # what is known of this one; see `meta.encode_meta`
-    key: str | None = None  # its own, besides the write's, which is on the first event (clause 26)
-    sealed_for: tuple[str, ...] = ()  # the subjects of values that were sealed for it, by their ids
+    defaults: tuple[Op, ...] = ()  # applied first, each only if there is nothing at its path yet
+    meta: str | None = None  # the event's own meta; see `meta.encode_meta`
+    key: str | None = None  # a key of this event; that of the write is on its first one (clause 26)
+    sealed_for: tuple[str, ...] = ()  # the ids of subjects for whom values of it were sealed
     ttls: Ttls = ()  # values that end, and how long they last
 
 
 class StreamWrite(Struct, frozen=True):
-    """What a request wants in one stream. `expected` None: at whatever revision it is."""
+    """What a request appends to one stream, if that is at revision `expected`; None: at any."""
 
     stream: str
     new_events: tuple[NewEvent, ...]
@@ -101,13 +101,13 @@ class StreamWrite(Struct, frozen=True):
     parent: str | None = None  # recorded by an `opened` event if it is not yet
     origin: tuple[str, int] | None = None  # the stream is a fork of that one at that revision
     expires: bool = False  # the stream must be one that ends by itself, or be begun as one
-    follows: int = 0  # what it is about is of this revision: a conflict if removed since then
+    follows: int = 0  # the revision that the caller read: a conflict if removed since then
     id: str | None = None  # the whole id if the name has a digest of it; "" if it is not known
-    is_joint: bool = False  # what several recorders wrote: a repetition has other ids and times
+    is_joint: bool = False  # written by several recorders: a repetition has other ids and times
 
     @property
     def keeps_state(self) -> bool:
-        """Says whether no event of it changes the state: then nothing need be folded for it."""
+        """Whether none of its events changes the state: then nothing must be folded for it."""
         for new_event in self.new_events:  # noqa: SIM110 -- a generator costs more than all of this
             if new_event.ops or new_event.defaults:
                 return False
@@ -115,8 +115,10 @@ class StreamWrite(Struct, frozen=True):
 
     @property
     def fits_any_state(self) -> bool:
-        """Says whether its events can follow whatever state is there: they set keys of it, or
-        change nothing. Then the end of the stream is all that must be known."""
+        """Whether its events fit any state: they only set keys at the top of it, or nothing.
+
+        Then only the end of the stream must be known.
+        """
         for new_event in self.new_events:
             if new_event.defaults or new_event.ttls or new_event.type == RESTORED:
                 return False
@@ -127,10 +129,11 @@ class StreamWrite(Struct, frozen=True):
 
 
 class ReadGuard(Struct, frozen=True):
-    """What a commit has read of a stream: these paths must still be what they were then.
+    """What a commit has read of a stream: the values at these paths must not have changed since.
 
-    The revision may be another one. It is the log that compares, on the state that the commit will
-    follow; the backend is told that very revision. So the contract knows of revisions only.
+    The revision may have changed. The log compares the paths, on the state that the commit will
+    follow, and passes that state's revision to the backend as the expected one. So the contract of
+    backends has expected revisions only.
     """
 
     stream: str
@@ -138,9 +141,9 @@ class ReadGuard(Struct, frozen=True):
     paths: tuple[Path, ...]
 
     def changed_paths(self, now: StreamState) -> list[Path]:
-        """Returns the places that are no longer what was read; none if all of them are.
+        """Returns the places whose values are no longer what was read.
 
-        A scope that was closed or removed meanwhile is another one as a whole.
+        A scope that was closed or removed meanwhile has changed as a whole: its path is ().
         """
         if now.link == self.state.link and self.state.ends is None:
             return []
@@ -151,10 +154,11 @@ class ReadGuard(Struct, frozen=True):
 
 
 class ProposedCommit(Struct, frozen=True):
-    """One commit as its caller wants it.
+    """One commit as its caller asks for it.
 
-    `abort_if` is asked right before it is sent: an error is the answer, and nothing is written.
-    `failed` is told why it was not written before anything after it in the queue is sent.
+    `abort_if` is called right before the commit is sent: if it returns an error, that is the answer
+    and nothing is written. `failed` is called with the reason of a failure, before anything behind
+    it in the queue is sent.
     """
 
     writes: tuple[StreamWrite, ...]
@@ -165,14 +169,14 @@ class ProposedCommit(Struct, frozen=True):
     abort_if: Callable[[], HoldfastError | None] | None = None
     failed: Callable[[BaseException], object] | None = None
     guards: tuple[ReadGuard, ...] = ()
-    meta: str | None = None  # of every event of it; what an event says of itself counts before it
+    meta: str | None = None  # for all its events; the meta of an event itself comes before it
     time: int | None = None  # of an import: when its events happened; None: now
-    actor: str | None = None  # who writes it; None: whoever the store was opened for
-    is_redacted: bool = False  # secrets were taken out of what the caller wanted
+    actor: str | None = None  # who writes it; None: the actor that the store was opened with
+    is_redacted: bool = False  # secrets were taken out of what the caller wanted to write
 
 
 class CommitResult(Struct, frozen=True):
-    """The answer to a request: where it stands, and each stream's state before and after."""
+    """The answer to a request: its position, and each stream's state before and after."""
 
     position: Position
     before: tuple[StreamState, ...]
@@ -182,7 +186,7 @@ class CommitResult(Struct, frozen=True):
     redacted: tuple[StreamWrite, ...] = ()  # what was written, if secrets were taken out of it
 
     def written(self, write: StreamWrite) -> StreamWrite:
-        """Returns a write of the caller's as it was written: without secrets."""
+        """Returns a caller's write in the form that was stored: without secrets."""
         return next((one for one in self.redacted if one.stream == write.stream), write)
 
     @property
@@ -192,7 +196,7 @@ class CommitResult(Struct, frozen=True):
 
 
 class PreparedCommit(Struct):
-    """A request with the commit that it became, and the folds on both sides of it."""
+    """A request with the commit that it became, and its streams' states before and after."""
 
     request: Request
     commit: Commit
@@ -206,9 +210,9 @@ def changed(ops: Sequence[Op]) -> NewEvent:
 
 
 def check_expire_together(appends: Sequence[Append]) -> None:
-    """Raises UsageError if a commit is over streams of which some expire and some last.
+    """Raises UsageError if some streams of a commit expire and others last.
 
-    Half of it would be gone one day, and the other half would refer to what cannot be read.
+    One part of the commit would be gone one day, and the rest would refer to it in vain.
     """
     expiring = [append.stream for append in appends if append.expires_us]
     lasting = [append.stream for append in appends if not append.expires_us]
@@ -221,7 +225,7 @@ def check_expire_together(appends: Sequence[Append]) -> None:
 
 
 def ahead(stream: str, ahead_us: int) -> UsageError:
-    """Returns the error for a time that would go on to other streams and stay with them."""
+    """Returns the error for a wrong time in one stream that would spread to other streams."""
     return UsageError(
         f'scope "{stream}" has a time that is {show_us(ahead_us)} ahead of the server\'s clock: '
         "no other stream can be written together with it, or be begun as its fork",
@@ -231,7 +235,7 @@ def ahead(stream: str, ahead_us: int) -> UsageError:
 
 
 def import_ahead(time: int, ahead_us: int) -> UsageError:
-    """Returns the error for an import of what has not happened yet."""
+    """Returns the error for an import with a time that has not come yet."""
     return UsageError(
         f"an import has the time {to_datetime(time).isoformat()}, which is {show_us(ahead_us)} "
         "ahead of the clock: expected a time that has passed",
@@ -240,7 +244,7 @@ def import_ahead(time: int, ahead_us: int) -> UsageError:
 
 
 def import_goes_back(stream: str, time: int, newest: int) -> UsageError:
-    """Returns the error for an import of something older than what is there."""
+    """Returns the error for an import that is older than the newest event of its stream."""
     return UsageError(
         f'an import into "{stream}" has the time {to_datetime(time).isoformat()}, and its newest '
         f"event has {to_datetime(newest).isoformat()}: times never go back within a scope",
@@ -249,7 +253,7 @@ def import_goes_back(stream: str, time: int, newest: int) -> UsageError:
 
 
 def import_too_late(stream: str) -> UsageError:
-    """Returns the error for an import into a stream that has times by the clock."""
+    """Returns the error for an import into a stream that has events with times of the clock."""
     return UsageError(
         f'scope "{stream}" has events that were not imported: only a new scope can be given times',
         hint="import into a new scope; or add without times, and say when it happened in "
@@ -258,7 +262,7 @@ def import_too_late(stream: str) -> UsageError:
 
 
 def expires(stream: str) -> UsageError:
-    """Returns the error for a fork of what will be gone one day."""
+    """Returns the error for a fork of a stream that will expire."""
     return UsageError(
         f'scope "{stream}" expires by itself: a fork of it would lose the past that it refers to',
         hint="copy what is needed into a scope of its own: update(scope.state.to_dict())",
@@ -266,7 +270,7 @@ def expires(stream: str) -> UsageError:
 
 
 def unnamed(stream: str) -> UsageError:
-    """Returns the error for a scope that begins where only the digest of its id is known."""
+    """Returns the error for beginning a scope when only the digest of its id is known."""
     return UsageError(
         f'scope "{stream}" is not there, and its name has a digest in place of its id: '
         "nothing was written",
@@ -282,7 +286,7 @@ def lasts(stream: str) -> UsageError:
 
 
 def untouchable(stream: str, *, lasts: bool) -> UsageError:
-    """Returns the error for a touch of what has no end that slides."""
+    """Returns the error for a touch of a scope that has no sliding end."""
     found = "lasts" if lasts else "has an end that is fixed"
     return UsageError(
         f'scope "{stream}" {found}: only one whose end slides can be touched',
@@ -291,9 +295,9 @@ def untouchable(stream: str, *, lasts: bool) -> UsageError:
 
 
 def key_of_removed(key: str, stream: str) -> UsageError:
-    """Returns the error for a key that some scopes of a commit know, and a removed one does not.
+    """Returns the error for a key that is used in some scopes of a commit and free in another.
 
-    A key belongs to a life: in the scope that was removed it is free, in the others it is not.
+    A key belongs to a life of a scope: it is free again in a scope that was removed since.
     """
     return UsageError(
         f'key "{key}" was used for a change to other scopes of this commit, and scope "{stream}", '
@@ -304,7 +308,7 @@ def key_of_removed(key: str, stream: str) -> UsageError:
 
 
 def meta_not_kept(stream: str) -> UsageError:
-    """Returns the error for an event with meta where the backend would lose it (clause 27)."""
+    """Returns the error for an event with meta in a backend that would lose it (clause 27)."""
     return UsageError(
         f'scope "{stream}" is in a backend that does not keep meta: nothing was written',
         hint="commit without meta, or keep this level in a backend that has it",
@@ -327,9 +331,9 @@ def conflict(stream: str, expected: int, actual: int, paths: Sequence[Path] = ()
 
 
 def taken(stream: str, expected: int, actual: int) -> ConflictError:
-    """Returns the error for an item that another writer added, or changed, a moment ago.
+    """Returns the error for an item that another writer has just added or changed.
 
-    Its key says so, whatever else was written to the stream meanwhile.
+    An event with the same key shows that, whatever else was written to the stream meanwhile.
     """
     return ConflictError(
         f'event {actual} of "{stream}" has a key that this commit has too: another writer was '

@@ -1,27 +1,27 @@
-"""Group commit: one sync for everybody who is waiting.
+"""Group commit: one sync for all callers that are waiting.
 
-A request is put into one queue. A caller that finds no leader becomes the leader and runs all that
-has gathered; the others wait for their answer, or to be told to lead the next batch. A lone caller
-pays two lock operations and no thread hop. Requests that no thread waits for (asyncio,
+All requests go into one queue. A caller that finds no leader becomes the leader and runs all that
+has gathered; the others wait for their answer, or for their turn to lead the next batch. A lone
+caller pays two lock operations and no thread hop. Requests that no thread waits for (asyncio,
 `commit(waits=False)`) are led by one background thread, which stays leader while they keep coming:
 one hop per batch, not per request.
 
-The order of the queue is the order of the batches, so what one thread submitted and then committed
-is written in that order.
+Batches are taken in the order of the queue. So if one thread submits a request and then commits
+another, they are written in that order.
 
 An interrupt (Ctrl-C, a signal handler that raises) can come between any two steps of the main
-thread. So whatever others depend on is recorded first: who leads, and which batch it has in hand.
-Whoever leaves by an exception puts that in order (`_recover`): the batch is answered, the lead is
-passed on. Waiting is done at plain locks only, which are taken and released in one step;
-`threading.Condition` is made of many. A signal handler may itself call the store, in the middle of
-a call of the same thread. It could wait for ever for what that call has begun: so it may submit,
-and is refused where it would have to wait.
+thread. So what others depend on is recorded first: who leads, and which batch it has in hand. A
+thread that leaves by an exception cleans this up (`_recover`): the batch is answered and the lead
+is passed on. Threads wait only at plain locks, which are taken and released in one step; an
+operation of `threading.Condition` takes many. A signal handler may itself call the store, in the
+middle of a call of the same thread. It could wait for ever for what that call has begun: so it may
+submit, and is refused where it would have to wait.
 
 On a server a call has a deadline, and the time in this queue counts (`backends/deadline.py`). The
-requests of a batch were made in the order of the queue: so it may take until the first one's
-deadline, and nobody waits longer than its own. One whose time is over when its turn comes is not
-sent: then it is known that nothing was written. One that came much later than the first is left for
-the next batch, so that it is not given up too early.
+requests of a batch were made in the order of the queue. So the batch may take until the deadline of
+its first request, and then no request exceeds its own. A request whose time is over when its turn
+comes is not sent: so it is known that it was not written. A request that came much later than the
+first of a batch is left for the next batch, because the batch would give it up too early.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ _logger = logging.getLogger("holdfast.log")
 
 
 class Waker(Protocol):
-    """Told once per batch which of its requests are answered (from the leader's thread).
+    """Is called once per batch with its requests that were answered, in the leader's thread.
 
-    After an interrupt it may be told twice.
+    After an interrupt it may be called twice.
     """
 
     def __call__(self, answered: Sequence[Request], /) -> None: ...
 
 
 class Request(Struct, eq=False):
-    """Something to be committed, and then its answer.
+    """Something to commit, and then its answer.
 
-    `failed` is told of an error by the leader itself, before anything else is committed: a waker
-    hears of it when the next leader may be at work.
+    The leader calls `failed` with an error before anything else is committed. A waker would be too
+    late for that: it is called when the next leader may be at work already.
     """
 
     work: Any
     waker: Waker | None = None
     context: Any = None
     failed: Callable[[BaseException], object] | None = None
-    gate: Any = None  # a lock that is shut until the request is answered, or told to lead
+    gate: Any = None  # a lock that is shut until the request is answered or has the lead
     answered: bool = False
     waiters: Sequence[int] = ()  # the threads at the gate
     result: Any = None
@@ -87,7 +87,7 @@ class Request(Struct, eq=False):
 
 
 class CommitQueue(Handle):
-    """Requests on their way into `run`, which must answer each of those it is given."""
+    """Requests on their way into `run`, which must answer every request that it is given."""
 
     def __init__(
         self,
@@ -104,11 +104,12 @@ class CommitQueue(Handle):
         self._lock = threading.Lock()
         self._waiting: deque[Request] = deque()
         self._leader: int | Request | None = None
-        """The thread that leads; or the request whose thread was told to, and has not begun."""
+        """The thread that leads; or the request whose thread has been given the lead and has not
+        begun."""
         self._batch: list[Request] = []
-        """What the leader has in hand: all of it is answered before the lead is passed on."""
+        """The batch that the leader has in hand: it is answered before the lead is passed on."""
         self._is_running = False
-        """Whether the batch in hand may have been written, in part or whole."""
+        """Whether the batch in hand may have been written, partly or completely."""
         self._inside: set[int] = set()
         """The threads that are in a call of this queue."""
         self._closed = False
@@ -117,7 +118,7 @@ class CommitQueue(Handle):
         self._closers: list[Any] = []  # gates of those who wait for the last leader
 
     def use(self, run: Callable[[list[Request]], None]) -> None:
-        """Has the batches that follow answered by another function."""
+        """Lets another function answer the batches from now on."""
         self._run_batch = run
         if self._timeout_s is None:
             self._run = run
@@ -125,8 +126,8 @@ class CommitQueue(Handle):
     def commit(self, request: Request) -> Any:
         """Commits the request, with whatever else has gathered, and returns its result."""
         if self._dead is not None:
-            # Asked before the lock is taken: at a fork another thread may have held it, which the
-            # child does not have. What the parent had submitted is the parent's.
+            # Checked before the lock is taken: at the fork another thread may have held it, and
+            # that thread does not exist in the child. The parent commits what was in the queue.
             raise self._refusal()
         me = threading.get_ident()
         if me in self._inside:
@@ -139,7 +140,8 @@ class CommitQueue(Handle):
                 if self._closed:
                     raise self._refusal()
                 waiting = self._waiting
-                # Alone, as nearly always, or with all that waits; or else after it, in its order.
+                # Leads if nobody does and all that waits fits into one batch with this request,
+                # which is nearly always alone. Else it waits behind the others, in order.
                 if leads := self._leader is None and len(waiting) < self._batch_max:
                     batch: list[Request] = []
                     self._batch = batch
@@ -169,8 +171,9 @@ class CommitQueue(Handle):
     def submit(self, *requests: Request) -> None:
         """Puts requests into the queue, next to each other, and returns.
 
-        Their wakers are called when they are answered. A signal handler may submit, too: without
-        the lock, which its own thread may have. The call that it interrupted looks for them.
+        Their wakers are called when they are answered. A signal handler may submit too. It does so
+        without the lock, which its own thread may hold; the call that it interrupted then finds a
+        leader for them.
         """
         if self._dead is not None:
             raise self._refusal()
@@ -199,7 +202,7 @@ class CommitQueue(Handle):
             raise
 
     def wait(self, request: Request) -> Any:
-        """Waits for a submitted request and returns its result, to each thread that asks."""
+        """Waits for a submitted request and returns its result; several threads may wait."""
         if self._dead is not None:
             raise self._refusal()
         me = threading.get_ident()
@@ -232,7 +235,7 @@ class CommitQueue(Handle):
     def close(self) -> None:
         """Refuses new requests, and returns when those that were waiting are answered."""
         if self._dead is not None:
-            return  # in a forked child: what waits is the parent's
+            return  # in a forked child: the requests in the queue belong to the parent
         me = threading.get_ident()
         if me in self._inside:
             raise reentered("close()")
@@ -250,7 +253,7 @@ class CommitQueue(Handle):
             self._inside.discard(me)
 
     def _closing(self) -> Any:
-        """Returns a gate to wait at before looking again; None if nobody leads any more."""
+        """Returns a gate to wait at before another look; None if nobody leads and none waits."""
         with self._lock:
             if self._leader is None and not self._waiting:
                 return None
@@ -272,7 +275,7 @@ class CommitQueue(Handle):
         )
 
     def _await(self, mine: Request, me: int) -> None:
-        """Waits until `mine` is answered, or is told to lead."""
+        """Waits until `mine` is answered; leads if it gets the lead before."""
         gate = mine.gate
         until = NEVER if self._timeout_s is None else monotonic() + self._timeout_s + _GRACE_S
         while not mine.answered:
@@ -290,16 +293,16 @@ class CommitQueue(Handle):
                     self._take(batch)
             if leads:
                 self._lead(mine)
-        open_gate(gate)  # for the next one that waits for the same
+        open_gate(gate)  # for the next thread that waits for the same request
 
     def _give_up(self, mine: Request, me: int) -> None:
-        """Ends a wait whose time is over, though whoever leads should have ended it before.
+        """Ends a wait whose time is over, which the leader should have ended before.
 
-        A request that was not sent yet is withdrawn, unless somebody else waits for it.
+        A request that was not sent yet is withdrawn, unless another thread waits for it.
         """
         with self._lock:
             if mine.answered or self._leader is mine:
-                return  # just now
+                return  # it happened just now
             is_own = mine.waker is None and list(mine.waiters) == [me]
             if is_own and any(request is mine for request in self._waiting):
                 self._waiting.remove(mine)
@@ -312,7 +315,7 @@ class CommitQueue(Handle):
         )
 
     def _run_in_time(self, batch: list[Request]) -> None:
-        """Runs what has time left, until the earliest deadline of it."""
+        """Runs the requests that have time left, with the earliest of their deadlines."""
         assert self._timeout_s is not None, "BUG: there is no deadline"
         least = monotonic() + min(_LEAST_S, self._timeout_s / 10)
         in_time: list[Request] = []
@@ -327,8 +330,8 @@ class CommitQueue(Handle):
             CALL.deadline = min(request.deadline for request in in_time)
             self._run_batch(in_time)
         except HoldfastError as error:
-            # Here, because the leader's own request may be one that was too late: it has an answer,
-            # and this is not it.
+            # Given to the requests here instead of raised: if the leader's own request was too late
+            # and has its answer, `_lead` would raise this error, and to the wrong caller.
             if isinstance(error, ReentrantCall) or all(one.answered for one in in_time):
                 raise
             self._fail(in_time, error, None)
@@ -344,7 +347,7 @@ class CommitQueue(Handle):
     def _lead(self, mine: Request | None) -> None:
         """Runs batches until `mine` is answered, then passes the lead on.
 
-        The background thread has none of its own: it leads while anything waits.
+        The background thread has no request of its own (None): it leads while anything waits.
         """
         while True:
             batch = self._batch
@@ -352,9 +355,9 @@ class CommitQueue(Handle):
                 self._is_running = True
                 self._run(batch)
             except BaseException as error:
-                # An interrupt leaves with its own thread, and so does what a signal handler raised
-                # after the answer. The background thread has neither, and must not end: its error
-                # is that of the batch.
+                # An interrupt is raised in its own thread, and so is what a signal handler raised
+                # after the answer. The background thread gets neither and must not end, so any
+                # error there is the answer of its batch.
                 if mine is not None and (mine.answered or not isinstance(error, Exception)):
                     raise
                 self._fail(batch, error, mine)
@@ -382,11 +385,10 @@ class CommitQueue(Handle):
     def _recover(
         self, me: int, mine: Request | None, error: BaseException, *, is_own: bool = False
     ) -> None:
-        """Puts in order what a thread had begun that leaves by an exception.
+        """Cleans up after a thread that leaves by an exception: nobody may wait for it for ever.
 
-        Nobody may be left to wait for it. Done twice it does the same, so that another interrupt,
-        which may come right here, changes nothing. A request of its own, which nobody else knows,
-        is dropped if it was in hand and nothing was done yet.
+        Another interrupt may come right here, so every step can be repeated. With `is_own`, `mine`
+        is known to nobody else, and is dropped if it was in hand and not run yet.
         """
         for _ in range(_INTERRUPTS_MAX):
             try:
@@ -413,10 +415,10 @@ class CommitQueue(Handle):
     def _let_go(
         self, batch: list[Request], error: BaseException, own: Request | None, mine: Request
     ) -> None:
-        """Answers the batch that a leader had in hand, or puts it back if nothing was done yet.
+        """Answers the batch that a leader had in hand, or puts it back if it was not run yet.
 
-        Nobody else touches it. An interrupt belongs to this thread alone, and is the answer of the
-        request that it waits for; the others are told that nothing is known of their commits.
+        No other thread touches that batch. An interrupt belongs to this thread, so it is the answer
+        of its own request only. The others get an error that says that their outcome is unknown.
         """
         if self._is_running:
             self._fail(batch, error, mine)
@@ -431,9 +433,10 @@ class CommitQueue(Handle):
         _wake(wakers)
 
     def _take(self, batch: list[Request]) -> None:
-        """Moves what waits into a batch that the queue knows already; the caller leads.
+        """Moves waiting requests into the batch of the caller, which leads.
 
-        Added first, then removed: after an interrupt in between it is in both, and not in none.
+        Each is added first, then removed: after an interrupt in between it is in both places, never
+        in none. `_let_go` recognises such a request.
         """
         waiting = self._waiting
         latest = NEVER
@@ -446,8 +449,9 @@ class CommitQueue(Handle):
     def _pass_on(self) -> bool:
         """Hands the lead to the next waiting thread, to the background thread, or to no one.
 
-        Whoever is told is told first: until the last step this thread leads. Returns False if the
-        caller has to go on: nobody else would come to a queue that is closing.
+        The next leader is woken before the lead is passed. If an interrupt comes in between, this
+        thread still leads and cleans up. Returns False if the caller has to go on leading, because
+        nobody else would come to a queue that is closing.
         """
         waiting = tuple(self._waiting)  # a signal handler may add to it
         for request in waiting:
@@ -468,7 +472,7 @@ class CommitQueue(Handle):
         return True
 
     def _release(self, batch: list[Request]) -> dict[Waker, list[Request]] | None:
-        """Lets the threads of a batch go; returns who else must be told."""
+        """Opens the gates of a batch; returns the wakers to call, with their requests."""
         wakers: dict[Waker, list[Request]] | None = None
         for request in batch:
             if request.gate is not None:
@@ -479,10 +483,11 @@ class CommitQueue(Handle):
         return wakers
 
     def _fail(self, batch: list[Request], error: BaseException, mine: Request | None) -> None:
-        """Fails what has no answer yet.
+        """Fails the requests that have no answer yet.
 
-        An error of the store concerns everybody in the batch. Anything else (an interrupt, a bug)
-        belongs to the thread it happened in; its neighbours only know that they know nothing.
+        An error of the store concerns every request in the batch. Anything else (an interrupt, a
+        bug) belongs to the thread that it happened in; to the others only an unknown outcome is
+        reported.
         """
         is_everybodys = mine is None or (
             isinstance(error, HoldfastError) and not isinstance(error, ReentrantCall)
@@ -503,13 +508,13 @@ class CommitQueue(Handle):
                 )
 
     def _rouse(self) -> None:
-        """Finds a leader for what a signal handler submitted while its thread was in a call."""
+        """Finds a leader for requests that a signal handler submitted during a call."""
         with self._lock:
             if self._waiting and self._leader is None:
                 self._call_thread()
 
     def _call_thread(self) -> None:
-        """Lets the background thread look; one that never came to run is made again."""
+        """Wakes the background thread; starts it if there is none, or if it never came to run."""
         if self._thread is None or self._thread.ident is None:
             self._start_thread()
         open_gate(self._work)
@@ -540,22 +545,23 @@ class CommitQueue(Handle):
 
 _INTERRUPTS_MAX = 100
 _LEAST_S = 0.05
-"""With less time left a commit is not begun: its outcome would be unknown more often than not."""
+"""A commit with less time left is not begun: its outcome would be unknown more often than not."""
 _GRACE_S = 0.1
-"""How much longer a thread waits for the answer of its leader, who knows more, than it has time."""
+"""How long past its deadline a thread waits for its leader's answer, which says more about the
+outcome than giving up does."""
 _NOBODY = Request(None)
-"""Stands for a leader whose own request is not among those that are failed."""
+"""Stands for the own request of a leader that has none in the batch."""
 
 
 def _owned(request: Request | None, me: int) -> Request:
-    """Returns a request that no other thread waits for, or one that stands for none."""
+    """Returns the request if no other thread waits for it, else `_NOBODY`."""
     if request is not None and set(request.waiters) <= {me}:
         return request
     return _NOBODY
 
 
 def _join(request: Request, me: int) -> None:
-    """Notes a thread that will wait at the request's gate, which is shut until somebody opens."""
+    """Notes a thread that will wait at the request's gate, which is made shut if there is none."""
     if request.gate is None:
         request.gate = shut_gate()
     request.waiters = [*request.waiters, me]

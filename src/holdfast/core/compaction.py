@@ -1,14 +1,14 @@
-"""Folding the past of a state into a base: what old changes came to, by value (0059).
+"""Folds the past of a state into a base: the result of old changes, by value (0059).
 
 A base is an event of the stream itself, `scope.based`. So it is durable, linked to everything
-before it, copied, exported and backed up like any other, and needs nothing of a backend. It has the
-state at some revisions, its points: every checkpoint up to the cut, and the cut. With it the
-payloads of older changes can be let go of, and the state is still known at each checkpoint and at
-every revision from the cut on.
+before it, and copied, exported and backed up like any other event; backends need nothing new for
+it. It has the state at some revisions, its points: at every checkpoint up to the cut, and at the
+cut. With a base, the payloads of older changes can be let go of, and the state is still known at
+each checkpoint and at every revision from the cut on.
 
-Nothing is written unless three agree: the state that the log hands out (from memory, from
-snapshots), the state that is replayed from the events alone, and what the base decodes to. A
-difference is damage, and then every event stays.
+Nothing is written unless three states agree at each point: the one that the log returns (from
+memory or snapshots), the one that is replayed from the events alone, and the one that the base
+decodes to. A difference is damage, and then every event stays.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from holdfast.core.tree import Lazy, List, Map, diff, diff_ops, encode_ops, unti
 from holdfast.errors import CorruptError
 
 CHANGES = (CHANGED, MIGRATED)
-"""What a base stands for."""
+"""The types of events whose result a base holds."""
 TYPES = (*CHANGES, BASED)
-"""What goes once a base has it: changes, and bases that are older than the newest one."""
+"""The types of events that may go once there is a newer base: changes, and older bases."""
 
 
 def write_base(log: Log, stream: str, head: Head, *, after: int, cut: int) -> frozenset[int] | None:
-    """Writes a base of a stream as it is at `head`; returns which old events must stay anyway.
+    """Writes a base of a stream as of `head`; returns the old events that must stay anyway.
 
-    None, and nothing is written, if no change after `after` up to the cut would go. Raises
+    If no change between `after` and the cut could go, it writes nothing and returns None. Raises
     ConflictError if the stream was written to meanwhile, and CorruptError if the states differ.
     """
     kept = must_stay(log, stream, head)
@@ -55,9 +55,9 @@ def write_base(log: Log, stream: str, head: Head, *, after: int, cut: int) -> fr
 def put_base(
     log: Log, stream: str, head: Head, cut: int, shown: Callable[[StreamState], StreamState]
 ) -> None:
-    """Writes a base of a stream as it is at `head`, having proved it; raises as `write_base` does.
+    """Proves and writes a base of a stream as of `head`; raises as `write_base` does.
 
-    `shown` returns what of a state is to be in it.
+    `shown` returns the part of a state that the base will have.
     """
     points: list[tuple[int, int, bytes]] = []
     states: list[StreamState] = []
@@ -75,7 +75,8 @@ def put_base(
         prove(stream, state, found.onto(state), "the base")
     write = StreamWrite(stream, (NewEvent(BASED, payload),), head.revision, checkpoint=BASE)
     log.commit(ProposedCommit((write,)))
-    # What was written is read back, the way a reader will find it: only then may anything go.
+    # The stored base is read back in the way in which readers will do it. Nothing may be let go of
+    # before this has succeeded: the events are the only other copy.
     for state in states:
         prove(stream, state, log.on_base(stream, head, state.revision), "the base as it is stored")
 
@@ -83,9 +84,9 @@ def put_base(
 def folded_until(log: Log, stream: str, after: int) -> int:
     """Returns the cut of the newest base for which changes after `after` went, 0 if there is none.
 
-    What was kept below it was kept for lists, and stays: the base has values, and does not tell any
-    more which events they were of. A base for which nothing went is one of a run that was ended
-    before it told of anything: what it stands for is still to go.
+    Changes that were kept below this cut are kept for items of lists, and stay: the base has the
+    values, but does not say which events they came from. A base for which no change went comes from
+    a run that was killed early: the changes that it replaces can still go.
     """
     cuts: list[int] = []
     for found in log.find(stream, checkpoint=BASE):
@@ -101,7 +102,10 @@ def folded_until(log: Log, stream: str, after: int) -> int:
 
 
 def _has_gone(log: Log, stream: str, after: int, until: int) -> bool:
-    """Says whether a change has lost its payload; all of a stream's are told before one does."""
+    """Returns whether a change between two revisions has lost its payload.
+
+    One is enough: it is recorded of all of them that they go, before the first one does.
+    """
     while after < until:
         page = log.read(stream, after=after, until=until, limit=READ_CHUNK)
         if any(record.type in CHANGES and record.payload == GONE for record in page):
@@ -111,7 +115,10 @@ def _has_gone(log: Log, stream: str, after: int, until: int) -> bool:
 
 
 def prove(stream: str, replayed: StreamState, found: StreamState, what: str) -> None:
-    """Raises CorruptError unless a state is the one that the events alone fold to."""
+    """Raises CorruptError unless a state equals the one that the events alone fold to.
+
+    The order of keys at the top, the ends and the schema version count too.
+    """
     differs = diff(replayed.root, found.root) or list(replayed.root) != list(found.root)
     differs = differs or (replayed.ends or {}) != (found.ends or {})
     if differs or replayed.version != found.version:
@@ -145,13 +152,12 @@ def _changes(log: Log, stream: str, after: int, cut: int) -> Iterator[int]:
 
 
 def must_stay(log: Log, stream: str, head: Head) -> frozenset[int]:
-    """Returns the events that stay though a base has what they came to.
+    """Returns the events that must stay although a base has their result.
 
-    Those whose values are items of lists, in the state that a head leads to; and in a sealed stream
-    those with the name of a checkpoint, which is sealed with the payload.
-
-    Snapshots, and the states in the memory of other processes, name the event of such an item in
-    place of its value. So it stays for as long as the item does.
+    These are the events whose values are items of lists in the newest state: snapshots, and states
+    in the memory of other processes, name the event of such an item instead of holding its value.
+    So the event stays as long as the item. In a sealed stream, events with the name of a checkpoint
+    stay too, because the name is sealed with the payload.
     """
     found: set[int] = set()
     if log.subject_of(stream) is not None:

@@ -1,7 +1,7 @@
-"""Consumer groups: every event at least once, to one process at a time, from a durable place.
+"""Consumer groups: each event is delivered at least once, to one process at a time.
 
-The members of a group share one place in the store. The store handle that holds the lease
-`group/<name>` gets the deliveries, the others stand by: when it dies, hangs or leaves, one of them
+The members of a group share one durable place in the store. The store handle that holds the lease
+`group/<name>` gets the deliveries. The others stand by; when it dies, hangs or leaves, one of them
 takes over. The place is the newest event of the stream `group/<name>`, committed under that lease
 (guarantee 4), so a member that was taken for dead cannot move it:
 
@@ -58,20 +58,20 @@ if TYPE_CHECKING:
 
 # --- follow ---------------------------------------------------------------------------------------
 #
-# Following one scope: what changed since the last look, event by event.
+# Following one scope or the whole store: the changes of each event, in order.
 
 
 _STATES_MAX = 1024
 LOOK_S = 30.0
-"""How long a follower of one scope waits for the store's position at most before it looks again.
+"""How long a follower of one scope waits for a new store position before it reads the scope anyway.
 
-A scope may have news that the position of the store does not tell of yet: on PostgreSQL it stands
-still for as long as anybody's transaction is open, and readers of a stream need not wait for that.
+A scope may have events that the position of the store does not show yet: on PostgreSQL the position
+stands still while any transaction is open, but readers of one stream need not wait for that.
 """
 
 
 def _change_of(record: Record, change: tree.Difference) -> Change:
-    """Returns a place that an event changed, with when and where it was written."""
+    """Returns the change of one place, with the time and position of its event."""
     time = to_datetime(record.time)
     return Change(
         record.stream,
@@ -85,14 +85,21 @@ def _change_of(record: Record, change: tree.Difference) -> Change:
 
 
 class StoreFollower:
-    """Every change of a store, in the order of positions, with what was there before."""
+    """Finds the changes of a store's events, in the order of positions.
+
+    It keeps the states of some streams, so that most events are applied to a state at hand instead
+    of one that is read again.
+    """
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._states: dict[str, StreamState] = {}
 
     def changes(self, record: Record) -> list[Change]:
-        """Returns what an event changed. Events come in order, those of a stream without gaps."""
+        """Returns what an event changed.
+
+        Events must be given in order. After a gap in a stream its state is read again.
+        """
         ops = ops_of(record)
         stream = record.stream
         before = self._states.pop(stream, None)
@@ -108,7 +115,7 @@ class StoreFollower:
 
 
 class Follower:
-    """A place in a scope's stream that moves forward. It never waits: that is its caller's part."""
+    """A place in a scope's stream that moves forward. It never waits: its caller does."""
 
     def __init__(self, log: Log, name: str, after: int | None) -> None:
         self._log = log
@@ -121,6 +128,8 @@ class Follower:
 
         An event may have no change, so an empty list does not mean that the end was reached.
         """
+        # The position is read before the records. An event that is committed between the two is
+        # after this position, so a wait for the next position cannot miss it.
         position = self._log.position()
         records = self._log.records(self._name, after=self._before.revision, limit=READ_CHUNK)
         if not records:
@@ -140,7 +149,7 @@ class Follower:
 def follow_scope(
     log: Log, name: str, after: int | None, timeout_s: float | None
 ) -> Iterator[Change]:
-    """Yields each change of a scope after a revision, until nothing came for so long."""
+    """Yields each change of a scope after a revision, until none came for `timeout_s`."""
     follower = Follower(log, name, after)
     began = monotonic()
     while True:
@@ -156,7 +165,7 @@ def follow_scope(
 
 
 def follow_store(log: Log, after: Position, timeout_s: float | None) -> Iterator[Change]:
-    """Yields each change of the whole store after a position, until nothing came for so long."""
+    """Yields each change of the whole store after a position, until none came for `timeout_s`."""
     follower = StoreFollower(log)
     for record in log.follow(after=after, timeout_s=timeout_s):
         yield from follower.changes(record)
@@ -166,17 +175,18 @@ def follow_store(log: Log, after: Position, timeout_s: float | None) -> Iterator
 #
 # What a group's active member does: which delivery comes next, and when its place moves.
 #
-# Everything up to the position `done` of a place was done. `open` bounds how many deliveries were
-# made after it, by any member: one makes no more before it has moved the place. So the log grows
-# by one event for many deliveries, and who takes over knows which may have been made before.
+# Everything up to the position `done` of a place was done. `open` is an upper bound of how many
+# deliveries were made after it, by any member: a member moves the place before it makes more. So
+# the log grows by one event for many deliveries, and a member that takes over knows which of them
+# may have been made before.
 
 
 _logger = logging.getLogger("holdfast.groups")
 
 register_layer(Layer(name="groups", prefixes=("group",)))
 
-# Streams of bookkeeping, the groups' own among them: a group that got those would never come to
-# rest, because its own moves would be deliveries too.
+# Streams of bookkeeping, among them those of groups: a group that got these would never come to
+# rest, because its own moves would be delivered to it.
 _OWN = ("group/", "lease/", "store/")
 _SKIPPED_MAX = 10_000
 _REST_S = 5.0
@@ -207,14 +217,14 @@ class GroupPlace(Struct, frozen=True):
 
 
 class _SavedSpot(Struct, frozen=True):
-    """A place between two commits, and how many deliveries its member made before it."""
+    """A place between two commits, and how many deliveries the member made before it."""
 
     position: Position
     made: int
 
 
 class _DeliveredCommit(Struct, frozen=True):
-    """A commit at hand: what of it the group gets, of how many records."""
+    """A commit that was read: the records that the group gets, and how many records it has."""
 
     position: Position
     proposed: list[Record]
@@ -222,7 +232,7 @@ class _DeliveredCommit(Struct, frozen=True):
 
 
 class Delivery:
-    """An event that a member of a group is to deal with; it calls `done` when it has."""
+    """An event for a member of a group, which calls `done` when it has dealt with it."""
 
     __slots__ = ("_member", "again", "before", "event", "is_done", "key", "lease")
 
@@ -231,25 +241,26 @@ class Delivery:
     ) -> None:
         self.event = log.event(record)
         self.key = _delivery_key(member.name, record)
-        """The same whenever this event is delivered to this group: an idempotency key."""
+        """An idempotency key: the same whenever this event is delivered to this group."""
         self.again = again
-        """It may have been delivered before, to a member that did not come to say `done`."""
+        """Whether it may have been delivered before, without a recorded `done`."""
         self.lease = member.lease
-        """What a commit is fenced with that this delivery is the reason for."""
+        """The lease to fence commits with that this delivery causes: `commit(lease=…)`."""
         self.before = before
         self.is_done = False
         self._member = member
 
     def done(self) -> None:
-        """Counts it as done, which is durable from the group's next move on.
+        """Marks it as done. That is durable once the group's place has moved past it.
 
-        Raises LeaseLostError if another member took over meanwhile, and may deal with it again.
+        Raises LeaseLostError if the group was left, or another member took over and may get the
+        event again.
         """
         self._member.check()
         self.is_done = True
 
     def put_back(self) -> None:
-        """Makes it the next one to be taken: whoever took it went before it was handed over."""
+        """Makes it the next delivery: its taker was gone before it was handed over."""
         self._member.returned.appendleft(self)
 
     def __repr__(self) -> str:
@@ -279,7 +290,8 @@ class Member:
         self._lease_keeper = lease_keeper
         self._record = record
         self._left = False
-        # What members before us may have been given: `_seen` deliveries, none after `_newest`.
+        # Earlier members may have been given up to `_seen` deliveries, none of them after
+        # `_newest`: what was committed since we joined was not there to be delivered.
         self._seen = place.open
         self._newest = self._log.position()
         self._made = 0
@@ -310,7 +322,7 @@ class Member:
             raise
 
     def check(self) -> None:
-        """Raises LeaseLostError unless what is done here still counts."""
+        """Raises LeaseLostError if this member was left or replaced: its work counts no more."""
         if self.is_lost():
             raise LeaseLostError(
                 f'group "{self.name}" was left or taken over since this was delivered',
@@ -333,9 +345,9 @@ class Member:
                 self.rest()
                 return None
         record = self._ready.popleft()
-        # A commit is covered whole if it was begun within the bound. Whether it is older than our
-        # joining is asked of the place before it: in a mixed store the position after it may have
-        # passed an event of another part that is younger.
+        # A commit counts as seen as a whole if it was begun within the bound. The place before it
+        # says whether it is older than our joining: in a mixed store the position after it may
+        # already have passed a younger event of another part.
         again = self._reached.made < self._seen and not self._reached.position >= self._newest
         delivery = Delivery(self._log, self, record, self._reached, again)
         self._made += 1
@@ -346,8 +358,9 @@ class Member:
     def rest(self, *, now: bool = False) -> None:
         """Moves the place for what was done or passed over, if that is worth an event by now.
 
-        While deliveries come, `batch` of them are one move. When they end, the last ones wait a
-        while for more: what is lost meanwhile is delivered again, which it may be anyway.
+        While deliveries come, one move covers up to `batch` of them. When they pause, the last ones
+        wait _REST_S for more. If the member dies meanwhile, they are delivered again, which every
+        member must expect anyway. `now` skips that wait.
         """
         self._reach()
         now = now or monotonic() - self._busy_at >= _REST_S
@@ -355,7 +368,7 @@ class Member:
             self._move(self.batch)
 
     def leave(self) -> None:
-        """Says exactly what is not done, and gives the lease back, also if that cannot be said."""
+        """Records exactly what is done, and gives the lease back even if that fails."""
         try:
             if not self.is_lost():
                 self._pass_over()
@@ -365,7 +378,7 @@ class Member:
             self.give_up()
 
     def give_up(self) -> None:
-        """Ends the membership without a word: what is not recorded is delivered again."""
+        """Ends the membership without a record: what was not recorded is delivered again."""
         self._left = True
         self._lease_keeper.drop(self.lease)
         self._log.leases.release(self.lease)
@@ -377,7 +390,7 @@ class Member:
             self._at = None
 
     def _pass_over(self) -> bool:
-        """Passes the commits at hand that have nothing for us; returns whether one has."""
+        """Skips the commits at hand that have nothing for this group; returns whether one has."""
         self._reach()
         while self._commits and not self._ready:
             commit = self._commits[0]
@@ -391,7 +404,7 @@ class Member:
         newest = self._log.position()
         records = self._log.read_all(after=self._reached.position, limit=READ_CHUNK)
         records = self._log.opened(records)
-        # What has ended by itself is gone, also where the backend still has it.
+        # A scope that has expired is gone, even if the backend still has its records.
         there = {record.stream for record in self._log.expiry.kept(records)}
         for position, commit in groupby(records, key=lambda record: record.position):
             of_it = list(commit)
@@ -403,7 +416,10 @@ class Member:
         return bool(records)
 
     def _make_room(self) -> None:
-        """Moves the place before more is delivered after it than it says."""
+        """Moves the place if the next delivery would exceed the recorded bound.
+
+        Raises UsageError if `batch` deliveries are not done: the place cannot move past them.
+        """
         if self._open >= self.batch and self._made - self._recorded.made < self.batch:
             return
         undone = self._made - self._safe().made
@@ -443,32 +459,34 @@ def _delivery_key(group: str, record: Record) -> str:
 MOVED = "group.moved"
 LAG_EVENTS_MAX = 10_000
 STANDBY_S = 0.25
-"""How often a member that stands by looks whether it can take over."""
+"""How often a member that stands by checks whether it can take over."""
 
 Start = Literal["first", "now"] | Position
 
 GLANCE_S = 5.0
-"""How often a member that has nothing to do looks at its lease and its place."""
+"""How often a member that has nothing to do checks its lease and its place."""
 
 
 class GroupStatus(Struct, frozen=True):
-    """A group as `hf.workers.groups()` shows it; its lag is counted up to LAG_EVENTS_MAX events."""
+    """The status of a group, as `hf.workers.groups()` returns it."""
 
     name: str
     position: Position | None
-    """None: its place is of another store, as after a copy, or of other routes. `restart` it."""
+    """Up to here everything is done. None if the place belongs to another store, as after a copy,
+    or to other routes: then `restart` the group."""
     member: str | None
-    """The worker that gets the deliveries now."""
+    """The worker that gets the deliveries now; None if nobody does."""
     lag_events: int | None
+    """How many events are not known to be done, counted up to 10,000."""
     waiting_since: datetime | None
-    """The time of the oldest event that is not known to be done."""
+    """The time of the oldest event that is not known to be done; None if there is none."""
 
 
 class Group:
-    """A named place in the store that moves forward as its deliveries are done.
+    """A named, durable place in the store that moves forward as its deliveries are done.
 
-    Iterate it; or `take` deliveries where something else waits. Threads of one store share a
-    membership, and with it the work. It ends with `close`, or with the store.
+    Iterate over it, or call `take` if your program does the waiting. Threads of one store share a
+    membership, and with it the work. The membership ends with `close`, or with the store.
     """
 
     def __init__(
@@ -495,11 +513,14 @@ class Group:
         return None if member is None else member.after
 
     def take(self, n: int = 1) -> list[Delivery]:
-        """Returns up to n deliveries that are there now; none while another member is active."""
+        """Returns up to n deliveries without waiting; none while another member is active.
+
+        Raises UsageError if `batch` deliveries are not done.
+        """
         return self._groups.take(self, check_whole(n, "n", least=1))
 
     def deliveries(self, *, timeout_s: Duration | None = None) -> Iterator[Delivery]:
-        """Yields deliveries as they come, and ends when none came for `timeout_s`."""
+        """Yields deliveries as they come; ends when none came for `timeout_s`, None: never."""
         left = check_timeout(timeout_s)
         began = monotonic()
         while True:
@@ -518,18 +539,19 @@ class Group:
         return self.deliveries()
 
     def save(self) -> None:
-        """Makes what is done durable now, in place of a while after the last delivery."""
+        """Makes what is done durable now, not only some seconds after the last delivery."""
         self._groups.save(self.name)
 
     def restart(self, start: Start) -> None:
-        """Moves the place to the first event, after the newest, or to a position of this store.
+        """Moves the place before the first event, after the newest, or to a position.
 
-        It does not take over: LeaseLostError if another member is active.
+        `start` is "first", "now" or a position of this store. It does not take over from another
+        member: it raises LeaseLostError if one is active.
         """
         self._groups.restart(self, start)
 
     def close(self) -> None:
-        """Leaves the group: what is not done is delivered again, to whoever takes over."""
+        """Leaves the group. What is not done is delivered again, to the next active member."""
         self._groups.leave(self.name)
 
     def __enter__(self) -> Group:
@@ -543,7 +565,7 @@ class Group:
 
 
 class Groups:
-    """The groups of one store handle: what it is a member of, and what there is."""
+    """The groups of one store handle: its memberships, and the list of all groups."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.log = kernel.log
@@ -583,7 +605,7 @@ class Groups:
             return member
 
     def take(self, group: Group, n: int) -> list[Delivery]:
-        """Returns what is there for a group, having joined it if no other member is active."""
+        """Returns up to n deliveries; joins the group first if no other member is active."""
         self.lease_keeper.check_open()
         with self._mutex:
             deliveries: list[Delivery] = []
@@ -599,8 +621,9 @@ class Groups:
                 while len(deliveries) < n and (delivery := member.next()) is not None:
                     deliveries.append(delivery)
             except LeaseLostError:
-                # Fenced: the member that took over delivers them, and `done` here says so. The
-                # lease keeper may not know yet; to ask again before it does is refused again.
+                # Our move was fenced: another member took over and delivers these events, so
+                # `done` raises here. The lease keeper may not know of the loss yet, and then
+                # another try would only be refused again: the membership ends now.
                 _logger.info('group "%s" passed to another member', group.name)
                 del self._members[group.name]
                 try:
@@ -608,14 +631,15 @@ class Groups:
                 except HoldfastError as error:
                     _logger.debug('group "%s" could not be given up: %s', group.name, error)
             except HoldfastError as error:
-                # What was taken is handed out: only its taker can say that it is done.
+                # Deliveries that were taken are handed out before the error is raised: nobody but
+                # their taker can mark them as done, and the place cannot move past them.
                 if not deliveries:
                     raise
                 _logger.debug('group "%s" hands out what it has: %s', group.name, error)
             return deliveries
 
     def wait(self, name: str, timeout_s: float) -> None:
-        """Waits until there may be something to take, at most for that long."""
+        """Waits until there may be something to take, at most for `timeout_s`."""
         member = self.member(name)
         if member is None:
             self.log.clock.sleep(min(timeout_s, STANDBY_S))
@@ -631,7 +655,7 @@ class Groups:
                 member.rest(now=True)
 
     def restart(self, group: Group, start: Start) -> None:
-        """Moves a group's place, forgetting what was done."""
+        """Moves a group's place, and forgets what was done."""
         start = self._check_start(start)
         self.lease_keeper.check_open()
         with self._mutex:
@@ -644,7 +668,7 @@ class Groups:
                 self._give_back(lease)
 
     def leave(self, name: str) -> None:
-        """Ends this store's membership of a group; it has ended with the store."""
+        """Ends this store's membership of a group; does nothing if the store is closed."""
         if not self.lease_keeper.is_open:
             return
         with self._mutex:
@@ -661,11 +685,11 @@ class Groups:
                     for name in list(self._members):
                         self.leave(name)
                 except HoldfastError as error:
-                    # Nothing can be recorded without the backend: what is not, is delivered again.
+                    # If the backend fails, nothing can be recorded. The events are delivered again.
                     _logger.warning("groups were left without a record of it: %s", error)
 
     def list(self, *, after: str | None, limit: int | None) -> Page[GroupStatus]:
-        """Returns a page of the groups of the store, by name; the place of each is read."""
+        """Returns a page of the groups of the store, by name. It reads the place of each."""
         limit = check_limit(limit)
         passed = "" if after is None else f"group/{read_cursor('groups', after)[0]}"
         most = None if limit is None else limit + 1
@@ -787,7 +811,7 @@ class Groups:
         return lag_events, since
 
     def _check_start(self, start: object) -> Start:
-        """Returns where a group begins, or raises UsageError."""
+        """Returns the checked start of a group, or raises UsageError."""
         if isinstance(start, str) and start in ("first", "now"):
             return start
         try:
@@ -804,12 +828,12 @@ class Groups:
 
 
 def check_prefix(prefix: object) -> str:
-    """Returns what stream names are to begin with, or raises UsageError."""
+    """Returns a valid prefix of stream names, or raises UsageError."""
     return "" if prefix == "" else check_name(prefix, "prefix")
 
 
 def check_types(types: object) -> tuple[str, ...] | None:
-    """Returns types of events, or raises UsageError."""
+    """Returns the stored names of event types, sorted, or raises UsageError."""
     if types is None:
         return None
     if not isinstance(types, tuple) or not types:

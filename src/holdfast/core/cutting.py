@@ -1,20 +1,21 @@
-"""Taking a text out of a whole store: out of data that was never sealed for anybody (0075).
+"""Cuts a text out of a whole store: out of data that was never sealed for a subject (0075).
 
-Every event is looked at, and every large value. What holds the text is found first, and only then
-is anything changed: so a preview is the same look. The order, so that a process that is killed
-anywhere leaves nothing half done, and nothing for which the text would have to be stored:
+Every event and every large value is searched. All places are found before anything is changed, so
+a preview is the same search. The steps have this order, so that a kill at any point leaves nothing
+half done, and the text itself never has to be stored in order to go on:
 
-    (1) states that hold the text get an ordinary change, without it: what other processes have in
-        memory goes on from there
+    (1) states that hold the text get an ordinary change that takes it out, so that processes with
+        the old state in memory move on to the new one
     (2) events in `retention/log` say where the cuts are, with the digests of each payload before
         and after; marks say that the rest is pending
-    (3) the backend puts the shorter payloads in place (clause 41)
-    (4) snapshots and all else that was derived go, then large values that nobody names any more
+    (3) the backend replaces the payloads by the shorter ones (clause 41)
+    (4) snapshots and everything else that was derived is deleted, then large values without a
+        reference
     (5) the marks are cleared, and the backend purges its bytes
 
-Until (2) nothing has gone: whoever was killed begins again with the text. After it, `finish` does
-the rest without. Then the store is looked at again, from where the first look ended: what was
-written meanwhile is found, and the answer says up to where.
+Before (2) nothing is lost: after a kill the caller starts again, with the text. After (2) `finish`
+does the rest, without the text. At last the store is searched again, from where the first search
+ended, for text that was written meanwhile; the answer says up to which position.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ from holdfast.errors import ConflictError, CorruptError, HoldfastError, UsageErr
 
 _ERASED = codec.ERASED_TEXT.decode()
 _OWN = ("retention/", "subject/")
-"""How streams begin that have nothing that people wrote."""
+"""Prefixes of streams without anything that people wrote."""
 _LINKED = frozenset({OPENED, FORKED, JOINED, LEASE})
-"""Types whose payloads say how streams hang together, by names."""
+"""Types whose payloads connect streams by their names."""
 _ENVELOPE = ("key", "checkpoint", "actor", "meta", "type")
 _WHY = {
     "key": "an idempotency key is linked, and refuses a repetition",
@@ -67,7 +68,7 @@ _WHY = {
 }
 RETRIES = 100
 LOOKS_MAX = 10
-"""How often the store is looked at again because somebody wrote the text meanwhile."""
+"""How often the store is searched again because the text was written meanwhile."""
 
 
 class Kept(Struct, frozen=True):
@@ -79,7 +80,10 @@ class Kept(Struct, frozen=True):
 
 
 class Looked(Struct):
-    """What one look has found: by stream and revision, payloads before and after."""
+    """What one search found: by stream and revision, the payloads before and after, and the cuts.
+
+    `kept` counts the places where the text stays, by stream and kind of place.
+    """
 
     position: Position
     found: dict[str, dict[int, tuple[bytes, bytes, list[Cut]]]]
@@ -87,11 +91,11 @@ class Looked(Struct):
     blobs: set[str]
     """Large values that hold the text."""
     is_sealed: bool = False
-    """Whether some of the store is sealed: that is not looked at."""
+    """Whether parts of the store are sealed, which are not searched."""
 
 
 def look(log: Log, match: Match, *, after: Position = START, scope: str | None = None) -> Looked:
-    """Looks through the events after a position for a text; changes nothing."""
+    """Searches the events after a position for a text; changes nothing."""
     looked = Looked(after, {}, {}, set())
     large: dict[str, bool] = {}
     while page := log.read_all(after=looked.position, limit=READ_CHUNK):
@@ -156,7 +160,7 @@ def _look_at_marks(log: Log, match: Match, looked: Looked, scope: str | None) ->
 
 
 def _check_shorter(record: Record, shorter: bytes) -> None:
-    """Raises UsageError if a payload would say something else than it did, without the text."""
+    """Raises UsageError if a payload without the text would be malformed or have other ops."""
     try:
         codec.check(shorter)
         before, after = ops_of(record), ops_of(_with(record, shorter))
@@ -183,9 +187,9 @@ def kept(looked: Looked) -> list[Kept]:
 
 
 def check_folds(log: Log, looked: Looked) -> None:
-    """Raises UsageError if a state could not be folded without the text, before anything goes.
+    """Raises UsageError if a state cannot be folded without the text, before anything is changed.
 
-    Two keys that differed in the text alone would be one.
+    For example, two keys that differ only in the text would become one.
     """
     for stream in [*looked.found, *forks_of(log, looked.found)]:
         [head] = log.heads([stream])
@@ -218,9 +222,9 @@ def check_folds(log: Log, looked: Looked) -> None:
 def change_states(log: Log, match: Match, looked: Looked, is_open: Callable[[str], bool]) -> None:
     """Step 1: takes the text out of the newest state of each scope, by an ordinary change.
 
-    Other processes go on from it, whatever they have in memory. Forks have the state of what they
-    began from. Where a large value goes as a whole, what is set is a whole key of the state: the
-    fold of the events without it has nothing below that key.
+    Processes that have the old state in memory follow this change. Forks are changed too, because
+    they have the state of the stream that they began from. If a large value goes as a whole, a
+    whole key of the state is set: once the value is gone, the fold has nothing below that key.
     """
     for stream in [*looked.found, *forks_of(log, looked.found)]:
         conflicts, depth, word = 0, 1 if looked.blobs else 1_000, ""
@@ -231,7 +235,8 @@ def change_states(log: Log, match: Match, looked: Looked, is_open: Callable[[str
             with codec.kept_closed():
                 ops = list(_changes(match, tree.thaw(state.root), (), depth, word))
             try:
-                # Also without a change: an older state may hold the text, and is not to be kept.
+                # Written even without ops: an older state may hold the text, and an event with
+                # the checkpoint CUT says that it must not be stored.
                 write = StreamWrite(stream, (changed(ops),), state.revision, checkpoint=CUT)
                 log.commit(ProposedCommit((write,)))
             except ConflictError:
@@ -241,13 +246,13 @@ def change_states(log: Log, match: Match, looked: Looked, is_open: Callable[[str
             except UsageError:
                 if word:
                     raise
-                word = _ERASED  # a schema takes that anywhere, and not every text
+                word = _ERASED  # a schema allows ERASED at any place, but may refuse the cut text
             else:
                 break
 
 
 def forks_of(log: Log, streams: Collection[str]) -> list[str]:
-    """Returns the streams that began from some others, at any depth."""
+    """Returns the streams that were forked from some others, at any depth."""
     found: list[str] = []
     for name, above in forked_from(log):
         if name not in streams and any(one in streams for one in above):
@@ -258,7 +263,7 @@ def forks_of(log: Log, streams: Collection[str]) -> list[str]:
 def _changes(
     match: Match, value: Any, path: tuple[str | int, ...], depth: int, word: str
 ) -> Iterator[tree.Op]:
-    """Yields what takes the text out of a value; no path of it holds the text itself."""
+    """Yields ops that take the text out of a value; the text is in no path of them."""
     if isinstance(value, dict):
         table = cast("dict[str, Any]", value)
         if len(path) < depth and not any(match.is_in(key) for key in table):
@@ -275,7 +280,7 @@ def _changes(
 
 
 def _clean(match: Match, value: Any, word: str) -> Any:
-    """Returns a value without the text; `word` says that ERASED is in the place of what held it."""
+    """Returns a value without the text; with `word`, ERASED replaces each leaf that holds it."""
     if isinstance(value, codec.SealedLeaf | codec.Erased):
         return value
     if isinstance(value, dict):

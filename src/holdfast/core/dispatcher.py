@@ -1,14 +1,14 @@
 """The dispatcher: one thread that tells subscribers what became durable, in the order of positions.
 
-A write is answered first, and never waits for a subscriber or fails with it. What a commit changed
-is put here by the log itself, so it makes no difference who made it: a call, a commit that does not
+A write is answered first; it never waits for a subscriber's function or fails with it. The log
+itself puts the changes of each commit here. So every commit counts: a call, a commit that does not
 wait, a message with a state, a closing scope, or another handle of this process on the same store,
-which shares the dispatcher. Handles commit side by side, so what is put may overtake: a change is
-told when every batch that was on its way when it was put has ended. By then whatever stands before
-it is here.
+which shares the dispatcher. Handles commit side by side, so a change may be put before one with a
+lower position. Therefore a change is told only when every batch that was on its way when it was put
+has ended: by then all changes before it have been put.
 
-It is bounded: while more than `WAITING_MAX` changes wait to be told, who commits waits a little
-before it writes, `ROOM_S` at most. The subscriber may be waiting for that very commit.
+The queue is bounded: while more than `WAITING_MAX` changes wait, a commit waits before it writes.
+It waits `ROOM_S` at most, because the subscriber may itself be waiting for that commit.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ EVERY = ""
 WAITING_MAX = 10_000
 ROOM_S = 5.0
 LINGER_S = 1.0
-"""How long the thread waits for more before it ends."""
+"""How long the thread waits for more changes before it ends."""
 DRAIN_S = 30.0
 
 
 class Subscriber(Protocol):
-    """Who is told of changes: any function of one, for asyncio a coroutine function too."""
+    """Is called with each change: any function of one argument, in asyncio also a coroutine's."""
 
     def __call__(self, change: Change, /) -> object: ...
 
@@ -53,7 +53,7 @@ OnError = Callable[[Exception, Change], object]
 
 
 class Subscription(Struct, eq=False):
-    """One who wants to hear of a scope, and who is told of its errors."""
+    """A subscriber of a scope, and the function that is called with its errors."""
 
     tell: Subscriber
     on_error: OnError | None
@@ -61,39 +61,42 @@ class Subscription(Struct, eq=False):
 
 
 class Subscribed:
-    """What `subscribe` returns: called, it ends; `drain` waits until all was told."""
+    """What `subscribe` returns: call it to end the subscription; `drain` waits for deliveries."""
 
     def __init__(self, dispatcher: Dispatcher, end: Callable[[], None]) -> None:
         self._dispatcher = dispatcher
         self._end = end
 
     def __call__(self) -> None:
-        """Tells the subscriber nothing more."""
+        """Ends the subscription: the subscriber is not called any more."""
         self._end()
 
     def drain(self, *, timeout_s: Duration = DRAIN_S) -> bool:
-        """Returns when subscribers were told of all that is committed; False if not in time."""
+        """Waits until subscribers were told of everything committed so far.
+
+        Returns False if that took longer than `timeout_s`.
+        """
         return self._dispatcher.drain(check_seconds(timeout_s, "timeout_s", above=-1e-9))
 
 
 class _Durable(Struct, frozen=True):
-    """What one commit did to one stream, to be told to those who listened then."""
+    """What one commit did to one stream, and the subscriptions that existed then."""
 
     position: Position
     write: StreamWrite
     before: StreamState
     after: StreamState
     listeners: tuple[Subscription, ...]
-    batches: frozenset[int]  # those on their way when it was put
+    batches: frozenset[int]  # the batches that were on their way when it was put
     is_migrated: bool = False  # the state went to another version of its schema first
 
 
 class Dispatcher:
-    """Who wants to hear of which scope, what they are to hear, and the thread that tells them."""
+    """The subscriptions of a store, the changes that wait to be told, and the thread for them."""
 
     def __init__(self) -> None:
         self.listening: dict[str, tuple[Subscription, ...]] = {}
-        """Subscriptions by scope. Empty nearly always: then a commit pays one look."""
+        """Subscriptions by scope. Nearly always empty: then a commit pays for one lookup."""
         self.is_full = False
         self._mutex = threading.RLock()
         self._waiting: list[tuple[int, int, _Durable]] = []
@@ -106,7 +109,7 @@ class Dispatcher:
         self._thread: threading.Thread | None = None
 
     def subscribe(self, scope: str, subscription: Subscription) -> Callable[[], None]:
-        """Adds one who wants to hear of a scope; returns the function that ends it."""
+        """Adds a subscription to a scope; returns the function that ends it."""
         with self._mutex:
             self.listening[scope] = (*self.listening.get(scope, ()), subscription)
 
@@ -124,11 +127,11 @@ class Dispatcher:
     # --- for the log -----------------------------------------------------------------------------
 
     def hears(self, stream: str) -> bool:
-        """Says whether anybody wants to hear of a stream."""
+        """Returns whether a stream has a subscription."""
         return stream in self.listening or EVERY in self.listening
 
     def begin(self) -> int:
-        """Notes that a batch is on its way to the backend; `end` says that it has been answered."""
+        """Notes that a batch is on its way to the backend; call `end` when it is answered."""
         with self._mutex:
             number = next(self._numbers)
             self._batches.add(number)
@@ -140,11 +143,12 @@ class Dispatcher:
         open_gate(self._work)
 
     def put(self, one: PreparedCommit, position: Position) -> None:
-        """Takes what a durable commit did, for those who listen now.
+        """Queues the changes of a durable commit for the present subscriptions.
 
-        A stream that was not folded has nobody who listened when the commit was prepared.
+        A stream that was not folded had no subscription when the commit was prepared: it is left
+        out.
         """
-        # Positions of a store of several backends have no one order: there it is that of commits.
+        # Positions of a mixed store have no single order: there the order of calls is used.
         order = position if type(position) is int else 0
         writes: tuple[StreamWrite, ...] = one.request.work.writes
         with self._mutex:
@@ -172,14 +176,14 @@ class Dispatcher:
         open_gate(self._work)
 
     def wait_for_room(self) -> None:
-        """Returns when few enough changes wait to be told, or after a while."""
+        """Returns when the queue has room, or after `ROOM_S`."""
         if not self._wait(lambda: not self.is_full, ROOM_S):
             _logger.warning("subscribers are slow: %d changes wait to be told", len(self._waiting))
 
     def drain(self, timeout_s: float = DRAIN_S) -> bool:
         """Returns when all that was put so far has been told; False if that takes too long.
 
-        At once for a subscriber: it would wait for itself.
+        It returns True at once if a subscriber calls it, which would wait for itself.
         """
         target = self._put
         return self._wait(lambda: self._told >= target, timeout_s)
@@ -208,7 +212,7 @@ class Dispatcher:
                 try:
                     _tell(durable)
                 except BaseException:
-                    # A value that cannot be read, an exit: the next change is told all the same.
+                    # A value that cannot be read, or an exit, must not stop later changes.
                     _logger.exception('a change of "%s" was not told', durable.write.stream)
                 self._told += 1
                 self._changed.wake()
@@ -219,7 +223,7 @@ class Dispatcher:
                         return
 
     def _next(self) -> _Durable | None:
-        """Takes what is to be told next; None if nothing is, or something before it may come."""
+        """Takes the next change to tell; None if there is none, or an earlier one may come."""
         if not self._waiting or not self._batches.isdisjoint(self._waiting[0][2].batches):
             return None
         _, _, durable = heapq.heappop(self._waiting)
@@ -228,7 +232,7 @@ class Dispatcher:
 
 
 def _is_migrated(one: PreparedCommit, stream: str) -> bool:
-    """Says whether a commit brought the state of a stream to another version of its schema."""
+    """Returns whether a commit brought the state of a stream to another version of its schema."""
     records = [record for append in one.commit.appends for record in append.records]
     return any(record.type == MIGRATED and record.stream == stream for record in records)
 
@@ -237,11 +241,11 @@ def _tell(durable: _Durable) -> None:
     write, before, after = durable.write, durable.before, durable.after
     ops = [op for one in write.new_events for op in (*one.defaults, *one.ops)]
     if ops and before.ends:
-        # Values that had ended went with this change, which its writer did not say.
+        # The log removed ended values with this change, beyond the ops of its writer.
         gone = [path for path in before.ends if tree.locate(after.root, path) is tree.MISSING]
         ops = [*map(tree.delete_op, gone), *ops]
     if durable.is_migrated:
-        ops = []  # all that differs was touched
+        ops = []  # the migration may have changed any place: tell whatever differs
     for change in tree.touched(ops, before.root, after.root):
         told = Change(
             write.stream,
@@ -258,7 +262,7 @@ def _tell(durable: _Durable) -> None:
 
 
 def _tell_one(subscription: Subscription, change: Change) -> None:
-    """Tells one of a change; its error is its own, and the others are told all the same."""
+    """Calls one subscriber; an error of it is logged and does not affect the others."""
     try:
         subscription.tell(change)
     except Exception as error:
@@ -284,7 +288,7 @@ def shared_dispatcher(place: object) -> Dispatcher:
 
 
 def _forget() -> None:
-    """In a forked child: the thread is the parent's, and so is whatever waits to be told."""
+    """Runs in a forked child: the thread and the waiting changes belong to the parent."""
     global _sharing
     _sharing = threading.Lock()
     _shared.clear()

@@ -1,14 +1,14 @@
-"""The mutable face of a state that `edit()` hands out: it records ops and reads its own writes.
+"""The mutable draft of a state that `edit()` returns: it records ops and reads its own writes.
 
     with scope.edit() as draft:
         draft["budget"] -= 10
         draft["messages"].append({"role": "user", "content": "hi"})
         draft["customer"]["name"] = "Ada"
 
-Nested mappings and lists come as faces too, each bound to its path: one that was taken out before
-something else moved to its path shows, and changes, what is there now. Every step is applied at
-once to a state of the draft's own, so an error comes at the line that causes it. Values are encoded
-as they go in: what the caller does to them later is not seen. What comes out of a `pop` is frozen.
+Nested mappings and lists are drafts too, each bound to its path. If another value has moved to that
+path since, the draft shows and changes that value. Every step is applied at once to the draft's own
+state, so an error is raised at the line that causes it. A value is encoded when it is put in, so
+later changes to the caller's object are not seen. A `pop` returns a frozen value.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Recorder:
         self.ops.append(op)
 
     def replace(self, path: Path, kept: list[Any]) -> None:
-        """Records that a whole list is now made of these kept items."""
+        """Records that a whole list now has these items, as kept in the tree."""
         items = List(from_items(kept))
         self.root = put(self.root, path, items)
         self.ops.append(raw_op("set", path, items))
@@ -90,7 +90,7 @@ class _Face(Thawable):
     def _set(self, step: str | int, value: Any) -> None:
         path = (*self._path, step)
         if isinstance(value, _Face) and value._path == path:  # noqa: SIM102
-            # `draft["items"] += […]` has changed the list already and only puts it back.
+            # `draft["items"] += […]` has changed the list already, then assigns it to itself.
             if value._recorder is self._recorder:
                 return
         self._recorder.record(set_op(path, value))
@@ -149,7 +149,7 @@ class DraftMap(_Face, MutableMapping[str, Any]):
         return value
 
     def popitem(self) -> tuple[str, Any]:
-        """Takes out the newest key, as a dict does."""
+        """Removes the newest key and returns it with its value, as a dict does."""
         keys = list(self)
         if not keys:
             raise KeyError("popitem(): the mapping is empty")
@@ -178,8 +178,11 @@ class DraftMap(_Face, MutableMapping[str, Any]):
 
 
 class DraftList(_Face, MutableSequence[Any]):
-    """A list of the draft. Appending, replacing and deleting items records just that; changes that
-    move other items record the whole list anew."""
+    """A list of the draft, to be used like a list.
+
+    Appending, replacing or deleting an item records only that. Other changes that move items, such
+    as `insert` or `sort`, record the whole list.
+    """
 
     __slots__ = ()
 
@@ -292,7 +295,7 @@ def _sort_key(item: Any, key: Callable[[Any], Any] | None) -> Any:
 
 
 class Draft(DraftMap):
-    """A mutable view of a whole state; `ops` is what was done to it."""
+    """A mutable draft of a whole state; `ops` are the changes made to it."""
 
     __slots__ = ()
 
@@ -306,5 +309,5 @@ class Draft(DraftMap):
 
     @property
     def state(self) -> Map:
-        """The state that the steps lead to. Its new values belong to no event yet."""
+        """The state after the recorded steps. Its new values do not belong to an event yet."""
         return self._recorder.root

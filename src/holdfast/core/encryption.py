@@ -1,19 +1,20 @@
 """Encryption at rest: a backend that stores ciphertext only, on top of any other (0046).
 
     payload     {"$encrypted":"<key id>:<base64>"}, AES-256-GCM-SIV; what was let go of stays GONE
-    link        the link, with a keyed digest of its place over it
-    blobs       under an encrypted name; and snapshots: `hfenc1`, key id, ciphertext
+    link        the link XOR a keyed digest of its place
+    blob        `hfenc1`, key id, ciphertext; its name is encrypted too
+    snapshot    `hfenc1`, key id, ciphertext; its name is in clear
 
 The associated data is the place: stream and revision, or kind and name. So equal payloads have
-different bytes, and one that is moved elsewhere is not read there. Above, everything is as it was:
-links are made of the clear payload, so a copy between an encrypted and a plain store has equal
-links and an equal digest. They are stored under a mask, because a link in clear would let anybody
-who has the disk confirm a guess of a short payload.
+different bytes, and a payload that was moved to another place cannot be read there. The layers
+above see no difference: links are made of the clear payload, so a copy between an encrypted and a
+plain store has equal links and an equal digest. Links are stored under a mask, because a link in
+clear would let anybody who has the disk confirm a guess of a short payload.
 
-Data keys are in the stream `encryption/keys`, wrapped by the store key. Nothing above sees this
-stream. It is the first of an encrypted store: a store whose first event is another one is plain.
-Each change of the keys is one event with all of them, appended to the one before it, so that two
-who change them at once cannot lose a key.
+Data keys are in the stream `encryption/keys`, wrapped by the store key. The layers above do not see
+this stream. It must hold the first event of an encrypted store: a store that begins with any other
+event is plain. Each event of the stream holds all keys and expects the one before it as the newest,
+so two processes that change the keys at once cannot lose one.
 """
 
 from __future__ import annotations
@@ -82,43 +83,44 @@ _BODY = len(_PREFIX) + _ID + 1
 _OBJECT = b"hfenc1\0"
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _NO_DIGEST = "x."
-"""What the stored name of an object begins with that is named by something else: it is in clear."""
+"""The prefix of the stored name of a blob that is not named by a digest; the rest is in clear."""
 _AS_THEY_ARE = (
     "keeps_meta", "marks_at_moment", "purge", "record_keys", "rewrite", "timeout_s",
 )  # fmt: skip
-"""What the wrapped backend may have besides, and has nothing of what is encrypted. What writes
-beside the store is not among it: tables, and a witness with links in clear."""
+"""Optional attributes of a backend that are passed on unchanged, because they handle nothing that
+is encrypted. Whatever writes data beside the store is left out on purpose: tables for outside
+tools, and the witness, which has links in clear."""
 _TRIES = 20
 FIRST_EVENT_TIMEOUT_S = 10.0
 MASKS = 1024
-"""How many masks of links are remembered."""
+"""How many link masks are cached."""
 
 
 class KeyStatus(Struct, frozen=True, kw_only=True):
-    """How a store is encrypted: by which keys, by their ids, and whether a change is not done."""
+    """How a store is encrypted: the ids of its keys, and whether a rewrap is unfinished."""
 
     is_encrypted: bool
     store_key: str = ""
     """The store key that the store was opened with."""
     data_key: str = ""
-    """The data key that new data is encrypted with; of several backends that of the first."""
+    """The data key that new data is encrypted with; in a mixed store that of the first backend."""
     data_keys: int = 0
-    """How many there are: one more since each rotation."""
+    """How many data keys the store has. Each rotation adds one, in each backend of the store."""
     wrapped_by: list[str] = []
     """The store keys that open the store; two while it is rewrapped."""
     older: int = 0
-    """How many earlier events of the keys are still there: an older store key may open them."""
+    """How many earlier events with keys are still stored: an older store key may open them."""
     left: list[Leftover] = []
-    """What is left of them in stored bytes after a rewrap, and what to do about it."""
+    """What a rewrap could not remove of them from the stored bytes, and what to do about it."""
 
     @property
     def is_done(self) -> bool:
-        """False if a rewrap was begun and not finished: give the same new key again."""
+        """False if a rewrap was begun and not finished: call it again with the same new key."""
         return len(self.wrapped_by) < 2
 
 
 class _KeyRing(Struct, frozen=True, kw_only=True):
-    """The payload of an event of the keys. The first of `keys` also masks links and names."""
+    """The payload of an event in `encryption/keys`. The first of `keys` masks links and names."""
 
     keys: list[str]
     wraps: dict[str, dict[str, str]]
@@ -127,13 +129,13 @@ class _KeyRing(Struct, frozen=True, kw_only=True):
 
 
 _key_ring = msgspec.json.Decoder(_KeyRing)
-# Bytes are base64 there, which this decodes three times as fast as binascii does.
+# Bytes are base64 in JSON. This decoder is three times as fast as binascii.
 _bytes = msgspec.json.Decoder(bytes)
 _quoted = msgspec.json.Encoder().encode
 
 
 class _DataKey:
-    """A key of one store. Its id stands with everything that it has encrypted."""
+    """A data key of one store. Its id is stored with everything that it has encrypted."""
 
     def __init__(self, key: bytes) -> None:
         cipher, self._misfit = load_cipher(WHAT)
@@ -144,10 +146,12 @@ class _DataKey:
         self.prefix = b"%b%b:" % (_PREFIX, self.id.encode())
 
     def encrypt(self, data: bytes, place: bytes) -> bytes:
+        # A constant nonce is safe with GCM-SIV: it only shows when equal data is encrypted for an
+        # equal place. A random one would give a retried write other bytes (0046).
         return self._cipher.encrypt(bytes(12), data, self._about + place)
 
     def decrypt(self, data: bytes, place: bytes) -> bytes | None:
-        """Returns what was encrypted for a place; None if it was changed or comes from another."""
+        """Returns what was encrypted for a place; None if it was changed, or is of another one."""
         try:
             return self._cipher.decrypt(bytes(12), data, self._about + place)
         except (self._misfit, ValueError):
@@ -162,7 +166,7 @@ def _place(stream: str, revision: int) -> bytes:
 
 
 class DataKeys:
-    """The data keys of one backend, unwrapped; read again when a key is met that is not known."""
+    """The unwrapped data keys of one backend. They are read again when an unknown key id is met."""
 
     def __init__(self, backend: Backend, key: StoreKey, clock: Clock, actor: str) -> None:
         self._backend = backend
@@ -176,7 +180,10 @@ class DataKeys:
         self._known: dict[str, _DataKey] = {}
 
     def open(self, *, create: bool) -> None:
-        """Reads the keys, or makes the first of a new store. Raises StoreKeyError, or nothing."""
+        """Reads the keys; makes the first key of a new store if `create`.
+
+        Raises StoreKeyError if the store is plain, or if the store key does not fit.
+        """
         if not is_encrypted(self._backend):
             if self._backend.wait(START, timeout_s=0) or not create:
                 raise StoreKeyError(
@@ -185,7 +192,8 @@ class DataKeys:
                     hint="open it without store_key, or copy it into a new store that has one",
                 )
             first = _DataKey(self._clock.random_bytes(KEY_BYTES))
-            # Another process may have made the store since: then its keys count.
+            # The answer is not looked at: if this was refused, another process has made the keys
+            # meanwhile, and they count. `load` reads what is there.
             self._append([first], [self.store_key])
             if not is_encrypted(self._backend):
                 raise StoreKeyError(
@@ -246,11 +254,11 @@ class DataKeys:
 
     @property
     def first(self) -> _DataKey:
-        """The key of masks and names, which stay as they are when keys are rotated."""
+        """The key of link masks and blob names, which do not change when keys are rotated."""
         return self._known[self.ring.keys[0]]
 
     def by_id(self, id: str) -> _DataKey:
-        """Returns a key of the store; raises CorruptError if the store has none of that id."""
+        """Returns the key with an id; raises CorruptError if the store has no such key."""
         found = self._known.get(id)
         if found is None:
             self.load()  # another process has rotated the keys
@@ -260,7 +268,7 @@ class DataKeys:
         return found
 
     def _append(self, keys: Sequence[_DataKey], by: Sequence[StoreKey]) -> bool:
-        """Appends an event with all keys; returns whether it was the next one."""
+        """Appends an event with all keys; returns False if another process was faster."""
         ring = _KeyRing(
             keys=[key.id for key in keys],
             wraps={
@@ -281,7 +289,10 @@ class DataKeys:
         return isinstance(answer, Receipt)
 
     def change(self, make: Callable[[], tuple[Sequence[_DataKey], Sequence[StoreKey]]]) -> None:
-        """Appends what `make` returns, made again if another process was faster."""
+        """Appends what `make` returns; loads the keys and calls it again after a lost race.
+
+        Raises ConflictError after some tries.
+        """
         for _ in range(_TRIES):
             self.load()
             if self._append(*make()):
@@ -303,7 +314,7 @@ class DataKeys:
         return key
 
     def older(self) -> list[int]:
-        """Returns the revisions of earlier events of the keys that still have their payload."""
+        """Returns the revisions of all key events but the newest that still have their payload."""
         records = self._backend.read(KEYS)
         return [one.revision for one in records[:-1] if one.payload != GONE]
 
@@ -313,17 +324,17 @@ def _about_key(id: str) -> bytes:
 
 
 def is_encrypted(backend: Backend) -> bool:
-    """Returns whether a backend's store is encrypted: whether its first event is of its keys."""
+    """Returns whether a backend's store is encrypted: whether its first event has its keys."""
     [head] = backend.heads([KEYS])
     return head is not None and _begins_with_keys(backend)
 
 
 def _begins_with_keys(backend: Backend) -> bool:
-    """Says of a store that has keys whether they came first; raises UnavailableError.
+    """Returns whether the first event of a store that has keys is that of its keys.
 
-    A server may not show an event yet, because of a transaction that is open elsewhere. Whether
-    there is one before the keys is waited for: whoever guessed would write in clear, or ciphertext
-    into a plain store.
+    While a transaction is open elsewhere, a server may not show the first event yet. This waits for
+    it, because a wrong guess would write clear text into an encrypted store, or ciphertext into a
+    plain one. Raises UnavailableError if the event does not become visible in time.
     """
     if not backend.wait(START, timeout_s=FIRST_EVENT_TIMEOUT_S):
         raise UnavailableError(
@@ -338,11 +349,11 @@ def _begins_with_keys(backend: Backend) -> bool:
 def check_plain(backend: Backend) -> Backend:
     """Returns a backend whose store is not encrypted; raises StoreKeyError if it is.
 
-    A store without keys may be one that nobody has begun. Then its first event decides, and what
-    is written from here must not come after keys that another process has made since.
+    A store without keys may be empty. Then its first event decides, and nothing that this handle
+    writes may come after keys that another process makes meanwhile: see _PlainStart.
     """
     if isinstance(backend, EncryptedBackend):
-        return backend  # somebody has wrapped it already
+        return backend  # it was opened with its key, and its data is encrypted on the way
     with suppress(CorruptError):  # a damaged store is opened to be looked at
         [head] = backend.heads([KEYS])
         if head is None:
@@ -359,11 +370,11 @@ def check_plain(backend: Backend) -> Backend:
 class _PlainStart:
     """Stands in for `commit` of a backend until the first commit of this handle is accepted.
 
-    Each commit until then names the stream of the keys, which must not be there, among what it
-    has read. The commit that makes keys appends to the same stream. So the backend accepts one of
-    the two before the other, and the second finds out; later commits pass as they are. A large
-    value is stored before its commit: it is not put where keys are by now, and goes again if the
-    commit is refused.
+    Until then each commit also names the stream of the keys among what it has read, at revision 0:
+    it must not exist. The commit that makes keys appends to the same stream. So the backend accepts
+    one of the two first, and the second is refused. Later commits pass unchanged. A large value is
+    stored before its commit: it is not stored if there are keys by then, and it is deleted if the
+    commit is refused because of keys.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -371,7 +382,7 @@ class _PlainStart:
         self._commit, self._put = backend.commit, backend.objects.put
         self._is_over = False
         self._names: list[tuple[str, str]] = []
-        # What cannot be replaced is left: a backend of somebody's with slots.
+        # A third-party backend with slots does not allow this; then it is left unchanged.
         with suppress(AttributeError):
             backend.objects.put = self._put_first  # type: ignore[method-assign]
             backend.commit = self._commit_first  # type: ignore[method-assign]
@@ -382,7 +393,7 @@ class _PlainStart:
             commit = commits[len(answers)]
             [answer] = self._commit([replace(commit, reads=(*commit.reads, (KEYS, 0)))])
             if isinstance(answer, Refusal) and self._has_keys():
-                continue  # of a store that is plain all the same: it is sent as it is
+                continue  # keys came second, so the store is plain: sent again without the guard
             answers.append(answer)
             if isinstance(answer, Receipt) and commit.appends:
                 self._end()
@@ -396,7 +407,10 @@ class _PlainStart:
         self._put(kind, name, data, expires_us=expires_us)
 
     def _has_keys(self) -> bool:
-        """Says whether a plain store has keys nevertheless; raises StoreKeyError if they count."""
+        """Returns whether a plain store has keys that came second and do not count.
+
+        If they came first, deletes the large values stored so far and raises StoreKeyError.
+        """
         [head] = self._backend.heads([KEYS])
         if head is None:
             return False
@@ -415,7 +429,8 @@ class _PlainStart:
         self._is_over = True
         self._names.clear()
         backend, objects = self._backend, self._backend.objects
-        # Whoever has put something else there meanwhile keeps it, and goes through here.
+        # If other code has replaced these methods meanwhile, its wrapper stays in place and goes on
+        # to call ours, which now pass everything through.
         if backend.commit == self._commit_first:
             backend.commit = self._commit  # type: ignore[method-assign]
         if objects.put == self._put_first:
@@ -426,7 +441,7 @@ class _PlainStart:
 
 
 class EncryptedBackend:
-    """A backend that encrypts what another one stores. Everything but data passes as it is."""
+    """A backend that encrypts what another one stores. All but data and links passes unchanged."""
 
     is_encrypted = True
 
@@ -438,7 +453,7 @@ class EncryptedBackend:
         def mask_of(stream: str, revision: int, size: int) -> int:
             return int.from_bytes(hmac.digest(mask, _place(stream, revision), "sha256")[:size])
 
-        # That of an event is asked for again by the commit that follows it.
+        # The mask of an event is needed again when the next event of its stream is committed.
         self._mask_of = lru_cache(MASKS)(mask_of)
         self.durability: Durability = inner.durability
         self.leases = inner.leases
@@ -459,7 +474,7 @@ class EncryptedBackend:
     # --- writing -------------------------------------------------------------------------------
 
     def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
-        """Encrypts the payloads of commits, and has them stored."""
+        """Encrypts the payloads of commits and passes them to the inner backend."""
         answers = self.inner.commit([self._encrypted(commit) for commit in commits])
         return [
             replace(answer, head=self._head(answer.stream, answer.head))
@@ -469,7 +484,7 @@ class EncryptedBackend:
         ]
 
     def _shorten(self, payloads: Mapping[str, Mapping[int, bytes]]) -> None:
-        """Encrypts other payloads for records that are there; the inner backend stores them."""
+        """Encrypts shortened payloads of stored records; the inner backend stores them."""
         inner = self.inner
         assert isinstance(inner, Shortens), "BUG: asked before"
         inner.shorten(
@@ -500,12 +515,12 @@ class EncryptedBackend:
 
     def _ciphertext(self, stream: str, revision: int, payload: bytes) -> bytes:
         key = self.keys.current
-        # The text begins with a quote, which the prefix of the key stands in for.
+        # The quoted text begins with a quote, which the prefix of the key already has.
         text = _quoted(key.encrypt(payload, _place(stream, revision)))
         return b"%b%b}" % (key.prefix, text[1:])
 
     def _masked(self, stream: str, revision: int, link: bytes) -> bytes:
-        """Returns a link under its mask; of a masked one the link."""
+        """Returns a link under its mask, or a masked link without it: XOR does both."""
         found = int.from_bytes(link) ^ self._mask_of(stream, revision, len(link))
         return found.to_bytes(len(link))
 
@@ -532,7 +547,7 @@ class EncryptedBackend:
         )
 
     def opened(self, record: Record) -> Record:
-        """Returns a stored record as it was given."""
+        """Returns a stored record, decrypted."""
         stream, revision = record.stream, record.revision
         payload = self._payload(stream, revision, record.payload)
         return replace(record, payload=payload, link=self._masked(stream, revision, record.link))
@@ -566,7 +581,7 @@ class EncryptedBackend:
         return [list(map(self.opened, records)) for records in found]
 
     def read_all(self, *, after: Position = START, limit: int = 1000) -> list[Record]:
-        """Returns records of the store, decrypted, but for those of its keys."""
+        """Returns records of the store, decrypted, without those of its keys."""
         while records := self.inner.read_all(after=after, limit=limit):
             if found := self._shown(records):
                 return found
@@ -574,7 +589,7 @@ class EncryptedBackend:
         return []
 
     def read_back(self, *, until: Position | None = None, limit: int = 1000) -> list[Record]:
-        """Returns the newest records of the store, decrypted, but for those of its keys."""
+        """Returns the newest records of the store, decrypted, without those of its keys."""
         found: list[Record] = []
         while len(found) < limit:
             records = read_back(self.inner, until=until, limit=limit - len(found))
@@ -595,14 +610,14 @@ class EncryptedBackend:
         return [None if name == KEYS else self._head(name, head) for name, head in heads]
 
     def streams(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
-        """Returns names of streams, but for that of the keys."""
+        """Returns names of streams, without that of the keys."""
         found = self.inner.streams(prefix=prefix, after=after, limit=limit + 1)
         return [name for name in found if name != KEYS][:limit]
 
     # --- keys ----------------------------------------------------------------------------------
 
     def rotate(self) -> None:
-        """Has new data encrypted with a new key; what is stored keeps its own."""
+        """Adds a data key for new data. Stored data keeps the key that it has."""
         keys = self.keys
 
         def make() -> tuple[Sequence[_DataKey], Sequence[StoreKey]]:
@@ -616,14 +631,17 @@ class EncryptedBackend:
         keys.change(make)
 
     def wrap_with(self, *store_keys: StoreKey) -> None:
-        """Has the data keys wrapped by these store keys, and by no other."""
+        """Wraps the data keys with exactly these store keys; writes nothing if they are already."""
         keys = self.keys
         keys.load()
         if set(keys.ring.wraps) != {one.id for one in store_keys}:
             keys.change(lambda: (keys.all(), store_keys))
 
     def drop_older(self) -> list[Leftover]:
-        """Removes earlier events of the keys, which an older store key opens."""
+        """Removes the payloads of earlier key events, which an older store key can open.
+
+        Returns what could not be removed from the stored bytes.
+        """
         older = self.keys.older()
         if not older:
             return []
@@ -634,7 +652,7 @@ class EncryptedBackend:
 
 
 class _EncryptedObjects:
-    """Blobs and snapshots as ciphertext. A blob's name, which is the digest of it, is too."""
+    """Blobs and snapshots as ciphertext. A blob's name, which is its digest, is encrypted too."""
 
     def __init__(self, inner: Objects, keys: DataKeys) -> None:
         self._inner = inner
@@ -674,7 +692,10 @@ class _EncryptedObjects:
         self._inner.delete(kind, self._hidden(kind, name))
 
     def _hidden(self, kind: str, name: str) -> str:
-        """Returns the stored name of an object: a digest would let anybody confirm a guess."""
+        """Returns the stored name of an object.
+
+        The digest of a blob is encrypted: in clear it would let anybody confirm a guess.
+        """
         if kind != "blob":
             return name
         if not _DIGEST.match(name):
@@ -682,7 +703,7 @@ class _EncryptedObjects:
         return self._keys.first.encrypt(bytes.fromhex(name), b"blob name").hex()
 
     def _shown(self, stored: str) -> str | None:
-        """Returns the name of a stored blob; None if it is none of ours."""
+        """Returns the name of a stored blob; None if this store did not make it."""
         if stored.startswith(_NO_DIGEST):
             return stored.removeprefix(_NO_DIGEST)
         try:
@@ -693,7 +714,7 @@ class _EncryptedObjects:
 
 
 class _Inspection:
-    """What the wrapped backend says of itself, and which key new data is encrypted with."""
+    """The inspection of the wrapped backend, with the id of the current data key."""
 
     def __init__(self, inner: Inspection, backend: EncryptedBackend) -> None:
         self._inner = inner
@@ -708,7 +729,7 @@ class _Inspection:
         return self._inner.verify(read_all=read_all)
 
     def _remains(self) -> Iterator[list[Record] | Mark | Finding | Gap]:
-        """Yields what can be read and decrypted; what cannot is a finding."""
+        """Yields what can be read and decrypted; a record that cannot becomes a finding."""
         for one in cast("Salvageable", self._inner).remains():
             if not isinstance(one, list):
                 yield one
@@ -730,7 +751,7 @@ class _Inspection:
 
 
 class Encryption:
-    """The encryption of one store, of one backend or of several."""
+    """The encryption of one store, which has one backend or several."""
 
     def __init__(self, key: StoreKey, clock: Clock, actor: str, *, create: bool) -> None:
         self.key = key
@@ -740,7 +761,7 @@ class Encryption:
         self.parts: list[EncryptedBackend] = []
 
     def wrap(self, inner: Backend) -> Backend:
-        """Returns a backend on top of another that stores ciphertext; raises StoreKeyError."""
+        """Returns a backend that stores ciphertext in another one; raises StoreKeyError."""
         keys = DataKeys(inner, self.key, self._clock, self._actor)
         keys.open(create=self._create)
         wrapped = EncryptedBackend(inner, keys)
@@ -748,16 +769,16 @@ class Encryption:
         return wrapped
 
     def rotate(self) -> KeyStatus:
-        """Has new data encrypted with new keys."""
+        """Adds a data key to each backend, which encrypts new data from now on."""
         for part in self.parts:
             part.rotate()
         return self.status()
 
     def rewrap(self, new: StoreKey) -> KeyStatus:
-        """Has the data keys wrapped by another store key, and what the old one opens removed.
+        """Wraps the data keys with another store key, and removes what the old one opens.
 
-        First both keys open every part, then the new one alone: whenever it is killed, one of the
-        two opens the whole store. Done again with the same key it goes on.
+        First every part opens with both keys, then with the new one alone. So whenever the process
+        is killed, one of the two opens the whole store. A second call with the same key goes on.
         """
         for part in self.parts:
             part.keys.load()
@@ -771,7 +792,7 @@ class Encryption:
         return replace(self.status(), left=left)
 
     def status(self) -> KeyStatus:
-        """Returns by which keys the store is encrypted."""
+        """Returns which keys the store is encrypted with, as they are stored now."""
         for part in self.parts:
             part.keys.load()
         rings = [part.keys.ring for part in self.parts]

@@ -1,14 +1,15 @@
-"""Letting go of the bytes of values that have ended (0073).
+"""Lets go of the bytes of values that have ended (0073).
 
-A value with an end is in the event that set it, in those that changed it, and in bases. Each of
-these goes when the end of a value in it has come, superseded or not. What else it held is in a base
-by value, which is written and proved first (`compaction.py`), without what has ended.
+A value with an end is in the event that set it, in the events that changed it, and in bases. The
+payload of each of these goes when a value in it has ended, even a superseded one. Everything else
+that it held is first written by value to a base, which is proved (`compaction.py`) and has no ended
+values.
 
-The order, so that a process that is killed anywhere leaves the next run to find the same again:
+The steps have this order, so that after a kill at any point the next run finds the same work again:
 
-    (1) an event takes what has ended out of the state, and sets items of lists anew whose events
-        are to go: snapshots name the event of an item in place of its value
-    (2) a base has the state as it is then, and at each checkpoint
+    (1) an event takes the ended values out of the state, and sets again the list items whose
+        events will go: snapshots name the event of an item instead of its value
+    (2) a base has the state after that, and at each checkpoint
     (3) the payloads are let go of, as any others (`retention.py`)
     (4) an event says when the next value ends; until then the mark `state.ends` stays due
 """
@@ -39,24 +40,24 @@ _NEVER = 1 << 63
 
 
 class Ended(Struct, frozen=True):
-    """Events of a stream that hold values which have ended, and since when the first has."""
+    """The events of a stream that hold ended values, and when the first of these values ended."""
 
     stream: str
     since_us: int
     until: int
     revisions: frozenset[int]
     kept: int = 0
-    """So many others stay, because a fork began after them."""
+    """How many more such events stay, because a fork began after them."""
 
 
 def due_streams(log: Log, limit_us: int) -> list[str]:
-    """Returns the streams that may hold values which ended before a time, by name."""
+    """Returns the streams that may hold values which ended by `limit_us`, ordered by name."""
     marks = log.marks.list(ENDING, due_before=limit_us + 1, limit=NO_LIMIT)
     return sorted(mark.key for mark in marks)
 
 
 def find(log: Log, stream: str, after: int, limit_us: int) -> Ended:
-    """Returns what may go of a stream after a revision, perhaps nothing; changes nothing."""
+    """Returns the events after a revision that may go, perhaps none; changes nothing."""
     [head] = log.heads((stream,))
     state = log.folded(stream)
     if head is None or state.dropped or state.is_absent:
@@ -68,7 +69,7 @@ def find(log: Log, stream: str, after: int, limit_us: int) -> Ended:
 
 
 def prepare(log: Log, found: Ended, limit_us: int) -> Ended:
-    """Writes what must be there before those events may go; returns those that may.
+    """Writes what must be stored before those events may go; returns the events that may.
 
     Raises ClosedError if the scope is closed, and ConflictError if it was written to meanwhile.
     """
@@ -77,7 +78,7 @@ def prepare(log: Log, found: Ended, limit_us: int) -> Ended:
     ops = _items_anew(log, stream, state, found.revisions)
     is_there = bool(tree.ended(state.ends or {}, limit_us))
     if ops or is_there:
-        # That takes away what has ended is the log's part, as with any change of this state.
+        # The log itself removes ended values from the state with every change, so with this one.
         keeps = tree.until_op((), min((state.ends or {}).values(), default=0))
         _change(log, stream, state, [*ops, keeps])
     [head] = log.heads((stream,))
@@ -88,7 +89,7 @@ def prepare(log: Log, found: Ended, limit_us: int) -> Ended:
 
 
 def settle(log: Log, stream: str) -> None:
-    """Says when the next value ends whose bytes are there; what was let go of ends no more."""
+    """Records when the next value ends whose bytes are still stored, and sets the mark to it."""
     ends: Ends = {}
     try:
         state = log.folded(stream)
@@ -112,14 +113,14 @@ def settle(log: Log, stream: str) -> None:
 
 
 def _change(log: Log, stream: str, state: StreamState, ops: list[Op]) -> None:
-    """Writes ops to a stream as it is; they say the version of the schema that the state has."""
+    """Writes ops to a stream at this state, with the schema version that the state has."""
     meta = encode_meta(Meta(schema=state.version)) if state.version else None
     made = NewEvent(CHANGED, encode_ops(ops), tuple(ops), meta=meta)
     log.commit(ProposedCommit((StreamWrite(stream, (made,), state.revision),)))
 
 
 def _without_ended(state: StreamState, limit_us: int) -> StreamState:
-    """Returns a state without the values that ended before a time."""
+    """Returns a state without the values that have ended at a time."""
     if not state.ends:
         return state
     gone = tree.ended(state.ends, limit_us)
@@ -128,7 +129,7 @@ def _without_ended(state: StreamState, limit_us: int) -> StreamState:
 
 
 def _holding(log: Log, stream: str, head: Head) -> Iterator[tuple[int, int]]:
-    """Yields the events of a stream's life that hold values with ends, and the first of these."""
+    """Yields each event of the present life that holds values with ends, and the first end."""
     began = log.life(stream, head.revision)
     after = max(began, head.first - 1)
     ends = log.at(stream, after).ends if after > began else None
@@ -157,7 +158,7 @@ def _holding(log: Log, stream: str, head: Head) -> Iterator[tuple[int, int]]:
 
 
 def _places(op: Op, log: Log) -> list[Path]:
-    """Returns the paths that an op has bytes of values for."""
+    """Returns the paths of the values whose bytes an op contains."""
     if op.kind in ("delete", tree.UNTIL, "truncate"):
         return []
     if op.kind == "merge":
@@ -171,7 +172,7 @@ def _overlap(path: Path, other: Path) -> bool:
 
 
 def _items_anew(log: Log, stream: str, state: StreamState, revisions: frozenset[int]) -> list[Op]:
-    """Returns ops that set the items of lists again whose events are to go."""
+    """Returns ops that set again the list items whose events will be let go of."""
     doomed: list[tuple[Path, Lazy]] = []
     shown = _without_ended(state, log.key_ends.now_us(stream))
     open_nodes: list[tuple[Path, Any]] = [((), shown.root)]

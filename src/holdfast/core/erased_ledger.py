@@ -1,12 +1,12 @@
-"""The ledger of what was erased, kept with the keys: older copies of a store do not have it (0075).
+"""The ledger of what was erased, kept with the keys because older copies do not know of it (0075).
 
-`retention/log` tells which events lost their data, in the store itself. A backup from before knows
-nothing of that, and neither does an export. So what is erased is noted in the key store too, which
-is apart from both: of each event its stream, its revision and its link, which no other event has,
-the digest of its payload, and where it was cut, if only parts of it went. Nothing of what it said.
+In the store itself, `retention/log` says which events lost their data. A backup or export from
+before does not have that. So an erasure is also noted in the key store, which is apart from both.
+For each event the ledger has the stream, the revision, the link (which no other event has), the
+digest of the payload, and the cuts if only parts of it went. It has nothing of the content.
 
-Whoever restores, copies or imports asks it of every event (`Ledger.applied`), and the new store
-tells of what is missing there, as one does that has erased it itself.
+A restore, copy or import applies it to every event (`Ledger.applied`). The new store then records
+what is missing, as if the erasure had happened there.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class _Event(Struct, array_like=True, omit_defaults=True):
     revision: int
     link: str
     digest: str
-    """That of the payload before; of one that had lost parts already, that of what was left."""
+    """The digest of the payload before this erasure, which may have been shortened already."""
     cuts: list[Cut] | None = None
-    """What was cut out of it; None if all of it went."""
+    """The parts that were cut out of it; None if all of it went."""
 
 
 class _Entry(Struct):
@@ -54,9 +54,10 @@ def note(
     records: Iterable[Record],
     steps: Mapping[int, Shortening] | None = None,
 ) -> Leftover | None:
-    """Notes that events of a stream are erased, before the first byte of them goes.
+    """Notes that events of a stream are erased; to be called before the first byte of them goes.
 
-    Returns what that means if it cannot be noted: it keeps nobody from erasing here.
+    If that is not possible, the erasure goes on, and the returned Leftover says what it means for
+    older backups.
     """
     events = [
         _Event(
@@ -84,7 +85,7 @@ def note(
 
 
 class Ledger:
-    """What the key stores of some logs know to be erased, and what of it was met."""
+    """The erased events that the key stores of some logs know of."""
 
     def __init__(self, *logs: Log) -> None:
         self._known: dict[tuple[str, int], list[_Event]] = {}
@@ -97,9 +98,9 @@ class Ledger:
                     self._known.setdefault((entry.stream, event.revision), []).append(event)
 
     def applied(self, record: Record) -> tuple[Record, bytes, tuple[Shortening, ...]] | None:
-        """Returns an event without what was erased of it, the digest of what it had, and the steps.
+        """Returns an event without its erased data, the digest of its old payload, and the cuts.
 
-        None if nothing of it was erased, or all that was is gone already.
+        None if nothing of it was erased, or if the erased data is gone already.
         """
         events = self._known.get((record.stream, record.revision))
         if events is None or record.payload == GONE:

@@ -2,17 +2,18 @@
 
 An event is one immutable fact in one stream. The built-in types and their data:
 
-    opened        {"parent": "team/red"}            the scope was given a parent; or, first of all,
-                  {"expires": 1893456000000000}     when it ends by itself (microseconds),
+    opened        {"parent": "team/red"}            the scope was given a parent; in the first event
+                  {"expires": 1893456000000000}     also when it ends by itself (microseconds),
                   … "slides": 3600000000            or so long after its newest event, if later,
                   {"id": "…"}                       and the whole id, if its name has a digest
     changed       [op, op, …]                       state changed; ops are those of `tree.py`
-    restored      {"to": 7, "ops": [op, …]}         state went back to revision 7; ops are the way;
-                  "undo": true                      the state alone did, and not the messages
+    restored      {"to": 7, "ops": [op, …]}         state went back to revision 7 by these ops;
+                  "undo": true                      only the state went back, not the messages
                   "undo": true, "undoes": 7         a restore, or the undo of one, was taken back
-                  … "life": {…}                     a removal was: what else the scope was before
-    migrated      {"from": 1, "to": 2, "ops": […]}  state went to another version of its schema; ops
-                                                    are the way
+                  … "life": {…}                     a removal was taken back: what the scope was
+                                                    before it, apart from the state
+    migrated      {"from": 1, "to": 2, "ops": […]}  these ops brought the state to another version
+                                                    of its schema
     checkpointed  null                              this revision was given a name, nothing else
     forked        {"from": "conversation/a", "at": 7}   first event of a fork
                   … "id": "…"                       and its whole id, if its name has a digest
@@ -26,10 +27,10 @@ An event is one immutable fact in one stream. The built-in types and their data:
                                                     version of its schema; it changes nothing
     scope.touched null                              the scope is in use: its end slides on
 
-A checkpoint is the envelope field `checkpoint` of whatever event made that revision, so naming a
+A checkpoint is the envelope field `checkpoint` of the event that made the revision, so naming a
 change costs no second event. Types that begin with a letter and contain a dot belong to layers
-above (`run.created`), those that begin with `own:` to users (`own_event.py`); an unknown type
-leaves the state as it is and is shown as it stands.
+above (`run.created`), those that begin with `own:` to users (`own_event.py`). An event of an
+unknown type does not change the state, and is shown as stored.
 """
 
 from __future__ import annotations
@@ -84,30 +85,30 @@ TOUCHED = "scope.touched"
 JOINED = "joined"
 
 OF_STATE = frozenset((CHANGED, RESTORED, MIGRATED))
-"""The types of events that change the state: they say which version of its schema it has."""
+"""The types of events that change the state; their meta says which schema version it has."""
 
 CORE_TYPES = frozenset(
     {OPENED, CHANGED, RESTORED, CHECKPOINTED, FORKED, CLOSED, REMOVED, LEASE, JOINED, MIGRATED}
 )
-"""Every type of ours that has no dot. The list is closed: whatever comes later has one, because a
-word without a dot is a type of the user's own (`own_event.py`)."""
+"""The built-in types without a dot. The list is closed: a new built-in type must have a dot,
+because any other word without one is a type of the user (`own_event.py`)."""
 
 ORIGIN = bytes(32)
 """The link before the first event of a stream that is not a fork."""
 
 LIFE = "\x1elife"
-"""The checkpoint name of an event that ended a life, or took that back. No user can give it: so the
-life that a stream is in is found by one look at the names, however long the stream is."""
+"""The checkpoint name of an event that ended a life, or took such an end back. No user can give it.
+So one lookup by name finds the current life of a stream, however long the stream is."""
 
 BASE = "\x1ebase"
-"""The checkpoint name of an event that has states of its stream by value (`compaction.py`)."""
+"""The checkpoint name of an event that holds states of its stream by value (`compaction.py`)."""
 
 CUT = "\x1ecut"
-"""The checkpoint name of the change that takes an erased text out of a state (`cutting.py`): what
-another process has folded before it may hold the text, and is not to be stored."""
+"""The checkpoint name of the change that takes an erased text out of a state (`cutting.py`). A
+state that another process folded before it may still hold the text, so it must not be stored."""
 
 OUR_NAMES = frozenset((LIFE, BASE, CUT))
-"""Names of checkpoints that no user gives, and none is shown."""
+"""Checkpoint names that are internal: no user can give them, and no user sees them."""
 
 SEALED = b'{"$sealed":"'
 """How the payload of a sealed event begins (`sealing.py`); no layer writes such a payload."""
@@ -117,13 +118,13 @@ _UNREAD = object()
 
 
 class Opened(Record, frozen=True, gc=False):
-    """A record of a subject's scope as its writer gave it, with what is stored of it."""
+    """A decrypted record of a subject's scope, with the sealed record that is stored."""
 
     stored: Record | None = None
 
 
 def own_subject(subject: str | None, meta: str | None) -> str | None:
-    """Returns whose stream an event is in by its envelope; None if the stream is nobody's."""
+    """Returns the subject whose stream an event is in, by its envelope; None if there is none."""
     return subject if subject is not None and meta is not None and '"cipher":' in meta else None
 
 
@@ -134,9 +135,9 @@ def next_link(
 
     The envelope is stream, revision, time, type, actor, key, checkpoint and subject, in this order
     and as one JSON array, so that no two envelopes have the same bytes. The text of `meta` comes
-    last in it, where there is one: so an event without it has the link that format 1 gave it.
-    Position is left out, so a copy in another backend has equal links. The payload goes in as its
-    own digest: the bytes may be let go of and the digest be kept, and the chain still verifies.
+    last and is left out if there is none, so an event without it has the link that format 1 gave
+    it. The position is left out, so a copy in another backend has equal links. The payload goes in
+    as its digest: when its bytes are let go of and the digest is kept, the chain still verifies.
     """
     digest = digest or sha256(payload).digest()
     return sha256(previous + digest + codec.encode_plain(envelope)).digest()
@@ -145,7 +146,7 @@ def next_link(
 def record_link(previous: bytes, record: Record, digest: bytes | None = None) -> bytes:
     """Returns the link that the record must have after `previous`.
 
-    `digest` is that of its payload, if the payload is not there any more.
+    `digest` is the digest of its payload, for a payload that is no longer stored.
     """
     if isinstance(record, Opened) and record.stored is not None:
         record = record.stored
@@ -167,23 +168,27 @@ def record_link(previous: bytes, record: Record, digest: bytes | None = None) ->
 def follows(previous: bytes, record: Record) -> bool:
     """Returns whether a record is the one that comes after `previous`, as far as it can tell.
 
-    One that was let go of keeps its link, and not what the link was made of: the letting-go event
-    has the digest of its payload, with which `check` verifies it too.
+    A record whose payload was let go of or shortened passes: it keeps its link, but not the bytes
+    that the link was made of. `check` verifies it too, with the payload's digest, which the
+    letting-go event has.
     """
     is_rewritten = record.payload == GONE or is_shortened(record.payload)
     return is_rewritten or record_link(previous, record) == record.link
 
 
 class Lifetime(NamedTuple):
-    """How long a stream lasts, as its very first event says it."""
+    """How long a stream lasts, as its first event says."""
 
     expires_us: int = 0
     """When it ends by itself, on the backend's clock; 0: never."""
     slides_us: int = 0
-    """It ends no earlier than so long after its newest event; 0: its end is fixed."""
+    """The least time between its newest event and its end; 0: its end is fixed."""
 
     def end(self, time_us: int) -> int:
-        """Returns when a stream ends whose newest event has this time, in whole milliseconds."""
+        """Returns when a stream ends whose newest event has this time.
+
+        A sliding end is rounded down to a whole millisecond.
+        """
         if not self.slides_us:
             return self.expires_us
         return max(self.expires_us, (time_us + self.slides_us) // 1000 * 1000)
@@ -200,7 +205,7 @@ class _Opened(Struct):
 
 
 def opened_payload(parent: str | None, lifetime: Lifetime = LASTS, id: str | None = None) -> bytes:
-    """Returns the payload of an `opened` event, without what it does not say."""
+    """Returns the payload of an `opened` event; fields without a value are left out."""
     said: dict[str, str | int] = {}
     if parent is not None:
         said["parent"] = parent
@@ -220,7 +225,7 @@ def opened_of(payload: bytes) -> tuple[str | None, Lifetime]:
 
 
 def lifetime_of(first: Record) -> Lifetime:
-    """Returns how long a stream lasts, which only its very first event can say."""
+    """Returns how long a stream lasts, which only its first event can say."""
     is_opened = first.revision == 1 and first.type == OPENED
     return opened_of(first.payload)[1] if is_opened else LASTS
 
@@ -236,7 +241,7 @@ def from_datetime(moment: datetime) -> int:
 
 
 class Event:
-    """One stored event; `data` is decoded when it is first asked for."""
+    """One stored event; `data` is decoded on first access."""
 
     __slots__ = ("_data", "record")
 
@@ -276,7 +281,7 @@ class Event:
 
     @property
     def trust(self) -> str | None:
-        """How far its source is trusted, in a word of the program's own; None if nobody said."""
+        """How far its source is trusted, in a word that the program chose; None if nobody said."""
         return source_and_trust(self.record.meta)[1]
 
     @property
@@ -297,7 +302,7 @@ class Event:
 
     @property
     def at(self) -> datetime:
-        """When it was written, as `time` says too."""
+        """When it was written: the same as `time`."""
         return self.time
 
     @property
@@ -317,7 +322,7 @@ class Event:
 
     @property
     def data(self) -> Any:
-        """What it says, as plain values."""
+        """Its decoded payload, as plain values. Raises LetGoError if it was let go of."""
         if self._data is _UNREAD:
             if self.record.payload == GONE:
                 raise LetGoError(self.record.stream, self.record.revision)
@@ -332,15 +337,17 @@ _OF_LIFE = "\x1e"
 
 
 def key_in(removed_at: int, key: str | None) -> str | None:
-    """Returns an idempotency key as it is stored in a life: it belongs to the life it is used in.
+    """Returns an idempotency key in the form that is stored in one life of a scope.
 
-    In the first life it is as the caller gave it. No key of a caller has a control character.
+    A key counts only in the life that it is used in, so the stored form says which life that is. In
+    the first life it is what the caller gave. No key of a caller has a control character, so the
+    two forms cannot be confused.
     """
     return key if key is None or not removed_at else f"{key}{_OF_LIFE}{removed_at}"
 
 
 def own_key(key: str | None) -> str | None:
-    """Returns a stored key as the caller gave it, of whatever life it is."""
+    """Returns a stored key in the form that the caller gave it, whichever life it is of."""
     return None if key is None else key.partition(_OF_LIFE)[0]
 
 
@@ -356,8 +363,8 @@ class Checkpoint(Struct, frozen=True):
 class Change(Struct, frozen=True):
     """One place in a scope's state that changed; an absent side is `holdfast.MISSING`.
 
-    `time` and `position` are those of the event that changed it; None where it is the difference
-    between two moments. Changes are compared without them.
+    `time` and `position` are those of the event that made the change; None if this is a difference
+    between two moments. They are ignored when changes are compared.
     """
 
     scope: str
@@ -378,7 +385,7 @@ class Change(Struct, frozen=True):
         return hash((self.scope, self.revision, self.path))
 
     def __ne__(self, other: object) -> bool:
-        return not self == other  # a Struct has one of its own, which compares all fields
+        return not self == other  # the __ne__ of Struct would compare all fields
 
 
 Moment = int | str | datetime | Checkpoint
@@ -387,15 +394,16 @@ Moment = int | str | datetime | Checkpoint
 
 # --- fold -----------------------------------------------------------------------------------------
 #
-# From events to state: the one left fold that everything else is a cache of. Pure.
+# From events to state: one left fold. Every other form of a state is a cache of it. Pure functions.
 
 
 BlobReader = Callable[[str, int], bytes]
 
 NOTHING = Map()
 UNKNOWN = Map()
-"""The root of a state that was made by events which were let go of. It is told by its identity, and
-never handed out: `state_of` raises. A removal, or a closing that drops the state, ends it."""
+"""The root of a state that cannot be known, because events that made it were let go of. It is
+recognised by identity (`is`) and never handed out: `state_of` raises. After a removal, or a closing
+that drops the state, the state is known again."""
 
 
 class StreamState(Struct, frozen=True):
@@ -409,10 +417,10 @@ class StreamState(Struct, frozen=True):
     closed_at: int = 0  # the revision that closed the scope, 0 while it is open
     dropped: bool = False  # the state was dropped when the scope was closed
     expires_us: int = 0  # the first end of a stream that ends by itself; 0: it lasts
-    removed_at: int = 0  # the revision that ended the life before this one; of an end -1: not known
-    version: int = 0  # of the schema that the state follows; 0: of none; of an end -1: not known
-    subject: str | None = None  # whose scope it is, by a random id: its events are sealed
-    slides_us: int = 0  # its end is at least so long after its newest event; 0: the end is fixed
+    removed_at: int = 0  # the revision that ended the previous life; in a StreamEnd -1: not known
+    version: int = 0  # of the state's schema; 0: it has none; in a StreamEnd -1: not known
+    subject: str | None = None  # the random id of the scope's subject: its events are sealed
+    slides_us: int = 0  # the least time from its newest event to its end; 0: the end is fixed
     ends: Ends | None = None  # when values of the state end, by path; None: none ever had an end
 
     @property
@@ -427,10 +435,10 @@ class StreamState(Struct, frozen=True):
 
 
 class StreamEnd(StreamState, frozen=True):
-    """The end of a stream that was not folded: all that an event needs which changes no state.
+    """The end of a stream that was not folded: enough to append an event that changes no state.
 
-    `root` is not a state, and `parent` is None where it was not looked up. An end is never kept or
-    handed out as a state.
+    `root` is not a state, and `parent` is None if it was not looked up. A StreamEnd is never kept
+    or handed out as a state.
     """
 
 
@@ -438,7 +446,10 @@ EMPTY = StreamState(revision=0, link=ORIGIN, time=0, root=NOTHING)
 
 
 def state_of(state: StreamState, name: str) -> Map:
-    """Returns the state, or raises ClosedError if it was dropped: never empty by accident."""
+    """Returns the state, which is never empty by accident.
+
+    Raises ClosedError if it was dropped, and LetGoError if events that made it were let go of.
+    """
     if state.dropped:
         raise ClosedError(
             f'the state of scope "{name}" was dropped when it was closed at revision '
@@ -452,7 +463,7 @@ def state_of(state: StreamState, name: str) -> Map:
 
 
 class Life(Struct, frozen=True, omit_defaults=True):
-    """What a scope was before it was removed, beside its state: an undo of that brings it back."""
+    """What a scope was before its removal, apart from its state; an undo of that restores it."""
 
     removed_at: int = 0
     parent: str | None = None
@@ -491,14 +502,14 @@ def ops_of(record: Record) -> tuple[Op, ...]:
 
 
 def stored_ops(stream: str, revision: int, type: str, payload: bytes) -> tuple[Op, ...]:
-    """Returns what `ops_of` returns, for who has no more of the record than this."""
+    """Returns what `ops_of` returns, for a caller that has only these fields of the record."""
     if payload == GONE and type in OF_STATE:
         raise LetGoError(stream, revision)
     return ops_in(type, payload)
 
 
 def ops_in(type: str, payload: bytes) -> tuple[Op, ...]:
-    """Returns the ops in the payload of a type of event; none for types that have none."""
+    """Returns the ops in a payload of this type of event; none for types that have none."""
     if type == CHANGED:
         return decode_ops(payload)
     if type == RESTORED:
@@ -509,7 +520,7 @@ def ops_in(type: str, payload: bytes) -> tuple[Op, ...]:
 
 
 def version_of(meta: str | None) -> int:
-    """Returns the version of a schema that the meta of an event says, 0 if it says none."""
+    """Returns the schema version in the meta of an event, 0 if it has none."""
     return 0 if meta is None else decode_meta(meta).schema or 0
 
 
@@ -521,12 +532,13 @@ def plain_values(ops: tuple[Op, ...], blobs: BlobReader) -> list[Any]:
 def end_of(record: Record, lifetime: Lifetime = LASTS) -> StreamEnd:
     """Returns the end of a stream whose newest record this is.
 
-    Nothing is written after `closed` but its removal, and what takes that back says so itself. So
-    the newest record alone says whether the scope is closed.
+    The newest record alone says whether the scope is closed: after `closed` comes nothing but a
+    removal, and the event that takes a removal back says what the scope was before.
     """
     closed_at, dropped, removed_at, version = 0, False, -1, -1
     if record.type in OF_STATE:
-        # An event without a change says nothing of the state, unless it says a version.
+        # Without a version in its meta, an event with ops means that the state has no schema; an
+        # event without ops says nothing.
         said = version_of(record.meta)
         version = said or (-1 if record.payload == b"[]" else 0)
     elif record.type == REMOVED:
@@ -578,20 +590,20 @@ def marks_before(record: Record) -> tuple[Mark, ...]:
 
 
 def parent_of(record: Record) -> str | None:
-    """Returns the parent that a record gives its scope, None if it gives none."""
+    """Returns the parent that a record gives its scope; None if it gives none."""
     if record.type != OPENED:
         return None
     return opened_of(record.payload)[0]
 
 
 def origin_of(record: Record) -> tuple[str, int]:
-    """Returns the stream and revision that a fork's first record says it began at."""
+    """Returns the stream and revision at which a fork begins, from its first record."""
     forked = codec.decode_as(record.payload, _Forked)
     return forked.origin, forked.at
 
 
 def forked_payload(origin: str, at: int, id: str | None) -> bytes:
-    """Returns the payload of a fork's first event, with its whole id if its name has a digest."""
+    """Returns the payload of a fork's first event; `id` is for a name that has a digest."""
     said: dict[str, str | int] = {"from": origin, "at": at}
     if id is not None:
         said["id"] = id
@@ -599,7 +611,7 @@ def forked_payload(origin: str, at: int, id: str | None) -> bytes:
 
 
 def id_of(first: Record) -> str | None:
-    """Returns the whole id, escaped, that the first event of a stream has; None if it has none."""
+    """Returns the whole id, escaped, from the first event of a stream; None if it has none."""
     if first.type == OPENED:
         return codec.decode_as(first.payload, _Opened).id
     return codec.decode_as(first.payload, _Forked).id if first.type == FORKED else None
@@ -608,10 +620,11 @@ def id_of(first: Record) -> str | None:
 def restored_payload(
     to: int, ops_payload: bytes, *, undo: bool, undoes: int = 0, life: Life | None = None
 ) -> bytes:
-    """Returns the payload of a `restored` event; ops stand in it as `changed` writes them.
+    """Returns the payload of a `restored` event; its ops have the form that `changed` has.
 
-    An undo takes back one change of the state; `undoes` is the revision of a restore, or of the
-    undo of one, that it takes back whole; or of a removal, and then `life` is what was before.
+    An undo takes back one change of the state. `undoes` is the revision of a restore, or of the
+    undo of one, that is taken back as a whole; or of a removal, and then `life` is what the scope
+    was before it.
     """
     more = b',"undo":true' * undo + (b',"undoes":%d' % undoes if undoes else b"")
     if life is not None:
@@ -620,7 +633,7 @@ def restored_payload(
 
 
 def migrated_payload(start: int, end: int, ops_payload: bytes) -> bytes:
-    """Returns the payload of a `migrated` event; ops stand in it as `changed` writes them."""
+    """Returns the payload of a `migrated` event; its ops have the form that `changed` has."""
     return b'{"from":%d,"to":%d,"ops":%b}' % (start, end, ops_payload)
 
 
@@ -635,7 +648,7 @@ class _Based(Struct):
 
 
 class BasePoint(Struct, frozen=True):
-    """The state at a revision as a base has it."""
+    """The state at one revision, from a base: an event that holds states by value."""
 
     revision: int
     version: int
@@ -643,20 +656,23 @@ class BasePoint(Struct, frozen=True):
     ends: Ends | None = None
 
     def onto(self, state: StreamState) -> StreamState:
-        """Returns a fold up to that revision with the state that it does not know."""
+        """Returns a fold up to that revision with its unknown state replaced by this one."""
         return replace(state, root=self.root, version=self.version, ends=self.ends)
 
 
 def based_payload(points: Iterable[tuple[int, int, bytes]]) -> bytes:
-    """Returns the payload of a base: revisions, versions, and ops that make each state of none."""
+    """Returns the payload of a base: for each revision its version, and ops that make its state.
+
+    The ops start from an empty state.
+    """
     texts = [b"[%d,%d,%b]" % point for point in points]
     return b'{"points":[%b]}' % b",".join(texts)
 
 
 def point_of(payload: bytes, revision: int, blobs: BlobReader) -> BasePoint | None:
-    """Returns the newest point of a base that is not after a revision, None if it has none.
+    """Returns the newest point of a base that is not after a revision; None if it has none.
 
-    The values are of no event: a snapshot holds them by value.
+    Its values do not refer to any event, so a snapshot must hold them by value.
     """
     points = [one for one in codec.decode_as(payload, _Based).points if one.revision <= revision]
     if not points:
@@ -668,7 +684,7 @@ def point_of(payload: bytes, revision: int, blobs: BlobReader) -> BasePoint | No
 
 
 def ends_of_base(payload: bytes, blobs: BlobReader) -> list[int]:
-    """Returns the ends of all values that a base has."""
+    """Returns when the values in a base end."""
     found: list[int] = []
     for point in codec.decode_as(payload, _Based).points:
         ends = fold_ends(None, decode_ops(bytes(point.ops)), blobs) or {}
@@ -677,9 +693,9 @@ def ends_of_base(payload: bytes, blobs: BlobReader) -> list[int]:
 
 
 def is_whole_restore(record: Record) -> bool:
-    """Says whether an event brought back more than one change of the state.
+    """Returns whether an event brought back more than one change of the state.
 
-    A restore does, and so does the undo of one: messages and tasks go with the state.
+    A restore does, and so does the undo of one: messages and tasks go back with the state.
     """
     if record.type != RESTORED:
         return False
@@ -699,7 +715,7 @@ def advance(
 ) -> StreamState:
     """Returns the fold one event later. Raises UsageError if an op does not fit the state.
 
-    `version` is what an event that changes the state says of its schema; 0: it stays what it was.
+    `version` is the schema version in the event's meta; 0 keeps the version that the fold has.
     """
     revision = state.revision + 1
     version = version or state.version
@@ -729,7 +745,7 @@ def advance(
             root, dropped, ends = NOTHING, True, None
     elif type == FORKED:
         closed_at, dropped, lasts = 0, False, LASTS
-    kind = state.__class__  # an end stays one: its root is no state
+    kind = state.__class__  # a StreamEnd stays one: its root is no state
     if type == REMOVED:
         root, parent, closed_at, dropped, version, ends = NOTHING, None, 0, False, 0, None
     removed_at = revision if type == REMOVED else state.removed_at
@@ -769,7 +785,7 @@ def _returned(
 
 
 Opener = Callable[[str, bytes], bytes]
-"""Returns the payload of an event from its subject and what is stored; `GONE` if it was erased."""
+"""Returns the clear payload, given a subject and the stored payload; `GONE` if it was erased."""
 
 
 def fold(
@@ -777,7 +793,7 @@ def fold(
 ) -> StreamState:
     """Returns the fold after the records, having verified order and links (guarantees 6 and 7).
 
-    They may begin in the stream that theirs was forked from.
+    The records of a fork may begin with those of the stream that it was forked from.
     """
     for stream, run in groupby(records, attrgetter("stream")):
         rows = [linked_row(getattr(record, "stored", record)) for record in run]
@@ -794,22 +810,23 @@ def fold_rows(
 ) -> StreamState:
     """Returns the fold after the rows of a stream, having verified order and links.
 
-    It is what `each_state` ends with. Nearly every event changes the state, and of these no
-    StreamState is made: none is needed.
+    The result equals the last state of `each_state`, at less cost: nearly every event changes the
+    state, and no StreamState is made for those.
     """
     before, run = state.link, _batch(state)
     revision, time, version = state.revision, state.time, state.version
-    said: str | None = None  # the newest meta of a change: most say the same as the one before
+    said: str | None = None  # the meta of the newest change: most are equal to the one before
     for row in rows:
         revision += 1
         number, time, type, actor, key, checkpoint, subject, payload, link, meta = row
         try:
-            # What next_link does, without a call: it is half of what a fold costs.
+            # The same as next_link, inlined: the link is half of what a fold costs.
             parts = (stream, number, time, type, actor, key, checkpoint, subject)
             envelope = encode_plain(parts if meta is None else (*parts, meta))
             found = sha256(before + sha256(payload).digest() + envelope).digest()
         except (TypeError, UnicodeEncodeError):  # damage can turn a value into one of another type
             found, payload = b"", GONE if payload == GONE else b""
+        # A payload that was let go of or shortened cannot match its link: `follows` says why.
         if found != link or number != revision:
             if number != revision or (payload != GONE and not is_shortened(payload)):
                 raise _unlinked(stream, revision, number)
@@ -846,7 +863,7 @@ def fold_rows(
 
 
 class _UnknownBatch:
-    """Stands for the changes of a state that is not known: they make it no better known."""
+    """Stands for the changes of an unknown state: it stays unknown, whatever they are."""
 
     def __init__(self, ends: Ends | None) -> None:
         self.ends = ends
@@ -867,7 +884,7 @@ def _batch(state: StreamState) -> OpBatch | _UnknownBatch:
 def _settled(
     state: StreamState, run: OpBatch | _UnknownBatch, revision: int, version: int
 ) -> StreamState:
-    """Returns a fold with what a batch has gathered up to a revision."""
+    """Returns a fold that includes what a batch has gathered up to a revision."""
     root = run.root()
     return replace(state, revision=revision, root=root, version=version, ends=run.ends)
 
@@ -899,7 +916,7 @@ def each_state(
 
 
 def _unlinked(stream: str, revision: int, found: int) -> CorruptError:
-    """Returns the error for an event that is not the next one, or not what was written."""
+    """Returns the error for an event that is not the next one, or whose bytes have changed."""
     if found != revision:
         problem = f'stream "{stream}" skips from revision {revision - 1} to {found}: an event is '
         problem += "missing"

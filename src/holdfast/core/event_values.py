@@ -1,9 +1,9 @@
-"""Values that a snapshot leaves in their events: read by the block, and kept for a while.
+"""Reads values that a snapshot leaves in their events, and caches the events in blocks.
 
-Whoever looks at one item of a list has the block of events around it read. A plain copy of a whole
-list has its events read by the thousand, each payload decoded once, into what is handed out and
-nothing else. Blocks are kept up to a number of bytes, those used last, the last one of a stream
-too, which is not full yet: a second copy then costs what decoding costs.
+To look at one item of a list is to read the block of events around it. A plain copy of a whole list
+reads its events about a thousand at a time and decodes each payload once, directly into the result.
+The most recently used blocks are cached up to a number of bytes, also the last block of a stream,
+which is not full yet. A second copy then costs only the decoding.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Read = Callable[[str, int, int], Sequence[PayloadRow]]
 
 
 class EventBlocks:
-    """The blocks of events that were read last, of all streams of a store."""
+    """The cache of blocks of events, for all streams of a store."""
 
     def __init__(self, read: Read, blobs: BlobReader) -> None:
         self._read = read
@@ -38,15 +38,15 @@ class EventBlocks:
         self._kept_bytes = 0
 
     def rows(self, stream: str, first: int, last: int) -> list[PayloadRow]:
-        """Returns the events of two revisions and between; raises CorruptError if one is missing.
+        """Returns the events from `first` to `last`; raises CorruptError if one is missing.
 
-        What is not kept is read in one call for neighbouring blocks.
+        Neighbouring blocks that are not cached are read in one call.
         """
         begin, end = (first - 1) // BLOCK_EVENTS, (last - 1) // BLOCK_EVENTS
         found: list[PayloadRow] = []
         missing = 0
         for block in range(begin, end + 1):
-            # A block that was read before the stream went on may lack what is asked for.
+            # A cached block may have been read before the stream grew, and lack wanted events.
             kept = self._get(stream, block, min(last - block * BLOCK_EVENTS, BLOCK_EVENTS))
             if kept is None:
                 missing += 1
@@ -74,7 +74,7 @@ class EventBlocks:
             return kept
 
     def _fetch(self, stream: str, begin: int, end: int) -> Sequence[PayloadRow]:
-        """Reads blocks, keeps them, and returns their events."""
+        """Reads blocks, caches them, and returns their events."""
         rows = self._read(stream, begin * BLOCK_EVENTS, end * BLOCK_EVENTS)
         with self._mutex:
             for number, first in enumerate(range(0, len(rows), BLOCK_EVENTS), begin):
@@ -99,7 +99,7 @@ class EventValues:
         self._stream = stream
 
     def encoded(self, revision: int, op: int) -> bytes:
-        """Returns the value of one op as it stands in its event."""
+        """Returns the encoded value of one op, as stored in its event."""
         [(type, payload, _)] = self._blocks.rows(self._stream, revision, revision)
         ops = stored_ops(self._stream, revision, type, payload)
         if op >= len(ops):
@@ -111,7 +111,7 @@ class EventValues:
         found: list[Any] = []
         blobs = self._blocks.blobs
         revision, step, rows, op, columns = run
-        # Where most events between are of no interest, only the blocks of the others are read.
+        # If most events in between are not wanted, only the blocks of the wanted ones are read.
         together = 1 if step > BLOCK_EVENTS else max(READ_BLOCKS * BLOCK_EVENTS // (step or 1), 1)
         for row in range(0, rows, together):
             first = revision + step * row

@@ -1,13 +1,13 @@
-"""Streams that end by themselves: when, by whose clock, and what is left of them (0065).
+"""Streams that end by themselves: when, and by which clock (0065).
 
-The very first event of such a stream says how long it lasts. Its end is fixed then, or slides: it
-is so long after the newest event, whose time is in the log. So the end is part of the history: the
-same in every backend and in every copy. It is judged by the backend's own clock: the server's, or
-this host's where there is no server. A commit is judged by the backend, in the same step as
-everything else; what is read is judged here.
+The first event of such a stream says how long it lasts. The end is fixed by that, or it slides:
+then it is a fixed time after the newest event, whose time is in the log. So the end is part of the
+history, and equal in every backend and every copy. The backend's clock judges it: the server's, or
+this host's if there is no server. The backend judges commits, in the same step as all other checks;
+reads are judged here.
 
-A scope that is held does not end for those who read it, and nothing of it goes. It takes no commit
-after its end.
+A scope that is held can still be read after its end, and nothing of it is let go of. But it accepts
+no commit after its end.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from holdfast.core.layers import Layer, register_layer
 from holdfast.errors import CorruptError, ExpiredError
 
 EXPIRING = "scope.expires"
-"""The index that has a mark for each stream with a lifetime, due when it ends."""
+"""The index with a mark for each stream that has a lifetime, due when it ends."""
 
 HOLDS = "retention.hold"
-"""The index that has a mark for each scope that is held."""
+"""The index with a mark for each scope that is held."""
 
 register_layer(Layer(name="expiry", indexes=(EXPIRING,)))
 
 TOUCHES = 10
-"""A touch writes only if a part of the lifetime has passed since the newest event: one of these."""
+"""A touch writes only if this fraction of the lifetime (1/10) has passed since the newest event."""
 
 _KNOWN_MAX = 65536
 _OBJECTS_STAY_US = 60_000_000
 
 
 class ExpiryPolicy(NamedTuple):
-    """How long a stream that is begun from now on is to last."""
+    """How long new streams last."""
 
     ttl_s: float
     slides: bool = False
@@ -52,19 +52,19 @@ class Expiry:
         self._intended: dict[str, ExpiryPolicy] = {}
         self._newest: dict[str, int] = {}  # the ends that `kept` found last
         self.of_level: Callable[[str], ExpiryPolicy | None] = _no_term
-        """Returns what the store says of the scopes of a level that are begun without a term."""
+        """Returns the stored policy of a level, for scopes that begin without a `ttl_s`."""
 
     def intend(self, stream: str, ttl_s: float, *, slides: bool = False) -> None:
-        """Notes how long a stream is to last, if it is begun by this process from here on.
+        """Notes how long a stream will last if this process begins it.
 
-        It is kept here, and not in each write, because whatever is written first begins it.
+        It is kept here and not in a write, because any kind of write may be the first.
         """
         self._intended[stream] = ExpiryPolicy(ttl_s, slides)
 
     def terms(self, streams: Sequence[str]) -> dict[str, ExpiryPolicy]:
-        """Returns how long streams are to last that begin now; without those that last for good.
+        """Returns how long each of some new streams will last; streams that last are left out.
 
-        What the store says of a level is asked for once, however many of its streams begin.
+        The policy of a level is read once, however many of its streams begin.
         """
         of_levels: dict[str, ExpiryPolicy | None] = {}
         found: dict[str, ExpiryPolicy] = {}
@@ -80,12 +80,12 @@ class Expiry:
         return found
 
     def will_end(self, stream: str) -> bool:
-        """Says whether a stream ends by itself, or is to if it begins now."""
+        """Returns whether a stream ends by itself, or would if it began now."""
         [head] = self._backend.heads([stream])
         return bool(self.terms([stream])) if head is None else self.end(stream, head) > 0
 
     def begin(self, stream: str, term: ExpiryPolicy | None) -> Lifetime:
-        """Returns the lifetime of a stream that begins now and is to last so long."""
+        """Returns the lifetime of a stream that begins now with this term; None: it lasts."""
         if term is None:
             return LASTS
         length_us = round(term.ttl_s * 1_000_000)
@@ -93,9 +93,10 @@ class Expiry:
         return Lifetime(ends, length_us if term.slides else 0)
 
     def keep_until(self, stream: str) -> int:
-        """Returns how long the snapshots of a stream must be kept, 0 for good.
+        """Returns until when the snapshots of a stream must be kept; 0: for good.
 
-        It is asked a moment before a new stream's own end is: so they stay a little longer.
+        For a new stream this is computed a moment before the stream's own end. So a minute is
+        added, and the snapshots outlast the stream.
         """
         [head] = self._backend.heads([stream])
         if head is not None and head.expires_us and self.is_held(stream):
@@ -104,10 +105,10 @@ class Expiry:
         return ends + _OBJECTS_STAY_US if ends else 0
 
     def keep_blobs_until(self, stream: str) -> int:
-        """Returns how long the blobs of a stream must be kept, 0 for good.
+        """Returns until when the blobs of a stream must be kept; 0: for good.
 
-        What slides may be there for ever, and no commit could renew every blob that the events
-        before it named: those go with `retain`.
+        The blobs of a stream with a sliding end have none: no commit could renew every blob that
+        earlier events name. `retain` deletes them.
         """
         [head] = self._backend.heads([stream])
         lifetime = self._begun(stream) if head is None else self.lifetime(stream, head)
@@ -118,9 +119,10 @@ class Expiry:
         return self.begin(stream, self.terms([stream]).get(stream))
 
     def check(self, stream: str, state: StreamState) -> None:
-        """Raises ExpiredError if the end of a stream has come. What lasts costs nothing.
+        """Raises ExpiredError if the end of a stream has come; a stream that lasts costs nothing.
 
-        Another process may have moved the end since that state: this is asked before it is refused.
+        Another process may have moved a sliding end since that state, so the head is read again
+        before the error is raised.
         """
         ends = state.ends_us
         if self._is_over(stream, ends):
@@ -130,39 +132,39 @@ class Expiry:
             self.check_end(stream, ends)
 
     def check_end(self, stream: str, ends_us: int) -> None:
-        """Raises ExpiredError if that end has come."""
+        """Raises ExpiredError if this end has come and no hold keeps the stream."""
         if self._is_over(stream, ends_us):
             raise ExpiredError(stream, expires_us=ends_us)
 
     def end(self, stream: str, head: Head) -> int:
-        """Returns when a stream that is there ends, 0 if it lasts; reads one event at most once."""
+        """Returns when an existing stream ends, 0 if it lasts; may read one event, once."""
         if head.expires_us or head.first > 1:
             return head.expires_us  # forks last
         return self.lifetime(stream, head).end(head.time)
 
     def lifetime(self, stream: str, head: Head) -> Lifetime:
-        """Returns how long a stream that is there lasts; reads one event at most once."""
+        """Returns how long an existing stream lasts; may read one event, once."""
         if head.first > 1:
             return LASTS
         known = self._known.get(stream)
         if known is None:
-            # In a store where no stream ends by itself, which is nearly every one, no event is
-            # read. A stream that is there is never given a lifetime later.
+            # No event is read in a store where no stream ends by itself, which is nearly every
+            # store. The answer can be cached: a stream never gets a lifetime after its first event.
             ends = head.expires_us or self._some_end()
             known = lifetime_of(self._backend.read(stream, limit=1)[0]) if ends else LASTS
             self.know(stream, known)
         return known
 
     def known_lifetime(self, stream: str) -> Lifetime:
-        """Returns how long a stream lasts of which `kept` has just seen records."""
+        """Returns how long a stream lasts; `kept` must just have seen records of it."""
         return self._known.get(stream, LASTS)
 
     def known_end(self, stream: str) -> int:
-        """Returns when a stream ends of which `kept` has just seen records; 0 if it lasts."""
+        """Returns when a stream ends, 0 if it lasts; `kept` must just have seen records of it."""
         return self._newest.get(stream) or self._known.get(stream, LASTS).expires_us
 
     def know(self, stream: str, lifetime: Lifetime) -> None:
-        """Keeps in mind how long a stream lasts: that never changes."""
+        """Caches how long a stream lasts, which never changes."""
         self._intended.pop(stream, None)  # it has begun
         if stream not in self._known:
             if len(self._known) >= _KNOWN_MAX:
@@ -194,7 +196,7 @@ class Expiry:
     def _look_up(self, streams: list[str]) -> None:
         for stream, head in zip(streams, self._backend.heads(streams), strict=True):
             if head is not None and head.expires_us and self._is_over(stream, head.expires_us):
-                # A server that lets go by itself may have no event of it any more.
+                # A server that lets go by itself may have deleted its events already.
                 self.know(stream, Lifetime(head.expires_us))
             else:
                 self.know(stream, LASTS if head is None else self.lifetime(stream, head))
@@ -204,7 +206,7 @@ class Expiry:
         try:
             return bool(self._backend.marks.list(EXPIRING, limit=1))
         except CorruptError:
-            return True  # of a damaged store: then each stream's own first event says it
+            return True  # the store is damaged: then the first event of each stream is read
 
     def has_ended(self, stream: str, head: Head) -> bool:
         """Returns whether the end of a stream has come, and no hold keeps it."""
@@ -219,7 +221,7 @@ class Expiry:
         try:
             return bool(find_marks(self._backend.marks, MarkQuery(HOLDS, keys=(stream,), limit=1)))
         except CorruptError:
-            return False  # nothing goes for that: retention asks for the holds itself
+            return False  # only reads rely on this: retention reads the holds itself
 
     def is_held_past(self, stream: str, ends_us: int) -> bool:
         """Returns whether an end has come, and a hold keeps the scope for those who read it."""

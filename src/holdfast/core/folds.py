@@ -1,15 +1,15 @@
-"""The folds in memory, and the ends of streams: what was not used for longest is forgotten first.
+"""The cache of folds and ends of streams; the least recently used are forgotten first.
 
-A fold is weighed by an estimate of the bytes that it takes, and all of them together by a budget:
-100,000 small states fit, and so do a few large ones. When a fold is forgotten, the end of its
-stream stays, which is small and is all that most writes need: an event that changes no state, or
-one that only sets keys of the state, which fits whatever is there.
+The size of each fold is estimated in bytes, and a budget limits the sum: 100,000 small states fit,
+or a few large ones. When a fold is forgotten, the StreamEnd of its stream stays. It is small, and
+enough for most writes: events that change no state, or that only set keys at the top of it and so
+fit any state.
 
-Use is noted in a set, one call of C on the way of a read or write. Whoever must make room begins
-with what was kept first: a fold that was used since is weighed again and put last, any other is
-forgotten. So nothing is sorted, and nothing is moved while it is only read. What is forgotten from
-the front is kept in an OrderedDict: the first key of a dict is looked for among all places that are
-empty now, thousands of them.
+Use is noted in a set, which costs a read or write one call into C. To make room, the folds are
+taken in the order in which they were kept: one that was used since is weighed again and put last,
+any other is forgotten (the clock algorithm). So nothing is sorted, and a read moves nothing. The
+order is kept in an OrderedDict, because in a dict the search for the first key would pass over all
+the empty places at the front, thousands of them.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from holdfast.core.tree import footprint
 
 FOLDS_BYTES_MAX = 128 << 20
 FOLD_BYTES = 500
-"""What a fold takes beside its state: itself, its link, its name, its places in tables."""
+"""The bytes that a fold takes apart from its state: itself, its link, its name, table entries."""
 ENDS_MAX = 1 << 17
 _UNKEPT_MAX = 1024
 
 
 class Folds:
-    """The newest known state of streams, and the ends of those whose state is not known."""
+    """The newest known states of streams, and the ends of streams whose state is not known."""
 
     def __init__(self) -> None:
         self.states: dict[str, StreamState] = {}
-        """Read it as it is. Replacing a state that is there is fine; `keep` adds one."""
+        """Callers may read it, and replace a state that is there; only `keep` adds one."""
         self.ends: OrderedDict[str, StreamEnd] = OrderedDict()
         self.used: set[str] = set()
-        """Streams of `states` that were used since they were last looked at here."""
+        """Streams of `states` that were used since room was last made."""
         self.bytes_max = FOLDS_BYTES_MAX
         self.ends_max = ENDS_MAX
         self.bytes = 0
@@ -43,7 +43,7 @@ class Folds:
         self._lock = Lock()
 
     def keep(self, stream: str, state: StreamState, *, is_grown: bool = False) -> None:
-        """Keeps what is known of a stream. One that has grown is weighed again."""
+        """Keeps a state or an end of a stream. With `is_grown` a state is weighed again."""
         with self._lock:
             if isinstance(state, StreamEnd):
                 self._keep_end(stream, state)
@@ -66,7 +66,7 @@ class Folds:
         self._sizes[stream] = size
 
     def trim(self) -> None:
-        """Forgets every fold but the end of each: what is asked for again is read again."""
+        """Replaces every fold by its end, which frees memory; states are read again on demand."""
         with self._lock:
             for stream, state in list(self.states.items()):
                 self._keep_end(stream, _end(state))

@@ -1,10 +1,11 @@
-"""Scopes that are held, in a backend that lets go of them by itself (clause 30).
+"""Holds on scopes in a backend that lets go of expired scopes by itself (clause 30).
 
-A hold is a mark and an event of `retention/log`. Where nothing goes but by `retain`, that is all.
-A server that lets go of a scope at its end has to be told, too: its keys, and the blobs that the
-scope names. It is told before the hold is there, and once more after it: whoever is answered that a
-scope is held finds it whole, whatever else went on meanwhile. A process that is killed in between
-leaves a scope that is kept and not held; the next `retain` sees to it (`keep_held`).
+A hold is a mark and an event of `retention/log`. In a backend where only `retain` lets go of data,
+that is all. A server that deletes a scope at its end must also be asked to keep the scope's keys
+and the blobs that it names. It is asked before the hold is written, and once more after it. So when
+a caller learns that a scope is held, the scope is complete, whatever was written meanwhile. A
+process that is killed in between leaves a scope that is kept but not held; the next `retain`
+corrects that (`keep_held`).
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from holdfast.errors import ExpiredError, UsageError
 
 
 def keep(log: Log, stream: str) -> None:
-    """Has the backend keep a stream past its end, if it would let go of it by itself.
+    """Makes the backend keep a stream past its end, if the stream has one.
 
-    Raises ExpiredError if it has done so already.
+    Raises UsageError if the backend cannot, and ExpiredError if the stream is gone already.
     """
     [head] = log.heads([stream])
     if head is None or not head.expires_us:
@@ -37,7 +38,10 @@ def keep(log: Log, stream: str) -> None:
 
 
 def keep_blobs(log: Log, stream: str) -> set[str]:
-    """Has the large values of a stream that ends by itself kept for good; returns their names."""
+    """Stores the large values of a stream that expires again, without an end; returns their names.
+
+    A stream that lasts has nothing to keep: then the set is empty.
+    """
     [head] = log.heads([stream])
     names: set[str] = set()
     if head is None or not head.expires_us:
@@ -54,14 +58,14 @@ def keep_blobs(log: Log, stream: str) -> set[str]:
 
 
 def let_end(log: Log, stream: str) -> None:
-    """Has the backend let go of a stream at its end again."""
+    """Lets the backend delete a stream at its end again."""
     backend = _part_of(log, stream)
     if isinstance(backend, KeepsEnded):
         backend.keep(stream, False)
 
 
 def keep_held(log: Log, held: Iterable[str]) -> None:
-    """Makes what backends keep past its end the same as what is held."""
+    """Makes the backends keep exactly the held scopes past their ends."""
     wanted = set(held)
     for part in log.parts():
         if isinstance(part, KeepsEnded):
@@ -73,7 +77,7 @@ def keep_held(log: Log, held: Iterable[str]) -> None:
             keep(log, stream)
             keep_blobs(log, stream)
         except ExpiredError:
-            continue  # gone before it was held: a copy may have the mark of such a one
+            continue  # gone before it was held: in a copy the mark may have come without the scope
 
 
 def _part_of(log: Log, stream: str) -> Backend:

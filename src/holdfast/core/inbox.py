@@ -1,20 +1,20 @@
-"""The inbox: messages to a run or a coordinator, which each are taken exactly once.
+"""The inbox: messages to a run or a coordinator, each of which is taken exactly once.
 
-The inbox of `run/r1` is the stream `inbox/run/r1`. Anybody may add to it; only the holder of the
-owner's lease takes from it. A run records what it took in its own journal, in the commit that uses
-it; a coordinator in the inbox itself, with `take`. Either way the record is fenced and names
-revisions, so a message that was taken is never handed out again, and one that was not is not lost.
+The inbox of `run/r1` is the stream `inbox/run/r1`. Any process may add to it; only the holder of
+the owner's lease takes from it. A run records what it took in its own journal, in the commit that
+uses it. A coordinator records it in the inbox itself, with `take`. Either way the record is fenced
+and names revisions: a message that was taken is never returned again, and no other is lost.
 
     inbox.sent   {"kind": …, "name": …, "value": …}    a message
     inbox.taken  {"revisions": [3, 5]}                 these were taken, by `take` or `take_in`
 
 The five kinds, and what they do to an owner that is busy or waiting:
 
-    stop        the work is to end: a run is cancelled
-    interrupt   wakes a waiting owner, and is the first that it is handed
-    steer       wakes a waiting owner; to be heeded in what it does next
-    follow-up   wakes no one; to be done after what it does now
-    ambient     wakes no one; good to know
+    stop        ends the work: a run is cancelled
+    interrupt   wakes a waiting owner, which gets it before every kind but stop
+    steer       wakes a waiting owner, which should follow it in its next steps
+    follow-up   wakes nobody; work for after the present work
+    ambient     wakes nobody; information only
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ WAKING = frozenset(("stop", "interrupt", "steer"))
 
 
 class InboxMessage(Struct, frozen=True):
-    """One message; `revision` is its place in the inbox, and its identity."""
+    """One message; its `revision` in the inbox identifies it."""
 
     revision: int
     kind: Kind
@@ -85,7 +85,7 @@ def send(
     id: str | None = None,
     marks: tuple[Mark | Cleared, ...] = (),
 ) -> int:
-    """Adds a message and returns its revision; one with a known `id` is sent once."""
+    """Adds a message and returns its revision. A message with the same `id` is added only once."""
     if kind not in KINDS:
         raise UsageError(f"a message is one of {', '.join(KINDS)}, found {show_value(kind)}")
     if name is not None:
@@ -102,7 +102,7 @@ def sent_event(kind: Kind, value: Any, name: str | None) -> NewEvent:
 
 
 class Inbox:
-    """What came for one owner, as far as it was read."""
+    """The messages for one owner, as far as they were read."""
 
     def __init__(self, log: Log, owner: str) -> None:
         self.stream = stream_of(owner)
@@ -115,7 +115,7 @@ class Inbox:
         self._log = log
 
     def look(self) -> bool:
-        """Reads what came since the last look; says whether anything did."""
+        """Reads what came since the last look; returns whether anything did."""
         records = self._log.records(self.stream, after=self.revision)
         for record in records:
             self.revision = record.revision
@@ -133,7 +133,7 @@ class Inbox:
                 )
             elif record.type == TAKEN:
                 self.taken.update(codec.decode_as(record.payload, _Taken).revisions)
-            elif record.type == REMOVED:  # with its owner: what came before was for another one
+            elif record.type == REMOVED:  # with its owner: earlier messages were for that life
                 self.messages.clear()
                 self.taken.clear()
                 self._named.clear()
@@ -150,19 +150,25 @@ class Inbox:
             heappush(heap, (KINDS.index(message.kind), message.revision, message))
 
     def first(self, name: str, taken: Collection[int] = ()) -> InboxMessage | None:
-        """Returns the first message of that name that was not taken, without looking at others."""
+        """Returns the most urgent, then oldest message of a name that was not taken; or None.
+
+        It does not look at messages of other names. `taken` are revisions that another record took.
+        """
         heap = self._named.get(name, [])
         while heap and (heap[0][1] in self.taken or heap[0][1] in taken):
             heappop(heap)
         return heap[0][2] if heap else None
 
     def stop(self) -> InboxMessage | None:
-        """Returns the first stop that was not taken."""
+        """Returns the oldest stop that was not taken; None if there is none."""
         return next((stop for stop in self._stops if stop.revision not in self.taken), None)
 
     def waiting(self, taken: Collection[int] = ()) -> Iterator[InboxMessage]:
-        """Returns what was not taken, most urgent first, then oldest; `taken` by other records."""
-        # What was taken is dropped, or an owner of many messages would pass over all for each.
+        """Returns messages that were not taken, the most urgent first, then the oldest.
+
+        `taken` are revisions that another record took.
+        """
+        # Taken messages are dropped here: else each call would go over all that ever came.
         left = self.messages = [
             m for m in self.messages if m.revision not in self.taken and m.revision not in taken
         ]
@@ -171,11 +177,11 @@ class Inbox:
     def take(
         self, lease: Lease, *, wants: Callable[[InboxMessage], bool] = lambda message: True
     ) -> list[InboxMessage]:
-        """Takes what is waiting, under the owner's lease, and returns it; it is taken once.
+        """Takes the waiting messages that `wants` accepts, under the owner's lease; returns them.
 
         Raises LeaseLostError if the lease has passed on; then nothing was taken. After an error
-        that leaves the outcome unknown, call it again: it returns what that call was to take. The
-        commit has a key, so it is the same one when it is made again.
+        that leaves the outcome unknown, call it again: it returns the messages that the failed call
+        was about. That is safe because the commit has an idempotency key: it is made once.
         """
         check_lease(lease)
         self.look()
@@ -202,8 +208,8 @@ class Inbox:
 class _Taking:
     """What a pending commit adds to an inbox: the messages that it takes.
 
-    Each has a key of its own, so whoever takes one of them again is refused, with everything else
-    that commit was to write.
+    Each message has its own key. So another commit that takes one of them again is refused as a
+    whole.
     """
 
     def __init__(self, stream: str) -> None:
@@ -225,10 +231,10 @@ class _Taking:
 
 
 def take_in(pending: PendingCommit, owner: str, revision: int, lease: Lease) -> None:
-    """Takes a message in a commit that does what it asks for: both, or neither.
+    """Takes a message in the commit that does what the message asks for: both, or neither.
 
     The commit is fenced by the owner's lease. It raises ConflictError if the message was taken
-    before, and LeaseLostError if the lease has passed on; then nothing of it is written.
+    before, and LeaseLostError if the lease has passed on; then nothing is written.
     """
     check_lease(lease)
     if pending._lease not in (None, lease):

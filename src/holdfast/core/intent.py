@@ -1,10 +1,10 @@
-"""Intents: an act is written down before it is done, so that after a crash somebody can ask.
+"""Intents: an act is recorded before it is done, so that after a crash its outcome can be verified.
 
-Decisions and the steps of runs share this module. What is stored of an intent is its key and the
-names of functions, never code: a verifier and an act are found by name among those that this
-process has registered (guarantee 10). A verifier looks at the outside world and answers whether the
-act was done. Whatever else it does (raises, is not registered, answers something else) means
-`Unknown`: only a clear `NotDone` may ever lead to doing the act again.
+Decisions and the steps of runs share this module. An intent is stored as a key and the names of
+functions, never as code: a verifier or an act is looked up by name among those that this process
+has registered (guarantee 10). A verifier looks at the outside world and answers whether the act was
+done. If it raises, is not registered or answers anything else, that means `Unknown`: only a clear
+`NotDone` may ever lead to doing the act again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.names import check_name
 
 
 class Done(Struct, frozen=True):
-    """The act was done; `output` is what it gave."""
+    """The act was done; `output` is its result."""
 
     output: Any = None
 
@@ -29,7 +29,7 @@ class NotDone(Struct, frozen=True):
 
 
 class Unknown(Struct, frozen=True):
-    """Nobody can say: a person, or the caller, must look."""
+    """It is not known whether the act was done: a person, or the caller, must look."""
 
     reason: str = ""
 
@@ -38,16 +38,16 @@ Verdict = Done | NotDone | Unknown
 
 
 class BegunAct(Protocol):
-    """What a verifier or an act is called with: a decision, or a step that was begun."""
+    """The argument of a verifier or an act: a decision, or a step that was begun."""
 
     @property
     def key(self) -> str:
-        """The stable idempotency key that the act was done with, if it was."""
+        """The idempotency key of the act; each attempt uses the same one."""
         ...
 
 
 Verifier = Callable[[Any], object]
-"""Answers `Done`, `NotDone` or `Unknown` of an act; of a fact `Holds`, `Contradicted`, a bool."""
+"""Returns `Done`, `NotDone` or `Unknown` for an act; for a fact `Holds`, `Contradicted`, a bool."""
 Act = Callable[[Any], Any]
 
 
@@ -63,18 +63,18 @@ class Registry:
         if not callable(function):
             raise UsageError(f"a {self._kind} is a function, found {show_value(function)}")
         if name is None and "<lambda>" in name_of(function):
-            # All of a module have one name: the next would take the place of this one.
+            # All lambdas of a module have the same name, so another one would replace this one.
             raise UsageError(f"a {self._kind} without a name of its own needs name=")
         name = check_name(name or name_of(function), f"{self._kind} name")
         known = self._functions.get(name)
-        # A module that is loaded again defines the same function once more: the new one counts.
+        # A module that is reloaded defines the same function again: then the new one counts.
         if known is not None and name_of(known) != name_of(function):
             raise ExistsError(f'{self._kind} "{name}" is registered already, as {name_of(known)}')
         self._functions[name] = function
         return name
 
     def name(self, function: object) -> str:
-        """Returns the name of a registered function, given itself or its name."""
+        """Returns the name of a registered function, given the function or its name."""
         if isinstance(function, str):
             name = function
         else:
@@ -88,7 +88,7 @@ class Registry:
         return name
 
     def find(self, name: str) -> Callable[[Any], Any] | None:
-        """Returns the function of that name, None if this process has none."""
+        """Returns the function of that name; None if this process has none."""
         return self._functions.get(name)
 
 
@@ -97,7 +97,7 @@ acts = Registry("act")
 
 
 def name_of(function: object) -> str:
-    """Returns `module:function`; for a program's main file, the file's stem stands for it."""
+    """Returns `module:function`; for the main file of a program, `module` is the file's stem."""
     module = getattr(function, "__module__", None) or "?"
     if module == "__main__":
         code = getattr(function, "__code__", None)
@@ -111,7 +111,7 @@ def verifier(function: Verifier, /) -> Verifier: ...
 @overload
 def verifier(*, name: str) -> Callable[[Verifier], Verifier]: ...
 def verifier(function: Verifier | None = None, /, *, name: str | None = None) -> Any:
-    """Registers a function that says whether an act was done: `Done`, `NotDone` or `Unknown`."""
+    """Registers a function that returns whether an act was done: `Done`, `NotDone`, `Unknown`."""
     return _register(verifiers, function, name)
 
 
@@ -120,7 +120,7 @@ def act(function: Act, /) -> Act: ...
 @overload
 def act(*, name: str) -> Callable[[Act], Act]: ...
 def act(function: Act | None = None, /, *, name: str | None = None) -> Any:
-    """Registers a function that does an act again, after a verifier said that it was not done."""
+    """Registers a function that repeats an act, after a verifier returned `NotDone`."""
     return _register(acts, function, name)
 
 
@@ -133,7 +133,7 @@ def _register(registry: Registry, function: Any, name: str | None) -> Any:
 
 
 def judge(name: str | None, intended: BegunAct) -> Verdict:
-    """Asks the verifier of that name; never raises: what it cannot answer is `Unknown`."""
+    """Calls the verifier of that name. If it cannot answer, or raises, returns `Unknown`."""
     if name is None:
         return Unknown("it has no verifier")
     function = verifiers.find(name)
@@ -158,7 +158,7 @@ class Recovered(Struct, frozen=True):
     owner: str  # the stream it was found in: "conversation/c1", "run/r1"
     verdict: Literal["done", "not done", "unknown"]
     did: Literal["closed", "done again", "left open"]
-    text: str = ""  # the output, or why it is not known
+    text: str = ""  # the output, or why the outcome is not known
 
 
 class Recovery(Struct, frozen=True):
@@ -168,12 +168,12 @@ class Recovery(Struct, frozen=True):
 
     @property
     def open(self) -> list[Recovered]:
-        """Returns what is left to a person."""
+        """The acts that were left open, for a person to look at."""
         return [found for found in self.acts if found.did == "left open"]
 
 
 def verdict_name(verdict: Verdict) -> Literal["done", "not done", "unknown"]:
-    """Returns the word that a report has for a verdict."""
+    """Returns the word for a verdict in a report."""
     if isinstance(verdict, Done):
         return "done"
     return "not done" if isinstance(verdict, NotDone) else "unknown"

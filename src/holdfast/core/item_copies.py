@@ -1,17 +1,18 @@
-"""The items of long lists by value, in blocks beside the snapshots: one decoding for hundreds.
+"""Blocks: the items of long lists by value, beside the snapshots. One decoding reads hundreds.
 
-A snapshot leaves the items of a long list in their events, so that it stays small and one item is
-read without the others. Whoever reads the whole list would have to visit every event: find it,
-verify it, parse its envelope. So the leaves of a list (32 items each) are kept once more, by value,
-in blocks of about 256 KiB: one JSON array each, compressed. A block is an object named
-`<stream digest>/items-<revision>-<digest>`, with the least revision that an item of it comes from,
-and the first half of the digest of its bytes.
+A snapshot leaves the items of a long list in their events, so that it stays small and one item can
+be read without the others. A reader of the whole list would have to find and verify every event,
+and parse its envelope. So the leaves of a list (32 items each) are also stored by value, in blocks
+of about 256 KiB: one JSON array each, compressed. A block is an object named
+`<stream digest>/items-<revision>-<digest>`. The revision is the least that one of its items comes
+from; the digest is the first half of the digest of its bytes.
 
-A snapshot lists the blocks of its lists, with their digests, and is verified itself (`snapshot.py`)
-before it is trusted. A block that is missing or fails its digest is left out: the events have
-everything. Nothing is made of a subject's streams, which are sealed record by record.
+A snapshot lists the blocks of its lists with their digests, and is itself verified before use
+(`snapshot.py`). A block that is missing or fails its digest is ignored: the events have everything.
+Streams of subjects get no blocks, because they are sealed record by record.
 
-A leaf never changes, so neither does a block. One whose leaf was replaced is listed in parts.
+A leaf never changes, so neither does a block. If a leaf in the middle of a block was replaced in a
+list, the parts of the block around it are listed.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ from holdfast.errors import CorruptError, HoldfastError
 
 BLOCK_BYTES = 256 * 1024
 BLOCK_BYTES_MIN = 64 * 1024
-"""Less than this is left to the events, which are read as fast as a block of that size is made."""
+"""No block is made of fewer bytes: reading that much from events is as fast as making a block."""
 BLOCKS_AT_ONCE = 64
 READ_AT_ONCE = 1024
-"""How many items are read from their events to make blocks: those of a list without any yet."""
+"""How many items are read from their events at most to make blocks, for a list without any."""
 KEPT_BYTES_MAX = 32 << 20
 _TEXT_BYTES_MAX = 1 << 30
 _WANTED_PART = 4
-"""A block is not decoded for less than one item in so many."""
+"""A block is decoded only if at least one in this many of its items is wanted."""
 
 NAME = re.compile("items-([0-9]{16})-[0-9a-f]{32}")
 
@@ -55,7 +56,7 @@ Path = tuple[str, ...]
 
 
 def folder_of(stream: str) -> str:
-    """Returns the beginning of the names of all objects that are made of one stream's state."""
+    """Returns the common prefix of the names of all objects made from one stream's state."""
     return sha256(stream.encode()).hexdigest()[:32] + "/"
 
 
@@ -63,14 +64,14 @@ Row = tuple[int, int, int, str, int, int, int, str]
 
 
 class Block(NamedTuple):
-    """A block of items of a stream, as it is listed by the snapshots of it and of its forks."""
+    """A block of items of a stream, as the snapshots of the stream and of its forks list it."""
 
     stream: str
     revision: int
-    """The least that an item comes from."""
+    """The least revision that one of its items comes from."""
     items: int
     size: int
-    """How many bytes it has when it is not compressed."""
+    """Its uncompressed size in bytes."""
     digest: str
 
     @property
@@ -79,7 +80,7 @@ class Block(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Items of a list that are in a block: `length` from `start` on are those from `offset` on."""
+    """A run of `length` items, from index `start` of a list and from `offset` of a block."""
 
     start: int
     length: int
@@ -91,12 +92,12 @@ class Span(NamedTuple):
         return self.start + self.length
 
     def row(self) -> Row:
-        """Returns the span as a snapshot stores it."""
+        """Returns the form in which a snapshot stores the span."""
         stream, revision, items, size, digest = self.block
         return self.start, self.length, self.offset, stream, revision, items, size, digest
 
     def between(self, start: int, stop: int) -> Span | None:
-        """Returns the part of the span with these indexes of the list; None if there is none."""
+        """Returns the part of the span within list[start:stop]; None if there is none."""
         first, last = max(start, self.start), min(stop, self.stop)
         if first >= last:
             return None
@@ -104,16 +105,16 @@ class Span(NamedTuple):
 
 
 Table = list[tuple[list[str], list[Row]]]
-"""The spans of lists as a snapshot stores them: by the keys that lead to a list."""
+"""The form in which a snapshot stores spans: for each list the keys that lead to it, and rows."""
 
 
 def to_table(lists: dict[Path, list[Span]]) -> Table:
-    """Returns what a snapshot stores of the spans of its lists."""
+    """Returns the form in which a snapshot stores the spans of its lists."""
     return [(list(path), [one.row() for one in spans]) for path, spans in lists.items() if spans]
 
 
 def from_table(table: Table) -> dict[Path, list[Span]]:
-    """Returns the spans of lists that a snapshot stores, or raises CorruptError."""
+    """Returns the spans from the form in which a snapshot stores them, or raises CorruptError."""
     lists: dict[Path, list[Span]] = {}
     for path, rows in table:
         spans = [Span(*row[:3], Block(*row[3:])) for row in rows]
@@ -131,7 +132,7 @@ def from_table(table: Table) -> dict[Path, list[Span]]:
 
 
 def long_lists(value: Map, path: Path = ()) -> Iterator[tuple[Path, Vector]]:
-    """Yields the lists of a state that have leaves, but for those in wide levels and in lists."""
+    """Yields the lists of a state that have leaves, except those in wide levels or in lists."""
     if not value.is_narrow:
         return
     for key, kept in value._kept():
@@ -152,9 +153,10 @@ def _is_unicode(key: str) -> bool:
 
 
 def _covered(node: Node, shift: int, start: int) -> tuple[Span, ...] | None:
-    """Returns the spans of all items below a node, None if some of them are in no block.
+    """Returns the spans of all items below a node; None if some of them are in no block.
 
-    What a branch has is remembered: to look through a long list again costs about its new part.
+    The spans of a branch are cached in it, so another look through a long list costs about as much
+    as its new part.
     """
     if node.block is not None:
         block: tuple[Span, ...] = node.block
@@ -176,7 +178,7 @@ def _covered(node: Node, shift: int, start: int) -> tuple[Span, ...] | None:
 
 
 def _pieces(node: Node, shift: int, start: int) -> Iterator[Span | tuple[int, Node]]:
-    """Yields, in order, the spans below a node, and the leaves without one with their places."""
+    """Yields, in order, the spans below a node, and (index, leaf) for leaves without a span."""
     spans = _covered(node, shift, start)
     if spans is not None:
         yield from spans
@@ -188,7 +190,7 @@ def _pieces(node: Node, shift: int, start: int) -> Iterator[Span | tuple[int, No
 
 
 def join_spans(spans: list[Span], more: Iterable[Span]) -> None:
-    """Adds spans, made one with those before them where they go on in the same block."""
+    """Adds spans; one that continues the last span in the same block is joined with it."""
     for one in more:
         last = spans[-1] if spans else None
         if last is not None and (last.stop, last.offset + last.length, last.block) == (
@@ -205,7 +207,7 @@ def join_spans(spans: list[Span], more: Iterable[Span]) -> None:
 
 
 class ItemCopies:
-    """Reads and writes the blocks; those read last are kept, each verified once."""
+    """Reads and writes blocks. The last ones read are cached, so each is verified once."""
 
     def __init__(
         self,
@@ -224,7 +226,10 @@ class ItemCopies:
         self._kept_bytes = 0
 
     def plain(self, span: Span) -> list[Any] | None:
-        """Returns plain copies of the items of a span; None if they are to be read elsewhere."""
+        """Returns plain copies of the items of a span; None if the events must be read instead.
+
+        That is so if the block is missing or damaged, or if too few of its items are wanted.
+        """
         if span.length * _WANTED_PART < span.block.items:
             return None
         text = self._text(span.block)
@@ -264,7 +269,7 @@ class ItemCopies:
                 self._kept_bytes -= len(oldest)
 
     def read(self, block: Block) -> bytes | None:
-        """Returns the JSON array of a block, None if it is not there; CorruptError if damaged."""
+        """Returns the JSON array of a block; None if it is missing. Raises CorruptError."""
         stream = block.stream
         data = self._objects_of(stream).get("snapshot", block.name)
         if data is None:
@@ -276,7 +281,10 @@ class ItemCopies:
     def write(
         self, stream: str, root: Map, expires_us: int
     ) -> tuple[dict[Path, list[Span]], list[Block]]:
-        """Returns where the long lists of a state have blocks, and those that were made for it."""
+        """Makes blocks for the long lists of a state; returns all their spans, and the new blocks.
+
+        One call makes at most BLOCKS_AT_ONCE blocks; later calls make the rest.
+        """
         making = _Making(self, stream, expires_us)
         spans = {path: making.spans(items) for path, items in long_lists(root)}
         return spans, making.made
@@ -291,14 +299,14 @@ class ItemCopies:
         self._objects_of(block.stream).delete("snapshot", block.name)
 
     def forget(self, stream: str, until: int) -> None:
-        """Deletes the blocks with items of events up to a revision, which were let go of."""
+        """Deletes the blocks that may have items of events up to a revision, which were let go."""
         folder = folder_of(stream)
         objects = self._objects_of(stream)
         for name in objects.names("snapshot", prefix=folder):
             found = NAME.fullmatch(name[len(folder) :])
             if found is not None and int(found[1]) <= until:
                 objects.delete("snapshot", name)
-        with self._mutex:  # rare, so there is no need to know which of them are of this stream
+        with self._mutex:  # this is rare, so the cached blocks of other streams go too
             self._kept.clear()
             self._kept_bytes = 0
 
@@ -310,16 +318,16 @@ class ItemCopies:
 
 
 class _Leaf(NamedTuple):
-    """A leaf without a block: its place in the list, and its items as their events have them."""
+    """A leaf without a block: its index in the list, and the encoded items of its events."""
 
     start: int
     node: Node
-    revision: int  # the least that an item comes from
+    revision: int  # the least revision that one of its items comes from
     items: list[bytes]
 
 
 class _Making:
-    """Makes the blocks that the lists of one state lack, as many as are made at once."""
+    """Makes the missing blocks of the lists of one state, up to the limits for one call."""
 
     def __init__(self, copies: ItemCopies, stream: str, expires_us: int) -> None:
         self._copies = copies
@@ -330,7 +338,7 @@ class _Making:
         self._reads_left = READ_AT_ONCE
 
     def spans(self, items: Vector) -> list[Span]:
-        """Returns where the items of a list are in blocks."""
+        """Returns the spans of a list's items that are in blocks, among them new ones."""
         spans: list[Span] = []
         leaves: list[_Leaf] = []
         size = 0
@@ -349,10 +357,10 @@ class _Making:
         return spans
 
     def _leaf(self, start: int, node: Node) -> _Leaf | None:
-        """Returns a leaf that is to be in a block; None if it is not.
+        """Returns a leaf that belongs into a block, or None.
 
-        It is not if the snapshot has it by value anyway, if an item was changed in itself, or if
-        one is from before a fork: that is for the stream to keep which it was forked from.
+        It does not if the snapshot has its items by value anyway, if an item was changed below its
+        top, or if one is from before a fork: the stream that was forked keeps blocks of those.
         """
         source = node.source
         is_unread = node.content is None and source is not None
@@ -364,7 +372,8 @@ class _Making:
             return None
         absent = sum(type(item) is Lazy and item.raw is None for item in items)
         is_long = absent or any(type(item) is Lazy and len(item.stored()) > SHORT for item in items)
-        # Of a value that has no source it is only known that its event is one of the stream's own.
+        # An item without a source may come from any event of the stream itself, so the stream's
+        # first revision is taken as the least.
         revision = min(sources)[0] if len(sources) == len(items) else self._first
         if not is_long or absent > self._reads_left or min(sources)[0] < self._first:
             return None
@@ -372,7 +381,7 @@ class _Making:
         return _Leaf(start, node, revision, [_encoded(item) for item in items])
 
     def _block(self, leaves: list[_Leaf]) -> list[Span]:
-        """Stores a block of some leaves; returns its span, none if it is not worth it."""
+        """Stores a block of some leaves and returns its span; nothing if it would be too small."""
         text = b"[%b]" % b",".join([item for leaf in leaves for item in leaf.items])
         if len(text) < BLOCK_BYTES_MIN or len(self.made) >= BLOCKS_AT_ONCE:
             return []

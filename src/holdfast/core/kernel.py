@@ -1,8 +1,8 @@
-"""The kernel: what the services of one open store are built from, and where each is kept.
+"""The kernel: what the services of one open store are built from, and the services themselves.
 
-A service of a layer is a class whose constructor takes a kernel and nothing else. There is one of
-each kind for each store, made when it is first asked for (`part`), so a process pays only for the
-layers that it enters, and `core` never imports upwards.
+A service of a layer is a class whose constructor takes a kernel and nothing else. A store has one
+of each class, which is made on first use (`part`). So a process pays only for the layers that it
+uses, and `core` never imports upwards.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 
 class Kernel:
-    """The log of one open store, who works on it here, and the services that were asked for.
+    """The log of one open store, its worker in this process, and its services made so far.
 
-    `settings` are what the store was opened with, for the layers that they are about.
+    `settings` are those that the store was opened with; each layer reads its own.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class Kernel:
         self._when_let_go: list[Callable[[], object]] = []
         self._closing: list[Callable[[], object]] = []
         self.reports: list[Callable[[], list[str]]] = []
-        """What parts have to say to whoever asks for the status of the store."""
+        """Functions of parts that return lines for the status of the store."""
         self._parts: dict[Any, object] = {}
         self._mutex = RLock()
 
     @property
     def clock(self) -> Clock:
-        """Time and chance."""
+        """The source of time and randomness."""
         return self.log.clock
 
     @property
@@ -67,7 +67,7 @@ class Kernel:
         return None if self.encryption is None else self.encryption.key
 
     def part(self, kind: Callable[[Kernel], T]) -> T:
-        """Returns the store's one service of a kind, which is made when it is first asked for."""
+        """Returns the store's one service of a kind, which is made on first use."""
         found = self._parts.get(kind)
         if found is None:
             with self._mutex:
@@ -77,20 +77,20 @@ class Kernel:
         return cast("T", found)
 
     def when_let_go(self, *forget: Callable[[], object]) -> None:
-        """Has a part forget what it keeps of events as soon as some were let go of."""
+        """Registers functions that drop copies of events; called when some were let go of."""
         self._when_let_go += forget
 
     def forget_copies(self) -> None:
-        """Has made again what the parts keep of events that were let go of."""
+        """Makes the parts drop their copies of events, because some were let go of."""
         for forget in self._when_let_go:
             forget()
 
     def made(self, kind: Callable[[Kernel], T]) -> T | None:
-        """Returns a service if it was asked for before."""
+        """Returns a service if it was made before; None if not."""
         return cast("T | None", self._parts.get(kind))
 
     def over(self, log: Log) -> Kernel:
-        """Returns a kernel for services that work on another log for a while, as this worker."""
+        """Returns a kernel for services of the same worker that work on another log for a while."""
         return Kernel(
             log,
             url=self.url,
@@ -103,11 +103,11 @@ class Kernel:
         )
 
     def on_close(self, end: Callable[[], object]) -> None:
-        """Has something ended before the log is, and before what was there when it began."""
+        """Registers a function for `close`, which calls the newest first, before the log ends."""
         self._closing.append(end)
 
     def close(self) -> None:
-        """Ends what was begun, the newest first; all of it, also if something fails."""
+        """Calls what `on_close` registered, the newest first; all of it, even if one raises."""
         with ExitStack() as stack:
             for end in self._closing:
                 stack.callback(end)
@@ -119,5 +119,5 @@ class _HasKernel(Protocol):
 
 
 def kernel_of(store: object) -> Kernel:
-    """Returns the kernel of a store that a tool of ours was given: the only way to it."""
+    """Returns the kernel of a store, for tools of this package: the only way to get it."""
     return cast("_HasKernel", store)._kernel

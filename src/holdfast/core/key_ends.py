@@ -1,11 +1,11 @@
-"""Values of a state that have ended: by whose clock, and the state without them (0073).
+"""Values of a state that have ended: which clock decides, and the state without them (0073).
 
-The ends are part of the state, folded from events (`tree/ends.py`). What has ended is left out by
-whoever shows a state as it is now. An old revision shows what was there.
+The ends are part of the state, folded from events (`tree/ends.py`). A read of the present state
+leaves out the values that have ended. A read of an old revision shows what was there.
 
-The clock that judges a stream judges its values too: the server's, or this host's where there is no
-server. A server is asked once in a while, and its time goes on by the clock that counts from this
-host's boot, which nobody sets: so a read of a state with ends costs no round trip.
+The clock that judges a stream judges its values too: the server's, or this host's if there is no
+server. A server is asked for its time now and then; in between, its time is carried on by this
+host's boot clock, which nobody can set. So a read of a state with ends seldom costs a round trip.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from holdfast.core.event import UNKNOWN, StreamState
 from holdfast.core.layers import Layer, register_layer
 
 ENDING = "state.ends"
-"""The index that has a mark for each stream whose values end, due when the first of them does."""
+"""The index with a mark for each stream that has values with ends; due when the first ends."""
 register_layer(Layer(name="key ends", indexes=(ENDING,)))
 
 ASKED_US = 10_000_000
-"""So long a server's time is carried on by this host's clock."""
+"""How long a server's time is carried on by this host's clock before the server is asked again."""
 _SHOWN_MAX = 4096
 
 
 class KeyEnds:
-    """What has ended in the states of one store."""
+    """Finds what has ended in the states of one store."""
 
     def __init__(self, backend: Backend, clock: Clock) -> None:
         self._backend = backend
         self._clock = clock
-        # A backend on a server says how long a call may take; one on this host has no such thing.
+        # A backend on a server has a limit for each call; one on this host has none.
         self._is_far = getattr(backend, "timeout_s", None) is not None
         self._asked: tuple[int, int] | None = None  # a server's time, and the boot time of then
         self._shown: dict[str, tuple[StreamState, int, int, StreamState]] = {}
 
     def now_us(self, stream: str) -> int:
-        """Returns the time on the clock that judges a stream, as well as it is known here."""
+        """Returns the time on the clock that judges a stream; a server's is an estimate."""
         if not self._is_far:
             return self._backend.now_us(stream)
         boot_us = self._clock.boot_us()
@@ -49,9 +49,9 @@ class KeyEnds:
         return asked[0] + boot_us - asked[1]
 
     def shown(self, state: StreamState, stream: str) -> StreamState:
-        """Returns a state without the values that have ended; it is kept until the next one ends.
+        """Returns a state without the values that have ended.
 
-        Asked only of a state that has ends.
+        The result is cached until the next value ends. A state without ends is returned unchanged.
         """
         if not state.ends or state.root is UNKNOWN:
             return state

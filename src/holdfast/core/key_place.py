@@ -1,4 +1,4 @@
-"""Where keys of subjects are, as it is named: a folder, a command, a keyring, a database."""
+"""Opens a key store by the text that names it: a folder, a command, a keyring, a database."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ PLACES = "a folder, command:WORDS, keyring:SERVICE, sqlite:FILE, postgresql://â€
 
 
 def to_keys(given: object) -> KeyStore:
-    """Returns where keys are, from what `open` was given; None is what HOLDFAST_KEYS says.
+    """Returns the key store for the `keys` argument of `open`.
 
-    Raises UsageError for a place where keys must not be.
+    None means the place that HOLDFAST_KEYS names, else the default folder. Raises UsageError for a
+    place where keys must not be.
     """
     if isinstance(given, KeyStore):
         return given

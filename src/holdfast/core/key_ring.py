@@ -1,18 +1,19 @@
-"""Keys of subjects in a keyring: that of the desktop or of the system, by the package keyring.
+"""Keys of subjects in a keyring of the desktop or the system, through the package keyring.
 
-A keyring keeps texts by a service and a name. It can neither list them nor take one only if there
-is none. So keys are a chain, each naming the one before it, and whoever writes holds a lock:
+A keyring keeps texts by a service and a name. It cannot list them, and it cannot set one only if
+there is none. So keys are a chain, each naming the one before it, and a writer holds a lock:
 
     newest          the id of the newest key
-    secret          what names are digested with
+    secret          the key of the digests of names
     id/<id>         {"before":<id>,"key":{…}}, or {"before":<id>} once its subject was erased
     name/<digest>   the id of the key of a subject, found by its name
-    ledger          the digest of the newest entry of what was erased
+    ledger          the digest of the newest entry of the ledger of what was erased
     entry/<digest>  {"before":<digest>,"key":<entry>}, a chain of its own
 
-A key is made in the order id, newest, name, and erased in the order id, name. So a name leads to a
-key that is whole, or was erased, or to none. The lock is a file in the user's own folder: keyrings
-that are files are written as a whole, and a reader beside that would miss what is there.
+A key is made in the order id, newest, name, and erased in the order id, name. So after a kill at
+any point, a name leads to a complete key, to an erased one, or to nothing. The lock is a file in
+the user's folder. Readers take it too: a keyring that is a file is rewritten as a whole, and a read
+in between could miss texts that are there.
 
 How durable a text is, and whether a deleted one is overwritten, is up to the keyring.
 """
@@ -47,7 +48,7 @@ from holdfast.names import new_id
 
 
 def load_keyring() -> Any:
-    """Returns the module keyring, or raises UsageError that names what to install."""
+    """Returns the module keyring, or raises a UsageError that says what to install."""
     try:
         return import_module("keyring")
     except ImportError as error:
@@ -63,7 +64,7 @@ class _Entry(Struct, omit_defaults=True):
 
 
 class KeyringKeys:
-    """Keys in a keyring, under one service. Nothing is made before the first key is."""
+    """Keys in a keyring, under one service. Nothing is written before the first key is made."""
 
     def __init__(self, service: str, *, clock: Clock | None = None) -> None:
         if not service:
@@ -80,7 +81,7 @@ class KeyringKeys:
         return f"<KeyringKeys {self._service}>"
 
     def make(self, name: str) -> SubjectKey:
-        """Returns the key of a subject, made and durable if there was none."""
+        """Returns the key of a subject by its name; makes one if there was none."""
         with self._locked():
             found = self._find(name, self._made_secret())
             if found is not None:
@@ -104,20 +105,20 @@ class KeyringKeys:
             return None if entry is None else self._decoded(entry)
 
     def has(self, id: str) -> bool:
-        """Says whether the key of an id is there."""
+        """Returns whether the key of an id is there."""
         return self.get(id) is not None
 
     def is_erased(self, id: str) -> bool:
-        """Says whether the subject of an id was erased."""
+        """Returns whether the subject of an id was erased."""
         with self._locked(shared=True):
             entry = self._entry(id)
             return entry is not None and not entry.key
 
     def destroy(self, id: str) -> None:
-        """Notes that a subject is erased and destroys its key: both are one text."""
+        """Notes that a subject is erased and destroys its key, by one write of one text."""
         with self._locked():
             entry = self._entry(id)
-            if entry is None:  # of another key store, or lost: its id is kept all the same
+            if entry is None:  # of another key store, or lost: the id is still noted as erased
                 self._store(id, _Entry(self._get("newest")))
                 self._set("newest", id)
                 return
@@ -129,7 +130,7 @@ class KeyringKeys:
                     self._delete(place)
 
     def subjects(self) -> list[SubjectKey]:
-        """Returns every key that is there, by id."""
+        """Returns every key that is there, ordered by id."""
         found: list[SubjectKey] = []
         with self._locked(shared=True):
             id, secret = self._get("newest"), self._read_secret()
@@ -138,7 +139,8 @@ class KeyringKeys:
                 if entry is None:
                     raise self._damaged(f"id/{id}")
                 key = self._decoded(entry)
-                # One whose making was killed before it had a name seals nothing.
+                # A key without a name was never returned by `make`, which was killed: it seals
+                # nothing.
                 if key is not None and self._get(self._name(key.name, secret)) == id:
                     found.append(key)
                 id = entry.before
@@ -164,7 +166,7 @@ class KeyringKeys:
             return [*self._chain(self._get("ledger")).values()][::-1]
 
     def _chain(self, digest: str | None) -> dict[str, bytes]:
-        """Returns the entries of the ledger from one on, back to the oldest."""
+        """Returns the entries of the ledger by digest, from the given one back to the oldest."""
         found: dict[str, bytes] = {}
         while digest is not None:
             entry = self._entry(digest, kind="entry")
@@ -238,7 +240,7 @@ class KeyringKeys:
         with self._reported():
             self._keyring.set_password(self._service, name, text)
             found = self._keyring.get_password(self._service, name)
-        if found != text:  # there is a keyring that keeps nothing, and says nothing
+        if found != text:  # one backend of the package keeps nothing, and raises nothing
             raise UnavailableError(
                 f'the keyring {self._keyring.get_keyring()} does not keep what "{self._service}" '
                 "gives it",
@@ -253,7 +255,7 @@ class KeyringKeys:
     def _reported(self) -> Generator[None]:
         try:
             yield
-        except Exception as error:  # each keyring has errors of its own
+        except Exception as error:  # each keyring raises its own classes of errors
             raise UnavailableError(
                 f'the keys of "{self._service}" in the keyring are out of reach: '
                 f"{str(error).partition('.')[0] or type(error).__name__}",
@@ -263,7 +265,7 @@ class KeyringKeys:
 
     @contextmanager
     def _locked(self, *, shared: bool = False) -> Generator[None]:
-        """Holds the lock that all who use keyrings of this user share."""
+        """Holds the lock that all processes of this user share for keyrings."""
         path = user_folder() / "keyring.lock"
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

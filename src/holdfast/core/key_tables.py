@@ -1,14 +1,15 @@
-"""Keys of subjects as rows of a database: a SQLite file, or a PostgreSQL database of their own.
+"""Keys of subjects as rows of a database: a SQLite file or a PostgreSQL database.
 
-It is never the database of the store: whoever has a backup of that would have the keys too.
+It is never the database of the store: a backup of that would contain the keys too.
 
     keys     id, a keyed digest of the name, and the key as the same document that files have
     erased   the id of each subject that was erased
-    notes    the secret that names are digested with
-    ledger   which records lost their data, for older backups to apply
+    notes    the secret that keys the digests of names
+    ledger   which records lost their data, so that older backups can be corrected
 
-Of two processes that make the key of one name, the database takes one row; both read that. To be
-erased is one transaction: the id is noted and the row goes. Then the database's files are scrubbed.
+If two processes make the key of one name, the database accepts one row, and both read that one. An
+erasure is one transaction: the id is noted and the row is deleted. Then the database's files are
+scrubbed, because a deleted row may still be in their bytes.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ _ADD_ERASED = "INSERT INTO holdfast.erased (id) VALUES (?) ON CONFLICT DO NOTHIN
 class TableKeys:
     """Keys in tables of a database, `sqlite:FILE` or `postgresql://…`, that is not the store's.
 
-    Nothing is made there before the first key is. Whoever makes one of these closes it.
+    Nothing is written there before the first key is made. The code that makes a TableKeys must
+    close it.
     """
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
@@ -67,7 +69,7 @@ class TableKeys:
         return self._rows.path
 
     def make(self, name: str) -> SubjectKey:
-        """Returns the key of a subject, made and durable if there was none."""
+        """Returns the key of a subject by its name; makes one, durably, if there was none."""
         while True:
             found = self.find(name)
             if found is not None:
@@ -87,11 +89,11 @@ class TableKeys:
         return self._key(_BY_ID, id)
 
     def has(self, id: str) -> bool:
-        """Says whether the key of an id is there."""
+        """Returns whether the key of an id is there."""
         return bool(self._rows.ask(_HAS, (id,)))
 
     def is_erased(self, id: str) -> bool:
-        """Says whether the subject of an id was erased."""
+        """Returns whether the subject of an id was erased."""
         return bool(self._rows.ask(_ERASED, (id,)))
 
     def destroy(self, id: str) -> None:
@@ -100,7 +102,7 @@ class TableKeys:
         self._rows.scrub()
 
     def subjects(self) -> list[SubjectKey]:
-        """Returns every key that is there, by id."""
+        """Returns every key that is there, ordered by id."""
         return [self._decoded(document) for (document,) in self._rows.ask(_ALL) or ()]
 
     def pseudonym(self, text: str) -> str:
@@ -117,7 +119,7 @@ class TableKeys:
         return [entry.encode() for (entry,) in self._rows.ask(_LEDGER) or ()]
 
     def check_apart(self, facts: dict[str, Any]) -> None:
-        """Raises UsageError if a store's backend, as it describes itself, is the same database."""
+        """Raises UsageError if the backend with this description is the same database."""
         self._rows.check_apart(facts)
 
     def close(self) -> None:

@@ -1,20 +1,20 @@
-"""Keys of subjects, kept apart from every store: whoever destroys one has erased what it sealed.
+"""Keys of subjects, kept apart from every store: to destroy a key is to erase what it sealed.
 
-A key store has, for each person or other subject, a random id and a key. The name is known here
-alone: in a store stands the id. It also keeps the ids of those that were erased, so that "erased"
-is told from "the key is missing", also by a store that was restored from an older backup.
+A key store has a random id and a key for each person or other subject. Only the key store knows
+their names: a store has the id. The key store also keeps the ids of erased subjects, so that
+"erased" and "the key is missing" can be told apart, even in a store restored from an older backup.
 
 `FolderKeys` is a folder of small files:
 
-    secret          32 random bytes, by which names become names of files
-    names/<digest>  the key of a subject, found by its name
-    ids/<id>        the same file, found by its id: a second name of it
+    secret          32 random bytes; file names are digests of subjects' names, keyed with it
+    names/<digest>  the key of a subject, found by the subject's name
+    ids/<id>        a hard link to the same file, found by the subject's id
     erased/<id>     an empty file for each subject that was erased
-    ledger/<n>.…    which events lost their data: an older backup does not bring it back
+    ledger/<n>.…    which events lost their data, so that an older backup does not bring it back
 
-A key is made under another name, synced, and given its names by `link`, of which one process
-succeeds. It is destroyed in the order: noted as erased, overwritten, unlinked. A process that is
-killed in between leaves what the next `destroy` or `make` finishes.
+A key file is made under a temporary name and synced. Then `link` gives it its names, which succeeds
+in one process only. A key is destroyed in this order: noted as erased, overwritten, unlinked. If a
+process is killed in between, the next `destroy` or `make` finishes the work.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _FILE_BYTES_MAX = 65536
 
 
 class SubjectKey(Struct, frozen=True):
-    """The key of one subject; `name` is what the application calls it."""
+    """The key of one subject; `name` is the application's name for the subject."""
 
     id: str
     name: str
@@ -58,10 +58,10 @@ class SubjectKey(Struct, frozen=True):
 
 @runtime_checkable
 class KeyStore(Protocol):
-    """Where keys are: never in the store whose data they seal, nor in its backups."""
+    """A place for keys, which must not be the store whose data they seal, nor in its backups."""
 
     def make(self, name: str) -> SubjectKey:
-        """Returns the key of a subject by its name, made and durable if there was none."""
+        """Returns the key of a subject by its name; makes one, durably, if there was none."""
         ...
 
     def find(self, name: str) -> SubjectKey | None:
@@ -73,32 +73,32 @@ class KeyStore(Protocol):
         ...
 
     def has(self, id: str) -> bool:
-        """Says whether the key of an id is there, at as little cost as possible."""
+        """Returns whether the key of an id is there; each commit asks, so it should be cheap."""
         ...
 
     def is_erased(self, id: str) -> bool:
-        """Says whether the subject of an id was erased."""
+        """Returns whether the subject of an id was erased."""
         ...
 
     def destroy(self, id: str) -> None:
-        """Notes that a subject is erased and destroys its key; done twice it is as if once."""
+        """Notes that a subject is erased, and destroys its key. It may be called again."""
         ...
 
     def subjects(self) -> list[SubjectKey]:
-        """Returns every key that is there, by id."""
+        """Returns every key that is there, ordered by id."""
         ...
 
     def pseudonym(self, text: str) -> str:
-        """Returns a digest of text that only who has this key store can make: `p-` and letters."""
+        """Returns `p-` and a digest of text, keyed with a secret that only this key store has."""
         ...
 
 
 @runtime_checkable
 class KeepsLedger(Protocol):
-    """What a key store has besides, if it keeps the ledger of what was erased (0075)."""
+    """The further methods of a key store that keeps the ledger of what was erased (0075)."""
 
     def note(self, entry: bytes) -> None:
-        """Keeps an entry, a JSON document on one line, durably; done twice it is as if once."""
+        """Keeps an entry, a JSON document on one line, durably; a repeated one is kept once."""
         ...
 
     def noted(self) -> list[bytes]:
@@ -113,7 +113,7 @@ _OPAQUE = re.compile(
 
 
 def is_pseudonym(id: str) -> bool:
-    """Says whether an id tells nothing of a person: a pseudonym, a UUID, a random id, a digest."""
+    """Returns whether an id looks opaque: like a pseudonym, a UUID, a random id or a digest."""
     return PSEUDONYM.match(id) is not None or _OPAQUE.match(id) is not None
 
 
@@ -132,12 +132,12 @@ class _File(Struct):
 
 
 def encode_key(key: SubjectKey) -> bytes:
-    """Returns a key as the JSON document that files and commands have."""
+    """Returns a key as the JSON document that files have and commands print."""
     return msgspec.json.encode(_File(key.id, key.name, b64encode(key.key).decode()))
 
 
 def decode_key(data: bytes) -> SubjectKey | None:
-    """Returns the key of a document; None if it is not one, because it was overwritten."""
+    """Returns the key in a document; None if the bytes are not one, as after an overwrite."""
     try:
         found = msgspec.json.decode(data, type=_File)
         key = b64decode(found.key, validate=True)
@@ -150,17 +150,17 @@ def decode_key(data: bytes) -> SubjectKey | None:
 
 
 def user_folder() -> Path:
-    """Returns the folder of the user's own that we may keep something in."""
+    """Returns this package's data folder of the current user."""
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "holdfast"
 
 
 def default_folder() -> Path:
-    """Returns where keys are if nothing else is said."""
+    """Returns the folder of keys that is used if no other place is given."""
     return user_folder() / "keys"
 
 
 class FolderKeys:
-    """Keys as files of a folder, for one host. Nothing is made before the first key is."""
+    """Keys as files in a folder, for one host. The folder is made with the first key."""
 
     def __init__(self, path: str | os.PathLike[str], *, clock: Clock | None = None) -> None:
         self.path = Path(path).absolute()
@@ -172,7 +172,7 @@ class FolderKeys:
         return f"<FolderKeys {self.path}>"
 
     def make(self, name: str) -> SubjectKey:
-        """Returns the key of a subject, made and durable if there was none."""
+        """Returns the key of a subject by its name; makes one, durably, if there was none."""
         with self._reported():
             for folder in (self.path, *map(self.path.joinpath, ("names", "ids", "erased"))):
                 _make_folder(folder)
@@ -195,7 +195,7 @@ class FolderKeys:
                 return None
             found = _decoded(place, data)
             if found is None or self.is_erased(found.id):
-                # An erasure that was killed in between: its end is certain, so it is finished.
+                # An erasure was killed before it ended. It cannot be taken back, so it is finished.
                 if found is not None:
                     self.destroy(found.id)
                 place.unlink(missing_ok=True)
@@ -215,22 +215,24 @@ class FolderKeys:
             return None if data is None or self.is_erased(id) else _decoded(place, data)
 
     def has(self, id: str) -> bool:
-        """Says whether the key of an id is there."""
+        """Returns whether the key of an id is there."""
         place = self._places.get(id)
         if place is None:
             place = self._places[id] = str(self._by_id(id))
-        return os.access(place, os.F_OK)  # each commit asks: half the cost of a stat
+        return os.access(place, os.F_OK)  # each commit asks, and this costs half of a stat
 
     def is_erased(self, id: str) -> bool:
-        """Says whether the subject of an id was erased."""
+        """Returns whether the subject of an id was erased."""
         return (self.path / "erased" / _file_name(id)).exists()
 
     def destroy(self, id: str) -> None:
-        """Notes that a subject is erased and destroys its key."""
+        """Notes that a subject is erased, and destroys its key."""
         with self._reported():
             for folder in (self.path, self.path / "erased"):
                 _make_folder(folder)
             noted = self.path / "erased" / _file_name(id)
+            # The note comes first: a process that is killed later leaves a key that counts as
+            # erased already. The id's file goes last: it is what a repeated call starts from.
             if not noted.exists():
                 _write(noted, b"", exclusive=False)
             place = self._by_id(id)
@@ -250,7 +252,7 @@ class FolderKeys:
             _sync_folder(place.parent)
 
     def subjects(self) -> list[SubjectKey]:
-        """Returns every key that is there, by id."""
+        """Returns every key that is there, ordered by id."""
         with self._reported():
             try:
                 ids = sorted(one.name for one in (self.path / "ids").iterdir())
@@ -292,7 +294,7 @@ class FolderKeys:
             return [(folder / name).read_bytes() for name in names]
 
     def _make(self, name: str) -> SubjectKey | None:
-        """Makes a key; None if another process was faster."""
+        """Makes a key and returns it; None if another process was faster."""
         secret = self._read_secret(is_made=True)
         assert secret is not None, "BUG: no secret although it is made"
         key = SubjectKey(new_id(self._clock), name, self._clock.random_bytes(KEY_BYTES))
@@ -302,7 +304,8 @@ class FolderKeys:
                 os.link(temporary, place)
             except FileExistsError:
                 return None
-            with suppress(FileExistsError):  # who found it by its name meanwhile has linked it
+            # Another process may find the key by its name now, and makes this link then.
+            with suppress(FileExistsError):
                 os.link(temporary, self._by_id(key.id))
             _sync_folder(place.parent)
             _sync_folder(self.path / "ids")
@@ -327,7 +330,10 @@ class FolderKeys:
         return self.path / "ids" / _file_name(id)
 
     def _unlink_overwritten(self) -> None:
-        """Unlinks the files that an erasure has overwritten before it was killed."""
+        """Unlinks files of names that an erasure overwrote before it was killed.
+
+        The bytes do not tell the name any more, so all files are looked at.
+        """
         for place in (self.path / "names").iterdir():
             data = _read(place)
             if data is not None and not data.strip(b"\0"):
@@ -354,10 +360,11 @@ class FolderKeys:
 
 
 def _decoded(place: Path, data: bytes) -> SubjectKey | None:
-    """Returns the key of a file; None if an erasure has overwritten it, and CorruptError if not.
+    """Returns the key in a file; None if an erasure overwrote it; else raises CorruptError.
 
-    Only zeros say that it was meant. A key that a disk has damaged is no erased one: taken for
-    that, its file would go, a new key be made, and nobody would know why nothing can be read.
+    Only a file of zeros was overwritten on purpose. A key that the disk damaged must not be taken
+    for an erased one: its file would be removed and a new key made, and nobody would know why the
+    sealed data cannot be read.
     """
     found = decode_key(data)
     if found is None and (not data or data.strip(b"\0")):
@@ -370,12 +377,12 @@ def _decoded(place: Path, data: bytes) -> SubjectKey | None:
 
 
 def _file_name(id: str) -> str:
-    """Returns the name of a file for an id, which may have been read from a strange store."""
+    """Returns a safe file name for an id, which may come from a store that is not trusted."""
     return id if id.isascii() and id.isalnum() else f"x{id.encode().hex()}"
 
 
 def _make_folder(path: Path) -> None:
-    """Makes a folder that its owner alone may enter, durable in the one above it."""
+    """Makes a folder that only its owner may enter, and syncs the folder that contains it."""
     if not path.is_dir():
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         _sync_folder(path.parent)
@@ -401,7 +408,7 @@ def _write(path: Path, data: bytes, *, exclusive: bool) -> None:
 
 
 def _overwrite(path: Path, size: int) -> None:
-    """Writes zeros over a key, in place: a file system without copies then has it no more."""
+    """Writes zeros over a key, in place: a file system that keeps no copies has lost it then."""
     descriptor = os.open(path, os.O_WRONLY)
     try:
         os.write(descriptor, bytes(size))
@@ -425,10 +432,10 @@ class CommandKeys:
     """Keys behind a command, such as that of a vault: it is called with a verb and a word.
 
     `make NAME`, `find NAME` and `get ID` print a key as JSON (`{"id":…,"name":…,"key":base64}`), or
-    nothing; `erased ID` prints `true` or `false`; `destroy ID` nothing; `list` an array of keys;
-    `pseudonym TEXT` a keyed digest of text: `p-` and 32 of the digits of base32hex, in lower case.
-    `note` keeps the JSON document that it reads, and `noted` prints an array of all of them; where
-    it fails, the receipt of an erasure says that older backups are not covered.
+    nothing. `erased ID` prints `true` or `false`, `destroy ID` nothing, `list` an array of keys,
+    and `pseudonym TEXT` a keyed digest of text: `p-` and 32 base32hex digits in lower case. `note`
+    keeps the JSON document that it reads from its input, and `noted` prints an array of all of
+    them. If `note` fails, the receipt of an erasure says that older backups are not covered.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -440,7 +447,7 @@ class CommandKeys:
         return f"<CommandKeys {self._command[0]}>"
 
     def make(self, name: str) -> SubjectKey:
-        """Returns the key of a subject, made and durable if there was none."""
+        """Returns the key of a subject by its name; makes one, durably, if there was none."""
         found = self._key("make", name)
         if found is None:
             raise UnavailableError(f'"{self._command[0]} make" printed no key')
@@ -455,19 +462,19 @@ class CommandKeys:
         return self._key("get", id)
 
     def has(self, id: str) -> bool:
-        """Says whether the key of an id is there."""
+        """Returns whether the key of an id is there."""
         return self._key("get", id) is not None
 
     def is_erased(self, id: str) -> bool:
-        """Says whether the subject of an id was erased."""
+        """Returns whether the subject of an id was erased."""
         return self._run("erased", id).strip() == b"true"
 
     def destroy(self, id: str) -> None:
-        """Notes that a subject is erased and destroys its key."""
+        """Notes that a subject is erased, and destroys its key."""
         self._run("destroy", id)
 
     def subjects(self) -> list[SubjectKey]:
-        """Returns every key that is there, by id."""
+        """Returns every key that is there, ordered by id."""
         try:
             listed = msgspec.json.decode(self._run("list"), type=list[msgspec.Raw])
         except msgspec.MsgspecError as error:

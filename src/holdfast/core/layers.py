@@ -1,9 +1,9 @@
 """The layers above the log, in one table: what each of them owns in a store.
 
-A layer registers itself once, in its own package, when that is imported; `store` imports every
-layer, so the table is whole before a store is opened. Whoever must treat all layers alike asks the
-table: which streams users may not write, which marks lead nowhere once a scope has ended, what is
-not to be trusted any more, and which copies of a scope's data exist beside its events.
+A layer registers itself once, when its package is imported; `store` imports every layer, so the
+table is complete before a store is opened. Code that must treat all layers alike asks the table:
+which streams users may not write, which marks are useless once a scope has ended, what is stale,
+and which copies of a scope's data exist beside its events.
 """
 
 from __future__ import annotations
@@ -25,42 +25,42 @@ class Layer(Struct, frozen=True, kw_only=True):
     removable: tuple[str, ...] = ()
     """Of these words, those whose streams it can remove, as users remove scopes (0025)."""
     kept_with: Mapping[str, str | None] = {}
-    """Where a store over several backends keeps such streams: with the scopes of that level; None:
-    with the stream whose name follows the first word, as `inbox/run/r1` with `run/r1`."""
+    """By first word, where a mixed store keeps these streams: with the scopes of that level, or, if
+    it is None, with the stream whose name follows the word, as `inbox/run/r1` with `run/r1`."""
     levels: tuple[str, ...] = ()
-    """The levels of scopes that it brings with it."""
+    """The levels of scopes that the layer adds."""
     indexes: tuple[str, ...] = ()
     """The indexes of its marks. The `group` of such a mark names the scope that it is about, unless
-    the index is one of the layer's own streams."""
+    the index is about the layer's own streams."""
     swept: tuple[str, ...] = ()
-    """Of its indexes, those whose marks are swept when the scope that they are about has ended."""
+    """Of its indexes, those whose marks are cleared when the scope that they are about ends."""
     named: tuple[str, ...] = ()
-    """Of its indexes, those whose marks have names that people chose in their keys, after the
+    """Of its indexes, those whose marks have in their keys names that people chose, after the
     digest of a stream: in a subject's scope these names are sealed (`sealed_marks.py`)."""
     holds: Callable[[Any, str], Iterable[str]] | None = None
-    """Given the context of a store's record and a scope's name, yields what is under way there,
-    each by its name: while there is any, the scope is not removed."""
+    """Given the context of a store's record and a scope's name, yields the names of what is under
+    way there: while there is anything, the scope is not removed."""
     along: Callable[[Any, str], Iterable[str]] | None = None
-    """Given the context of a store's record and a scope's name, yields its own streams that are
+    """Given the context of a store's record and a scope's name, yields the layer's streams that are
     removed with the scope."""
     copies: Callable[[Any, str], Iterable[str]] | None = None
-    """Given the context of a store's record and a scope's name, yields its own streams with copies
-    of what the scope holds, removed ones too: they are erased with the scope."""
+    """Given the context of a store's record and a scope's name, yields the layer's streams that
+    have copies of the scope's data, removed ones too: they are erased with the scope."""
     erased: Callable[[str], Iterable[tuple[str, str]]] | None = None
-    """Given the name of a stream that is erased, yields index and key of marks that go with it,
+    """Given the name of a stream that is erased, yields the index and key of marks that go with it,
     beside those that are grouped by its name."""
     stale: Callable[[Any, bool], Iterable[Any]] | None = None
-    """Given the context of a store's record, and whether verifiers are to be asked now, yields what
-    is not to be trusted any more."""
+    """Given the context of a store's record, and whether to ask verifiers now, yields what is
+    stale."""
     derived: tuple[str, ...] = ()
-    """The kinds of objects that hold copies of what events say: erasure has them made again."""
+    """The kinds of objects that hold copies of what events say; an erasure deletes them."""
 
 
 _table: dict[str, Layer] = {}
 
 
 def register_layer(layer: Layer) -> Layer:
-    """Adds a layer, or raises ExistsError if its name, a prefix or an index of it is taken."""
+    """Adds a layer, or raises ExistsError if its name, a prefix, level or index of it is taken."""
     for other in _table.values():
         if other.name == layer.name:
             if other == layer:
@@ -85,7 +85,7 @@ def layers() -> list[Layer]:
 
 
 def reserved_prefixes() -> frozenset[str]:
-    """Returns the first words of all streams that only layers write: users read them."""
+    """Returns the first words of all streams that only layers write; users can read them."""
     return frozenset(prefix for layer in _table.values() for prefix in layer.prefixes)
 
 
@@ -100,7 +100,7 @@ def removable_prefixes() -> frozenset[str]:
 
 
 def kept_with() -> dict[str, str | None]:
-    """Returns where a store over several backends keeps the streams of layers, by first word."""
+    """Returns where a mixed store keeps the streams of layers, by first word."""
     return {word: level for layer in _table.values() for word, level in layer.kept_with.items()}
 
 
@@ -110,18 +110,18 @@ def owned_indexes() -> frozenset[str]:
 
 
 def swept_indexes() -> Iterator[str]:
-    """Yields the indexes whose marks are swept when the scope that they are about has ended."""
+    """Yields the indexes whose marks are cleared when the scope that they are about ends."""
     for layer in _table.values():
         yield from layer.swept
 
 
 def named_indexes() -> frozenset[str]:
-    """Returns the indexes whose marks have names that people chose in their keys."""
+    """Returns the indexes whose marks have in their keys names that people chose."""
     return frozenset(index for layer in _table.values() for index in layer.named)
 
 
 def held_by(context: Any, stream: str) -> Iterator[str]:
-    """Yields what is under way in a scope, of every layer."""
+    """Yields the names of what is under way in a scope, of every layer."""
     for layer in _table.values():
         if layer.holds is not None:
             yield from layer.holds(context, stream)
@@ -135,21 +135,21 @@ def along_with(context: Any, stream: str) -> Iterator[str]:
 
 
 def copies_of(context: Any, stream: str) -> Iterator[str]:
-    """Yields the streams of layers with copies of what a scope holds, of every layer."""
+    """Yields the streams of all layers that have copies of a scope's data."""
     for layer in _table.values():
         if layer.copies is not None:
             yield from layer.copies(context, stream)
 
 
 def erased_with(stream: str) -> Iterator[tuple[str, str]]:
-    """Yields index and key of the marks that go when a stream is erased, of every layer."""
+    """Yields the index and key of the marks that go when a stream is erased, of every layer."""
     for layer in _table.values():
         if layer.erased is not None:
             yield from layer.erased(stream)
 
 
 def stale_sources() -> Iterator[Callable[[Any, bool], Iterable[Any]]]:
-    """Yields what lists the things of each layer that are not to be trusted any more."""
+    """Yields the functions that list what is stale, of every layer."""
     for layer in _table.values():
         if layer.stale is not None:
             yield layer.stale

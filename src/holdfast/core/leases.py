@@ -1,16 +1,16 @@
-"""Workers: who has the store open and lives, told by a lease that each of them renews.
+"""Workers and leases: which workers are alive is known by a lease that each of them renews.
 
-A worker registers when it first takes something that others must know it answers for. It then holds
-the lease `worker/<id>` and one thread of it, the heart, renews that lease and every other one that
-was given to it to keep. A renewal is no event: the log grows by one event for each worker, in the
-stream `store/workers`:
+A worker registers when it first takes something that others must know it is responsible for. It
+then holds the lease `worker/<id>`. One thread of it, the lease keeper's, renews that lease and all
+others that it was given to keep. A renewal is no event: the log grows by one event for each worker,
+in the stream `store/workers`:
 
     worker.registered  {"worker": …, "host": …, "pid": …, "actor": …, "lease_s": …}
-    worker.returned    {"worker": …}    it was silent past its lease, lived, and goes on
+    worker.returned    {"worker": …}    it was silent past its lease, but alive, and goes on
 
-A worker whose lease lapsed is a suspect. Nobody can tell a dead one from one that is cut off, but
-where the kernel can: on files and SQLite a process that died is known at once. Either way it cannot
-write under a lease that passed on (guarantee 4).
+A worker whose lease has lapsed is a suspect. A dead worker cannot be told from one that is cut off,
+except where the kernel can tell: on files and SQLite the death of a process is known at once.
+Either way a suspect cannot write under a lease that has passed on (guarantee 4).
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ from holdfast.names import check_name
 
 # --- leases ---------------------------------------------------------------------------------------
 #
-# Leases as the log sees them: a row that the backend judges, and an event per new epoch.
+# A lease in the log: a row that the backend judges, and one event for each new epoch.
 
 
 def acquire(log: Log, name: str, owner: str, *, ttl_s: float) -> Lease:
-    """Takes the lease, and records a change of epoch in the stream `lease/<name>`.
+    """Takes the lease, and records a new epoch in the stream `lease/<name>`.
 
-    Renewals are not recorded: they would fill the log with nothing. The event is committed under
-    the lease itself, so that the record of an epoch is never written by a worker that lost it.
+    Raises LeaseLostError if another owner has it. Renewals are not recorded: they would fill the
+    log with nothing. The event is committed under the lease itself, so that the record of an epoch
+    is never written by a worker that has lost it.
     """
     if log.observers is None:
         return _acquire(log, name, owner, ttl_s)
@@ -86,7 +87,7 @@ def _acquire(log: Log, name: str, owner: str, ttl_s: float) -> Lease:
 def acquire_within(clock: Clock, take: Callable[[], Lease], wait_s: float) -> Lease:
     """Takes a lease as soon as it is free; raises LeaseLostError if it is not within `wait_s`.
 
-    Whoever has it may die: on one host that is known at once, on a server when its time is over.
+    If its holder dies, it is free at once on one host, and on a server when its time is over.
     """
     until = monotonic() + wait_s
     pause_s = PAUSE_S
@@ -108,7 +109,7 @@ def renew(log: Log, lease: Lease, *, ttl_s: float) -> Lease | None:
 
 
 def release(log: Log, lease: Lease) -> None:
-    """Gives a lease back; one that was lost is left alone."""
+    """Releases a lease; one that was lost is left alone."""
     log.leases.release(check_lease(lease))
 
 
@@ -122,7 +123,7 @@ register_layer(Layer(name="leases", prefixes=("lease", "store"), kept_with={"lea
 
 HEARTBEAT_S = 10.0
 FORGET_S = 24 * 3600.0
-"""How long a lapsed lease is shown. The next worker that registers removes older ones."""
+"""How long a lapsed lease is listed. The next worker that registers removes older ones."""
 
 PAUSE_S = 0.005
 PAUSE_S_MAX = 0.25
@@ -130,18 +131,19 @@ _BEATS_PER_LEASE = 3
 _RETRY_US_MAX = 1_000_000
 _CLOSE_S = 5.0
 _REGISTERS = 5
-"""How often a worker takes its own lease that lapses before it is recorded."""
+"""How often a worker takes its own lease if that lapses before it is recorded."""
 _BATCH_MAX = 250
-"""How many leases one call renews: a server locks each of them until it has written all."""
+"""How many leases one call renews: a server locks each of them until it has written them all."""
 _PAGE = 1000
 
 
 class HeldLease(Lease, frozen=True, gc=True):
-    """A lease that this worker has. As a block it is kept, fences every commit, and is given back.
+    """A lease that this worker holds; used as a block it is renewed, fences commits, and ends.
 
-    `with hf.workers.lease("nightly", wait_s=30):` renews it in the background until the block ends.
-    What this thread or task commits to this store in the block carries its fence: once the lease
-    has passed on, nothing of it is written (guarantee 4). What it commits to other stores does not.
+    `with hf.workers.lease("nightly", wait_s=30):` renews it in the background until the block ends,
+    and then releases it. All that this thread or task commits to this store in the block carries
+    its fence: once the lease has passed on, none of it is written (guarantee 4). Commits to other
+    stores do not carry it.
     """
 
     keeper: LeaseKeeper
@@ -158,7 +160,7 @@ class HeldLease(Lease, frozen=True, gc=True):
         self.give_back()
 
     def keep(self) -> None:
-        """Has the lease renewed until it is given back."""
+        """Renews the lease in the background until `give_back`."""
         if not self.keeper.keeps(self):
             self.keeper.keep(self, ttl_s=self.ttl_s)
 
@@ -174,7 +176,7 @@ class HeldLease(Lease, frozen=True, gc=True):
         LEASE_BLOCK.set(block and block.without(self.keeper.stored_at, fence))
 
     def give_back(self) -> None:
-        """Renews the lease no more, and releases it; one that was lost is left alone."""
+        """Stops renewing the lease and releases it; one that was lost is left alone."""
         self.keeper.give_back(self)
 
     def __repr__(self) -> str:
@@ -184,7 +186,7 @@ class HeldLease(Lease, frozen=True, gc=True):
         return isinstance(other, Lease) and _identity(self) == _identity(other)
 
     def __ne__(self, other: object) -> bool:
-        return not self == other  # a Struct has one of its own, which compares all fields
+        return not self == other  # that of Struct compares all fields
 
     def __hash__(self) -> int:
         return hash(_identity(self))
@@ -197,9 +199,9 @@ def _identity(lease: Lease) -> tuple[str, str, int, int]:
 class Worker(Struct, frozen=True):
     """A registered worker that has not ended cleanly.
 
-    `silent_s` is the time since its last heartbeat, on the clock that judges its lease; of one that
-    was silent when the host was started again, the time since then. What it said of itself is None
-    if that was lost.
+    `silent_s` is the time since its last heartbeat, on the clock that judges its lease. If its host
+    was restarted since, it is the time since that. Host, pid, actor and start are None if the event
+    of its registration was lost.
     """
 
     id: str
@@ -211,23 +213,23 @@ class Worker(Struct, frozen=True):
     actor: str | None
     started: datetime | None
     leases: tuple[str, ...]
-    """The leases that it holds, or held last and no other worker took since."""
+    """The leases that it holds, or has held and no other worker has taken since."""
     claims: tuple[tuple[str, str], ...]
-    """Index and key of the marks that it has claimed and no other worker can claim yet."""
+    """Index and key of the marks that it has claimed and that no other worker can claim yet."""
 
 
 class _Kept(Struct):
-    """A lease that the heart renews."""
+    """A lease that the keeper renews. Its times are on the boot clock."""
 
     lease: Lease
     ttl_us: int
-    sure_until_us: int  # on the boot clock: it cannot have expired before
+    sure_until_us: int  # it cannot have lapsed before
     due_us: int
     passed_on: bool = False
 
 
 class _WorkerInfo(Struct, frozen=True):
-    """What a worker said of itself when it registered."""
+    """What a worker recorded about itself when it registered."""
 
     host: str
     pid: int
@@ -237,10 +239,10 @@ class _WorkerInfo(Struct, frozen=True):
 
 
 class LeaseKeeper(Handle):
-    """Renews this worker's leases, in one daemon thread that starts when there is the first.
+    """Renews this worker's leases, in one daemon thread that starts with the first lease.
 
-    Many are renewed by one call: asked for one by one, over a network that takes 30 ms for a round
-    trip, a thousand would lapse before their turn came.
+    One call renews many of them. One by one, over a network with a round trip of 30 ms, a thousand
+    leases would lapse before their turn came.
     """
 
     def __init__(self, log: Log, worker: str, *, heartbeat_s: float = HEARTBEAT_S) -> None:
@@ -262,7 +264,7 @@ class LeaseKeeper(Handle):
     # --- for what this worker does ---------------------------------------------------------------
 
     def register(self) -> None:
-        """Registers this worker, the first time; from then on its heart says that it lives."""
+        """Registers this worker, once; from then on a renewed lease shows that it is alive."""
         self.check_open()
         if not self._registered:
             with self._registering:
@@ -271,7 +273,10 @@ class LeaseKeeper(Handle):
                     self._registered = True
 
     def take(self, name: str, *, ttl_s: float) -> Lease:
-        """Takes a lease for this worker and keeps it; LeaseLostError names who else has it."""
+        """Takes a lease for this worker and keeps it; raises LeaseLostError, which names its owner.
+
+        The time is counted from before the question, so `lost` never trusts the lease for too long.
+        """
         self.register()
         began_us = self._clock.boot_us()
         lease = acquire(self._log, name, self.worker, ttl_s=ttl_s)
@@ -279,7 +284,7 @@ class LeaseKeeper(Handle):
         return lease
 
     def hold(self, name: str, *, ttl_s: float) -> Lease | None:
-        """Takes a lease and keeps it, without an event; None if another worker has it."""
+        """Takes a lease and keeps it, without an event; returns None if another worker has it."""
         self.register()
         began_us = self._clock.boot_us()
         lease = self._log.leases.acquire(name, self.worker, ttl_s=ttl_s)
@@ -288,7 +293,7 @@ class LeaseKeeper(Handle):
         return lease
 
     def keep(self, lease: Lease, *, ttl_s: float = 30.0) -> None:
-        """Renews the lease now, and again and again until `drop`; LeaseLostError if it is lost."""
+        """Renews the lease now, and again until `drop`; raises LeaseLostError if it is lost."""
         self.register()
         check_lease(lease)
         began_us = self._clock.boot_us()
@@ -303,26 +308,26 @@ class LeaseKeeper(Handle):
         self._add(renewed, ttl_s, began_us)
 
     def drop(self, lease: Lease) -> None:
-        """Renews the lease no more, and leaves it as it is; one that is not kept is fine."""
+        """Stops renewing the lease, and does not release it; one that is not kept is fine."""
         self.check_open()
         with self._mutex:
             self._kept.pop(_key(check_lease(lease)), None)
 
     def give_back(self, lease: Lease) -> None:
-        """Renews the lease no more, and releases it."""
+        """Stops renewing the lease, and releases it."""
         self.drop(lease)
         release(self._log, lease)
 
     def keeps(self, lease: Lease) -> bool:
-        """Says whether the lease was given to this heart and not dropped since."""
+        """Returns whether this keeper was given the lease and has not dropped it since."""
         self.check_open()
         return _key(check_lease(lease)) in self._kept
 
     def lost(self, lease: Lease) -> bool:
-        """Says whether a kept lease is lost, or may be: then the work under it must stop.
+        """Returns whether a kept lease is lost, or may be: then the work under it must stop.
 
-        The backend's word counts. While it cannot be asked, a lease counts as lost when its time is
-        over on the clock of this host since boot, which the time asleep is part of.
+        The backend decides. While it cannot be asked, a lease counts as lost when its time is over
+        on this host's boot clock, which goes on while the host sleeps.
         """
         self.check_open()
         kept = self._kept.get(_key(check_lease(lease)))
@@ -334,9 +339,9 @@ class LeaseKeeper(Handle):
         return kept.passed_on or self._clock.boot_us() >= kept.sure_until_us
 
     def is_sure(self, lease: Lease) -> bool:
-        """Says whether a lease was renewed so recently that no other worker can have taken it.
+        """Returns whether a lease was renewed so recently that no other worker can have taken it.
 
-        It is not sure of one that is not renewed any more, because it was dropped or the keeper is
+        Returns False for one that is not renewed any more, because it was dropped or the keeper is
         closed.
         """
         kept = self._kept.get((lease.name, lease.epoch)) if self._dead is None else None
@@ -347,7 +352,7 @@ class LeaseKeeper(Handle):
     # --- for what others do ----------------------------------------------------------------------
 
     def is_alive(self, owner: str) -> bool:
-        """Says whether a worker is registered and not silent past its lease."""
+        """Returns whether a worker is registered and has not been silent past its lease."""
         self.check_open()
         if check_name(owner, "worker") == self.worker:
             return True
@@ -379,8 +384,8 @@ class LeaseKeeper(Handle):
         with self._mutex:
             due = [kept for kept in self._kept.values() if _is_due(kept, now_us)]
             if due:
-                # What would be due soon goes along: leases that were taken one after the other are
-                # renewed together from then on, in few calls however many they are.
+                # What is due soon goes along. So leases that were taken one after the other are
+                # renewed together from then on, in few calls however many there are (0020).
                 due = [kept for kept in self._kept.values() if _is_due(kept, now_us, early=True)]
         for batch in self._batches(due):
             self._renew(batch)
@@ -391,15 +396,15 @@ class LeaseKeeper(Handle):
         return max(self._next_us - now_us, 1000) / 1e6
 
     def close(self) -> None:
-        """Gives back what is kept, so that a worker which ended cleanly is no suspect."""
+        """Releases all leases, so that a worker which ended cleanly is no suspect."""
         if not self.mark_closed():
             return
         self._wake.set()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
-            # A call that hangs is not waited for: what it renews is given back all the same.
+            # A call that hangs is not waited for any longer: its leases are released all the same.
             thread.join(_CLOSE_S)
-        # Its own lease, the first that it took, goes last: a worker that holds something is seen.
+        # The worker's own lease, its first, goes last: while it holds others, it stays listed.
         for kept in reversed(list(self._kept.values())):
             try:
                 self._log.leases.release(kept.lease)
@@ -421,8 +426,8 @@ class LeaseKeeper(Handle):
                 self._record(lease, REGISTERED, info, key=self.worker)
                 break
             except LeaseLostError:
-                # It lapsed on a machine that is too busy. Nobody else can have it, and nothing
-                # depends on it yet.
+                # The lease lapsed because the machine is too busy. To take it again is safe: nobody
+                # else can have it, and nothing depends on it yet.
                 if tries == _REGISTERS:
                     raise
         self._add(lease, self._lease_s, began_us)
@@ -455,16 +460,17 @@ class LeaseKeeper(Handle):
                     target=_live, args=(ref(self), self._wake), name="holdfast-heart", daemon=True
                 )
                 start_thread(self._thread)
-            # A thousand runs that begin at once are no reason to look at a thousand leases each.
+            # The thread is woken only for an earlier time than it waits for. Otherwise a thousand
+            # runs that begin at once would each have it look at a thousand leases.
             is_first = kept.due_us < self._next_us
         if is_first:
             self._wake.set()
 
     def _batches(self, due: list[_Kept]) -> Iterator[list[_Kept]]:
-        """Yields leases that can be renewed by one call, those that would lapse first, first.
+        """Yields groups of leases that one call can renew, those that would lapse first, first.
 
-        Parts of a mixed store are asked apart: one that is away must not keep the answers of the
-        others back.
+        The parts of a mixed store are asked separately: one that cannot be reached must not keep
+        back the answers of the others.
         """
         groups: dict[tuple[int, int], list[_Kept]] = {}
         for kept in sorted(due, key=lambda kept: kept.sure_until_us):
@@ -476,14 +482,14 @@ class LeaseKeeper(Handle):
     def _renew(self, batch: list[_Kept]) -> None:
         """Renews leases by one call.
 
-        A backend that cannot be reached, whatever the reason, leaves them to run out: so it is
-        asked again, sooner than usual, and meanwhile `lost` looks at the clock. Nor may an
-        unexpected error end the thread: all leases would go with it. One that comes of a single
-        lease, such as damage, must not cost the others theirs: they are then asked for one by one.
+        If the backend cannot be reached, the leases run out: so it is asked again sooner than
+        usual, and meanwhile `lost` looks at the clock. No error may end the thread, because all
+        leases would lapse with it. An error of a single lease, such as damage, must not cost the
+        others theirs: then each lease is renewed by a call of its own.
         """
         leases = [kept.lease for kept in batch]
-        # Counted from before the question: however long the answer takes, the leases that it speaks
-        # of last at least until then.
+        # The time counts from before the question: however long the answer takes, the leases that
+        # it renews last at least so long.
         began_us = self._clock.boot_us()
         try:
             answers = renew_many(self._log.leases, leases, ttl_s=batch[0].ttl_us / 1e6)
@@ -507,8 +513,8 @@ class LeaseKeeper(Handle):
                 kept.passed_on = True
                 _logger.warning('lease "%s" was lost: its work must stop', kept.lease.name)
                 return
-            # This worker was taken for dead, and what it held may be in other hands by now. It
-            # lives on in a new epoch of its own lease; the others stay lost.
+            # This worker was taken for dead, and others may have taken its leases by now. It goes
+            # on in a new epoch of its own lease; the other leases stay lost.
             renewed = self._own()
             self._record(renewed, RETURNED, {"worker": self.worker})
         kept.lease = renewed
@@ -555,7 +561,10 @@ class LeaseKeeper(Handle):
 
 
 def _live(heart_ref: ReferenceType[LeaseKeeper], wake: Flag) -> None:
-    """The thread: it does not keep a store alive that its user has let go of."""
+    """Runs the keeper's thread, which holds only a weak reference.
+
+    So it does not keep a store open that its user has dropped.
+    """
     while (lease_keeper := heart_ref()) is not None and lease_keeper.is_open:
         pause_s = lease_keeper.tend()
         del lease_keeper

@@ -1,8 +1,8 @@
-"""What a store refuses to take: quotas of scopes, and a disk that is nearly full (0049).
+"""Limits: quotas of scopes, and what is refused when a disk is nearly full (0049).
 
-Both are off unless they are asked for, and then they are looked at before anything of a commit is
-written. What is there stays readable. What makes room is never refused: a scope is removed and
-closed, and `retain` tells what it lets go of, whatever the limits say.
+Both are off by default. They are checked before anything of a commit is written. What is stored
+stays readable. What makes room is never refused: scopes can be removed and closed, and `retain` can
+record what it lets go of, whatever the limits say.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from holdfast.core.layers import lasting_prefixes
 from holdfast.errors import LimitError, UsageError, show_value
 
 LOOK_S = 1.0
-"""How long the free space of a disk counts as what it was."""
+"""How long a look at the free space of a disk counts."""
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?)?B?\Z", re.IGNORECASE)
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _MAKES_ROOM = frozenset((REMOVED, CLOSED, BASED))
@@ -55,7 +55,7 @@ def check_pattern(scopes: object, what: str) -> str:
 
 
 def fits(pattern: str) -> Callable[[str], bool]:
-    """Returns what says whether a scope's name fits a pattern; * is any characters."""
+    """Returns a function that says whether a scope's name fits a pattern; * is any characters."""
     is_fit = re.compile(".*".join(map(re.escape, pattern.split("*"))) + r"\Z", re.DOTALL).match
     return lambda name: is_fit(name) is not None
 
@@ -63,8 +63,8 @@ def fits(pattern: str) -> Callable[[str], bool]:
 class Quota(Struct, frozen=True):
     """How much each scope that fits a pattern may hold: events, and bytes of their data.
 
-    A commit that would make it more is refused with LimitError. What was let go of counts no more
-    as bytes; events count since the scope was last removed.
+    A commit that would go over it is refused with LimitError. Bytes that were let go of do not
+    count any more; events count since the scope was last removed.
     """
 
     scopes: str
@@ -82,7 +82,7 @@ class Quota(Struct, frozen=True):
 
 
 def quotas_of(settings: Mapping[str, Any]) -> list[Quota]:
-    """Returns the quotas among settings that were stored as JSON (`quota_settings`)."""
+    """Returns the quotas in settings that were stored as JSON (`quota_settings`)."""
     return [Quota(**one) for one in settings.get("quotas", ())]
 
 
@@ -92,10 +92,11 @@ def quota_settings(quotas: Sequence[Quota]) -> dict[str, Any]:
 
 
 class DiskWatch(Struct, frozen=True):
-    """What a store on a local disk does when there is little space left: of bytes, or "5%".
+    """What a store on a local disk does when little space is left, in bytes or as "5%".
 
-    Below `warn` it says so in its reports and in the log; below `no_blobs` no new large value is
-    taken, below `no_commits` nothing that does not make room. What is there can be read.
+    Below `warn` it warns in its reports and in the log. Below `no_blobs` it takes no new large
+    value. Below `no_commits` it takes no commit but those that make room. What is stored can always
+    be read.
     """
 
     warn: int | str | None = "10%"
@@ -109,7 +110,7 @@ class DiskWatch(Struct, frozen=True):
 
 
 def bound_of(value: object, what: str, total: int) -> int:
-    """Returns how many bytes a bound of free space is on a disk of a size."""
+    """Returns a bound of free space in bytes, on a disk of `total` bytes."""
     if isinstance(value, str) and value.endswith("%"):
         try:
             share = float(value[:-1])
@@ -126,13 +127,13 @@ Space = Callable[[str], tuple[int, int]]
 
 
 def disk_space(path: str) -> tuple[int, int]:
-    """Returns how many bytes may still be written where a path is, and how many there are."""
+    """Returns the free bytes and all bytes of the disk that a path is on."""
     found = os.statvfs(path)
     return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
 
 
 def local_places(facts: Mapping[str, Any]) -> list[str]:
-    """Returns the paths of a store that are on disks of this host."""
+    """Returns the paths of a store that are on disks of this host, from what `describe` says."""
     parts = cast("Mapping[str, Mapping[str, Any]]", facts.get("levels") or {"*": facts})
     return sorted({one["path"] for one in parts.values() if "path" in one})
 
@@ -141,7 +142,7 @@ DiskState = Literal["enough", "warn", "no_blobs", "no_commits"]
 
 
 class Limits:
-    """The limits of one store, and what it holds already of what they are about."""
+    """The limits of one store, and how much its scopes are known to hold."""
 
     def __init__(
         self,
@@ -195,7 +196,7 @@ class Limits:
         return self._state
 
     def check_blob(self) -> None:
-        """Raises LimitError if no large value is to be written any more."""
+        """Raises LimitError if no large value may be written any more."""
         if self.disk_state() in ("no_blobs", "no_commits"):
             raise LimitError(
                 f"{self._text}: no large value is taken", hint="make room, or retain --now"
@@ -233,13 +234,13 @@ class Limits:
             most = check_size(quota.bytes, "bytes")
             size = sum(len(record.payload) for record in append.records)
             if size + self._size(stream, base.revision) > most:
-                self._sizes.pop(stream, None)  # some of it may have been let go of since
+                self._sizes.pop(stream, None)  # read again: some may have been let go of since
                 used = self._size(stream, base.revision)
                 if size + used > most:
                     raise _over(stream, f"{most:,} bytes", f"it has {used:,}, and {size:,} come")
 
     def _size(self, stream: str, until: int) -> int:
-        """Returns how many bytes of data a stream has, reading what came since it was asked."""
+        """Returns how many bytes of data a stream has; reads only what came since the last call."""
         revision, size = self._sizes.get(stream, (0, 0))
         if revision > until:
             revision, size = 0, 0

@@ -1,4 +1,4 @@
-"""Which scopes there are: names by level and prefix, and the levels that the store itself knows."""
+"""Lists scopes by level and prefix, and reads the levels that the store itself has recorded."""
 
 from __future__ import annotations
 
@@ -31,11 +31,10 @@ _LEVELS_MAX = 10_000
 
 
 def note_level(log: Log, level: Level) -> None:
-    """Sees to it that the store knows a registered level as soon as it has a scope of it.
+    """Makes the store record a registered level with the first scope of it that begins.
 
-    The commit that begins the first such scope sets a mark. Nothing is written before: to open a
-    store and look at it leaves it as it is. A mark lies where the scope does, in a store over
-    several backends too.
+    The commit that begins that scope sets a mark. Nothing is written before, so a store that is
+    only opened and read does not change. In a mixed store the mark is kept where the scope is.
     """
     log.unrecorded[level.name] = Mark(
         LEVELS, level.name, priority=int(level.keep), group=level.below
@@ -43,9 +42,9 @@ def note_level(log: Log, level: Level) -> None:
 
 
 def register_level(kernel: Kernel, name: str, *, below: str, keep: bool = True) -> None:
-    """Adds a level of scopes to an open store; `keep` says what closing one does to its state.
+    """Adds a level of scopes to an open store; `keep` says whether closing one keeps its state.
 
-    The first scope of it that is begun records it in the store, for every other process.
+    The first scope of the level that begins records it in the store, for all other processes.
     """
     kernel.levels.register(name, below=below, keep=keep)
     for level in kernel.levels.registered():
@@ -57,7 +56,7 @@ def adopt_levels(log: Log, levels: Levels) -> None:
     """Adds the levels that are recorded in the store to those that this process has registered."""
     waiting = {mark.key: mark for mark in log.marks.list(LEVELS, limit=_LEVELS_MAX)}
     while waiting:
-        # Those first whose level above is known; what is left then is below the narrowest.
+        # First those whose level above is known. If there is none, all that are left are adopted.
         fits = [mark for mark in waiting.values() if levels.has(mark.group)]
         for mark in fits or list(waiting.values()):
             levels.adopt(mark.key, below=mark.group, keep=mark.priority > 0)
@@ -65,7 +64,7 @@ def adopt_levels(log: Log, levels: Levels) -> None:
 
 
 class NamePage(Protocol):
-    """What returns names that begin with a prefix and come after another, in order."""
+    """Returns names in order that begin with a prefix and come after a name."""
 
     def __call__(self, *, prefix: str, after: str, limit: int) -> list[str]: ...
 
@@ -81,8 +80,8 @@ def scope_names(
 ) -> list[str]:
     """Returns the names of scopes of some levels, sorted: those that begin with a prefix.
 
-    One question for each level, however many other streams lie between them. `pages` is what has
-    the names, where they are not those of all streams.
+    Each level is asked for by itself, so other streams between them cost nothing. `pages` returns
+    the names to choose from, if these are not those of all streams.
     """
     pages = pages or log.stream_page
     names: list[str] = []
@@ -103,9 +102,9 @@ def scope_names(
 def names_beginning(
     log: Log, prefix: str, after: str, limit: int | None, pages: NamePage | None = None
 ) -> list[str]:
-    """Returns stored names that begin so and come after another, but for scopes that are removed.
+    """Returns stored names that begin with a prefix and come after a name, without removed scopes.
 
-    Of each page of names it is asked which of them are: however many others there are.
+    Which of them are removed is asked for each page of names, so other removed scopes cost nothing.
     """
     pages = pages or log.stream_page
     names: list[str] = []
@@ -123,9 +122,9 @@ def names_beginning(
 
 
 def stored_prefix(level: str | None, prefix: str) -> str:
-    """Returns what stored names begin with if ids of a level, or whole names, begin with a text.
+    """Returns the prefix of stored names for a prefix of the ids of a level, or of whole names.
 
-    A prefix of whole names in which there is an escape is one of stored names.
+    A prefix of whole names that has an escape in it counts as one of stored names already.
     """
     if level is not None:
         return prefix and f"{level}/{escape(prefix)}"
@@ -134,13 +133,13 @@ def stored_prefix(level: str | None, prefix: str) -> str:
 
 
 def _asked(prefix: str) -> str:
-    """Returns the part of a prefix that every stored name has in which a digest follows it."""
+    """Returns the part of a prefix that is sure to stand in stored names that have a digest."""
     level, slash, id = prefix.partition("/")
     return f"{level}{slash}{cut_escaped(id, HEAD_BYTES_MIN)}"
 
 
 def _beginning(log: Log, names: list[str], prefix: str) -> list[str]:
-    """Returns the names whose ids begin as a prefix does that is longer than names can tell."""
+    """Returns the names that begin with a prefix; those with a digest are judged by their ids."""
     long = [name for name in names if has_digest(name)]
     whole = {
         name: f"{split_name(name)[0]}/{escape(id)}"
@@ -152,7 +151,7 @@ def _beginning(log: Log, names: list[str], prefix: str) -> list[str]:
 def whole_ids(log: Log, names: Sequence[str]) -> list[str]:
     """Returns the ids of scopes whose names have a digest, in one read where that is possible.
 
-    The first event of each has the whole id, which the digest is of.
+    The first event of each scope has the whole id, and the name has the digest of it.
     """
     ids: list[str] = []
     for name, first in zip(names, log.first_of(names), strict=True):
@@ -174,7 +173,7 @@ def whole_ids(log: Log, names: Sequence[str]) -> list[str]:
 
 
 def first_words(log: Log) -> Iterator[str]:
-    """Yields what names of streams begin with, up to the first slash: one question for each."""
+    """Yields the first words of stream names, up to the first slash, with one read for each."""
     after = ""
     while names := log.stream_page(after=after, limit=1):
         word, slash, _ = names[0].partition("/")

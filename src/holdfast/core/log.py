@@ -1,10 +1,12 @@
-"""The log: the only caller of backends. Records below, folded state above.
+"""The log: what every layer reads and writes through. Records below it, folded state above it.
 
-A write: requests gather in a queue (`commit_queue.py`); the leader prepares each on the state that
-it will follow, which proves that the event can be folded and gives it revision, time and link; the
-backend judges the guards and writes; the new states are cached. A read: the backend says where the
-stream is, and the cached state is returned if it is there already; else the newest snapshot at or
-below is loaded and what comes after it is folded, every link verified.
+A write: requests gather in a queue (`commit_queue.py`). The leader prepares each one on the state
+that it will follow. That proves that its events can be folded, and gives each event its revision,
+time and link. The backend judges the guards and writes; then the new states are cached.
+
+A read: the backend returns the head of the stream. If the cached state is at that head, it is
+returned. Otherwise the newest snapshot at or below the revision is loaded, and the events after it
+are folded, with every link verified.
 """
 
 from __future__ import annotations
@@ -162,33 +164,33 @@ if TYPE_CHECKING:
 
 
 class Writer(Protocol):
-    """What a layer above puts around every commit that is made in its context.
+    """What a layer above adds to every commit that is made in its context.
 
-    A run's body, and each of its steps, set a writer in a context variable. The log hands it every
-    commit made there, so that a write of a run takes its idempotency key and its fence from the run
-    without the caller's doing anything. Elsewhere there is no writer, and that costs one look.
+    A run's body and each of its steps set a writer in a context variable. The log hands the writer
+    every commit made there. So a write inside a run gets the run's idempotency key and fence, and
+    the caller need not do anything. Outside a run there is no writer, and that costs one lookup.
     """
 
     @property
     def path(self) -> str:
-        """What names this place for ever: ids made from it are the same when it is replayed."""
+        """A name of this place that never changes: ids made from it are the same on replay."""
         ...
 
     @property
     def is_replayed(self) -> bool:
-        """Whether the code that writes here is run again, and must then write the same."""
+        """Whether the code that writes here may be run again, and must then write the same."""
         ...
 
     def fencing(self) -> Writer:
-        """Returns a writer of the same place that fences commits and leaves them as they are."""
+        """Returns a writer for the same place that fences commits and changes nothing else."""
         ...
 
     def fences(self, log: Log) -> bool:
-        """Whether it fences commits to a log: a run's lease is one of its own store."""
+        """Returns whether it fences commits to this log: a run's lease belongs to one store."""
         ...
 
     def prepare(self, proposed: ProposedCommit, log: Log) -> ProposedCommit:
-        """Returns the commit as it is to be made here, or raises why it must not be."""
+        """Returns the commit as it must be made here, or raises the reason why it must not be."""
         ...
 
 
@@ -197,10 +199,11 @@ WRITER: ContextVar[Writer | None] = ContextVar("holdfast_writer", default=None)
 
 
 class LeaseBlock(NamedTuple):
-    """The block of a lease that this code is in, and the one around it.
+    """A lease block that this code runs in, and the block around it.
 
-    A lease belongs to its log: another store has never heard of it, and would refuse whatever is
-    fenced by it. So the block says whose it is, and each log looks for the innermost of its own.
+    A lease belongs to one store. Another store does not know it, and would refuse whatever is
+    fenced by it. So a block names its store (`place`), and each log uses the innermost block of its
+    own store.
     """
 
     place: object
@@ -208,7 +211,7 @@ class LeaseBlock(NamedTuple):
     around: LeaseBlock | None
 
     def without(self, place: object, fence: Fence) -> LeaseBlock | None:
-        """Returns the blocks without the innermost one of a lease, in whatever order they end."""
+        """Returns the blocks without the innermost one of a lease; they may end in any order."""
         if self.fence == fence and self.place == place:
             return self.around
         around = self.around and self.around.without(place, fence)
@@ -216,27 +219,27 @@ class LeaseBlock(NamedTuple):
 
 
 LEASE_BLOCK: ContextVar[LeaseBlock | None] = ContextVar("holdfast_lease_block", default=None)
-"""The innermost of them: every commit to its log that names no other fence is fenced by it."""
+"""The innermost lease block: it fences every commit to its log that names no other fence."""
 
 
 def is_replayed() -> bool:
-    """Says whether the code that writes here may be run again, and must then write the same.
+    """Returns whether the code that writes here may be run again, and must then write the same.
 
-    What a write depends on the state for is then left to the log, or left out.
+    Such a write must not depend on the state that the caller sees: that may differ the next time.
     """
     writer = WRITER.get()
     return writer is not None and writer.is_replayed
 
 
 Transform = Callable[[Map, str], Map]
-"""Given a scope's state and its name, returns the state as a reader is to see it."""
+"""Given a scope's state and its name, returns the state that readers see."""
 
 Validator = Callable[[StreamWrite, StreamState, StreamState], None]
-"""Given a write and the states of its stream before and after, raises if it must not be made."""
+"""Given a write, and its stream's states before and after it, raises if it must not be made."""
 
 
 class Routes:
-    """Which backend keeps a stream: the one there is, or one of several by the stream's level."""
+    """Finds the backend that keeps a stream: the only one, or one of several by its level."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -245,7 +248,7 @@ class Routes:
 
     @property
     def is_split(self) -> bool:
-        """Whether there are several backends: only then is there anything to ask."""
+        """Whether there are several backends: only then does anything have to be routed."""
         return self._routing is not None
 
     def objects_of(self, stream: str) -> Objects:
@@ -255,7 +258,7 @@ class Routes:
     def check(self, proposed: ProposedCommit) -> None:
         """Raises UsageError if no single backend keeps all that a commit names (guarantee 2).
 
-        Asked before the commit is queued, so that it is refused alone.
+        It is called before the commit is queued, so that no other commit is refused with it.
         """
         assert self._routing is not None, "BUG: one backend keeps all there is"
         streams = [write.stream for write in proposed.writes]
@@ -265,7 +268,7 @@ class Routes:
         self._routing.place_of_all(streams, proposed.fence and proposed.fence.name)
 
     def split(self, prepared: list[PreparedCommit]) -> list[list[PreparedCommit]]:
-        """Returns a batch cut where the backend changes: one that fails must not fail the rest."""
+        """Splits a batch where the backend changes, so that one failure does not fail the rest."""
         routing = self._routing
         if routing is None:
             return [prepared]
@@ -277,14 +280,14 @@ class Routes:
         return [list(run) for _, run in groupby(prepared, place)]
 
     def place_of(self, name: str) -> int:
-        """Returns which of `parts` keeps a stream, or what is named like one; 0 of one."""
+        """Returns the index in `parts` for a stream, or for anything named like one; 0 of one."""
         return 0 if self._routing is None else self._routing.place_of_all([name], None) or 0
 
     def place_of_mark(self, mark: Mark) -> int:
-        """Returns which of `parts` a mark belongs to whose commit is not known, as in a copy.
+        """Returns the index in `parts` for a mark whose commit is not known, as in a copy.
 
-        The layers put a scope's name into its group or key, or the level into its index
-        (`run.due`); what says nothing is kept with the rest.
+        The layers put a scope's name into a mark's group or key, or the level into its index
+        (`run.due`). A mark that has neither is kept with the rest.
         """
         rest = self.place_of("*")
         names = (mark.group, mark.key, mark.index.replace(".", "/"))
@@ -292,7 +295,7 @@ class Routes:
         return next((place for place in places if place != rest), rest)
 
     def keeps_meta(self, stream: str) -> bool:
-        """Returns whether the backend of a stream stores what is known beside the data."""
+        """Returns whether the backend of a stream stores `meta`."""
         if self._routing is None:
             return keeps_meta(self._backend)
         return keeps_meta(self._routing.parts[self.place_of(stream)])
@@ -314,12 +317,12 @@ class Routes:
         return self._routing.is_after(record, position)
 
     def parts(self) -> list[Backend]:
-        """Returns the backends that the store is made of; none if it is one itself."""
+        """Returns the backends of a mixed store; an empty list if there is only one."""
         return [] if self._routing is None else list(self._routing.parts)
 
 
 _Terms = dict[str, ExpiryPolicy]
-"""How long streams last that begin in a commit, without those that last for good."""
+"""How long the streams that begin in a commit last; those without an end are left out."""
 _Shared = tuple[int, str, str | None]
 """Time, actor and meta, which all events of a commit share."""
 T = TypeVar("T")
@@ -332,7 +335,10 @@ ABSENT = "scope.removed"
 """The index that has a mark for each scope that was removed and has no new life yet."""
 register_layer(Layer(name="lives", indexes=(ABSENT,)))
 COLLECTED = "retention.collected"
-"""The index of one mark, due when blobs were last looked through: who knew one must look again."""
+"""The index of one mark, due when blobs were last collected.
+
+A process that spilled a blob before that time must check that it is still there.
+"""
 LEVELS = "scope.level"
 """The index that has a mark for each registered level: its name, the one above it as the group, and
 priority 1 if closing a scope of it keeps its state."""
@@ -340,11 +346,12 @@ register_layer(Layer(name="levels", indexes=(LEVELS,)))
 BACK_CHUNK = 64
 READ_CHUNK = 1000
 HELD_EVENTS = 64_000
-"""How many events are folded before the garbage collector may run, where no read can wait."""
+"""How many events are folded before Python's garbage collector may run again (0030)."""
 BULK_STREAMS = 256
 BULK_EVENTS = 64
-"""So many streams are read at once, each if it has no more events than this."""
+"""How many streams are read by one call, and how many events each of them may have at most."""
 SETTLE_S = 0.01
+"""How long one wait for open commits lasts before the moment is asked for again."""
 QUIET_VIEWS = 8
 """How many views of a stream must find it unchanged before it counts as quiet."""
 _LEADING = frozenset((event.OPENED, event.MIGRATED))
@@ -354,53 +361,54 @@ _PAYLOAD_OF = attrgetter("payload")
 _CHECKPOINTS_FIRST = 256
 """How many checkpoints are read at first where not all may be wanted."""
 RETRIES_MAX = 1000
+"""How often a batch is prepared again before its requests are told that others were faster."""
 
 
 class Log:
-    """Streams of events, folded. The backend stays private: other modules ask the log."""
+    """Streams of events, folded. Other modules ask the log and not the backend."""
 
     is_scratch = False
-    """Whether what it holds is of this process alone (`scratch.py`)."""
+    """Whether it holds scratch scopes, which no store keeps (`scratch.py`)."""
     is_gathering = False
-    """Whether what is committed to it is one part of a commit to come (`staging.py`)."""
+    """Whether what is committed to it becomes part of a later joint commit (`staging.py`)."""
     said: Said | None = None
-    """What is said of all that is written here, unless a block says otherwise (0047)."""
+    """The provenance of all that is written here, unless a block says otherwise (0047)."""
     redactor: Redactor | None = None
-    """What keeps secrets out, if anything does: `use_redactor` sets it."""
+    """Keeps secrets out of what is written; None if nothing does. `use_redactor` sets it."""
 
     def __init__(
         self, backend: Backend, *, clock: Clock, actor: str, sealing: Sealing | None = None
     ) -> None:
         self._backend = backend
         self.sealing = sealing or Sealing(lambda: FolderKeys(default_folder()))
-        """Opens and seals what belongs to a subject."""
+        """Seals and opens what belongs to a subject."""
         self.expiry = Expiry(backend)
         self.key_ends = KeyEnds(backend, clock)
         self.show: Callable[[StreamState, str], Map] = state_of
-        """Returns the state that a reader is handed, through the transforms if there are any."""
+        """Returns the state that readers get, passed through schemas and transforms, if any."""
         self.limits: Limits | None = None
-        """What is refused for want of room; None, as nearly always, if nothing is."""
+        """The quotas and the disk watch; None if there are none, as nearly always."""
         self.typed = NOTHING
-        """The schemas of scopes: what they refuse, and what readers see of older data."""
+        """The schemas of scopes: they check writes, and upgrade older data for readers."""
         self._transforms: tuple[Transform, ...] = ()
         self._validators: tuple[Validator, ...] = ()
         self._chains = Lock()
         self._origins: OrderedDict[str, tuple[str, int] | None] = OrderedDict()
         self._lasting_words = lasting_prefixes()  # of streams that are never removed
         self.dispatcher = Dispatcher()
+        """Tells subscribers; the handles of this process on one place share it."""
         self.stored_at: object = backend
-        """What is equal for the handles that this process has open on one place."""
-        """Tells subscribers; handles of this process on the same store share one."""
+        """Where the store is: equal for all handles that this process has open on one place."""
         self._subscribed: list[Callable[[], None]] = []
         self.clock = clock
         self._actor = actor
         self.observers: Observers | None = None
         self.reports: list[str] = []
-        self._server_us: tuple[int, int] | None = None  # its time, and the boot time of then
+        self._server_us: tuple[int, int] | None = None  # a server's time, and our boot time then
         self._is_ahead_told = False
-        self._imported: dict[str, bytes] = {}  # the ends that the newest import was prepared to
+        self._imported: dict[str, bytes] = {}  # by stream, the link that the newest import ends at
         self.unrecorded: dict[str, Mark] = {}
-        """The marks of levels that the first scope of each sets, if this process begins it."""
+        """By level, the mark that the first scope of the level sets when this process begins it."""
         self.routes = Routes(backend)
         self._is_split = self.routes.is_split
         self._keeps_meta = not self._is_split and keeps_meta(backend)
@@ -419,8 +427,8 @@ class Log:
         )
         self.folds = Folds()
         self._states, self._ends, self._used = self.folds.states, self.folds.ends, self.folds.used
-        self._busy: dict[str, int] = {}  # streams that others write to, for so many quiet views
-        # One for all: each value in memory would keep a method of its own.
+        self._busy: dict[str, int] = {}  # streams that others write to: quiet views still wanted
+        # One bound method for all: otherwise each value in memory would keep one of its own.
         self._read_blob = self.blobs.read
         self._blocks = EventBlocks(self._payloads, self._read_blob)
         self.snapshots = Snapshots(
@@ -430,7 +438,7 @@ class Log:
         )  # fmt: skip
 
     def _payloads(self, stream: str, after: int, until: int) -> Sequence[PayloadRow]:
-        """Returns type and payload of a range of events, those of a fork's ancestors included."""
+        """Returns type, payload and subject of some events, a fork's inherited ones included."""
         head = self.head(stream)
         if head is not None and after + 1 >= head.first:
             rows = read_payloads(
@@ -438,18 +446,18 @@ class Log:
             )
             for _, _, subject in rows:
                 if subject is not None:
-                    break  # what belongs to a subject may be sealed, and takes its whole record
+                    break  # it may be sealed, and only the whole record can be opened
             else:
                 return rows
         records = self.records(stream, after=after, until=until)
         return [(record.type, record.payload, record.subject) for record in records]
 
     def _collected_us(self) -> int:
-        """Returns when blobs were last collected; asked when a large value is known already."""
+        """Returns when blobs were last collected; asked when a large value was spilled before."""
         return sum(mark.due for mark in self._backend.marks.list(COLLECTED, limit=1))
 
     def report(self, text: str) -> None:
-        """Notes something that went wrong and does no harm: `status` shows it, and it is logged."""
+        """Logs something that went wrong and does no harm; `status` shows it too."""
         _logger.warning("%s", text)
         self.reports.append(text)
 
@@ -458,7 +466,7 @@ class Log:
     def add_transform(self, transform: Transform) -> Callable[[], None]:
         """Adds a step that every read of a state passes, after those that are there.
 
-        Returns the function that takes it away. While there is none, a read pays nothing.
+        Returns the function that removes it. Without transforms a read pays nothing for them.
         """
         with self._chains:
             self._transforms = (*self._transforms, transform)
@@ -473,7 +481,7 @@ class Log:
         return remove
 
     def use_schemas(self, typed: Typed) -> None:
-        """Has writes to scopes checked by their schemas, and readers see what is older upgraded."""
+        """Checks writes to scopes with their schemas, and shows readers older data upgraded."""
         with self._chains:
             self.typed = typed
             if typed.all:
@@ -482,12 +490,12 @@ class Log:
             self.show = state_of if is_plain else self._show_transformed
 
     def use_redactor(self, redactor: Redactor | None) -> None:
-        """Has every commit, and every large value before it, looked through for secrets."""
+        """Searches every commit, and every large value before it, for secrets; None ends that."""
         self.redactor = redactor
         self.blobs.clean = None if redactor is None else redactor.clean_value
 
     def use_limits(self, quotas: Sequence[Quota], disk: DiskWatch | None) -> None:
-        """Has writes refused that go over a quota, or that a nearly full disk must not take."""
+        """Refuses writes that go over a quota, or that a nearly full disk must not take."""
         if quotas or disk is not None:
             places = local_places(self.describe()) if disk is not None else []
             self.limits = self.blobs.limits = Limits(
@@ -502,9 +510,9 @@ class Log:
     def add_validator(self, validator: Validator) -> Callable[[], None]:
         """Adds a check that every write passes before anything of its commit is written.
 
-        It is asked in the thread that commits, possibly for a caller in another one, and more than
-        once if other writers were faster: so it only looks at what it is given. What it raises, an
-        error of ours, is the caller's answer. Returns the function that takes it away.
+        It runs in the thread that commits, perhaps for a caller in another thread, and runs again
+        each time another writer was faster. So it must only look at its arguments. What it raises
+        is the caller's answer. Returns the function that removes the check.
         """
         with self._chains:
             self._validators = (*self._validators, validator)
@@ -524,20 +532,20 @@ class Log:
 
     @property
     def is_transformed(self) -> bool:
-        """Whether readers see something else than what is stored, schemas apart."""
+        """Whether readers see something other than what is stored, apart from schemas."""
         return bool(self._transforms)
 
     def use_place(self, place: object) -> None:
-        """Says where it is stored: the handles of this process on one place belong together."""
+        """Sets where the store is: the handles of this process on one place share a dispatcher."""
         self.stored_at = place
         self.dispatcher = shared_dispatcher(place)
 
     # --- who is told -----------------------------------------------------------------------------
 
     def subscribe(self, stream: str, subscription: Subscription) -> Subscribed:
-        """Has one told of every change of a stream, or of all (`EVERY`), until the store closes.
+        """Tells a subscriber each change of a stream, or of all (`EVERY`), until the store closes.
 
-        Returns what ends it, and waits for it.
+        Returns what ends the subscription when it is called; it can also wait until all was told.
         """
         unsubscribe = self.dispatcher.subscribe(stream, subscription)
         self._subscribed.append(unsubscribe)
@@ -546,10 +554,11 @@ class Log:
     # --- writing ---------------------------------------------------------------------------------
 
     def commit(self, proposed: ProposedCommit) -> CommitResult:
-        """Commits and returns when it is durable, or raises and has written nothing.
+        """Commits, and returns when the commit is durable; if it raises, nothing was written.
 
-        UnavailableError with `outcome_known` False is the exception: the outcome is unknown.
+        The one exception is UnavailableError with `outcome_known` False: the outcome is unknown.
         """
+        # Another caller's turn and a full dispatcher are waited for before the queue (0027).
         if self.turns.held:
             self.turns.wait([write.stream for write in proposed.writes])
         if self.dispatcher.is_full:
@@ -560,9 +569,10 @@ class Log:
     def submit(
         self, proposed: ProposedCommit, *, waker: Waker | None = None, context: Any = None
     ) -> Request:
-        """Queues the commit without waiting for it; `wait` on what it returns does.
+        """Queues the commit without waiting for it; `wait` on the request it returns does that.
 
-        A waker is told once per batch which of its requests are answered; `context` is its own.
+        A waker is called once per batch with those of its requests that are answered. `context` is
+        for the waker's use.
         """
         proposed = self._made_here(proposed)
         request = Request(proposed, waker, context, proposed.failed)
@@ -578,7 +588,8 @@ class Log:
     def _made_here(self, proposed: ProposedCommit) -> ProposedCommit:
         """Returns a commit with what the context of its caller adds to it, or raises UsageError.
 
-        Asked of the caller: the leader that prepares the commit may be another thread.
+        It runs in the caller's thread or task, whose context variables count: the leader that
+        prepares the commit may be another thread.
         """
         if LEASE_BLOCK.get() is not None and proposed.fence is None:
             proposed = msgspec.structs.replace(proposed, fence=self.fence_here())
@@ -596,7 +607,7 @@ class Log:
         return proposed
 
     def fence_here(self) -> Fence | None:
-        """Returns the fence of the innermost block of a lease of this log that this code is in."""
+        """Returns the fence of the innermost lease block of this store that this code runs in."""
         block = LEASE_BLOCK.get()
         while block is not None and block.place != self.stored_at:
             block = block.around
@@ -611,7 +622,7 @@ class Log:
     def _attributed(self, proposed: ProposedCommit) -> ProposedCommit:
         """Returns a commit that says who makes it and where it came from (0047).
 
-        What the commit says itself counts before it.
+        What the commit says counts before what the block says, and that before the store's word.
         """
         here, store = SAID.get(), self.said
         meta = None if store is None else store.meta
@@ -624,7 +635,7 @@ class Log:
 
     @property
     def provenance(self) -> tuple[str, str | None]:
-        """What is written here and now says of itself: who writes, and the text of its meta."""
+        """The provenance of what is written here and now: the actor, and the text of its meta."""
         here, common = SAID.get(), None if self.said is None else self.said.meta
         if here is None:
             return self._actor, common
@@ -632,7 +643,7 @@ class Log:
 
     @property
     def actor(self) -> str:
-        """Who writes here and now: whoever the block says, else whoever opened the store."""
+        """Who writes here and now: the actor of the block, else that of the opened store."""
         here = SAID.get()
         return self._actor if here is None or here.actor is None else here.actor
 
@@ -640,14 +651,14 @@ class Log:
         return self._queue.wait(request)
 
     def pinned(self, stream: str) -> int | None:
-        """Returns what an event expects that names revisions of its stream: nothing.
+        """Returns the revision that a write must expect if its event names other revisions: none.
 
-        They are there for good. In a joint commit they may be those of events to come.
+        Stored revisions never change. In a joint commit they may be those of events to come.
         """
         return None
 
     def when_placed(self, stream: str, revision: int, placed: Callable[[Record], None]) -> None:
-        """Tells where an event is in the end: where it was said to be, but in a joint commit."""
+        """Does nothing: an event is where it was said to be. A joint commit overrides this."""
 
     def observe(self, observer: Observer, trace: Tracer | None) -> Callable[[], None]:
         """Tells an observer of what is done from now on; returns the function that ends it."""
@@ -655,7 +666,7 @@ class Log:
 
         def change(all: Sequence[tuple[Observer, Tracer | None]]) -> None:
             self.observers = Observers(self.clock, all) if all else None
-            # Put in place of the other, so that a commit that nobody observes pays nothing for it.
+            # The queue's function is swapped, so that a commit that nobody observes pays nothing.
             self._queue.use(self._run if self.observers is None else self._run_observed)
 
         def remove() -> None:
@@ -679,8 +690,10 @@ class Log:
                 self.observers.tell_commits(requests, began, failure)
 
     def _run(self, requests: list[Request]) -> None:
-        """Answers every request of a batch: prepares, sends, and does again what came too late."""
+        """Answers every request of a batch: prepares, sends, and repeats those that lost a race."""
         pending = requests
+        # A request without an answer was refused by the backend or not sent at all. So nothing of
+        # it is written, and it is safe to prepare it again on newer states.
         for _ in range(RETRIES_MAX):
             prepared = self._prepare_all(pending)
             if prepared:
@@ -728,6 +741,8 @@ class Log:
                 if not prepared:
                     return
                 break
+        # The dispatcher must know of the batch before it is sent: it tells a change only when every
+        # batch that was on its way then is answered, so changes are told by position (0027).
         batch = self.dispatcher.begin() if self.dispatcher.listening else None
         try:
             answers = self._backend.commit(list(map(_COMMIT_OF, prepared)))
@@ -738,8 +753,8 @@ class Log:
                 try:
                     self._judge(one, answer)
                 except HoldfastError as error:
-                    # What came between cannot be read, so this one cannot be prepared again. It
-                    # alone was refused: those after it in the list have answers of their own.
+                    # What another writer wrote in between cannot be read, so this request cannot be
+                    # prepared again. It fails alone: the others have answers of their own.
                     one.request.fail(error)
         finally:
             if batch is not None:
@@ -758,19 +773,21 @@ class Log:
                 return []
         prepared: list[PreparedCommit] = []
         overlay: dict[str, StreamState] = {}
-        late: set[str] = set()  # nothing overtakes another of its stream: a run's end stays last
+        # The streams of requests that wait. A later request to one of them waits too, so that none
+        # overtakes another: the event that ends a run stays its last.
+        late: set[str] = set()
         for request in requests:
             is_late = bool(late) and any(write.stream in late for write in request.work.writes)
             try:
                 one = None if is_late else self._prepare(request, overlay)
             except HoldfastError as error:
-                # What it does not fit on may be a neighbour's commit, which is not written yet and
-                # may never be: then it waits, unanswered, until that is known.
+                # It may fail because of a neighbour's commit in this batch, which is not written
+                # yet and may never be. Then it waits, unanswered, until that is known.
                 is_late = _follows(request.work, overlay)
                 one = None if is_late else self._prepare_again(request, error)
             except Exception as error:
-                # A validator's own bug, most likely: nothing of this one is written, and it says
-                # nothing of its neighbours.
+                # Most likely a bug in a validator. This request fails alone: the error says nothing
+                # about its neighbours.
                 one = None
                 request.fail(error)
             if is_late:
@@ -785,8 +802,8 @@ class Log:
     def _prepare_again(self, request: Request, error: HoldfastError) -> PreparedCommit | None:
         """Prepares a request that did not fit once more, on the newest states, or answers it.
 
-        The states in memory may be out of date. And what was committed before with the same key may
-        be the very reason why it does not fit: that is looked for before anything is refused.
+        The states in memory may be out of date. And an earlier commit with the same key may be the
+        very reason why it does not fit. Both are checked before the request is refused.
         """
         proposed: ProposedCommit = request.work
         try:
@@ -800,7 +817,7 @@ class Log:
         return None
 
     def _answer_by_key(self, request: Request, error: HoldfastError) -> None:
-        """Gives a request the answer of an earlier commit with its key, else the error."""
+        """Answers a request with the result of an earlier commit with its key, else the error."""
         proposed: ProposedCommit = request.work
         try:
             for write in proposed.writes:
@@ -814,10 +831,10 @@ class Log:
     def _prepare(self, request: Request, overlay: dict[str, StreamState]) -> PreparedCommit:
         """Returns the request as the commit that follows the newest state of each of its streams.
 
-        Raises UsageError if a change does not fit: so no event is stored that cannot be folded.
-        Time is moved up to the newest of every stream, so it never falls within one. It is this
-        host's, or what a server said that found this host's too far ahead (clause 22). Where an end
-        slides it is that of the clock which judges the end.
+        Raises UsageError if a change does not fit, so no event is stored that cannot be folded.
+        Time is moved up to the newest time of every stream, so it never falls within one. It comes
+        from this host's clock, or from the server's if the server found this host's too far ahead
+        (clause 22). If a stream's end slides, it comes from the clock that judges the end.
         """
         proposed: ProposedCommit = request.work
         writes, reads = proposed.writes, proposed.reads
@@ -826,7 +843,7 @@ class Log:
             written = {write.stream: write.expected for write in writes}
             guarded = self._guarded(proposed.guards, written, overlay)
             reads += tuple((s, b.revision) for s, b in guarded.items() if s not in written)
-            overlay = overlay | guarded
+            overlay = overlay | guarded  # so it follows the very states that were compared
         read_ends = self._ends_of(reads, overlay) if reads else ()
         for write in writes:
             base = self._base(write, overlay)
@@ -836,6 +853,8 @@ class Log:
         terms, sliding = self._terms(writes, before) if ends else ({}, "")
         time = self._backend.now_us(sliding) if sliding else self.clock.now_us()
         if self._server_us is not None and not sliding:
+            # The boot clock, which nobody sets, carries the server's time on. If this host's clock
+            # is set right, it says less, and is used again (0019).
             time = min(time, self._server_us[0] + self.clock.boot_us() - self._server_us[1])
         actor, meta = proposed.actor or self._actor, proposed.meta
         if proposed.time is not None:
@@ -877,8 +896,11 @@ class Log:
         state: StreamState,
         marks: tuple[Mark | Cleared, ...],
     ) -> tuple[Mark | Cleared, ...]:
-        """Returns the marks of a commit, with what it says of the beginning of a stream or life,
-        and of the ends of values."""
+        """Returns a commit's marks, with those that the log itself adds.
+
+        They say when a stream and its first value end, that a new life has begun, and that the
+        store has a scope of a new level.
+        """
         if state.ends is not base.ends:
             marks = (*marks, *_mark_of_ends(append.stream, base.ends, state.ends))
         if append.expected and append.expected == base.removed_at:
@@ -893,9 +915,9 @@ class Log:
     def _terms(
         self, writes: Sequence[StreamWrite], before: Sequence[StreamState]
     ) -> tuple[_Terms, str]:
-        """Returns how long the streams last that begin now, and one whose end slides, or "".
+        """Returns how long the streams last that begin now, and a stream whose end slides, or "".
 
-        The store's own word is asked for once: on a server that is a round trip.
+        The store's policy is read once for all of them: on a server that is a round trip.
         """
         pairs = zip(writes, before, strict=True)
         terms = self.expiry.terms([write.stream for write, base in pairs if base.revision == 0])
@@ -908,7 +930,11 @@ class Log:
     def _ends_of(
         self, reads: Sequence[tuple[str, int]], overlay: dict[str, StreamState]
     ) -> tuple[tuple[str, int], ...]:
-        """Returns the ends of streams that a commit has only read: of those that end."""
+        """Returns the ends of streams that a commit has only read, of those that end.
+
+        No event says that a scope has ended, so no revision shows it. The backend refuses the
+        commit if one of these ends has come (clause 37).
+        """
         found: list[tuple[str, int]] = []
         for stream, revision in reads:
             known = overlay.get(stream) or self._states.get(stream) or self._ends.get(stream)
@@ -922,7 +948,7 @@ class Log:
         return tuple(found)
 
     def _check_appends(self, appends: Sequence[Append], before: Sequence[StreamState]) -> None:
-        """Raises what forbids to write these at once, or to write them at all."""
+        """Raises if these must not be written at once, or must not be written at all."""
         check_expire_together(appends)
         if self.limits is not None:
             self.limits.check(appends, before)
@@ -930,11 +956,11 @@ class Log:
     def _check_import(
         self, proposed: ProposedCommit, before: Sequence[StreamState], now_us: int
     ) -> str:
-        """Returns the meta of a commit that brings its time along, or raises UsageError (0033).
+        """Returns the meta of a commit that brings its own time, or raises UsageError (0033).
 
-        Such a time is neither ahead of the clock nor before what is there, and what is there was
-        imported too: a scope that was written to by the clock keeps the times that it has. The
-        newest event says it for all: none is imported after one that was not.
+        The time must be neither ahead of the clock nor before the newest event of a stream, and
+        that event must be imported too: a scope that was written by the clock takes no import. It
+        is enough to look at the newest event: none is imported after one that was not.
         """
         time = proposed.time
         assert time is not None, "BUG: an import without a time"
@@ -942,7 +968,7 @@ class Log:
             raise import_ahead(time, time - now_us)
         for write, base in zip(proposed.writes, before, strict=True):
             stream, revision = write.stream, base.revision
-            # The import before this one may be in the same batch, and not be stored yet.
+            # The import before this one may be in the same batch, and not stored yet.
             if revision and self._imported.get(stream) != base.link:
                 stored = self.records(stream, after=revision - 1, until=revision)
                 if not (stored and is_imported(stored[0].meta)):
@@ -975,11 +1001,11 @@ class Log:
             if one.key is not None:
                 key = one.key
             if key is not None and state.removed_at:
-                if state.removed_at < 0:  # an end, of which that was not asked yet
+                if state.removed_at < 0:  # an end whose life was not looked up yet
                     state = msgspec.structs.replace(state, removed_at=self.life(stream))
                 key = event.key_in(state.removed_at, key)
             if isinstance(base, StreamEnd):
-                ops = ()  # they fit any state, and this one is not known
+                ops = ()  # they fit any state, and the state is not known here
             elif one.defaults or one.ttls or (state.ends and type == event.CHANGED):
                 ops = self._completed(one, state, write)
                 payload = encode_ops(ops) if one.defaults or ops is not one.ops else payload
@@ -993,6 +1019,7 @@ class Log:
             if seal is not None:
                 stored, key, checkpoint, meta = seal.record(type, payload, key, checkpoint, meta)
                 subject = seal.subject
+            # The order is part of the stored format: the link is a digest of it (0002).
             envelope = [stream, revision, time, type, actor, key, checkpoint, subject]
             if meta is not None:
                 if not (self._keeps_meta or self.routes.keeps_meta(stream)):
@@ -1012,11 +1039,11 @@ class Log:
         return Append(stream, base.revision, tuple(records), is_fork, base.link, *ends), state
 
     def _completed(self, one: NewEvent, state: StreamState, write: StreamWrite) -> tuple[Op, ...]:
-        """Returns the ops of a change with those that depend on the state that it follows.
+        """Returns the ops of a change, with those that depend on the state that it follows.
 
-        Values that have ended are taken away first: so the others fit what their writer saw. Then
-        come defaults for what is not there; the ends of new values stand last. What fits any state
-        is stored as it is, whether that state is in memory here or not.
+        Values that have ended are deleted first, so that the other ops fit what their writer saw.
+        Then come defaults for what is missing. The ends of new values come last. A change that fits
+        any state is stored as given, whether that state is in memory here or not.
         """
         ops, root, stream = one.ops, state.root, write.stream
         if write.fits_any_state:
@@ -1039,7 +1066,7 @@ class Log:
     def _seal_for(self, stream: str, base: StreamState) -> tuple[Seal | None, StreamState]:
         """Returns what seals the events of a stream, None if it is nobody's, and its state so far.
 
-        Whose it is, its first event decides for ever. Raises ErasedError if that one was erased.
+        The first event decides for ever whose it is. Raises ErasedError if the subject was erased.
         """
         intended = self.sealing.intended.get(stream)
         if intended is None and base.subject is not None:
@@ -1053,7 +1080,7 @@ class Log:
         return seal, base if base.revision else msgspec.structs.replace(base, subject=subject)
 
     def _not_theirs(self, stream: str, subject: str | None) -> HoldfastError:
-        """Returns the error for a scope that is to be a subject's, and is not."""
+        """Returns the error for a scope that should be a subject's, and is not."""
         if subject is not None and self.sealing.keys.is_erased(subject):
             return ErasedError(subject, f'scope "{stream}"')
         whose = "nobody's" if subject is None else "another subject's"
@@ -1063,9 +1090,10 @@ class Log:
         )
 
     def give_to(self, stream: str, name: str) -> None:
-        """Has a stream be a subject's, if it is begun here; the key is durable when this returns.
+        """Makes a stream a subject's if this process begins it; the key is durable on return.
 
-        Raises UsageError if it is there and is not that subject's, ErasedError if it was erased.
+        Raises UsageError if the stream is there and not that subject's, ErasedError if the subject
+        who owns it was erased.
         """
         [head] = self._backend.heads([stream])
         if head is None:
@@ -1076,16 +1104,16 @@ class Log:
             raise self._not_theirs(stream, subject)
 
     def give_as(self, stream: str, other: str) -> None:
-        """Has a stream be the subject's whose another one is, if it is begun here."""
+        """Gives a stream that this process begins to the subject who owns another stream."""
         subject = self.subject_of(other)
         if subject is not None and self._backend.heads([stream]) == [None]:
             self.sealing.of(subject)  # raises ErasedError
             self.sealing.intended[stream] = subject
 
     def seal_for(self, stream: str, name: str) -> Seal | None:
-        """Returns what seals a value of a subject in a stream; None if all of the stream is theirs.
+        """Returns what seals a subject's value in a stream; None if the whole stream is theirs.
 
-        The key is durable when this returns. Raises UsageError if the stream is another subject's.
+        The key is durable on return. Raises UsageError if the stream is another subject's.
         """
         of = self.subject_of(stream)
         seal = self.sealing.named(name)
@@ -1094,7 +1122,7 @@ class Log:
         return seal if of is None else None
 
     def subject_of(self, stream: str) -> str | None:
-        """Returns whose a stream is, by id; None if it is nobody's, or not there."""
+        """Returns the id of the subject who owns a stream, or will own it; None if nobody does."""
         known = self._states.get(stream) or self._ends.get(stream)
         if known is None:
             [head] = self._backend.heads([stream])
@@ -1109,7 +1137,7 @@ class Log:
         return None if subject is None else self.sealing.of(subject)
 
     def opened(self, records: list[Record]) -> list[Record]:
-        """Returns records of any streams as their writers gave them."""
+        """Returns records of any streams opened, as their writers gave them."""
         for record in records:
             if record.subject is not None:
                 return list(map(self.sealing.open, records))
@@ -1123,23 +1151,23 @@ class Log:
         reads: tuple[tuple[str, int], ...],
         marks: tuple[Mark | Cleared, ...],
     ) -> tuple[tuple[tuple[str, int], ...], tuple[Mark | Cleared, ...]]:
-        """Returns what a commit with data of a subject reads besides, and the marks that it sets.
+        """Returns what a commit with data of a subject also reads, and the marks that it sets.
 
-        The stream of the subject says when it is being erased. Each commit names it among what it
-        read: so one that is prepared before that, and comes after it, is refused by the backend,
-        and refused here when it is prepared again. A mark says which streams have such data. The
-        removal of a scope is no write for the subject: it is how an erasure goes on.
+        The subject's own stream says when the subject is being erased. Each commit names that
+        stream among what it read. So the backend refuses a commit that was prepared before the
+        erasure began and sent after; prepared again, it is refused here. A mark says which streams
+        have such data. The removal of a scope is let through: an erasure itself removes scopes.
         """
         stream, subject = write.stream, after.subject
         assert subject is not None, "BUG: nobody's"
         is_alone = not reads and not marks and len(proposed.writes) == 1
         guard = self.sealing.guards.get(stream) if is_alone else None
         if guard is not None and guard[0][0] not in self._states:
-            return guard, marks  # as nearly always: what is below would find the same
+            return guard, marks  # the usual case: the code below would find the same
         if (subject, stream) not in self.sealing.known:
             marks = (*marks, Mark(f"{SUBJECT_PREFIX}{subject}", stream))
         is_removal = write.new_events[-1].type == event.REMOVED
-        if marks and not is_removal:  # which has marks as they are stored
+        if marks and not is_removal:  # the marks of a removal are sealed already
             marks = self.closed_marks(stream, marks, subject)
         guard = self._guarded_subject(proposed, stream, subject, reads, is_removal)
         if is_alone and not marks and guard[0][0] in self.sealing.quiet:
@@ -1156,8 +1184,8 @@ class Log:
     ) -> tuple[tuple[tuple[str, int], ...], tuple[Mark | Cleared, ...]]:
         """Returns the same for sealed values in a scope that is nobody's (0067).
 
-        A value that is copied there, as a restore does it, is of use to nobody without its key. So
-        only one that was sealed for this commit is refused when its subject is being erased.
+        A sealed value that is copied there, as by a restore, is useless without its key. So a
+        commit is refused only for a value that was sealed for it, if the subject is being erased.
         """
         new = {subject for one in write.new_events for subject in one.sealed_for}
         found = {subject for one in append.records for subject in subjects_in(one.payload)}
@@ -1176,7 +1204,7 @@ class Log:
         reads: tuple[tuple[str, int], ...],
         is_removal: bool,
     ) -> tuple[tuple[str, int], ...]:
-        """Returns what is read, with the stream that says whether a subject is being erased."""
+        """Returns the reads, with the stream that says whether a subject is being erased."""
         name = stream_of(stream, subject)
         if any(name == one.stream for one in proposed.writes) or any(
             name == one for one, _ in reads
@@ -1184,19 +1212,20 @@ class Log:
             return reads
         state = self._states.get(name)
         if state is None:
-            # Most are never held or erased, and have no such stream. That is asked once: the
-            # backend refuses the commit if it is there by now, and then it is in memory.
+            # Most subjects are never held or erased, and have no such stream. That is asked once
+            # and remembered. It is safe: the commit expects revision 0 there, so the backend
+            # refuses it if the stream has begun since, and then its state is read.
             state = EMPTY if name in self.sealing.quiet else self.newest(name)
             if not state.revision:
                 self.sealing.quiet.add(name)
-        if state.root.get("erasing") and not is_removal:  # which is never taken back
+        if state.root.get("erasing") and not is_removal:  # "erasing" is never taken back
             raise ErasedError(subject, f'scope "{stream}"')
         return (*reads, (name, state.revision))
 
     def _with_opening(
         self, write: StreamWrite, base: StreamState, terms: _Terms
     ) -> tuple[int, tuple[NewEvent, ...]]:
-        """Returns when a stream ends, and the events of a write, led by what opens its scope."""
+        """Returns when a stream ends, and a write's events, led by one that opens it if needed."""
         stream, expires_us, new_events = write.stream, base.ends_us, write.new_events
         begins, lifetime = False, event.LASTS
         if base.revision == 0:
@@ -1213,7 +1242,7 @@ class Log:
         return expires_us, new_events
 
     def _check_life(self, write: StreamWrite) -> None:
-        """Raises ConflictError if what a write follows is of a life that is over."""
+        """Raises ConflictError if what a write follows belongs to a life that is over."""
         removed_at = self.life(write.stream)
         if write.follows <= removed_at:
             raise conflict(write.stream, write.follows, removed_at)
@@ -1221,7 +1250,7 @@ class Log:
     def _led(self, lead: NewEvent, new_events: tuple[NewEvent, ...]) -> tuple[NewEvent, ...]:
         """Returns events with one before them that opens their scope, or migrates its state.
 
-        Where one key is all that an append takes, it is on the first event.
+        A backend that takes one key for each append has it on the first event: so it moves there.
         """
         first, *rest = new_events
         if first.key is None or self.record_keys:
@@ -1232,10 +1261,10 @@ class Log:
     def _migrated(
         self, write: StreamWrite, base: StreamState, new_events: tuple[NewEvent, ...]
     ) -> tuple[NewEvent, ...]:
-        """Returns events with the one before them that brings the state to the program's version.
+        """Returns events, led by one that brings the state to the program's version if needed.
 
-        One that says its version by itself goes to that one: a migration, or a removal that is
-        taken back, which brings back what was stored then.
+        Events that say their version themselves are left alone: a migration, or the undo of a
+        removal, which brings back what was stored then.
         """
         if any(one.meta is not None and one.type in OF_STATE for one in write.new_events):
             return new_events
@@ -1253,9 +1282,9 @@ class Log:
     ) -> tuple[str | None, int]:
         """Returns meta and version of a change of the state.
 
-        Where no schema here looks at it, it says its version itself, or follows a state without
-        one. Else it is refused: it was not made for what is there. If that is not to be checked,
-        it says what was there.
+        With a schema here, these are the schema's. Without one, the change must say its version
+        itself, or follow a state that has none. Otherwise it is refused: it was not made for what
+        is there. If the store does not check that, the change gets the version of that state.
         """
         if schema is not None and one.meta is None:
             return joined(meta, schema.meta), schema.version
@@ -1269,7 +1298,7 @@ class Log:
         return joined(meta, text), state.version
 
     def _base(self, write: StreamWrite, overlay: dict[str, StreamState]) -> StreamState:
-        """Returns the state that a write will follow, having checked what can be checked here."""
+        """Returns the state that a write will follow, after the checks that are possible here."""
         stream = write.stream
         if write.origin is not None:
             base = self._end_at(*write.origin)
@@ -1289,7 +1318,7 @@ class Log:
         if isinstance(base, StreamEnd) and not (
             self._needs_end_only(write) and (base.version >= 0 or write.keeps_state)
         ):
-            # A neighbour's commit, which was not folded: this one waits until that is written.
+            # A neighbour in this batch writes there, and was not folded. This one waits for it.
             raise UnavailableError(f'scope "{stream}" is being written to')
         if base.closed_at and write.new_events[0].type != event.REMOVED:
             raise ClosedError(
@@ -1305,12 +1334,12 @@ class Log:
         written: dict[str, int | None],
         overlay: dict[str, StreamState],
     ) -> dict[str, StreamState]:
-        """Returns the newest state of each guarded stream, having compared what was read of it.
+        """Returns the newest state of each guarded stream, after comparing what was read of it.
 
-        The commit follows these very states: their revisions go to the backend, which refuses it if
-        one is out of date, and then they are compared again. What a neighbour in the batch writes
-        to a stream that this one only reads may never be stored, and another writer's event be
-        found at the same revision: so this one waits until that is known.
+        The commit follows exactly these states. Their revisions go to the backend, which refuses
+        the commit if one is out of date; then they are compared again. If a neighbour in the batch
+        writes to a stream that this commit only reads, this one waits for the neighbour's answer.
+        Its write may never be stored, and another writer's event may be at that revision instead.
         """
         found: dict[str, StreamState] = {}
         for guard in guards:
@@ -1333,8 +1362,8 @@ class Log:
     def _unfolded(self, write: StreamWrite) -> StreamState:
         """Returns the base of a write whose stream has no state in memory.
 
-        Events that fit any state need revision, link and time of the stream's end, and whether it
-        is closed: its newest record has all of that, however long the stream is.
+        Events that fit any state need only the revision, link and time of the stream's end, and
+        whether it is closed. The newest record has all of that, however long the stream is.
         """
         if not self._needs_end_only(write):
             return self.folded(write.stream)
@@ -1349,8 +1378,8 @@ class Log:
         if end.version < 0 and not write.keeps_state:
             return self.folded(write.stream)  # only the fold knows whether the state has a schema
         if write.parent not in (None, end.parent):
-            # Nearly always given by the first event; if not by that one, only the fold knows. (One
-            # given another and then the first again is noticed by the next change of its state.)
+            # Nearly always the first event names the parent; if it does not, only the fold knows.
+            # (A parent that was changed and changed back is noticed by the next change of state.)
             root, origin = write.stream, self.origin(write.stream)
             while origin is not None:
                 root, origin = origin[0], self.origin(origin[0])
@@ -1360,13 +1389,13 @@ class Log:
         return end
 
     def _needs_end_only(self, write: StreamWrite) -> bool:
-        """Says whether a write can be prepared without the state that it follows.
+        """Returns whether a write can be prepared without the state that it follows.
 
-        A change whose snapshot is due is folded: so no state is far from a snapshot. Validators
-        and subscribers look at states.
+        It cannot if a snapshot is due, so that no state is far from a snapshot; nor if a validator,
+        a schema or a subscriber looks at the state.
         """
         if write.keeps_state:
-            # What goes with a scope that is closed or removed is told to those who listen.
+            # Subscribers are told what goes when a scope is closed or removed.
             is_ending = write.new_events[-1].type in (event.CLOSED, event.REMOVED)
             return not (is_ending and self.dispatcher.hears(write.stream))
         if self._validators or self.dispatcher.hears(write.stream) or not write.fits_any_state:
@@ -1377,22 +1406,22 @@ class Log:
         return growth is None or growth.bytes < growth.due_at_bytes
 
     def _refreshed(self, write: StreamWrite) -> StreamState:
-        """Returns the base of a write, read anew: what was in memory is out of date."""
+        """Returns the base of a write, read again: what was in memory is out of date."""
         self._ends.pop(write.stream, None)
         return self.folded(write.stream) if write.stream in self._states else self._unfolded(write)
 
     def _end_at(self, stream: str, revision: int) -> StreamState:
-        """Returns a stream's end as it was at a revision: what a fork begins after."""
+        """Returns a stream's end as it was at a revision, such as the one that a fork begins at."""
         state = self._states.get(stream)
         if state is not None and state.revision == revision:
             return state
         head = self.head(stream)
         if head is None or not 0 < revision <= head.revision:
-            return self.at(stream, revision)  # which says what there is
+            return self.at(stream, revision)  # raises NotFoundError, unless it is revision 0
         return end_of(self.record(stream, revision), self.expiry.lifetime(stream, head))
 
     def _accept(self, one: PreparedCommit, receipt: Receipt) -> None:
-        """Keeps the states that a durable commit made, and answers its request."""
+        """Caches the states that a durable commit made, and answers its request."""
         for append, state in zip(one.commit.appends, one.after, strict=True):
             stream = append.stream
             if stream in self._states and type(state) is StreamState:
@@ -1405,7 +1434,7 @@ class Log:
             for record in append.records:
                 size += len(record.payload)
             if isinstance(state, StreamEnd):
-                # Its state is not known: there is nothing to write a snapshot of, as yet.
+                # Its state is not known here, so no snapshot can be written yet.
                 if append.records[-1].type == event.CHANGED:
                     self.snapshots.unfolded(stream, size)
                 continue
@@ -1431,7 +1460,7 @@ class Log:
             self.dispatcher.put(one, receipt.position)
 
     def _judge(self, one: PreparedCommit, refusal: Refusal) -> None:
-        """Turns a refusal into the caller's answer; an unguarded request is left to try again."""
+        """Turns a refusal into the caller's answer; one that can be retried is left unanswered."""
         proposed: ProposedCommit = one.request.work
         if refusal.reason == "fenced":
             assert proposed.fence is not None, "BUG: fenced without a fence"
@@ -1480,10 +1509,11 @@ class Log:
             self._refreshed(write)  # what came between, so that the retry follows it
 
     def _judge_expired(self, one: PreparedCommit, stream: str) -> None:
-        """Answers a commit that came after the end of a stream, unless that end has been moved.
+        """Answers a commit that came after the end of a stream, unless that end has moved.
 
-        It was judged by the end that was known here. Another process may have written since, and
-        so moved it: then what is in memory is read anew, which raises if that end has come too.
+        The commit was judged by the end that was known here. Another process may have written
+        since, and so moved the end. Then the stream is read again, which raises ExpiredError if the
+        new end has come too.
         """
         proposed: ProposedCommit = one.request.work
         [head] = self._backend.heads((stream,))
@@ -1503,7 +1533,10 @@ class Log:
         raise ExpiredError(stream, expires_us=ends[stream])
 
     def _is_of_another_life(self, one: PreparedCommit) -> bool:
-        """Says whether a commit with keys was prepared on a life that is over; reads it anew."""
+        """Returns whether a commit with keys was prepared on a life that is over.
+
+        The streams for which that is so are read again, so that the next try follows the new life.
+        """
         found = False
         for write, after in zip(one.request.work.writes, one.after, strict=True):
             keys = (write.key, *[one.key for one in write.new_events])
@@ -1515,9 +1548,10 @@ class Log:
     def _judge_ahead(self, one: PreparedCommit, now_us: int) -> None:
         """Answers a commit whose time is too far ahead of the server's clock (clause 22).
 
-        If that is this host's clock, the commit is made again with the server's time, and so is
-        all that comes later: by the boot clock, which no one sets. If it is the time of a stream,
-        which stays as it is, the commit is refused: the streams beside it would take it over.
+        If this host's clock is wrong, the commit is made again with the server's time, and so are
+        all later ones: the boot clock, which nobody sets, carries that time on. If a stream has the
+        time already, which cannot be taken back, the commit is refused: the other streams that it
+        writes would get that time too.
         """
         time = one.commit.time
         if one.request.work.time is not None:
@@ -1537,7 +1571,7 @@ class Log:
         self._server_us = now_us, self.clock.boot_us()
 
     def _tell_ahead(self, stream: str, time_us: int) -> None:
-        """Reports a stream whose time is ahead: the first, because a wrong clock makes it many."""
+        """Reports a stream whose time is ahead; only the first, as a wrong clock makes many."""
         if not self._is_ahead_told:
             self._is_ahead_told = True
             ahead_us = time_us - self.clock.now_us()
@@ -1548,7 +1582,7 @@ class Log:
             )
 
     def _is_overtaken(self, proposed: ProposedCommit) -> bool:
-        """Says whether a duplicate is one for the key of an event, and not of the commit itself.
+        """Returns whether a duplicate key is that of an event, and not of the commit itself.
 
         Then the commit is no repetition: another writer added or changed the same item.
         """
@@ -1573,8 +1607,8 @@ class Log:
                 stored = stored[1:]
             stored = stored[: len(write.new_events)]
             pairs = zip(stored, write.new_events, strict=True)
-            # A joint commit is made anew by a repetition of its block: other ids, another worker,
-            # a later time. What it did is in the types of its events.
+            # A joint commit is repeated by running its block again, with other ids, by another
+            # worker, at a later time. So only the types of its events can be compared.
             is_of = _is_alike if write.is_joint else self._is_of
             if len(stored) != len(write.new_events) or not all(starmap(is_of, pairs)):
                 raise UsageError(
@@ -1589,17 +1623,17 @@ class Log:
         return CommitResult(position, tuple(before), tuple(after), repeated=True)
 
     def _is_of(self, record: Record, new_event: NewEvent) -> bool:
-        """Says whether a record is what a new event became, or would have become, in its place."""
+        """Returns whether a record is what a new event became, or would have become there."""
         if record.type != new_event.type:
             return False
         if record.payload in (new_event.payload, GONE) or is_shortened(record.payload):
-            return True  # what was let go of, whole or in part, was the same, or is gone
+            return True  # what was let go of cannot be compared: it is taken for the same
         given = list(ops_of(record)) if record.type == event.CHANGED else []
         is_led = bool(given) and given[0].kind == "delete"
         if not (new_event.defaults or new_event.ttls or is_led):
             return False
         before = self.at(record.stream, record.revision - 1)
-        # Neither what had ended then nor when its values end was said by its writer.
+        # The log added the deletes of ended values and the times of ends; the writer gave neither.
         while given and given[0].kind == "delete" and given[0].keys in (before.ends or ()):
             before = msgspec.structs.replace(before, root=without(before.root, [given[0].keys]))
             del given[0]
@@ -1622,9 +1656,9 @@ class Log:
             try:
                 state = self._load(stream, head, head.revision)
             except LetGoError:
-                # It was removed or erased since its end was asked for: then it has another end.
+                # It may have been removed or erased since its head was read: then it has another.
                 if self._backend.heads((stream,)) == [head]:
-                    # Or it has ended, and what it held went with that.
+                    # Or it has ended, and what it held was let go of.
                     self.expiry.check_end(stream, self.expiry.end(stream, head))
                     raise
                 return self.newest(stream)
@@ -1635,15 +1669,15 @@ class Log:
         return state if state.ends is None else self.key_ends.shown(state, stream)
 
     def folded(self, stream: str) -> StreamState:
-        """Returns the newest state as its events fold to it, with values that have ended."""
+        """Returns the newest state as its events fold, including values that have ended."""
         state = self.newest(stream)
         return state if state.ends is None else self.at(stream, state.revision)
 
     def newest_of(self, streams: Sequence[str]) -> list[StreamState | None]:
-        """Returns the newest state of each stream, None of one that has expired.
+        """Returns the newest state of each stream, None for one that has expired.
 
-        All are asked for at once. Of those that are not in memory, the short ones are read
-        together too; a long one has a snapshot, and is loaded alone.
+        The heads are asked for together. Short streams that are not in memory are read together
+        too; a long one has a snapshot, and is loaded alone.
         """
         states: dict[str, StreamState | None] = {}
         for start in range(0, len(streams), BULK_STREAMS):
@@ -1687,7 +1721,7 @@ class Log:
         return state if state.ends is None else self.key_ends.shown(state, stream)
 
     def peek(self, stream: str) -> StreamState | None:
-        """Returns the newest state if it is in memory, else None: never reads events."""
+        """Returns the newest state if it is in memory, else None; never reads events."""
         head = self._backend.heads((stream,))[0]
         if head is None:
             return EMPTY
@@ -1700,7 +1734,10 @@ class Log:
         return None
 
     def at(self, stream: str, revision: int) -> StreamState:
-        """Returns the state at an old revision, without a replay from the start."""
+        """Returns the state at a revision, including values that have ended since.
+
+        It begins at the nearest snapshot below, and not at the first event.
+        """
         if revision == 0:
             return EMPTY
         state = self._states.get(stream)
@@ -1744,7 +1781,9 @@ class Log:
         return state
 
     def _folded_to(self, stream: str, head: Head, state: StreamState, revision: int) -> StreamState:
-        """Returns a state with the events after it up to a revision."""
+        """Returns a state folded on to a later revision."""
+        # A long fold holds Python's garbage collector back, a part at a time: what it builds is no
+        # garbage. Never where a read waits for a server (0030).
         while state.revision < revision:
             if self._waits or revision - state.revision <= READ_CHUNK:
                 state = self._folded(stream, head, state, revision)
@@ -1756,14 +1795,14 @@ class Log:
         return state
 
     def replayed(self, stream: str, head: Head, revision: int) -> StreamState:
-        """Returns a state from the events alone: nothing in memory and no snapshot is asked."""
+        """Returns a state folded from the events alone, without the cache and snapshots."""
         state = self._folded_to(stream, head, self._root(stream), revision)
         return self.on_base(stream, head, revision) if state.root is UNKNOWN else state
 
     def on_base(self, stream: str, head: Head, revision: int) -> StreamState:
         """Returns a state whose older changes were let go of, from the newest base (0059).
 
-        Raises LetGoError if it has no point from which the state can be known.
+        Raises LetGoError if the base has no point from which the state can be folded.
         """
         for found in self._backend.find(stream, checkpoint=event.BASE, limit=1):
             based = self.record(stream, found.revision).payload
@@ -1787,14 +1826,15 @@ class Log:
                     raise LetGoError(stream, revision)
 
     def _folded(self, stream: str, head: Head, state: StreamState, until: int) -> StreamState:
-        """Returns a state with the next events of its stream, as many as are read at once."""
+        """Returns a state folded on over the next events, as many as one read returns."""
         after = state.revision
         try:
             rows = read_linked(self._backend, stream, after=after, until=until, limit=READ_CHUNK)
             if rows:
                 return fold_rows(state, stream, rows, self._read_blob, self.sealing.opener())
         except CorruptError:
-            # The rows were taken as they are. Their checksums say which one it is, and where.
+            # Rows come without a look at their checksums, because the links cover the same bytes.
+            # The same events read as records: their checksums say which one is damaged, and where.
             self._backend.read(stream, after=after, until=until, limit=READ_CHUNK)
             raise
         found = f"ends at revision {after}: its head says {head.revision}"
@@ -1809,16 +1849,17 @@ class Log:
         return records[0].link if records else None
 
     def _first_of(self, stream: str) -> int:
-        """Returns the first revision of a stream's own: a fork's are after those it inherits."""
+        """Returns the first revision of a stream's own: a fork's follows those it inherits."""
         origin = self.origin(stream)
         return 1 if origin is None else origin[1] + 1
 
     def _is_current(self, stream: str, state: StreamState, newest: bool) -> bool:
-        """Says whether a state may be kept: nobody may have let go of its events by now.
+        """Returns whether a state may be kept: its events must not have been let go of by now.
 
-        They may be let go of when the scope was removed or closed, its lifetime is over, or a base
-        has taken their place; a part of them when a text is cut out. An event comes before each of
-        these: so it is sure of the newest state. If it need not be that, all of them are asked.
+        They may be let go of when the scope was removed or closed, when its lifetime is over, or
+        when a base has taken their place; parts of them when a text is cut out. All but the end of
+        a lifetime, which is checked first, begin with an event: so the newest state may be kept.
+        For an older one, unless only the newest will do, each of those events is looked for.
         """
         if state.dropped or (state.ends_us and self._backend.now_us(stream) >= state.ends_us):
             return False
@@ -1841,17 +1882,17 @@ class Log:
 
     # --- moments ---------------------------------------------------------------------------------
     #
-    # What a view reads. It costs what was written since the state in memory, not what was written
-    # ever: a state of one view is where the next one begins.
+    # What a view reads. It costs what was written since the state in memory, and not what was ever
+    # written: the next view begins at the state that this one found.
 
     def states_in_memory(self) -> dict[str, StreamState]:
-        """Returns the states in memory, by stream: a moment that is asked for next holds each."""
+        """Returns the states in memory, by stream; a moment that is taken after this holds each."""
         return self._states.copy()
 
     def state_at(self, stream: str, moment: Moment, base: StreamState | None) -> StreamState:
-        """Returns a stream's state at a moment, from one in memory when the moment was asked for.
+        """Returns a stream's state at a moment; EMPTY if the stream began later.
 
-        EMPTY if the stream was made later.
+        `base` is its state that was in memory before the moment was taken, if there was one.
         """
         state = None if base is None else self._moved_on(stream, moment, base)
         if state is None:
@@ -1862,11 +1903,11 @@ class Log:
         return state
 
     def _moved_on(self, stream: str, moment: Moment, base: StreamState) -> StreamState | None:
-        """Returns a state in memory with what came since, up to a moment; None if it is no help.
+        """Returns a state in memory folded on to a moment; None if it cannot be used.
 
-        Asked of a stream that was quiet, its head tells at little cost that it still is. One that
-        was written to is read at once: over a network that is one round trip instead of two. The
-        event that the state ends with is read again, which shows that the stream still has it.
+        A stream that was quiet is asked for its head first, which costs little. One that was
+        written to is read at once: over a network that is one round trip instead of two. The event
+        that the state ends with is read again, which shows that the stream still has it.
         """
         if base.expires_us:
             self.expiry.check(stream, base)
@@ -1896,20 +1937,20 @@ class Log:
         """Returns a stream's state at a moment, from its nearest snapshot."""
         head = self.head(stream)
         if head is None:
-            # Not asked again: by now another process may have made it, after the moment.
+            # Not asked again: another process may have begun it by now, but after the moment.
             return EMPTY
         revision = head.revision
         if not moment.has(head.position):
             revision = self._revision_at(stream, head, moment)
             if revision < head.first:
-                # A fork that was made later: what it inherited is older than it is.
+                # The fork was made later, though the events that it inherited are older.
                 return EMPTY
         return self._load(stream, head, revision)
 
     def _revision_at(self, stream: str, head: Head, moment: Moment) -> int:
         """Returns the newest revision of a stream that a moment holds; before the first if none.
 
-        Mostly it is among the last ones: a view is looked at soon after it was made.
+        Mostly it is among the last ones: a view is used soon after it was taken.
         """
         before = max(head.revision - BACK_CHUNK, head.first - 1)
         for record in reversed(self._backend.read(stream, after=before, until=head.revision)):
@@ -1931,10 +1972,10 @@ class Log:
         return head
 
     def contradicted(self, stream: str, head: Head, found: str, revision: int) -> CorruptError:
-        """Returns the error for events that are not what a head has told.
+        """Returns the error for events that contradict the head of their stream.
 
-        Nothing is taken back in a sound store. So if the head is another one now, a server that
-        came back without its newest commits, or its replica, has answered in between.
+        A sound store takes nothing back. So if the head is another one now, the answers came from
+        a server that has come back without its newest commits, or from a replica that lacks them.
         """
         if self._backend.heads([stream])[0] == head:
             return CorruptError(f'stream "{stream}" {found}', stream=stream, revision=revision)
@@ -1952,14 +1993,14 @@ class Log:
             if self._backend.heads([stream])[0] is None:
                 return None
             origin = above = self._read_origin(stream)
-            # We never write a fork of itself. One that was planted would be read for ever.
+            # The log never writes a fork of itself. One that was planted would be read for ever.
             seen = {stream}
             while above is not None and above[0] not in self._origins:
                 if above[0] in seen:
                     raise CorruptError(f'"{stream}" is forked from itself', stream=stream)
                 seen.add(above[0])
                 above = self._read_origin(above[0])
-            # Only now: a read that fails must not make a fork look like none ever after.
+            # Kept only now: a read that fails must not make a fork look like none from then on.
             if len(self._origins) >= KNOWN_MAX:
                 self._origins.popitem(last=False)
             self._origins[stream] = origin
@@ -1974,7 +2015,7 @@ class Log:
         return origin_of(first)
 
     def ancestry(self, stream: str, until: int) -> Iterator[tuple[str, int]]:
-        """Yields a stream and those it was forked from, each with its last revision there."""
+        """Yields a stream and those it was forked from, each with the last revision it gives."""
         while True:
             yield stream, until
             origin = self.origin(stream)
@@ -2018,10 +2059,10 @@ class Log:
         return event_of(record, self.blobs.read)
 
     def newest_change(self, stream: str, newest: int) -> tuple[int, bool]:
-        """Returns the revision of a stream's newest change, for an undo of that.
+        """Returns the revision of a stream's newest change, which an undo takes back.
 
-        And whether it was a restore, which may have changed messages and tasks only. Raises
-        NotFoundError if there is no change.
+        Also returns whether it was a restore, which may have changed only messages and tasks.
+        Raises NotFoundError if there is no change.
         """
         first = self.life(stream, newest)
         for until in range(newest, first, -BACK_CHUNK):
@@ -2052,7 +2093,7 @@ class Log:
         return self._backend
 
     def parts(self) -> list[Backend]:
-        """Returns the backends that the store is made of: its own, if it is one."""
+        """Returns the backends of the store: several of a mixed store, else the only one."""
         return self.routes.parts() or [self._backend]
 
     @property
@@ -2080,7 +2121,7 @@ class Log:
         return records
 
     def stored(self, stream: str, *, after: int, until: int) -> list[Record]:
-        """Returns some of a stream's own records as they are stored: no key is needed for it."""
+        """Returns some of a stream's own records as they are stored; sealed ones need no key."""
         return self._backend.read(stream, after=after, until=until, limit=READ_CHUNK)
 
     def link_at(self, stream: str, revision: int) -> bytes | None:
@@ -2128,9 +2169,9 @@ class Log:
     def checkpoints(self, stream: str) -> Iterator[Found]:
         """Yields the named revisions of a stream, newest first.
 
-        They are read as they are asked for, four times as many each time: whoever wants the newest
-        does not read them all. One that is named meanwhile moves the others, so it goes on by
-        revision.
+        They are read on demand, four times as many each time, so a caller who wants the newest does
+        not read them all. A revision that is named meanwhile moves the others in the list, so each
+        read goes on by revision.
         """
         size, last = _CHECKPOINTS_FIRST, 1 << 63
         while True:
@@ -2150,9 +2191,9 @@ class Log:
         checkpoint: str | None,
         limit: int | None,
     ) -> list[Found]:
-        """Finds what `find` does in a subject's stream, where names are keyed digests.
+        """Does what `find` does in a subject's stream, where names are keyed digests.
 
-        What was erased has no names any more.
+        Nothing is found if the subject was erased: without the key no name can be known.
         """
         try:
             seal = self.sealing.of(subject)
@@ -2174,9 +2215,9 @@ class Log:
     def life(self, stream: str, until: int | None = None) -> int:
         """Returns the revision of the newest removal of a stream, up to a revision if one is given.
 
-        0 if it was never removed, or each removal was taken back. What is in memory answers while
-        nobody else has written; else one look at the checkpoint names does. Streams of layers that
-        never remove theirs are not asked.
+        Returns 0 if it was never removed, or if each removal was taken back. The state in memory
+        answers while nobody else has written; otherwise one look at the checkpoint names does.
+        Streams of layers that never remove theirs are not asked.
         """
         if stream.partition("/")[0] in self._lasting_words:
             return 0
@@ -2238,7 +2279,7 @@ class Log:
         return msgspec.structs.replace(mark, key=f"{prefix}:{sealed_marks.opened_name(seal, name)}")
 
     def absent(self, streams: Sequence[str]) -> set[str]:
-        """Returns those of some streams whose scopes were removed, as they are now."""
+        """Returns which of some streams belong to scopes that are removed now."""
         return {mark.key for mark in self.find_marks(ABSENT, keys=streams)} if streams else set()
 
     def streams(self, *, prefix: str = "", after: str = "") -> Iterator[str]:
@@ -2256,7 +2297,7 @@ class Log:
         return self._backend.now_us(stream)
 
     def moment(self) -> Moment:
-        """Returns the moment that it is: what was acknowledged before it, is in it."""
+        """Returns the present moment: it holds all that was acknowledged before the call."""
         return self._backend.moment()
 
     def side_tables(self, what: str) -> SideTables | None:
@@ -2285,7 +2326,7 @@ class Log:
     def store_ids(self) -> list[str]:
         """The id of each backend of the store, which no other store has.
 
-        It is asked for once: a backend tells it with its sizes, for which each file counts.
+        It is asked for once: a backend returns it with its sizes, for which it looks at each file.
         """
         return [str(part.inspect.describe().get("store", "")) for part in self.parts()]
 
@@ -2302,8 +2343,8 @@ class Log:
     def settled_position(self, timeout_s: float) -> tuple[Position, bool]:
         """Returns a position to follow to, and whether all that is acknowledged by now is before.
 
-        On a server, commits that are under way may come before one that was acknowledged: it waits
-        for their end, at most so long.
+        On a server, commits that are under way may get positions before one that was acknowledged.
+        This waits until they have ended, `timeout_s` at most.
         """
         before = now = self._backend.moment()
         until = monotonic() + timeout_s
@@ -2347,6 +2388,8 @@ class Log:
 
     def close(self) -> None:
         """Finishes what was submitted, writes the snapshots that are due, closes the backend."""
+        # In this order: after the queue nothing is written any more, so the subscribers can be told
+        # of everything, and the snapshots are of the newest states.
         self._queue.close()
         if not self.dispatcher.drain():
             _logger.warning("the store is closed before its subscribers were told of all changes")
@@ -2357,10 +2400,10 @@ class Log:
 
 
 class ScopeStream:
-    """The stream of a scope: what the layers below it know of it, and how they write to it.
+    """The stream of a scope, as the layers read it and write to it.
 
-    Users hold the scope, which has no public name for what only a layer needs. It keeps one of
-    these, and `scope_stream` is the only way to it.
+    Users hold the scope, which has no public names for what only layers need. The scope keeps one
+    of these, and `scope_stream` is the only way to get it.
     """
 
     def __init__(
@@ -2373,7 +2416,7 @@ class ScopeStream:
         is_reserved: bool,
         whole_id: str | None,
     ) -> None:
-        """`whole_id` is what the first event has of an id, escaped; "" if that is not known."""
+        """`whole_id` is the escaped id that the first event records; "" if it is not known."""
         self.kernel = kernel
         self.log = kernel.log
         self.name = name
@@ -2388,7 +2431,7 @@ class ScopeStream:
         return state if state.ends is None else self.log.key_ends.shown(state, self.name)
 
     def now_at(self, revision: int) -> Map:
-        """Returns the state at a revision for whoever means now, and says which one it saw."""
+        """Returns the state at a revision as readers see it now, without values that have ended."""
         return self.log.show(self.unended(revision), self.name)
 
     def write(
@@ -2398,7 +2441,7 @@ class ScopeStream:
         key: str | None = None,
         checkpoint: str | None = None,
     ) -> StreamWrite:
-        """Returns what a commit adds to the stream to record events."""
+        """Returns what a commit adds to the stream to record events; raises UsageError."""
         if self._is_reserved:
             raise UsageError(
                 f'"{self.name}" is written by holdfast itself: a change by hand would break what '
@@ -2432,7 +2475,7 @@ class ScopeStream:
         sealed_for: tuple[str, ...] = (),
         ttls: Ttls = (),
     ) -> StreamWrite:
-        """Returns what a commit adds to the stream to apply ops, and defaults before."""
+        """Returns what a commit adds to the stream to apply ops, with defaults before them."""
         for op in (*defaults, *ops):
             if len(op.value) >= BLOB_BYTES_MIN:
                 ops = [self.log.blobs.spill(one, self.name) for one in ops]
@@ -2447,13 +2490,14 @@ class ScopeStream:
     def checkpoint_write(
         self, name: str | None, expected: int | None, key: str | None
     ) -> StreamWrite:
-        """Returns what a commit adds to the stream to name the state as it is."""
+        """Returns what a commit adds to the stream to name its present state."""
         return self.write((NewEvent(event.CHECKPOINTED, b"null"),), expected, key, name)
 
     def sealed_ops(self, ops: Sequence[Op], subject: str) -> tuple[Sequence[Op], Seal | None]:
-        """Returns ops with the values of a subject sealed, and by what; None: all here is theirs.
+        """Returns ops with their values sealed for a subject, and what sealed them.
 
-        What sealed them is durable when this returns.
+        Returns the ops as they are, and None, if the whole scope is the subject's. The key is
+        durable on return.
         """
         name = check_name(subject, "subject")
         if not all(op.keys for op in ops):
@@ -2472,7 +2516,7 @@ class ScopeStream:
 
 @runtime_checkable
 class WritableScope(Protocol):
-    """What a commit over several scopes needs of each: its name, and the stream that it writes."""
+    """What a commit over several scopes needs of each: its name, and the stream to write to."""
 
     @property
     def name(self) -> str: ...
@@ -2486,9 +2530,10 @@ def scope_stream(scope: WritableScope) -> ScopeStream:
 
 
 def _last(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """Returns the last revision up to `high` for which `holds`: it holds for all up to that one.
+    """Returns the last revision up to `high` for which `holds`, by a binary search.
 
-    `low`, which is not asked for, if it holds for none above.
+    It must hold for all revisions up to that one, and for none after it. Returns `low`, for which
+    it is not asked, if it holds for none above.
     """
     while low < high:
         middle = (low + high + 1) // 2
@@ -2500,7 +2545,7 @@ def _last(low: int, high: int, holds: Callable[[int], bool]) -> int:
 
 
 def _mark_of_ends(stream: str, old: Ends | None, new: Ends | None) -> list[Mark | Cleared]:
-    """Returns the mark that says when the first value of a stream ends, if it is another one."""
+    """Returns the mark that says when the first value of a stream ends, if that has changed."""
     due = min(new.values(), default=0) if new else 0
     if due == (min(old.values(), default=0) if old else 0):
         return []
@@ -2508,14 +2553,14 @@ def _mark_of_ends(stream: str, old: Ends | None, new: Ends | None) -> list[Mark 
 
 
 def _follows(proposed: ProposedCommit, overlay: dict[str, StreamState]) -> bool:
-    """Says whether a commit is on a stream that one before it in its batch has written to."""
+    """Returns whether a commit writes or guards a stream that an earlier one in its batch wrote."""
     streams = [write.stream for write in proposed.writes]
     streams += [guard.stream for guard in proposed.guards]
     return any(stream in overlay for stream in streams)
 
 
 def _is_alike(record: Record, new_event: NewEvent) -> bool:
-    """Says whether a record is what an event of a joint commit became, however it was made."""
+    """Returns whether a record may be what an event of a joint commit became: by type alone."""
     return record.type == new_event.type
 
 
@@ -2528,10 +2573,10 @@ def _without(chain: tuple[T, ...], one: T) -> tuple[T, ...]:
 
 
 def _without_aborted(prepared: list[PreparedCommit]) -> list[PreparedCommit]:
-    """Returns the commits that are to be sent, and answers those whose `abort_if` says no.
+    """Returns the commits to send, and fails those whose `abort_if` returns an error.
 
-    Asked when they are sent and not when they were prepared: what one depends on may have failed
-    since, a moment ago, in the same batch.
+    It is called when they are sent, and not when they were prepared: what a commit depends on may
+    have failed since, perhaps in the same batch.
     """
     is_whole = True
     for one in prepared:

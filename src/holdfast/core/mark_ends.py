@@ -1,10 +1,10 @@
-"""Marks that end: passed over from then on, and cleared by the next recovery or retain (0073).
+"""Marks that end: ignored from then on, and cleared by the next recovery or retain (0073).
 
-The end of a mark is a mark too, in the index `mark.ends`, due at the end, set by the same commit.
-So no backend has to know of it. Its group names the stream whose revision guards it: one that the
-commit wrote to, or `marks/log` if it wrote to none. Whoever sets or clears a mark that has an end
-writes to that stream as well, and whoever clears an ended mark has read it at a revision: so none
-is cleared that was set anew.
+The end of a mark is a mark too, in the index `mark.ends`, due at the end and set by the same
+commit. So no backend has to know of it. Marks have no revisions. So the group of the end names a
+stream that guards it: one that the commit wrote to, or `marks/log` if it wrote to none. Each commit
+that sets or clears a mark with an end writes to that stream too, and the commit that clears an
+ended mark expects the revision that it has read there. So no mark is cleared that was set anew.
 
 A mark that is set together with a scope that ends has that scope's name as its group. It goes with
 the scope, as the marks of the record do.
@@ -28,7 +28,7 @@ ENDS = "mark.ends"
 """The index that has a mark for each mark that ends, due then."""
 STREAM = "marks/log"
 SET = "mark.set"
-"""The type of an event that says that a mark with an end was set or cleared, and no more."""
+"""The type of an event that says only that a mark with an end was set or cleared."""
 register_layer(Layer(name="mark ends", prefixes=("marks",), indexes=(ENDS,)))
 
 _logger = logging.getLogger("holdfast.marks")
@@ -40,9 +40,9 @@ Marks = tuple[Mark | Cleared, ...]
 def completed(
     log: Log, marks: Marks, ttls: Mapping[tuple[str, str], int], streams: Sequence[str]
 ) -> tuple[Marks, tuple[StreamWrite, ...]]:
-    """Returns the marks that a user's commit to some streams sets, and what it writes for them.
+    """Returns the marks of a user's commit to some streams, and the writes that guard their ends.
 
-    `ttls` says how long some of them last, in microseconds.
+    `ttls` says how long some of the marks last, in microseconds.
     """
     known = {one.key: one for one in log.find_marks(ENDS, keys=[_name(one) for one in marks])}
     ending = next((stream for stream in streams if log.expiry.will_end(stream)), "")
@@ -64,7 +64,7 @@ def completed(
 
 
 def living(log: Log, marks: Sequence[Mark]) -> list[Mark]:
-    """Returns the marks without those of users that have ended, or whose scope has."""
+    """Returns the marks without users' marks that have ended, or whose scope has ended."""
     owned = owned_indexes()
     own = [mark for mark in marks if mark.index not in owned]
     if not own:
@@ -83,7 +83,7 @@ def living(log: Log, marks: Sequence[Mark]) -> list[Mark]:
 
 
 def sweep(log: Log) -> int:
-    """Clears the marks of users that have ended, or whose scope has; returns how many."""
+    """Clears users' marks that have ended, or whose scope has ended; returns how many."""
     count = 0
     for end in log.marks.list(ENDS, limit=NO_LIMIT):
         if _is_over(log, end):

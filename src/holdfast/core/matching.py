@@ -1,15 +1,15 @@
-"""Which parts of a stored payload hold a text, and the payload without them (0075). Pure.
+"""Finds the parts of a stored payload that hold a text, and cuts them out (0075). Pure.
 
-A payload is JSON text. What is looked at is every text in it, as it was before it was escaped:
-values, keys of mappings, words of paths, bytes that are UTF-8. A part that fits is cut out, and a
-short word stands there instead (`[erased]`, or stars where that would be longer). The same text has
-the same word in its place everywhere: what two events said of one key they still say of one key.
+A payload is JSON text. The text is looked for in every string in it, unescaped: values, keys of
+mappings, words of paths, bytes that are UTF-8. A part that matches is cut out, and a short word
+takes its place (`[erased]`, or stars where that would be longer). Equal texts get equal words
+everywhere: two events that named the same key still name the same key.
 
-Not looked at is what the store itself has written there: names of fields and kinds, ids, digests,
-names of scopes. Cut in half, they would say something else.
+What the store itself wrote is not searched: names of fields and kinds, ids, digests, names of
+scopes. With a part cut out they would mean something else.
 
-A cut says where it begins, how long it is and what stands there, and nothing of what was there. So
-it can be noted, and done again to the same payload in a backup.
+A cut says where it begins, how long it is and what stands there now, and nothing of what was there.
+So it can be recorded, and repeated on the same payload in a backup.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from holdfast.errors import UsageError
 
 INSTEAD = "[erased]"
 LEAST = 3
-"""The fewest characters of a text that is looked for: a shorter one is in nearly everything."""
+"""The fewest characters that a text may have: a shorter one is found nearly everywhere."""
 MOST = 10_000
 
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
@@ -41,12 +41,12 @@ _OF_CODEC = re.compile(
     rb'|\{"\$sealed":\{"of":"[^"]*","data":(?:"[^"]*"|\{"\$blob":[^}]*\}\})\}\}'
     rb'|\{"\$blob":\{[^}]*\}\}|"\$(?:text|pairs|erased)":'
 )
-"""What only looks like text: it is what stands for other values, and for what lies elsewhere."""
+"""What only looks like text: encoded values of other types, and references to blobs."""
 _PIECE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u.{4}|\\.|[^\\]")
 
 
 class Cut(Struct, frozen=True, array_like=True):
-    """A part of a payload: where it begins, how many bytes it has, what stands there instead."""
+    """A part to cut out of a payload: where it begins, its bytes, and what takes its place."""
 
     begin: int
     length: int
@@ -54,7 +54,7 @@ class Cut(Struct, frozen=True, array_like=True):
 
 
 def without(payload: bytes, cuts: Iterable[Cut]) -> bytes:
-    """Returns a payload without some parts of it."""
+    """Returns a payload with the cuts made."""
     kept, end = bytearray(), 0
     for cut in sorted(cuts, key=lambda one: one.begin):
         kept += payload[end : cut.begin] + cut.instead.encode()
@@ -63,7 +63,7 @@ def without(payload: bytes, cuts: Iterable[Cut]) -> bytes:
 
 
 def shortened(payload: bytes, cuts: Iterable[Cut]) -> bytes:
-    """Returns what is stored in place of a payload: it says so by a space after its first byte."""
+    """Returns what is stored in place of a payload: a space after its first byte marks it."""
     shorter = without(payload, cuts)
     return shorter if shorter[1:2] == b" " else b"%b %b" % (shorter[:1], shorter[1:])
 
@@ -72,7 +72,7 @@ class Match:
     """A text that is looked for, in the forms in which it may be written."""
 
     def __init__(self, text: str, *, ignore_case: bool = False, names: Iterable[str] = ()) -> None:
-        """`names` are those of streams, which cannot be rewritten, nor what refers to them."""
+        """`names` are names of streams: neither they nor references to them can be rewritten."""
         _check_text(text)
         forms = {text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD"))}
         wanted = "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True))
@@ -82,7 +82,7 @@ class Match:
         self._own = _vocabulary()
 
     def __repr__(self) -> str:
-        return "<Match>"  # the text is in no log and in no message
+        return "<Match>"  # the text must appear in no log and in no message
 
     @property
     def names(self) -> list[str]:
@@ -90,15 +90,15 @@ class Match:
         return self._names
 
     def is_in(self, text: str | None) -> bool:
-        """Says whether a text holds what is looked for."""
+        """Returns whether a text holds the text that is looked for."""
         return text is not None and self._pattern.search(text) is not None
 
     def in_text(self, text: str) -> str:
-        """Returns a text without what is looked for."""
+        """Returns a text with what is looked for replaced."""
         return self._pattern.sub(lambda found: _instead(found[0]), text)
 
     def cuts(self, payload: bytes) -> list[Cut]:
-        """Returns which parts of a payload hold the text."""
+        """Returns the cuts that take the text out of a payload."""
         text = payload.decode(errors="surrogateescape")
         if "\\" not in text and b'"$bytes"' not in payload and not self._pattern.search(text):
             return []
@@ -121,7 +121,7 @@ class Match:
                 yield Cut(begin + first, last - first, _instead(found[0]))
 
     def _is_of_the_store(self, text: str) -> bool:
-        """Says whether a whole text is what the store writes by itself, or refers to a stream."""
+        """Returns whether a string is one that the store writes itself, or refers to a stream."""
         if text in self._own:
             return True
         if any(text == name or text.startswith((f"{name}@", f"{name}/")) for name in self._names):
@@ -129,7 +129,7 @@ class Match:
         return is_pseudonym(text) and self._pattern.fullmatch(text) is None
 
     def _in_numbers(self, payload: bytes) -> Iterator[Cut]:
-        """Yields numbers that are the text as a whole: the number of a telephone, of a card."""
+        """Yields the cuts of numbers that are the whole text, such as a telephone number."""
         if not any(_NUMBER.fullmatch(form.encode()) for form in self._forms if form.isascii()):
             return
         end = 0
@@ -151,7 +151,7 @@ class Match:
 
 
 def _check_text(text: object) -> None:
-    """Raises UsageError that does not repeat the text."""
+    """Raises UsageError if a text cannot be looked for; the error does not repeat the text."""
     if not isinstance(text, str):
         raise UsageError(f"match is a text, found {type(text).__name__}")
     if len(text.strip()) < LEAST or len(text) > MOST:
@@ -169,13 +169,13 @@ def _check_text(text: object) -> None:
 
 
 def _instead(found: str) -> str:
-    """Returns what stands in the place of a text: shorter than it, and the same each time."""
+    """Returns the word that takes the place of a text: shorter, and always the same."""
     size = len(codec.encode_plain(found)) - 2
     return INSTEAD if size > len(INSTEAD) else "*" * min(size - 1, LEAST)
 
 
 def _strings(payload: bytes) -> Iterator[tuple[int, int]]:
-    """Yields where texts begin and end, without their quotes; none of what stands for others."""
+    """Yields where strings begin and end, without their quotes; skips encoded other values."""
     place = 0
     for apart in (*_OF_CODEC.finditer(payload), None):
         end = len(payload) if apart is None else apart.start()
@@ -185,7 +185,7 @@ def _strings(payload: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _places(pieces: str | list[str]) -> list[int]:
-    """Returns at which byte each character begins, and where the last one ends."""
+    """Returns the byte at which each character begins, and the byte after the last one."""
     places, at = list[int](), 0
     for piece in pieces:
         places.append(at)
@@ -230,11 +230,11 @@ _MORE_WORDS = (
 )  # fmt: skip
 
 
-# --- what is told of it ---------------------------------------------------------------------------
+# --- what is recorded of it -----------------------------------------------------------------------
 
 
 class Shortening(Struct, frozen=True, array_like=True):
-    """What was cut out of one payload: its digests before and after, in base64, and the cuts."""
+    """What was cut out of one payload: its base64 digests before and after, and the cuts."""
 
     revision: int
     was: str
@@ -243,12 +243,12 @@ class Shortening(Struct, frozen=True, array_like=True):
 
 
 def digest(payload: bytes) -> str:
-    """Returns the digest of a payload as a shortening has it."""
+    """Returns the digest of a payload in the form that a shortening holds."""
     return b64encode(sha256(payload).digest()).decode()
 
 
 def done_again(payload: bytes, steps: Iterable[Shortening]) -> bytes:
-    """Returns a payload after shortenings that were told of it; those that are done do nothing."""
+    """Returns a payload after its recorded shortenings; those already done change nothing."""
     for step in steps:
         if digest(payload) == step.was:
             payload = shortened(payload, step.cuts)

@@ -1,8 +1,8 @@
 """What is known of an event beside its data: the envelope field `meta` (0028). Pure.
 
-It is stored as the text of one JSON object, and only what is said is in it. The text is part of the
-event's link. A later version may write keys that this one does not know: they stay in the stored
-text, in copies and in what the command line shows.
+It is stored as the text of one JSON object, without the fields that are None. The text is part of
+the event's link. A later version of Holdfast may write keys that this one does not know: they stay
+in the stored text, in copies and in what the command line shows.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from holdfast.core import codec
 from holdfast.errors import CorruptError, UsageError, show_value
 
 BYTES_MAX = 4096
-"""The longest text: an envelope is small, and is read with every event."""
+"""The longest text in bytes: it is read with every event, so it must be small."""
 KNOWN_MAX = 1024
-"""How many texts are kept with what they say: nearly all events of a writer have the same one."""
+"""How many decoded texts are cached: nearly all events of a writer have the same one."""
 
 _Word = Annotated[str, msgspec.Meta(min_length=1)]
 
@@ -42,7 +42,7 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     original_time: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
     """When it happened, if that was not when it was stored."""
     imported_at: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
-    """When it was stored, if its time is when it happened: the log says it of imports (0033)."""
+    """When it was stored, if its time is when it happened: the log sets this for imports (0033)."""
 
 
 NOTHING = Meta()
@@ -50,9 +50,9 @@ _decoder = msgspec.json.Decoder(Meta)
 
 
 def encode_meta(meta: object) -> str | None:
-    """Returns the text that is stored, None if nothing is said; raises UsageError if it is wrong.
+    """Returns the text to store, None if nothing is said; raises UsageError if meta is wrong.
 
-    A struct does not check its own values: what was encoded is decoded again, which does.
+    A struct does not check its own values. So the text is decoded again, which checks them.
     """
     if meta is None or meta == NOTHING:
         return None
@@ -72,16 +72,16 @@ def encode_meta(meta: object) -> str | None:
 
 
 def imported_meta(common: str | None, now: datetime) -> str:
-    """Returns the meta of an import: what its caller says, when it was stored, and that it is one.
+    """Returns the meta of an import: what its caller says, the time now, and the source `import`.
 
-    Where the caller says another source, that counts.
+    If the caller names a source, that one counts.
     """
     source = "import" if source_and_trust(common)[0] is None else None
     return joined(common, codec.encode_plain(Meta(source=source, imported_at=now)).decode())
 
 
 def is_imported(text: str | None) -> bool:
-    """Says whether an event's time was given by an import, and not by a clock."""
+    """Returns whether an event's time was given by an import, and not by a clock."""
     return text is not None and decode_meta(text).imported_at is not None
 
 
@@ -95,7 +95,7 @@ def decode_meta(text: str) -> Meta:
 
 
 def source_and_trust(text: str | None) -> tuple[str | None, str | None]:
-    """Returns where an event came from and how far that is trusted, as far as it says so."""
+    """Returns the source and the trust in an event's meta, each None if it is not said."""
     if text is None:
         return None, None
     said = decode_meta(text)

@@ -1,8 +1,8 @@
 """Brings the state of every scope to the version of its schema, by appending; nothing is rewritten.
 
-Each scope is a commit of its own, guarded by the revision that its upgrade was computed from. So a
-run that was killed is begun again, and passes over what is done; and a scope that others write to
-meanwhile is migrated by them, or computed again.
+Each scope has a commit of its own, guarded by the revision that its upgrade was computed from. So a
+run that was killed can be started again, and skips what is done. A scope that others write to
+meanwhile is migrated by their write, or its upgrade is computed again.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from holdfast.errors import (
 
 RETRIES = 8
 Progress = Callable[[int, int], object]
-"""Called with how many scopes are done, and how many there are."""
+"""Called with the number of scopes that are done, and of all."""
 
 
 class Outdated(Struct, frozen=True):
-    """A scope whose state is not of its schema's version: what it has, and what it is to have."""
+    """A scope whose state is not at its schema's version: the one it has, and the one wanted."""
 
     scope: str
     stored: int
     version: int
     changes: int = 0
-    """How many places the migration changes; 0 if it was not computed."""
+    """How many ops the migration has; 0 if it was not computed."""
     error: str | None = None
     """Why it cannot be migrated; None if it can."""
     both: tuple[str, ...] = ()
-    """Former names of fields that stand beside their new ones, which count."""
+    """Former names of fields that are there beside the new ones; the new ones count."""
 
 
 class Migration(Struct, frozen=True):
@@ -54,37 +54,37 @@ class Migration(Struct, frozen=True):
     """How many scopes have a schema."""
     migrated: int
     outdated: list[Outdated]
-    """Those that are not of their version: all if nothing was to be done, else those left."""
+    """The scopes that are not at their version: all of them in a dry run, else those left."""
     is_dry: bool = False
 
     @property
     def ok(self) -> bool:
-        """Whether every scope is of its version now, or could be made so."""
+        """Whether every scope is at its version now; in a dry run, whether each could be."""
         return not any(one.error or not self.is_dry for one in self.outdated)
 
 
 class Stored(Struct, frozen=True):
-    """How many scopes there are of a version."""
+    """A version, and the number of scopes that have it."""
 
     version: int
     scopes: int
 
 
 class SchemaSummary(Struct, frozen=True):
-    """One schema, and how many scopes there are of each version that is stored."""
+    """One schema, and the number of scopes of each version that is stored."""
 
     name: str
     """The level or pattern of the scopes that it is for."""
     type: str | None
-    """The class; None for a level of a store that was opened without schemas of states."""
+    """The name of the class; None for scopes of a level that have no schema in this program."""
     version: int | None
     stored: list[Stored]
     kind: str = "state"
-    """What it is the schema of: the state of scopes, or their decisions or messages."""
+    """What it is a schema of: the state of scopes, or their decisions or messages."""
 
 
 def summaries(log: Log, names: Sequence[str]) -> list[SchemaSummary]:
-    """Returns the schemas of the program, each with the versions that these scopes are of.
+    """Returns the schemas of the program, each with the versions that these scopes have.
 
     Scopes without a schema are counted by level.
     """
@@ -120,9 +120,9 @@ def typed_scopes(log: Log) -> list[str]:
 
 
 def outdated(log: Log, *, compute: bool, to: int | None = None) -> Iterator[Outdated]:
-    """Yields the scopes that are not of their version; with `compute`, what would become of them.
+    """Yields the scopes that are not at their version; with `compute` their migration is tried.
 
-    Those with both names of a renamed field are among them, though nothing is to be done there.
+    Scopes with both names of a renamed field are included, although nothing is changed there.
     """
     names = typed_scopes(log)
     for start in range(0, len(names), BULK_STREAMS):
@@ -165,7 +165,7 @@ def _new_event(log: Log, name: str, state: StreamState, to: int | None) -> NewEv
 
 
 def migrate(log: Log, *, to: int | None, progress: Progress | None) -> Migration:
-    """Migrates every scope that has a schema; `to` is an older version to go down to."""
+    """Migrates every open scope that has a schema; `to` is an older version to go down to."""
     names = typed_scopes(log)
     done, left = 0, list[Outdated]()
     for start in range(0, len(names), BULK_STREAMS):
@@ -185,7 +185,7 @@ def migrate(log: Log, *, to: int | None, progress: Progress | None) -> Migration
 def _migrate_some(
     log: Log, wanted: Sequence[tuple[str, StreamState]], to: int | None
 ) -> tuple[int, list[Outdated]]:
-    """Migrates some scopes, in commits next to each other: one sync serves them all."""
+    """Migrates some scopes, by commits that are queued together: one sync serves them all."""
     sent: list[str] = []
     proposed: list[ProposedCommit] = []
     left: list[Outdated] = []
@@ -212,7 +212,7 @@ def _migrate_some(
 
 
 def _finish(log: Log, name: str, request: Request, to: int | None) -> int:
-    """Waits for one, and does it again if others were faster; returns whether it was needed."""
+    """Waits for one migration, and repeats it if others were faster; returns 0 if not needed."""
     for _ in range(RETRIES):
         try:
             log.wait(request)

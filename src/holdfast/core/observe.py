@@ -1,8 +1,8 @@
-"""Who is told what a store does, and how long it took (0029). Nobody, mostly: that costs a look.
+"""Observers: functions that are told what a store did, and how long it took (0029).
 
-An observer is a function. It is called in the thread that did the work, after it is done. What it
-raises is logged and harms nothing. It only looks: a write that it makes to the store that it
-observes is refused, because it may be called by the thread that commits for all others.
+Mostly there are none, which costs one check. An observer is called in the thread that did the work,
+after the work is done. What it raises is logged and harms nothing. It must not write to the store
+that it observes: such a write is refused, because the thread may be one that commits for others.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Observed(Struct, frozen=True, kw_only=True):
     """When it began, in microseconds since 1970."""
     duration_s: float
     error: str | None = None
-    """What it ended with, if that was an error: its kind and its message."""
+    """The error that it ended with, if any: its class and its message."""
     run: str | None = None
     step: str | None = None
     trace: str | None = None
@@ -46,7 +46,7 @@ class Observed(Struct, frozen=True, kw_only=True):
 
 
 class Observer(Protocol):
-    """Who is told what a store does: any function of one `Observed`."""
+    """Any function of one `Observed`."""
 
     def __call__(self, observed: Observed, /) -> object: ...
 
@@ -55,14 +55,14 @@ Tracer = Callable[[], str | None]
 
 
 class Observers:
-    """Those who observe a log, and the one way to tell them."""
+    """The observers of a log."""
 
     def __init__(self, clock: Clock, all: Sequence[tuple[Observer, Tracer | None]]) -> None:
         self.all = tuple(all)
         self._clock = clock
 
     def traced(self, proposed: ProposedCommit) -> ProposedCommit:
-        """Returns a commit with the trace of its caller, unless it has one; asked by the caller."""
+        """Returns a commit with its caller's trace, unless it has one; runs in that thread."""
         if getattr(_telling, "is_so", False):
             raise UsageError(
                 "an observer wrote to the store that it observes: nothing was written",
@@ -92,7 +92,7 @@ class Observers:
         trace: str | None = None,
         **details: Any,
     ) -> None:
-        """Tells everybody of something that has ended; `began` is on the monotonic clock."""
+        """Tells all observers of something that has ended; `began` is on the monotonic clock."""
         duration_s = max(monotonic() - began, 0.0)
         observed = Observed(
             kind=kind,
@@ -119,9 +119,9 @@ class Observers:
     def tell_commits(
         self, requests: Sequence[Request], began: float, failure: BaseException | None
     ) -> None:
-        """Tells of a batch, each commit for itself: they share their time, and mostly a sync.
+        """Tells of a batch, commit by commit: they share one duration, and mostly one sync.
 
-        `failure` is what those ended with that have no answer of their own.
+        `failure` is the error of the commits that have no answer of their own.
         """
         for request in requests:
             proposed: ProposedCommit = request.work

@@ -1,4 +1,4 @@
-"""Own events: what a program records in words of its own, such as `task_created`.
+"""Own events: events of types that the program declares, such as `task_created`.
 
     @holdfast.event("task_created", version=1)
     class TaskCreated(msgspec.Struct):
@@ -9,13 +9,13 @@ An own event is stored with `own:` before its type, and changes no state:
 
     own:task_created   {"version":1,"data":{"id":"t1","title":"write"},"refs":["file:plan.md"]}
 
-No type of ours has a colon, so none collides with one that is stored, whatever a later version
-adds. People leave `own:` out. That stays clear because the types of ours without a dot are a
-closed list (`CORE_TYPES`), which no own type may be named like; every other type of ours has a dot,
+No type of Holdfast has a colon, so none can ever collide with a stored own type. People leave
+`own:` out. That is unambiguous: the types of Holdfast without a dot are a closed list
+(`CORE_TYPES`), and no own type may have one of these names. All other types of Holdfast have a dot,
 and no own type has one.
 
-`version` is that of the class that wrote the event. It is left out where nobody checked the data.
-Reading brings the data of an older version to that of the class, one event at a time.
+`version` is that of the class that wrote the event. It is left out if the data was not checked. A
+read upgrades the data of older versions to that of the class, one event at a time.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from holdfast.errors import (
 )
 
 OWN = "own:"
-"""What the stored type of an own event begins with."""
+"""The prefix of the stored type of an own event."""
 KIND = "event"
-"""The kind of schema that the data of own events has."""
+"""The kind of the schemas of own events."""
 REFS_MAX = 1000
 REF_CHARACTERS_MAX = 2048
 
@@ -68,11 +68,11 @@ _by_class: dict[object, Schema[Any]] = {}
 def event(
     name: str, *, version: int = 1, aliases: Mapping[str, str] | None = None
 ) -> Callable[[C], C]:
-    """Returns the decorator that makes a class the data of an own type of events.
+    """Returns the decorator that declares a type of own events, with a class for its data.
 
-    The class is a `msgspec.Struct`, dataclass, TypedDict, attrs class or pydantic model, and stays
-    what it is. `@holdfast.upgrade(TaskCreated, 1)` then registers how data of version 1 becomes
-    version 2. `aliases` has the former names of fields: `{"outcome": "result"}`.
+    The class is a `msgspec.Struct`, dataclass, TypedDict, attrs class or pydantic model.
+    `@holdfast.upgrade(TaskCreated, 1)` then registers how data of version 1 becomes version 2.
+    `aliases` has the former names of fields: `{"outcome": "result"}`.
     """
     check_type_name(name)
 
@@ -107,7 +107,7 @@ def declared_by(kind: object) -> Schema[Any] | None:
 
 
 def find_type(name: str) -> Schema[Any] | None:
-    """Returns what this process knows of an own type, None if nothing."""
+    """Returns the schema of an own type by its name; None if this process has not declared it."""
     return _types.get(name)
 
 
@@ -127,7 +127,7 @@ def check_type_name(name: object) -> str:
 
 
 def known_type(name: str) -> Schema[Any]:
-    """Returns the type of that name, or raises NotFoundError, which names the nearest."""
+    """Returns the own type of that name; raises NotFoundError, which suggests the nearest name."""
     found = _types.get(check_type_name(name))
     if found is None:
         near = difflib.get_close_matches(name, _types, n=1)
@@ -140,9 +140,9 @@ def known_type(name: str) -> Schema[Any]:
 
 
 def stored_type(type: object) -> str:
-    """Returns how a type is stored that a reader asks for, by its name or its class.
+    """Returns the stored form of a type that a reader asks for by its name or its class.
 
-    A word without a dot is an own type, unless it is one of `CORE_TYPES`. The class `OwnEvent`
+    A name without a dot is an own type, unless it is one of `CORE_TYPES`. The class `OwnEvent`
     means every own type: see `is_of_type`.
     """
     if not isinstance(type, str):
@@ -158,15 +158,15 @@ def stored_type(type: object) -> str:
 
 
 def is_of_type(found: str, stored: str) -> bool:
-    """Says whether a record's type is one that `stored_type` returned."""
+    """Returns whether a record's type is one that `stored_type` returned."""
     return found == stored or (stored == OWN and found.startswith(OWN))
 
 
-# --- what it refers to ----------------------------------------------------------------------------
+# --- refs -----------------------------------------------------------------------------------------
 
 
 def check_refs(refs: object) -> list[str]:
-    """Returns what an event refers to as texts, or raises UsageError."""
+    """Returns the refs of an event as texts, each once, or raises UsageError."""
     if isinstance(refs, str) or not isinstance(refs, Iterable):
         raise UsageError(f"refs are a list, found {show_value(refs)}", hint='refs=["decision:…"]')
     found = list(dict.fromkeys(map(ref_text, cast("Iterable[object]", refs))))
@@ -176,9 +176,9 @@ def check_refs(refs: object) -> list[str]:
 
 
 def ref_text(ref: object) -> str:
-    """Returns a reference as it is stored: a kind, a colon, and what it is called there.
+    """Returns a ref as it is stored: a kind, a colon and a name.
 
-    Text is taken as it is (`decision:d7@team/red`, `https://…`), the id of a git commit becomes
+    Text is taken unchanged (`decision:d7@team/red`, `https://…`). The id of a git commit becomes
     `commit:…`, a path `file:…`, an event `event:scope@revision`.
     """
     if isinstance(ref, Event):
@@ -205,7 +205,7 @@ def ref_text(ref: object) -> str:
 
 
 class _Body(Struct, frozen=True):
-    """The stored payload, its data still encoded."""
+    """The stored payload, with its data still encoded."""
 
     data: Raw
     version: int = 0
@@ -213,7 +213,7 @@ class _Body(Struct, frozen=True):
 
 
 def encode_body(data: Raw, version: int, refs: list[str]) -> bytes:
-    """Returns the payload of an own event; version 0 says that nobody checked the data."""
+    """Returns the payload of an own event; version 0 means that the data was not checked."""
     body: dict[str, Any] = {"version": version} if version else {}
     body["data"] = data
     if refs:
@@ -222,7 +222,7 @@ def encode_body(data: Raw, version: int, refs: list[str]) -> bytes:
 
 
 class OwnEvent(Event):
-    """An event of a type of your own; `data` is a value of its class, if this process has it."""
+    """An event of a type of your own; `data` is a value of its class if this process has that."""
 
     __slots__ = ("_blobs", "_body", "_typed")
 
@@ -238,17 +238,17 @@ class OwnEvent(Event):
 
     @property
     def version(self) -> int:
-        """The version of the class that wrote it; 0 if nobody checked its data."""
+        """The version of the class that wrote it; 0 if its data was not checked."""
         return self._read().version
 
     @property
     def refs(self) -> tuple[str, ...]:
-        """What it refers to."""
+        """What it refers to, as texts such as `decision:d7@team/red`."""
         return tuple(self._read().refs)
 
     @property
     def raw(self) -> Any:
-        """The data as it is stored, in whichever version that is."""
+        """The data as it is stored, in the version that it was stored with."""
 
         def blob(name: str, size: int) -> Any:
             return codec.decode(self._blobs(name, size))
@@ -257,7 +257,10 @@ class OwnEvent(Event):
 
     @property
     def plain(self) -> Any:
-        """The data as plain values, in the version of the class that this process has."""
+        """The data as plain values, upgraded to the version of the class in this process.
+
+        Without a class, or if the data is newer than the class, it is the data as stored.
+        """
         schema = find_type(self.type)
         raw = self.raw
         if schema is None or self.version > schema.version or raw is codec.ERASED:
@@ -292,7 +295,7 @@ class OwnEvent(Event):
         return _FIELDS[field](self)
 
     def keys(self) -> Iterator[str]:
-        """Yields the fields of the event as a mapping: `dict(event)` makes one."""
+        """Yields the names of the event's fields, so that `dict(event)` works."""
         return iter(_FIELDS)
 
     @property
@@ -314,7 +317,7 @@ class OwnEvent(Event):
         return self._body
 
     def _place(self, record: Record) -> None:
-        """Notes where it is stored, if that was not known when it was handed out."""
+        """Notes the stored record, which was not final when the event was handed out."""
         self.record = record
 
 
@@ -328,7 +331,7 @@ _FIELDS: dict[str, Callable[[OwnEvent], Any]] = {
     "data": lambda event: event.plain,
     "refs": lambda event: list(event.refs),
 }
-"""An own event as a mapping, for projectors that are written for plain data."""
+"""The fields of an own event as a mapping, for projections that expect plain data."""
 
 
 def event_of(record: Record, blobs: BlobReader) -> Event:

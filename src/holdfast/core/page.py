@@ -1,7 +1,7 @@
 """One page of a list, and the cursors that lead from one page to the next.
 
 Every list of a store is bounded and says whether there is more: scopes, events, runs, decisions,
-tasks, marks, checkpoints, workers. A cursor is text that only the list which gave it can read.
+tasks, marks, checkpoints, workers. A cursor is text that only the list that gave it can read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.errors import UsageError, show_value
 T = TypeVar("T")
 
 PAGE_SIZE = 1000
-"""How many items a list has at most, unless the caller says another number, or None for all."""
+"""How many items a page has at most, unless the caller gives another number, or None for all."""
 
 NO_LIMIT = 1 << 31
 """More than a store has of anything: as a limit it means all."""
@@ -29,7 +29,7 @@ Key = tuple[Any, ...]
 
 
 class Page(list[T]):
-    """Some items of a longer list; a list itself."""
+    """Some items of a longer list; it is a `list` itself."""
 
     def __init__(
         self,
@@ -43,10 +43,10 @@ class Page(list[T]):
         self.more = more
         """Whether the list goes on after this page."""
         self.cursor = cursor
-        """Where this page ends: given to the same call as `after`, it returns the next page. (Of
-        events that are read from the newest on it is given as `before`.)"""
+        """Where this page ends. Give it to the same call as `after` to get the next page (as
+        `before` for events that are read from the newest on)."""
         self.start = start
-        """Of events, where this page begins: for what lies on its other side."""
+        """For events, where this page begins: it leads to the events on the other side."""
 
 
 def check_limit(limit: object) -> int | None:
@@ -55,7 +55,7 @@ def check_limit(limit: object) -> int | None:
 
 
 def mark_key(mark: Mark) -> Key:
-    """Returns what marks are listed by (clause 17)."""
+    """Returns the key that marks are sorted by (clause 17)."""
     return mark_order(mark)
 
 
@@ -113,9 +113,9 @@ def cut(
 ) -> Page[T]:
     """Returns one page of items that are sorted by a key that no two of them share.
 
-    It goes on by the key and not by a number, so that what comes or goes between two pages neither
-    repeats nor hides an item. Of items that are read one by one, none after the page is read but
-    the next, which says that there is more.
+    It goes on by the key and not by a count, so items that come or go between two pages neither
+    repeat nor hide another. Items may be an iterator: only one item after the page is read, which
+    says that there is more.
     """
     limit = check_limit(limit)
     rest = iter(items)

@@ -1,8 +1,9 @@
 """Events page by page, in either direction: of a stream, of a store, of a mixed store.
 
-A cursor is a place between two commits of the store, or between two revisions of a stream: all
-events lie before it or after it, so the same cursor leads both ways. A page holds whole commits,
-because nothing lies between the events of one; so it may hold a few events more than its limit.
+A cursor is a place between two commits of the store, or between two revisions of a stream. Every
+event lies before it or after it, so one cursor leads both ways. A page of a store holds whole
+commits, because there is no place between the events of a commit. So it may hold a few events more
+than its limit.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from holdfast.errors import UsageError, show_value
 
 _KIND = "events"
 _CHUNK = 1000
-"""How many events are looked through at once where not all of them are wanted."""
+"""How many events are read at once where not all of them are wanted."""
 LOOKED_MAX = 2_000
-"""After so many events an index is asked for the rest of a page, where there is one."""
+"""After how many events an index, if there is one, is asked for the rest of a page."""
 _NEAR = 64
-"""Commits that are so near to each other are read at once, with what lies between them."""
+"""Commits whose positions are nearer than this are read at once, with those between them."""
 
 
 class EventFilter(NamedTuple):
@@ -54,15 +55,15 @@ class EventFilter(NamedTuple):
         )
 
     def chunk(self, limit: int | None) -> int:
-        """Returns how many events to ask for at once, to find so many."""
+        """Returns how many events to read at once to find `limit` of them."""
         return _CHUNK if limit is None or self != EventFilter() else min(limit + 1, _CHUNK)
 
 
 class FindPositions(Protocol):
     """Returns the next positions that have a wanted event, above `low` and up to `high`.
 
-    It is told how many events would have to be read without it, and returns None where reading them
-    is the better way (`query/logged.py`).
+    `events` is how many events would have to be read without the index. It returns None if reading
+    them is the better way (`query/logged.py`).
     """
 
     def __call__(
@@ -86,7 +87,7 @@ def event_filter(
     since: int | None = None,
     until: int | None = None,
 ) -> EventFilter:
-    """Returns which events a caller wants, or raises UsageError."""
+    """Returns the filter for what a caller asks for, or raises UsageError."""
     name = None if type is None else stored_type(type)
     return EventFilter(
         name,
@@ -114,9 +115,9 @@ def event_page(
     trust: str | None = None,
     find: FindPositions | None = None,
 ) -> Page[Event]:
-    """Returns the events between two places, the oldest or the newest of them.
+    """Returns one page of the events between two places, from the oldest on or from the newest on.
 
-    What knows where events are (`find`) is asked if a page of the whole store is long to fill.
+    If a page of the whole store takes long to fill, the index (`find`) is asked.
     """
     limit = check_limit(limit)
     now_us = log.clock.now_us()
@@ -141,12 +142,12 @@ def event_page(
     for commit in commits:
         matching = [record for record in commit if wanted.matches(record)]
         if matching and limit is not None and size >= limit:
-            more = True  # looked for to its end: a page that says so has another one after it
+            more = True  # searched for until one is found: so the next page is never empty
             break
         size += len(matching)
         found += reversed(matching) if newest_first else matching
     if not found:
-        # Not the newest place: what comes while this is read must not be passed over.
+        # Not the newest place: events that come while this page is read must not be skipped.
         above = high if newest_first and high is not None else low
         return Page(cursor=place.cursor(low), start=place.cursor(above))
     upper, lower = (found[0], found[-1]) if newest_first else (found[-1], found[0])
@@ -156,7 +157,7 @@ def event_page(
 
 
 class _Asking(NamedTuple):
-    """What an index is asked for."""
+    """A question to an index."""
 
     find: FindPositions
     wanted: EventFilter
@@ -165,12 +166,12 @@ class _Asking(NamedTuple):
 
 
 def _beyond(position: int, low: int, high: int | None, ask: _Asking) -> tuple[int, int | None]:
-    """Returns between which places the rest lies, when a commit was looked at."""
+    """Returns the places between which the rest lies, after the commit at a position."""
     return (low, position - 1) if ask.newest_first else (position, high)
 
 
 def _near(positions: Sequence[int]) -> Iterator[list[int]]:
-    """Yields positions in groups that are worth reading at once, in their order."""
+    """Yields positions, in their order, in groups that are worth reading at once."""
     group: list[int] = []
     for one in positions:
         if group and abs(one - group[0]) >= _NEAR:
@@ -194,7 +195,7 @@ class _Whole:
         return write_cursor(_KIND, int(place))
 
     def after(self, given: int | str) -> int:
-        """Returns the place that is meant by a cursor, or by the position that an event has."""
+        """Returns the place of a cursor, or of the position of an event."""
         number: object = given
         if isinstance(given, str):
             [number] = _parts(given, 1)
@@ -224,7 +225,7 @@ class _Whole:
                 if high is not None and is_after(commit[0], Position(high)):
                     if not self._log.routes.is_split:
                         return
-                    continue  # of one backend: another may have events before that place
+                    continue  # other backends may still have events before that place
                 yield commit
 
     def backward(self, low: int, high: int | None, chunk: int) -> Iterator[list[Record]]:
@@ -241,9 +242,10 @@ class _Whole:
     def found(
         self, walked: Iterator[list[Record]], low: int, high: int | None, ask: _Asking
     ) -> Iterator[list[Record]]:
-        """Yields commits as they are walked; after some, only those that an index knows of.
+        """Yields commits as they are walked; after `LOOKED_MAX` events, those that an index finds.
 
-        If the index cannot tell, the walk goes on. A mixed store has no one order, and is walked.
+        If the index cannot answer, the walk goes on. A mixed store has no common order, so it is
+        always walked.
         """
         looked = 0
         for commit in walked:
@@ -254,7 +256,7 @@ class _Whole:
                 return
 
     def _rest(self, low: int, high: int | None, ask: _Asking) -> Iterator[list[Record]]:
-        """Yields the commits that an index knows of; those of a walk from where it knows none."""
+        """Yields the commits that an index finds; where it cannot answer, those of a walk."""
         while True:
             end = int(self._log.position())
             events = (end if high is None else min(high, end)) - low
@@ -273,7 +275,7 @@ class _Whole:
             low, high = _beyond(positions[-1], low, high, ask)
 
     def _read_at(self, near: Sequence[int]) -> dict[int, list[Record]]:
-        """Returns the commits at positions that lie near to each other, by their positions."""
+        """Reads the commits at positions that are near each other; returns them by position."""
         after, last = Position(min(near) - 1), max(near)
         found: dict[int, list[Record]] = {}
         limit = 1 if len(near) == 1 else _NEAR
@@ -283,13 +285,13 @@ class _Whole:
         return found
 
     def _commits(self, records: list[Record]) -> list[list[Record]]:
-        """Returns whole commits, without the events of streams whose end has come."""
+        """Groups records by commit, without the events of streams that have ended."""
         kept = self._log.opened(self._log.expiry.kept(records))
         return [list(commit) for _, commit in groupby(kept, lambda record: int(record.position))]
 
 
 class _Stream:
-    """Places in one stream: revisions. What it was forked from is part of it."""
+    """Places in one stream: revisions, including those that a fork inherits."""
 
     def __init__(self, log: Log, name: str) -> None:
         self._log = log
@@ -306,7 +308,7 @@ class _Stream:
         return write_cursor(_KIND, self._name, place)
 
     def after(self, given: int | str) -> int:
-        """Returns the place that is meant by a cursor of this scope, or by a revision."""
+        """Returns the place of a cursor of this scope, or of a revision."""
         if not isinstance(given, str):
             return check_whole(given, "after")
         name, revision = _parts(given, 2)

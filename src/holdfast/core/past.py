@@ -1,9 +1,9 @@
-"""Every state of a stream, one after another, from one fold: oldest first or newest first.
+"""Yields every state of a stream, oldest first or newest first.
 
-Oldest first, a state is the one before it and one event more. Newest first, the events are folded
-in blocks: those after the nearest snapshot, or after a state that was made on the way to the end of
-a longer stretch. So each event is read and folded twice at most, and the states of one block are in
-memory, which share all that did not change between them.
+Oldest first, each state is the one before it with one event more. Newest first, the events are
+folded in blocks. A block begins at a snapshot, or at a state that was folded on the way from one.
+So each event is read and folded at most twice. The states of one block are in memory, and share all
+that did not change between them.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class StateAt:
 
     @property
     def stored(self) -> StreamState:
-        """The fold at this revision, as it is stored: transforms and schemas have not seen it."""
+        """The fold at this revision, without transforms and schemas."""
         return self._folded
 
     @property
     def state(self) -> Map:
-        """The state, as `at` returns it; ClosedError if it was dropped at this revision."""
+        """The state, as `at` returns it; raises ClosedError if it was dropped at this revision."""
         folded = self._folded
         if folded.root is UNKNOWN:
             folded = self._log.at(self._stream, self.revision)  # from a base, or LetGoError
@@ -90,11 +90,11 @@ class _Past:
             end = base.revision
 
     def _bases(self, after: int, end: int) -> list[StreamState]:
-        """Returns the states that blocks up to `end` follow, none of them below `after`.
+        """Returns the states at which blocks up to `end` begin, none of them below `after`.
 
-        The first is made from the nearest snapshot that is at least a block away, or from nothing.
-        The others are made on the way from there, one for each block: no event is folded a third
-        time, however far away the snapshot is.
+        The first one is the nearest snapshot that is at least a block away, or folded from it, or
+        folded from the beginning. The others are folded on from there, one for each block. So no
+        event is folded a third time, however far away the snapshot is.
         """
         last = max(after, end - BLOCK_EVENTS)
         state = self._nearest(last)
@@ -116,7 +116,7 @@ class _Past:
         return EMPTY
 
     def _records(self, after: int, until: int) -> list[Record]:
-        """Returns the next block of events, of which there must be one."""
+        """Returns the next block of events; raises if it is empty, as the head promises more."""
         stream, limit = self._stream, BLOCK_EVENTS
         records = self._log.records(stream, after=after, until=until, limit=limit)
         if not records:

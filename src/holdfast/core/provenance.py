@@ -1,9 +1,9 @@
 """Provenance: who wrote something, where it came from, and how far that is trusted (0047).
 
-It is said once, for all that a block writes, and stored with every event of it: the actor in its
-place of the envelope, source and trust in `meta`. What nobody says is not known, and nothing is
-assumed. It is a statement of the program that writes. A program that lies about itself is not
-found out: what was read from a tool must be written where the program says so.
+It is said once, for all that a block writes, and stored with every event: the actor in its field of
+the envelope, source and trust in `meta`. What is not said is not known; nothing is assumed. It is
+the word of the program that writes, and nothing checks it: data that came from a tool must be
+written in a block that says so.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ SOURCES: tuple[str, ...] = get_args(Source)
 
 
 class Said(NamedTuple):
-    """What a block says of everything that is written in it."""
+    """What a block says about everything that is written in it."""
 
     actor: str | None = None
     meta: str | None = None
 
 
 SAID: ContextVar[Said | None] = ContextVar("holdfast_provenance", default=None)
-"""What the innermost block says, with what those around it say."""
+"""What the innermost block says, completed by the blocks around it."""
 
 
 class provenance:
-    """Says of everything that is written in its block who writes it and where it came from.
+    """Says about everything that is written in its block who wrote it and where it came from.
 
-    `with holdfast.provenance(source="tool", actor="search", trust="low"):`. Sources are human,
-    model, tool, import and file (somebody edited it). `trust` is a word of your own. Inside another
-    such block it counts before that one; what it does not say stays. A commit over several scopes
-    is written when its own block ends: that is where it must be said.
+    `with holdfast.provenance(source="tool", actor="search", trust="low"):`. The source is human,
+    model, tool, import or file (somebody edited it). `trust` is a word of your own. Blocks nest:
+    the inner one counts, and what it does not say is taken from the outer one. A commit over
+    several scopes is written when its own block ends, so the provenance block must be around that
+    end.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class provenance:
 
 
 def check_provenance(source: object, actor: object, trust: object) -> Said:
-    """Returns what is said of a writer, or raises UsageError."""
+    """Returns provenance that was checked, or raises UsageError."""
     check_source(source)
     if trust is not None:
         check_name(trust, "trust")
@@ -67,7 +68,7 @@ def check_provenance(source: object, actor: object, trust: object) -> Said:
 
 
 def check_source(source: object) -> str | None:
-    """Returns a source, or none; raises UsageError: a misspelt one would match nothing."""
+    """Returns a source or None; raises UsageError for any other word, as it would match nothing."""
     if source is None or (isinstance(source, str) and source in SOURCES):
         return source
     raise UsageError(

@@ -1,10 +1,10 @@
-"""Secrets are kept out of a store: every commit is looked through before it is queued (0047).
+"""Keeps secrets out of a store: every commit is searched before it is queued (0047).
 
-Per stream, by its name: `off`, `warn`, `redact` or `refuse`. What is redacted is replaced by the
-kind of what was there, in the payload and in the ops that the payload stands for, so that the state
-in memory is the one that is stored. The same commit becomes the same bytes each time: a repetition
-with a key finds what the first one wrote. Names (keys, checkpoints) cannot be replaced, because
-others use them: they are refused.
+The name of a stream decides what is done: `off`, `warn`, `redact` or `refuse`. A secret is redacted
+by putting its kind in its place, in the payload and in the ops that the payload encodes, so that
+the state in memory is the one that is stored. The same commit always becomes the same bytes, so a
+repetition with a key finds what the first one wrote. Names (keys, checkpoints) are used elsewhere
+and cannot be replaced: they are refused.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class SecretWarning(UserWarning):
 
 
 class Redactor:
-    """What is done about secrets, by the names of streams."""
+    """Decides by the names of streams what is done about secrets, and does it."""
 
     def __init__(self, rules: Mapping[str, Mode]) -> None:
-        """Of several patterns that fit a name the longest counts; where none does, it is off."""
+        """Of several patterns that fit a name the longest counts; if none fits, the mode is off."""
         self.rules = dict(rules)
         ordered = sorted(rules, key=len, reverse=True)
         self._patterns: list[tuple[re.Pattern[str], Mode]] = [
@@ -60,7 +60,7 @@ class Redactor:
         return mode
 
     def cleaned(self, proposed: ProposedCommit) -> ProposedCommit:
-        """Returns a commit without secrets, or raises SecretError; it is the same one mostly."""
+        """Returns a commit without secrets, nearly always the same one, or raises SecretError."""
         writes = tuple(map(self._cleaned_write, proposed.writes))
         if all(map(_is_same, writes, proposed.writes)):
             return proposed
@@ -81,7 +81,7 @@ class Redactor:
     def check_foreign(self, raw: bytes, stream: str) -> None:
         """Raises SecretError, or warns, for stored text that comes from another store.
 
-        It cannot be redacted: its event is linked by these bytes.
+        It cannot be redacted: the link of its event is made of these bytes.
         """
         mode = self.mode_of(stream)
         if mode != "off" and (found := find_secrets(raw)):
@@ -112,7 +112,7 @@ class Redactor:
         return replace(one, payload=payload, defaults=ops[:count], ops=ops[count:])
 
     def _refuse(self, mode: Mode, kinds: list[str], stream: str, what: str) -> None:
-        """Raises or warns; what was found is never shown."""
+        """Raises or warns; the message never shows the secret."""
         said = f'{what} to be written to "{stream}" looks like a secret: {", ".join(kinds)}'
         if mode == "refuse":
             raise SecretError(
@@ -148,7 +148,7 @@ def check_rules(given: object) -> dict[str, Mode]:
 
 
 def stricter(a: Mapping[str, Mode], b: Mapping[str, Mode]) -> dict[str, Mode]:
-    """Returns the rules of both; where both name the same scopes, the stricter one."""
+    """Returns the rules of both; if both have the same pattern, the stricter mode counts."""
     both = dict(a)
     for pattern, mode in b.items():
         other = both.get(pattern, mode)

@@ -1,25 +1,25 @@
-"""Letting go on purpose: which payloads may go, that they went, what is left to do (0049).
+"""Letting go: which payloads may go, the record that they went, and what is left to do (0049).
 
-Nothing goes that anybody can still ask for. What may go is what a scope held before it was removed;
+Nothing goes that anybody can still ask for. These may go: what a scope held before it was removed;
 the state and the messages that were dropped when a scope was closed (its decisions, tasks and facts
-can still be read, and stay); and what a scope held when its lifetime was over. A scope that is held
-keeps everything, whatever else is true of it. What a living fork began from stays too. Policies
+can still be read, and stay); and what a scope held when its lifetime was over. A scope with a hold
+keeps everything. What a living fork began from stays too. Policies
 (`record/retention_policies.py`) say what else goes of scopes that live.
 
-The order of one letting-go, so that a process that is killed anywhere leaves nothing undone for
-ever and nothing half done:
+One letting-go has this order, so that a process that is killed anywhere leaves nothing half done
+that the next run does not finish:
 
     (1) an event in `retention/log` says which records go and why, with the digest of each payload,
-        by which its link can be verified ever after; marks say that the rest is pending
+        by which its link can still be verified afterwards; marks say that the rest is pending
     (2) the backend rewrites the records (clause 28)
-    (3) snapshots and all else that was derived from them is deleted, the index of questions too
-    (4) blobs that only they named are deleted, when every event of the store was looked at
-    (5) the marks are cleared, but for one
-    (6) the backend purges its bytes (clause 29), and an event says what is left; with it goes the
-        mark that said since (1) that bytes may be there
+    (3) snapshots and all else that was derived from them are deleted, the index of questions too
+    (4) blobs that only they named are deleted, after a look at every event of the store
+    (5) the marks are cleared, except one
+    (6) the backend purges its bytes (clause 29), and an event says what is left; the same commit
+        clears the last mark, which has said since (1) that bytes may be left
 
-The next run does again what a mark still says, and asks the backend again for as long as the newest
-such event names something. One run at a time has the lease `retention`.
+The next run repeats what a mark still says, and has the backend purge again as long as the newest
+such event names something. Only one run at a time works, under the lease `retention`.
 """
 
 from __future__ import annotations
@@ -102,11 +102,11 @@ BINNED = "retention.binned"
 PENDING = "retention.pending"
 """The index that has a mark for each scope whose letting-go has begun and is not done."""
 BLOBS = "retention.blob"
-"""The index that has a mark for each blob that may have nobody who names it, due when it may go."""
+"""The index that has a mark for each blob that may be without a name, due when it may go."""
 SHORTENING = "retention.shortening"
-"""The index that has a mark for each stream whose payloads are to be cut, and are told of."""
+"""The index that has a mark for each stream whose payloads are to be cut, as an event says."""
 UNPURGED = "retention.unpurged"
-"""The index that has a mark while the backend was not asked since data was told to go."""
+"""The index that has a mark from the word that data goes until the backend has purged it."""
 _TO_PURGE = Mark(UNPURGED, "bytes")
 register_layer(
     Layer(
@@ -117,22 +117,25 @@ register_layer(
 )
 
 GRACE_S = 7 * 24 * 3600.0
-"""How long what was removed, closed or has expired stays, unless another time is given."""
+"""How long data stays after its scope was removed, closed or has expired, by default."""
 ORPHANS_STAY_S = 24 * 3600.0
-"""How long a blob that nobody names stays: its commit may be on the way."""
+"""How long a blob that no event names stays: the commit that names it may be on the way."""
 LEASE_NAME = "retention"
 LEASE_TTL_S = 30.0
 RECORDS_AT_ONCE = 500_000
-"""How many records are rewritten at once: scopes lie mixed, so each time may read all of a log."""
+"""How many records are rewritten at once.
+
+The records of scopes lie mixed, so each rewrite may read a whole log: few large ones are cheaper.
+"""
 DIGESTS_PER_EVENT = 500
 DIGESTS_PER_COMMIT = 2_000
 MARKS_PER_COMMIT = 500
 _STRUCTURE = frozenset({OPENED, FORKED, CLOSED, REMOVED, CHECKPOINTED, JOINED, LEASE})
-"""Types whose payloads say how streams hang together; they hold nothing that people wrote."""
+"""Types whose payloads say how streams are connected; they hold nothing that people wrote."""
 _STATE = frozenset({CHANGED, MIGRATED, BASED})
-"""Types that only the state is made of; a `restored` event also says what was rewound."""
+"""Types that hold nothing but state; a `restored` event also says what was rewound."""
 _MESSAGES = ("message.", "messages.compacted", "messages.summarised")
-"""How the types begin that have what was said, summaries too: they are dropped with the state."""
+"""How the types of messages and summaries begin: they are dropped with the state."""
 
 Why = Literal["removed", "closed", "expired", "policy", "compacted", "erased"]
 
@@ -149,7 +152,7 @@ class Retained(Struct, frozen=True):
 
 
 class Binned(Struct, frozen=True):
-    """A scope that a policy has removed, or would: its bytes go when the time of grace is over."""
+    """A scope that a policy has removed, or would remove: its bytes go when its grace is over."""
 
     scope: str
     policy: str
@@ -166,7 +169,7 @@ class Retention(Struct, frozen=True):
     left: list[Leftover]
     dry_run: bool
     binned: list[Binned] = []
-    refused: dict[str, str] = {}  # scopes that a policy would remove, and what is under way there
+    refused: dict[str, str] = {}  # scopes where something stays that would go, and why
     purged: int = 0  # the revision of `retention/log` that says what is left
     warnings: list[str] = []  # of policies for which there was no scope yet
 
@@ -182,7 +185,7 @@ class Retention(Struct, frozen=True):
 
 
 class Shorter(Struct, frozen=True):
-    """What became of payloads of which parts went: bytes by stream, blobs, and what is left."""
+    """What cutting parts out of payloads did: bytes by stream, blobs deleted, and what is left."""
 
     streams: dict[str, int]
     blobs: int
@@ -191,7 +194,7 @@ class Shorter(Struct, frozen=True):
 
 
 class LetGo(Struct, frozen=True):
-    """One letting-go as `retention/log` tells it."""
+    """One letting-go as `retention/log` records it."""
 
     scope: str
     why: Why
@@ -203,7 +206,7 @@ class LetGo(Struct, frozen=True):
 
 
 class Hold(Struct, frozen=True):
-    """A scope that keeps everything, since when, and why."""
+    """A hold: the scope that keeps everything, why, since when, and who set it."""
 
     scope: str
     reason: str
@@ -240,9 +243,9 @@ class _Purged(Struct):
 
 
 class Purge(Struct, frozen=True):
-    """What a backend said that is left in its bytes of all that was told before.
+    """What a backend said is left in its bytes of the data that went before.
 
-    With `whole` it had done all that it can: what it names otherwise, and not here, is done.
+    With `whole` the backend had done all that it can: any place that is not named here is clean.
     """
 
     revision: int = 0
@@ -252,31 +255,31 @@ class Purge(Struct, frozen=True):
 
 
 class Condemned(Struct, frozen=True):
-    """Records of a scope that may go: after < revision <= until, of these types if any is named."""
+    """Records of a scope that may go: after < revision <= until, and of these types, if any."""
 
     stream: str
     why: Why
     since_us: int
     after: int
     until: int
-    types: tuple[str, ...] = ()  # as they are stored; one that ends in * is the beginning of some
-    kept: frozenset[int] = frozenset()
-    only: frozenset[int] | None = None  # of those, these alone
+    types: tuple[str, ...] = ()  # as they are stored; one that ends in * is a prefix
+    kept: frozenset[int] = frozenset()  # revisions that stay
+    only: frozenset[int] | None = None  # if given, no other revisions go
 
 
 class Policies(Protocol):
-    """What goes besides, of scopes that live (`record/retention_policies.py`)."""
+    """What also goes, of scopes that live (`record/retention_policies.py`)."""
 
     def plan(self, held: set[str]) -> Retention:
         """Returns which scopes would be removed, and what would keep one; changes nothing."""
         ...
 
     def apply(self, held: set[str]) -> Retention:
-        """Removes what the policies say, and returns the same."""
+        """Removes the scopes that the policies name, and returns what `plan` would."""
         ...
 
     def condemned(self, *, dry_run: bool) -> Iterator[Condemned]:
-        """Yields what may go of scopes that stay, and is known without it: a base is written."""
+        """Yields what may go of scopes that stay; first writes a base that stands for it."""
         ...
 
 
@@ -284,7 +287,7 @@ class Policies(Protocol):
 
 
 def condemned(log: Log, *, now_us: int, grace_us: int) -> Iterator[Condemned]:
-    """Yields what may go of every scope, in the order of names; holds are not looked at."""
+    """Yields what may go of each scope that has ended, by name; holds are not looked at."""
     kept = kept_for_forks(log)
     lasting = lasting_prefixes()
     for name, head in _heads(log):
@@ -300,9 +303,9 @@ def condemned(log: Log, *, now_us: int, grace_us: int) -> Iterator[Condemned]:
 
 
 def _ended(log: Log, stream: str, head: Head) -> tuple[Why, int, int] | None:
-    """Returns why and since when what a stream held is over, and up to which revision."""
+    """Returns why and since when a stream's data may go, and up to which revision; None if not."""
     if head.expires_us:
-        return None  # where the backend lets go of it by itself, nothing is left to do
+        return None  # the backend lets go of it by itself
     ends_us = log.expiry.end(stream, head)
     if ends_us and log.expiry.is_due(stream, head):
         return "expired", ends_us, head.revision
@@ -319,7 +322,7 @@ def _ended(log: Log, stream: str, head: Head) -> tuple[Why, int, int] | None:
 
 
 def kept_for_forks(log: Log) -> dict[str, int]:
-    """Returns up to which revision each stream is the past of a fork that is there."""
+    """Returns, by stream, the revision up to which it is the past of a living fork."""
     kept: dict[str, int] = {}
     for _, above in forked_from(log):
         for name, until in above.items():
@@ -328,10 +331,10 @@ def kept_for_forks(log: Log) -> dict[str, int]:
 
 
 def forked_from(log: Log) -> Iterator[tuple[str, dict[str, int]]]:
-    """Yields each fork that is there, with the streams that it began from and up to where."""
+    """Yields each living fork, with the streams it began from and the last revision in each."""
     for name, head in _heads(log):
         if head.first == 1 or log.life(name, head.revision) >= head.first:
-            continue  # no fork; or one that was removed, and has a past of its own since
+            continue  # no fork; or one that was removed, and so no longer shows its origin
         yield (
             name,
             {above: until for above, until in log.ancestry(name, head.revision) if above != name},
@@ -348,7 +351,7 @@ def _heads(log: Log) -> Iterator[tuple[str, Head]]:
 
 
 def _records(log: Log, one: Condemned) -> Iterator[Record]:
-    """Yields the records that have something to let go of."""
+    """Yields those records of a scope that still have a payload which may go."""
     after = one.after
     while after < one.until:
         page = log.stored(one.stream, after=after, until=one.until)
@@ -368,17 +371,17 @@ def _may_go(record: Record, one: Condemned) -> bool:
     if one.why == "closed":
         return type in _STATE or type.startswith(_MESSAGES)
     if one.why == "erased" and type == CHECKPOINTED:
-        return True  # sealed with its name
+        return True  # in a sealed scope the name of the checkpoint is in the payload
     return type not in _STRUCTURE
 
 
 def is_named(type: str, types: Sequence[str]) -> bool:
-    """Says whether a stored type is one of some, of which one that ends in * is a beginning."""
+    """Returns whether a stored type is one of some types; one that ends in * is a prefix."""
     return any(type == one or (one[-1:] == "*" and type.startswith(one[:-1])) for one in types)
 
 
 def _ended_values(log: Log, grace_us: int, held: set[str]) -> Iterator[Ended]:
-    """Yields what may go of values that have ended, of each stream that may hold some."""
+    """Yields, for each stream that may hold ended values, what may go of them."""
     due = ended_values.due_streams(log, log.key_ends.now_us(STREAM) - grace_us)
     streams = [name for name in due if name not in held]
     kept = kept_for_forks(log) if streams else {}
@@ -403,7 +406,7 @@ def _condemned(found: Ended) -> Condemned:
 
 
 class Retainer:
-    """Lets go of what may go, for one store."""
+    """Holds, erasures and letting go, for one store."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._log = kernel.log
@@ -412,7 +415,7 @@ class Retainer:
         self._lock = Lock()
 
     def hold(self, scope: str, reason: str) -> None:
-        """Keeps everything of a scope until it is released, whatever becomes of it."""
+        """Keeps everything of a scope until `release`, even if the scope is removed or ends."""
         if self._log.heads([scope])[0] is None:
             raise NotFoundError(
                 f'there is no scope "{scope}" to hold',
@@ -421,8 +424,8 @@ class Retainer:
         holds.keep(self._log, scope)
         payload = codec.encode_plain(_Held(scope, reason))
         self._commit([NewEvent(HELD, payload)], marks=[Mark(HOLDS, scope)])
-        # A retain beside us may have found it kept and not held yet. Whoever spills a large value
-        # from here on keeps it for good.
+        # Once more after the commit: a retain in another process may have found the scope kept and
+        # not held yet. Large values that are spilled from here on are kept for good anyway.
         holds.keep(self._log, scope)
         holds.keep_blobs(self._log, scope)
 
@@ -431,7 +434,7 @@ class Retainer:
         if all(hold.scope != scope for hold in self.holds()):
             raise NotFoundError(f'scope "{scope}" is not held', hint="holds() lists what is held")
         payload = codec.encode_plain(_Held(scope))
-        # Blobs that were kept for good for the hold are looked at when its end has come.
+        # The hold kept blobs for good. Marks have them looked at again, after the scope's end.
         [head] = self._log.heads([scope])
         ends_us = 0 if head is None else head.expires_us
         due_us = max(ends_us, self._log.clock.now_us()) + round(GRACE_S * 1_000_000)
@@ -441,11 +444,11 @@ class Retainer:
         holds.let_end(self._log, scope)
 
     def tell_erased(self, receipt: Mapping[str, Any]) -> None:
-        """Records the receipt of an erasure that was no subject's."""
+        """Records the receipt of an erasure that was not of a subject."""
         self._commit([NewEvent(ERASED, codec.encode_plain(receipt))])
 
     def erased(self) -> list[dict[str, Any]]:
-        """Returns those receipts, oldest first, with what `Retention.purged` was or is below."""
+        """Returns those receipts, oldest first, each with its revision if it has no `purged`."""
         return [
             {"purged": record.revision, **codec.decode(record.payload)}
             for record in _told(self._log, ERASED)
@@ -456,12 +459,12 @@ class Retainer:
         return [_purge_of(record) for record in _told(self._log, PURGED)]
 
     def tell_binned(self, scope: str, revision: int, policy: str) -> None:
-        """Records, before a policy removes a scope, which one does and at which revision."""
+        """Records which policy is about to remove a scope, and at which revision."""
         payload = codec.encode_plain({"scope": scope, "revision": revision, "policy": policy})
         self._commit([NewEvent(BINNED, payload)])
 
     def binned(self) -> dict[str, tuple[int, str]]:
-        """Returns what policies have removed: by scope, the revision that it had, and why."""
+        """Returns what policies have removed: by scope, the revision it had and the policy."""
         found: dict[str, tuple[int, str]] = {}
         for record in _told(self._log, BINNED):
             said = codec.decode_as(record.payload, _Binned)
@@ -539,7 +542,7 @@ class Retainer:
         )
 
     def _under_lease(self, wait_s: float, work: Callable[[Lease], R]) -> R:
-        """Does what lets go of data while no other process does."""
+        """Does work that lets go of data while no other thread or process does such work."""
         if not self._lock.acquire(timeout=wait_s):
             raise _at_work(self._lease_keeper.worker)
         try:
@@ -558,9 +561,9 @@ class Retainer:
     def erase(
         self, subject: str, streams: Sequence[str], others: Sequence[str], *, wait_s: float
     ) -> Retention:
-        """Lets go of all that a subject's streams hold, at once; raises as `run` does.
+        """Lets go of all that a subject's streams hold, without grace; raises as `run` does.
 
-        They are sealed: nothing was derived from them in clear, and nobody but the `others`, which
+        The streams are sealed: nothing was derived from them in clear, and only the `others`, which
         have single values of the subject, can name their blobs. So no other data is looked at.
         """
         return self._under_lease(
@@ -569,7 +572,7 @@ class Retainer:
         )
 
     def check_no_fork(self, stream: str) -> None:
-        """Raises UsageError if a fork that is there began from a scope: it is the fork's past."""
+        """Raises UsageError if a living fork began from a scope: the scope is the fork's past."""
         if kept_for_forks(self._log).get(stream):
             raise UsageError(
                 f'scope "{stream}" is the past of a fork that is there: nothing was erased',
@@ -577,7 +580,7 @@ class Retainer:
             )
 
     def erase_scopes(self, streams: Sequence[str], *, wait_s: float) -> Retention:
-        """Lets go of all that removed scopes held, at once, of data that was never sealed."""
+        """Lets go of all that removed scopes held, without grace, of data that was never sealed."""
         return self._under_lease(
             wait_s, lambda lease: _Run(self, self._log, lease, 0, None).erase_scopes(streams)
         )
@@ -595,7 +598,7 @@ class Retainer:
     def shorten(
         self, steps: Mapping[str, Sequence[Shortening]], blobs: Sequence[str], *, wait_s: float
     ) -> Shorter:
-        """Cuts parts out of payloads, and does what an earlier call has told and not done."""
+        """Cuts parts out of payloads, and finishes what an earlier call recorded but did not do."""
         return self._under_lease(
             wait_s, lambda lease: _Run(self, self._log, lease, 0, None).shorten(steps, blobs)
         )
@@ -651,7 +654,7 @@ class _Run:
         self._kept += done.held
         ended = condemned(log, now_us=log.clock.now_us(), grace_us=self._grace_us)
         for one in chain(ended, self._of_values(), _by_policies(policies, dry_run=False)):
-            if one.stream in self._retainer.held():  # asked each time: it may be held since
+            if one.stream in self._retainer.held():  # asked each time: a hold may be set meanwhile
                 self._kept.append(one.stream)
                 continue
             self._let_go(one)
@@ -673,7 +676,7 @@ class _Run:
         )  # fmt: skip
 
     def _of_values(self) -> Iterator[Condemned]:
-        """Yields what may go of values that have ended, once a base has what else is there."""
+        """Yields what may go of values that have ended, after writing a base of all the rest."""
         log, held = self._log, self._retainer.held()
         for found in _ended_values(log, self._grace_us, held):
             limit_us = log.key_ends.now_us(found.stream) - self._grace_us
@@ -693,12 +696,12 @@ class _Run:
 
     def erase(self, subject: str, streams: Sequence[str], others: Sequence[str]) -> Retention:
         log = self._log
-        # One that was killed has told of blobs that it did not delete any more.
+        # A run that was killed may have recorded blobs without deleting them.
         told = [mark.key for mark in log.marks.list(BLOBS, limit=NO_LIMIT)]
         blobs = {name for name in told if log.blobs.subject(name) == subject}
         for stream, head in zip(streams, log.heads(streams), strict=True):
             if head is None or head.expires_us:
-                continue  # a server lets go of it by itself
+                continue  # the backend lets go of it by itself
             now_us = log.clock.now_us()
             one = Condemned(stream, "erased", now_us, head.first - 1, head.revision)
             for record in _records(log, one):
@@ -706,7 +709,7 @@ class _Run:
             self._let_go(one)
             self._snapshots[stream] = head.revision  # also if the events went before a kill
         self._flush(is_sealed=True)
-        if blobs:  # equal values of one subject are one blob, wherever they stand
+        if blobs:  # equal values of one subject are one blob, in whichever streams they are
             blobs -= {name for stream in others for name in _blobs_of(log, stream)}
         for name in sorted(blobs):
             log.blobs.delete(name)
@@ -725,7 +728,7 @@ class _Run:
         return self._erased(self._collect_blobs(whole=False))
 
     def _erased(self, blobs: int) -> Retention:
-        """Step 6 of an erasure, and what came of it."""
+        """Does step 6 of an erasure, and returns what the erasure did."""
         purge = self._purge(whole=False)
         left = [*purge.left, *self._unnoted.values()]
         return Retention(self._scopes, blobs, [], left, False, purged=purge.revision)
@@ -755,7 +758,7 @@ class _Run:
         return Shorter(sizes, deleted, left, purge.revision)
 
     def _tell_shorter(self, stream: str, steps: Sequence[Shortening], blobs: Sequence[str]) -> None:
-        """Tells where payloads of a stream are cut, before one is."""
+        """Records where payloads of a stream are cut, before any of them is."""
         self._check_lease()
         if stream in self._retainer.held():
             raise HeldError(f'scope "{stream}" is held: nothing more was erased')
@@ -777,7 +780,7 @@ class _Run:
     # --- records ---
 
     def _let_go(self, one: Condemned) -> None:
-        """Steps 1 and 2 of what may go of one scope; small ones are done together."""
+        """Does steps 1 and 2 for one scope; small scopes are done together."""
         events = size = 0
         chunk: list[Record] = []
         for record in _records(self._log, one):
@@ -791,14 +794,17 @@ class _Run:
             self._tell(one, chunk)
         if events:
             self._scopes.append(_retained(one, events, size))
-        if self._waiting >= RECORDS_AT_ONCE:  # not before all of a scope is told
+        # Not before all of a scope is recorded: what stays for lists is found by a replay of the
+        # old changes, so a run that is killed must have recorded all or rewritten none (0074).
+        if self._waiting >= RECORDS_AT_ONCE:
             self._flush()
 
     def _finish_compacted(self, pending: set[str]) -> None:
-        """Rewrites what a run has told that was ended then: changes that a base stands for.
+        """Rewrites changes that a base stands for, if an earlier run recorded them and was killed.
 
-        What may go of scopes that have ended is found again each time. Which changes a base stands
-        for, and which stay for lists, only the run knew that wrote it, and what it has told.
+        What may go of scopes that have ended is found again each time. But which changes a base
+        stands for, and which stay for lists, only the run that wrote the base knew. So exactly what
+        it recorded goes.
         """
         told: dict[str, set[int]] = {}
         if pending := pending - self._retainer.held():
@@ -820,7 +826,7 @@ class _Run:
             self._tell_all()
 
     def _tell_all(self) -> None:
-        """Step 1 of what has gathered: it is told in one commit, unless it is held since."""
+        """Does step 1 for what has gathered, in one commit; leaves out scopes held by now."""
         self._check_lease()
         held = self._retainer.held()
         gathered, self._telling = self._telling, []
@@ -848,7 +854,11 @@ class _Run:
             self._retainer._commit(new_events, [*marks.values(), _TO_PURGE], self._lease)
 
     def _flush(self, *, is_sealed: bool = False) -> None:
-        """Steps 2, 3 and 5 of what was told so far. Nothing is derived from what is sealed."""
+        """Does steps 2, 3 and 5 for what was recorded so far; nothing is derived from sealed data.
+
+        The marks are cleared last: after a kill anywhere before, the next run does these steps
+        again, and to rewrite a record that is gone changes nothing.
+        """
         self._tell_all()
         self._check_lease()
         batch, self._batch, self._waiting = self._batch, {}, 0
@@ -868,7 +878,7 @@ class _Run:
             self._retainer._commit([], some, self._lease)
 
     def _check_lease(self) -> None:
-        """Raises LeaseLostError if another process may be at work by now."""
+        """Raises LeaseLostError if another process may be doing this work by now."""
         holder = self._log.leases.holder(LEASE_NAME)
         if holder is None or (holder.owner, holder.epoch) != (self._lease.owner, self._lease.epoch):
             raise _at_work(holder.owner if holder is not None else "nobody any more")
@@ -876,10 +886,11 @@ class _Run:
     # --- blobs ---
 
     def _collect_blobs(self, *, whole: bool) -> int:
-        """Step 4: deletes the blobs that may have nobody who names them, and have nobody.
+        """Does step 4: deletes the blobs that are due and that no event names; returns how many.
 
-        Who spills a large value looks whether blobs were collected since it knew of one, and writes
-        it again then. One that was named while we looked is put back: its bytes are at hand.
+        An event may name a blob between the look and the deletion. So a writer that spills a value
+        again first looks at the mark that is set here, and writes the blob anew if it was collected
+        since. And a blob that was named meanwhile is put back from the bytes still at hand.
         """
         log, now_us = self._log, self._log.clock.now_us()
         marked = {mark.key: mark.due for mark in log.marks.list(BLOBS, limit=NO_LIMIT)}
@@ -910,8 +921,9 @@ class _Run:
     # --- bytes ---
 
     def _purge(self, *, whole: bool) -> Purge:
-        """Step 6. What is done is done: a place that a whole purge has emptied is not named again
-        until something more goes.
+        """Does step 6: has the backend purge its bytes, and records what is left.
+
+        A place that a whole purge has cleaned is not named again until something more goes.
         """
         log, backend = self._log, self._log.backend
         assert isinstance(backend, Rewrites), "BUG: asked before"
@@ -939,7 +951,7 @@ def _by_policies(policies: Policies | None, *, dry_run: bool) -> Iterator[Condem
 
 
 def _snapshots_until(one: Condemned) -> int:
-    """Returns up to which revision snapshots may hold, or refer to, what goes."""
+    """Returns the revision up to which snapshots may hold, or refer to, what goes."""
     return 1 << 62 if one.why == "compacted" else one.until
 
 
@@ -948,7 +960,7 @@ def _retained(one: Condemned, events: int, size: int) -> Retained:
 
 
 def _runs(chunk: list[Record]) -> list[tuple[int, str]]:
-    """Returns the digests of payloads, those of neighbours together."""
+    """Returns the digests of payloads, those of neighbouring revisions together."""
     return _together((record.revision, sha256(record.payload).digest()) for record in chunk)
 
 
@@ -965,9 +977,9 @@ def _together(digests: Iterable[tuple[int, bytes]]) -> list[tuple[int, str]]:
 
 
 class Told(Struct, frozen=True):
-    """What is told of one event that was let go of: the digest of its payload, why, and where.
+    """What is recorded of one event that was let go of: the digest of its payload, why, and where.
 
-    With `steps` only parts of it went, one after the other; `is_gone` says that all of it did.
+    With `steps` parts of it were cut out, one after the other; `is_gone` says that all of it went.
     """
 
     digest: bytes
@@ -977,7 +989,7 @@ class Told(Struct, frozen=True):
     is_gone: bool = True
 
     def after(self, before: Told | None) -> Told:
-        """Returns all that is told of an event of which something was told before."""
+        """Returns this with what was recorded of the same event before."""
         if before is None:
             return self
         return replace(
@@ -989,7 +1001,7 @@ class Told(Struct, frozen=True):
 
 
 def told_by(record: Record) -> Iterator[tuple[tuple[str, int], Told]]:
-    """Yields what an event of `retention/log` tells was let go of, by stream and revision."""
+    """Yields what an event of `retention/log` says was let go of, by stream and revision."""
     if record.type == SHORTENED:
         cut = codec.decode_as(record.payload, _Shortened)
         for step in cut.events:
@@ -1009,7 +1021,7 @@ def told_by(record: Record) -> Iterator[tuple[tuple[str, int], Told]]:
 
 
 def ledger(log: Log) -> dict[tuple[str, int], Told]:
-    """Returns what is told of every event that was let go of, by stream and revision."""
+    """Returns what is recorded of each event that was let go of, by stream and revision."""
     found: dict[tuple[str, int], Told] = {}
     for record in _told(log, LET_GO, SHORTENED):
         for name, told in told_by(record):
@@ -1018,7 +1030,7 @@ def ledger(log: Log) -> dict[tuple[str, int], Told]:
 
 
 def tell_again(log: Log, gone: Mapping[tuple[str, int], Told], key: str | None = None) -> None:
-    """Tells in a log what another one tells, in one commit: the events are gone in both."""
+    """Records in one log what another one records, in one commit: the events go in both."""
     scopes: dict[tuple[str, Why], list[tuple[int, bytes]]] = {}
     new_events: list[NewEvent] = []
     for (stream, revision), told in sorted(gone.items()):
@@ -1033,7 +1045,7 @@ def tell_again(log: Log, gone: Mapping[tuple[str, int], Told], key: str | None =
 
 
 def shortened_events(stream: str, steps: Sequence[Shortening]) -> list[NewEvent]:
-    """Returns the events that tell what was cut out of payloads of a stream."""
+    """Returns the events that record what was cut out of payloads of a stream."""
     return [
         NewEvent(
             SHORTENED,
@@ -1044,7 +1056,7 @@ def shortened_events(stream: str, steps: Sequence[Shortening]) -> list[NewEvent]
 
 
 def told_shortened(log: Log, streams: Collection[str]) -> dict[str, list[int]]:
-    """Returns the revisions of some streams of which it is told that parts of them went."""
+    """Returns, of some streams, the revisions of which parts were cut out, as recorded."""
     found: dict[str, list[int]] = {}
     for (stream, revision), told in ledger(log).items():
         if told.steps and stream in streams:
@@ -1065,7 +1077,7 @@ def _told(log: Log, *types: str) -> Iterator[Record]:
 
 
 def newest_purge(log: Log) -> Purge:
-    """Returns what a backend has said last of its bytes; one without a revision if it never did."""
+    """Returns what a backend last said of its bytes; with revision 0 if it never did."""
     [head] = log.heads([STREAM])
     until = 0 if head is None else head.revision
     while until:
@@ -1084,9 +1096,9 @@ def _purge_of(record: Record) -> Purge:
 
 
 def drop(log: Log) -> tuple[int, int, int, list[Leftover]]:
-    """Takes out of a store that nobody writes to what its ledger names, and blobs nobody names.
+    """Deletes what the ledger of a store names, and blobs that no event names; nobody may write.
 
-    Returns how many events, bytes and blobs that were, and what is left of them.
+    Returns how many events, bytes and blobs those were, and what is left of them.
     """
     backend = log.backend
     assert isinstance(backend, Rewrites), "BUG: the store of a backup is one of files"
@@ -1119,7 +1131,7 @@ def drop(log: Log) -> tuple[int, int, int, list[Leftover]]:
 
 
 def _still_there(log: Log, stream: str, revisions: set[int]) -> list[Record]:
-    """Returns the records of those revisions that have their payload."""
+    """Returns those of some records that still have their payload."""
     one = Condemned(stream, "removed", 0, min(revisions) - 1, max(revisions), ("*",))
     return [record for record in _records(log, one) if record.revision in revisions]
 
@@ -1129,10 +1141,10 @@ def shorten_again(
     streams: Collection[str] | None = None,
     before: Callable[[str, list[Record], dict[int, Shortening]], None] | None = None,
 ) -> None:
-    """Cuts out of payloads what was told and is still there; of all streams if none is named.
+    """Cuts out of payloads what was recorded and is still there; in all streams if none is named.
 
-    It needs no text: what was told says where the cuts are. `before` is called with the records of
-    each stream, and the newest step of each, before one of them is cut.
+    It needs no text: the ledger says where the cuts are. `before` is called with the records of
+    each stream, and the newest step of each, before any of them is cut.
     """
     backend = log.backend
     wanted: dict[str, dict[int, bytes]] = {}
@@ -1157,7 +1169,7 @@ def shorten_again(
 
 
 def _named_blobs(log: Log, after: Position) -> tuple[set[str], Position]:
-    """Returns the blobs that events after a position name, and the position looked up to."""
+    """Returns the blobs that events after a position name, and the last position looked at."""
     named: set[str] = set()
     while page := log.read_all(after=after, limit=READ_CHUNK):
         for record in page:

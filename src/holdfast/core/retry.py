@@ -1,13 +1,14 @@
-"""Trying again until nobody is faster: what `edit(function)` and `commit(function)` do.
+"""Retries of `edit(function)` and `commit(function)` after a conflict.
 
-The function always runs in its caller's thread or task. The first losses cost nothing but another
-try. After `TURN_AFTER` of them the caller takes a turn on the streams that it lost: others in this
-process wait (`write_priority.py`). After `LEASE_AFTER` somebody in another process must be faster:
-then it also takes a lease on the name of each stream. Those who keep losing there want the same
-lease, and so they write one after the other. A lease here is a courtesy as a turn is: no commit is
-fenced by it, and whoever does not get it in time goes on without.
+The function always runs in its caller's thread or task. After the first losses it is just called
+again. After `TURN_AFTER` losses the caller takes a turn on the streams that it lost, so that others
+in this process wait (`write_priority.py`). After `LEASE_AFTER` losses a faster writer must be in
+another process. Then the caller also takes a lease on the name of each stream. Callers that keep
+losing in other processes want the same lease, so they write one after the other. Like a turn, the
+lease is a courtesy: no commit is fenced by it, and a caller that does not get it in time goes on
+without it.
 
-Plain writes of other processes know nothing of this and can be faster for ever: so the tries are
+Plain writes of other processes ask for neither, and can be faster for ever. So the tries are
 counted, and the last ConflictError is raised.
 """
 
@@ -27,17 +28,17 @@ T = TypeVar("T")
 _logger = logging.getLogger("holdfast.log")
 
 RETRIES = 100
-"""How often a function is called again, unless the caller says so."""
+"""How often a function is called again, unless the caller gives another number."""
 TURN_AFTER = 2
 LEASE_AFTER = 4
 LEASE_S = 10.0
 LEASE_WAIT_S = 2.0
 PAUSE_S = 0.004
-"""How long to wait before a lease that somebody has is asked for again."""
+"""How long to wait before a lease that another process holds is asked for again."""
 
 
 class Contest:
-    """One caller's tries: how many it lost, and what it has taken so as not to lose the next."""
+    """One caller's tries: how many it lost, and the turn and leases that it took for the next."""
 
     def __init__(self, log: Log, worker: str, retries: int) -> None:
         self._log = log
@@ -53,11 +54,11 @@ class Contest:
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """The streams that it lost, in an order that all callers share."""
+        """The streams that it lost, sorted, so that all callers take leases in the same order."""
         return tuple(sorted(self._lost))
 
     def lost(self, error: ConflictError) -> None:
-        """Counts a loss; raises it if there is no try left."""
+        """Counts a loss; raises the error if no try is left."""
         self._losses += 1
         if self._losses > self._retries:
             raise error
@@ -66,7 +67,7 @@ class Contest:
         _logger.debug("it is tried again: %s", error)
 
     def take_turn(self) -> bool:
-        """Takes the turn that the caller is due, if any; False if it must wait for another's."""
+        """Takes a turn if it is time for one; returns False if it must wait for another's turn."""
         if self._losses < TURN_AFTER:
             return True
         turn = self._turn
@@ -80,15 +81,15 @@ class Contest:
 
     @property
     def wants_leases(self) -> bool:
-        """Whether the caller is due leases that it does not have."""
+        """Whether it is time for leases that the caller does not have."""
         if self._losses < LEASE_AFTER or monotonic() >= self._lease_until:
             return False
         return any(stream not in self._leases for stream in self._lost)
 
     def take_leases(self) -> bool:
-        """Takes the leases that the caller is due, if any; False if it may get one a little later.
+        """Takes leases if it is time for them; returns False if the caller should ask again soon.
 
-        One that this worker's own code holds under the same name serves as well.
+        A lease that this worker's own code holds under the same name serves as well.
         """
         if not self.wants_leases:
             return True
@@ -129,7 +130,7 @@ class Contest:
         return any(self._leases.values())
 
     def end_turn(self) -> None:
-        """Lets those go who wait for the turn."""
+        """Ends the turn, so that those who wait for it go on."""
         if self._turn is not None:
             self._turns.end(self._turn)
             self._turn = None
@@ -141,7 +142,7 @@ class _HeldElsewhere(Exception):
 
 
 def persist(log: Log, worker: str, retries: int, attempt: Callable[[], T]) -> T:
-    """Makes an attempt until it succeeds; raises its ConflictError after so many retries."""
+    """Calls `attempt` until it succeeds; raises its ConflictError after `retries` more tries."""
     contest = Contest(log, worker, retries)
     try:
         while True:

@@ -1,9 +1,9 @@
-"""What a state would be without what some writers wrote to it, path by path.
+"""Computes what a state would be without the events of some writers, path by path.
 
-A path is one that leads to a value that is no mapping; a list is one value. It is taken back if
-the newest event that changed it is one of those, and goes back to what it was before the last
-stretch of such events. A path that somebody else has written to since stays as it is: what they
-wrote may be right, and may be made of what is taken back. That is for people to judge, and listed.
+Here a path leads to a value that is not a mapping; a list is one value. It is reverted if the
+newest event that changed it is one of the chosen ones; then it gets the value from before the last
+run of chosen events. A path that somebody else has written to since stays unchanged: what they
+wrote may be right, or may be based on what is reverted. People must judge that, so it is listed.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from holdfast.core.tree import MISSING, Lazy, Map
 from holdfast.core.tree.ops import Op, delete_op, locate, raw_op
 
 Chooses = Callable[[Record], bool]
-"""Says whether an event is one of those that are to be taken back."""
+"""Given a record, returns whether its event is one of those to revert."""
 
 
 class Overwritten(Struct, frozen=True):
-    """A path that was written by those, and is not taken back."""
+    """A path that was written by the chosen events, and is not reverted."""
 
     path: Path
     revision: int
-    """The event of theirs that wrote it last."""
+    """The last chosen event that wrote it."""
     since: int
-    """The event of somebody else that wrote it since; 0: what is around it changed."""
+    """The event of somebody else that wrote it since; 0 if the values around it changed."""
 
 
 class WayBack(Struct, frozen=True):
-    """What leads from a state to the one without what some wrote."""
+    """The ops from a state to the one without the chosen events, and what they leave as it is."""
 
     before: StreamState
     after: Map
@@ -44,17 +44,17 @@ class WayBack(Struct, frozen=True):
 
 
 class _Touched(Struct):
-    """Who wrote a path last."""
+    """Who wrote a path last: a chosen event ("theirs") or another."""
 
     revision: int
-    root: Map | None = None  # of the state before the stretch of theirs; None: it is not theirs
+    root: Map | None = None  # the state before their last run of events; None: it is not theirs
     theirs: int = 0
 
 
 def way_back(log: Log, stream: str, first: int, chooses: Chooses) -> WayBack:
-    """Returns what is to change in a stream's state; `first` is the first event of theirs.
+    """Returns what must change in a stream's state; `first` is the first of the chosen events.
 
-    It reads the events from there on. Raises LetGoError if what was before was let go of.
+    It reads all events from there on. Raises LetGoError if the state before was let go of.
     """
     head = log.head(stream)
     end = 0 if head is None else head.revision
@@ -78,8 +78,8 @@ def _note(
 ) -> None:
     """Notes who wrote the paths that an event changed.
 
-    `states` are the one before it, the one after it, and what of the first has no end: a value with
-    an end is not brought back.
+    `states` are the state before it, the state after it, and the first one without values that have
+    an end: such a value is not brought back.
     """
     old, new, lasting = states
     for change in tree.diff(old, new, is_same_stream=True):
@@ -98,7 +98,7 @@ def _note(
 
 
 def _leaves(kept: object, path: Path) -> Iterator[Path]:
-    """Yields the paths below one that lead to values that are no mapping, or to empty ones."""
+    """Yields the paths at or below one that lead to empty mappings or to other values."""
     if kept is MISSING:
         return
     value = kept.force() if type(kept) is Lazy else kept
@@ -110,7 +110,7 @@ def _leaves(kept: object, path: Path) -> Iterator[Path]:
 
 
 def _way(log: Log, now: StreamState, touched: dict[Path, _Touched]) -> WayBack:
-    """Returns the way from a state to what it was without theirs: shorter paths first."""
+    """Returns the way from a state to the one without theirs; shorter paths go first."""
     blobs, root = log.blobs.read, now.root
     kept = [
         Overwritten(path, one.theirs, one.revision)
@@ -137,7 +137,8 @@ def _way(log: Log, now: StreamState, touched: dict[Path, _Touched]) -> WayBack:
             kept.append(Overwritten(path, one.theirs, 0))
         elif not (isinstance(tree.get(one.root, path), Map) and isinstance(there, Map)):
             value = tree.get(one.root, path)
-            # The paths below follow one by one: somebody else may have written some of them since.
+            # A mapping begins empty. The paths below it follow one by one, because somebody else
+            # may have written some of them since.
             is_map = isinstance(value, Map) and len(value) > 0
             put(tree.set_op(path, {}) if is_map else raw_op("set", path, wanted))
     ops = tuple(tree.diff_ops(now.root, root, is_same_stream=True))
@@ -147,13 +148,13 @@ def _way(log: Log, now: StreamState, touched: dict[Path, _Touched]) -> WayBack:
 def _take_away(
     put: Callable[[Op], None], there: Callable[[Path], object], before: Map, path: Path
 ) -> None:
-    """Takes a value away, and with it the mappings that are empty then and were not there."""
+    """Deletes a value, and the mappings around it that are empty then and were not there before."""
     if there(path) is MISSING:
         return
     value = there(path)
     value = value.force() if type(value) is Lazy else value
     if isinstance(value, Map) and value:
-        return  # it is a mapping by now: what is below it has paths of its own
+        return  # it is a mapping now: what is below it has paths of its own
     put(delete_op(path))
     above = path[:-1]
     while above and locate(before, above) is MISSING:

@@ -1,4 +1,4 @@
-"""Schemas: a type with a name and a version, and how data of other versions becomes data of its.
+"""Schemas: a type with a name and a version, and the steps that bring other versions to it.
 
     @holdfast.schema("conversation", version=2, aliases={"mood": "sentiment"})
     class Ticket(msgspec.Struct):
@@ -8,10 +8,10 @@
     @holdfast.upgrade(Ticket, 1)          # from version 1 to 2: a pure function on plain data
     def _(old): return old | {"sentiment": None}
 
-The class stays what it is. Its `Schema` is kept beside it (`schema_of`), and the class is given
-`upgrade` and `downgrade` too, so that `@Ticket.upgrade(1)` can be written. What a type is for is
-said by its kind: the state of scopes, their decisions or messages here, events of one type
-elsewhere. The chain is the same.
+The class itself is not changed, but for an attribute with its `Schema` (`schema_of`) and the
+methods `upgrade` and `downgrade`, so that `@Ticket.upgrade(1)` can be written. The kind says what a
+schema is for: the state of scopes, their decisions or messages here, events of one type elsewhere
+(`own_event.py`). The chain of steps is the same.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ F = TypeVar("F", bound=Callable[[Any], Any])
 Step = Callable[[dict[str, Any]], Any]
 
 UNVERSIONED = 1
-"""The version of data that was written before there was a schema."""
+"""The version that data from before there was a schema counts as."""
 
 ITEMS = ("decision", "message")
-"""What a schema can be for beside the state: each of them has a version of its own."""
+"""What else than the state a schema can be for: each item has a version of its own."""
 
 _KEPT_AS = "__holdfast_schema__"
 _METHODS = ("upgrade", "downgrade")
 
 
 class Schema(Generic[T]):
-    """A registered type: what its data is called, its version, and the steps between versions."""
+    """A registered type: its name, its version, and the steps between versions."""
 
     def __init__(
         self,
@@ -82,14 +82,15 @@ class Schema(Generic[T]):
     # --- steps -----------------------------------------------------------------------------------
 
     def upgrade(self, version: int) -> Callable[[F], F]:
-        """Returns the decorator of the function that makes data of version + 1 out of version.
+        """Returns the decorator of the function that makes data of `version + 1` out of `version`.
 
-        One for version 0 is for data from before there was a schema, which else counts as 1.
+        A function for version 0 upgrades data from before there was a schema; without one, such
+        data counts as version 1.
         """
         return self._step(self._upgrades, version, "upgrade")
 
     def downgrade(self, version: int) -> Callable[[F], F]:
-        """Returns the decorator of the function that makes data of version - 1 out of version."""
+        """Returns the decorator of the function that makes `version - 1` out of `version`."""
         return self._step(self._downgrades, version, "downgrade")
 
     def _step(self, steps: dict[int, Step], version: int, what: str) -> Callable[[F], F]:
@@ -116,32 +117,34 @@ class Schema(Generic[T]):
 
     @property
     def upgrades(self) -> list[int]:
-        """The versions that there is an upgrade from."""
+        """The versions that have an upgrade to the next one."""
         return sorted(self._upgrades)
 
     @property
     def upgrade_functions(self) -> list[Step]:
-        """The upgrades in their order: what the data of older events depends on."""
+        """The upgrades in order: what readers see of older events depends on them."""
         return [self._upgrades[version] for version in self.upgrades]
 
     @property
     def downgrades(self) -> list[int]:
-        """The versions that there is a downgrade from."""
+        """The versions that have a downgrade to the one before."""
         return sorted(self._downgrades)
 
     def stored_version(self, version: int) -> int:
-        """Returns the version of data that says `version`, 0 if it says none."""
+        """Returns the version of data that was stored with `version`, which is 0 if with none."""
         return version or (0 if 0 in self._upgrades else UNVERSIONED)
 
     # --- data ------------------------------------------------------------------------------------
 
     def is_current(self, data: Mapping[str, Any], version: int) -> bool:
-        """Says whether data that says `version` is what this schema has it, so that nothing is to
-        be done. Data of a newer version is not."""
+        """Returns whether data stored with `version` needs no step and no renaming.
+
+        Data of a newer version is not current.
+        """
         return self.stored_version(version) == self.version and not self.renamed_in(data)
 
     def renamed_in(self, data: Mapping[str, Any]) -> list[str]:
-        """Returns the old names of fields that are in the data without their new ones."""
+        """Returns the old names of fields that the data has without the new ones."""
         return [
             old
             for old, (above, name, new) in self._renamings.items()
@@ -149,7 +152,7 @@ class Schema(Generic[T]):
         ]
 
     def doubled_in(self, data: Mapping[str, Any]) -> list[str]:
-        """Returns the old names of fields that are in the data beside their new ones."""
+        """Returns the old names of fields that the data has beside the new ones."""
         return [
             old
             for old, (above, name, new) in self._renamings.items()
@@ -157,7 +160,7 @@ class Schema(Generic[T]):
         ]
 
     def renames(self, path: Sequence[str | int]) -> bool:
-        """Says whether what is at a path may be stored under another name."""
+        """Returns whether the value at a path may be stored under another name."""
         return any(
             tuple(path[: len(above) + 1]) in ((*above, name), (*above, new))
             for above, name, new in self._renamings.values()
@@ -166,12 +169,12 @@ class Schema(Generic[T]):
     def upgraded(
         self, data: dict[str, Any], version: int, where: str, *, copies: bool = True
     ) -> dict[str, Any]:
-        """Returns plain data that says `version` as this version has it; `where` is for errors.
+        """Returns plain data of `version` as this schema's version has it; `where` is for errors.
 
-        The steps are done one after another, then fields that were renamed get their new names. The
-        data itself is left as it is, if it `copies`. Raises UpgradeError if a step is missing,
-        raises, or ends with what the type does not allow, and NewerSchemaError if the data is newer
-        than the type.
+        The steps run one after another; then fields that were renamed get their new names. With
+        `copies` the data that was given is not changed. Raises UpgradeError if a step is missing or
+        raises, or if the result is not what the type allows, and NewerSchemaError if the data is
+        newer than the schema.
         """
         stored = self.stored_version(version)
         if stored > self.version:
@@ -195,9 +198,9 @@ class Schema(Generic[T]):
     def downgraded(
         self, data: dict[str, Any], version: int, to: int, where: str, *, copies: bool = True
     ) -> dict[str, Any]:
-        """Returns plain data of a version as the older version `to` has it.
+        """Returns plain data of `version` as the older version `to` has it.
 
-        Fields that neither version knows stay. Raises UpgradeError as `upgraded` does.
+        Fields that no step touches stay. Raises UpgradeError if a step is missing or raises.
         """
         data = deepcopy(data) if copies else data
         for at in range(self.stored_version(version), to, -1):
@@ -236,7 +239,7 @@ class Schema(Generic[T]):
     def not_storable(
         self, error: ValueDomainError, version: int, to: int, where: str
     ) -> UpgradeError:
-        """Returns the error for steps that returned what no state can hold."""
+        """Returns the error for steps that returned a value that cannot be stored."""
         start = self.stored_version(version)
         what = "downgrade" if to < start else "upgrade"
         return UpgradeError(
@@ -256,7 +259,7 @@ class Schema(Generic[T]):
         )  # fmt: skip
 
     def check(self, data: Any, where: str) -> None:
-        """Raises SchemaError, with every place, if plain data is not what the type says."""
+        """Raises SchemaError, which names every place, if plain data does not fit the type."""
         if misfits := self.shape.misfits(data):
             raise SchemaError(
                 f"{where} does not fit {self._title}: {_shown(misfits)}", misfits=misfits
@@ -278,7 +281,7 @@ class Schema(Generic[T]):
 
 
 _KEPT = (bytes, datetime)
-"""What is stored as it is (0003)."""
+"""Types that are stored without conversion (0003)."""
 
 
 def _shown(misfits: list[Misfit]) -> str:
@@ -286,13 +289,13 @@ def _shown(misfits: list[Misfit]) -> str:
 
 
 _Renaming = tuple[tuple[str, ...], str, str]
-"""The fields that a renamed field lies in, its old name and its new one."""
+"""The names of the fields around a renamed field, its old name and its new name."""
 
 
 def _check_aliases(aliases: Mapping[str, str], shape: Shape) -> dict[str, _Renaming]:
-    """Returns what aliases rename, the outermost first: the names of inner ones are the new ones.
+    """Returns what aliases rename, the outermost first: inner ones are found by the new names.
 
-    A field within others is written with dots, and both names lie in the same fields.
+    A field inside others is written with dots; its old and new name must be in the same field.
     """
     found: dict[str, _Renaming] = {}
     for old, new in sorted(aliases.items(), key=lambda pair: str(pair[0]).count(".")):
@@ -309,7 +312,7 @@ def _check_aliases(aliases: Mapping[str, str], shape: Shape) -> dict[str, _Renam
 
 
 def _fields_within(shape: Shape, above: Sequence[str]) -> Mapping[str, Any] | None:
-    """Returns the fields of what lies at a path of fields; None if it may have any."""
+    """Returns the fields that the type at a path of fields has; None if it may have any."""
     for step in above:
         if shape.parts.fields is None:
             return None
@@ -321,14 +324,14 @@ def _fields_within(shape: Shape, above: Sequence[str]) -> Mapping[str, Any] | No
 
 
 def _renamed(data: dict[str, Any], above: Sequence[str], old: str, new: str) -> dict[str, Any]:
-    """Returns data with a field renamed, in the order of the fields: it stays where it was."""
+    """Returns data with a field renamed; the order of the fields stays."""
     if not above:
         return {new if key == old else key: value for key, value in data.items()}
     return {**data, above[0]: _renamed(data[above[0]], above[1:], old, new)}
 
 
 def _within(data: Mapping[str, Any], above: Sequence[str]) -> Mapping[str, Any] | None:
-    """Returns what lies at a path of fields; None if nothing that has fields does."""
+    """Returns the mapping at a path of fields; None if there is no mapping."""
     found: Any = data
     for step in above:
         found = found.get(step) if isinstance(found, Mapping) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
@@ -344,11 +347,11 @@ def schema(
 ) -> Callable[[C], C]:
     """Returns the decorator that makes a class the schema of the state of scopes.
 
-    With another `kind` it is that of their decisions or messages, which `read_as` reads.
-
-    `name` is a level, or a pattern of scope names such as `conversation/support-*`. The class
-    stays what it is. `aliases` has the former names of fields: `{"outcome": "result"}`, and of
-    fields within others `{"customer.mail": "customer.email"}`.
+    `name` is a level, or a pattern of scope names such as `conversation/support-*`. `version` is
+    the version that the class describes. With `kind` "decision" or "message" the class is the
+    schema of the decisions or messages of these scopes, which `read_as` reads. `aliases` has the
+    former names of fields: `{"outcome": "result"}`, and of fields inside others
+    `{"customer.mail": "customer.email"}`.
     """
     if kind != "state" and kind not in ITEMS:
         raise UsageError(
@@ -363,7 +366,7 @@ def schema(
 
 
 def attach(one: Schema[Any]) -> None:
-    """Keeps a schema with its class, which gets `upgrade` and `downgrade`, or raises."""
+    """Keeps a schema with its class, and gives the class `upgrade` and `downgrade`, or raises."""
     kind = one.type
     if _KEPT_AS in vars(kind):
         raise ExistsError(f'the class "{kind.__name__}" has {vars(kind)[_KEPT_AS]!r} already')
@@ -375,7 +378,7 @@ def attach(one: Schema[Any]) -> None:
 
 
 def schema_of(kind: object) -> Schema[Any]:
-    """Returns the schema that a class was made, or raises UsageError."""
+    """Returns the schema of a class, or raises UsageError if it has none."""
     found = vars(kind).get(_KEPT_AS) if isinstance(kind, type) else None
     if found is None:
         raise UsageError(
@@ -386,16 +389,22 @@ def schema_of(kind: object) -> Schema[Any]:
 
 
 def is_schema(kind: object, *, items: bool = False) -> bool:
-    """Says whether something is a class that was made the schema of scopes; or of their items."""
+    """Returns whether something is a class with a schema of states; with `items`, of items too."""
     of = getattr(vars(kind).get(_KEPT_AS), "kind", None) if isinstance(kind, type) else None
     return of == "state" or (items and of in ITEMS)
 
 
 def upgrade(kind: type[Any], version: int) -> Callable[[F], F]:
-    """Returns the decorator of the upgrade of a schema's data from a version to the next one."""
+    """Returns the decorator of a function that upgrades data of `version` to the next version.
+
+    `kind` is the class with the schema. The function gets plain data and returns plain data.
+    """
     return schema_of(kind).upgrade(version)
 
 
 def downgrade(kind: type[Any], version: int) -> Callable[[F], F]:
-    """Returns the decorator of the downgrade of a schema's data from a version to the last one."""
+    """Returns the decorator of a function that downgrades data of `version` to the one before.
+
+    `kind` is the class with the schema. The function gets plain data and returns plain data.
+    """
     return schema_of(kind).downgrade(version)

@@ -1,16 +1,16 @@
-"""Names in the marks of a subject's scope: sealed, found by what they are sealed to (0076).
+"""Names in the marks of a subject's scope: they are sealed, and found in their sealed form (0076).
 
-The key of a mark about an item is `<digest of the stream>:<name>`, and the name is one that people
-chose: of a fact, a task, a decision. In a subject's scope it is
+The key of a mark about an item is `<digest of the stream>:<name>`, where people chose the name: of
+a fact, a task, a decision. In a subject's scope the key is
 
     <digest of the stream>:sealed:<base64>      AES-256-GCM-SIV of the name
 
-The cipher is deterministic. So this is a keyed digest, as idempotency keys and checkpoint names
-have it: one name is one mark, set and cleared by whoever has the key. And it opens: a mark alone is
-enough to find the item, without a look at every event of the scope.
+The cipher is deterministic. So the sealed name serves as a keyed digest, as idempotency keys and
+checkpoint names do: one name is one mark, for all who have the key. And it can be opened: a mark
+alone is enough to find the item, without a look at every event of the scope.
 
-Marks that were set before names were sealed are read as they are. The commit that sets or clears
-one of them next takes the old one away.
+Marks that were set before names were sealed are read in clear. The next commit that sets or clears
+such a mark clears the old one.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from holdfast.names import NAME_BYTES_MAX
 
 SEALED = "sealed:"
 _USE = b"mark "
-"""What a name is sealed with, so that it never has the bytes of an equal value elsewhere."""
+"""What is put before a name, so that its sealed bytes never equal those of a value elsewhere."""
 MarkChanges = tuple[Mark | Cleared, ...]
 
 
 def prefix_of(stream: str) -> str:
-    """Returns what the key of every mark about an item of a stream begins with."""
+    """Returns the prefix of the keys of all marks about items of a stream."""
     return f"{sha256(stream.encode()).hexdigest()[:16]}:"
 
 
 def sealed_name(seal: Seal, name: str) -> str:
-    """Returns what stands for a name in the key of a mark; raises UsageError if it is too long."""
+    """Returns the sealed form of a name in the key of a mark; raises UsageError if too long."""
     sealed = SEALED + urlsafe_b64encode(seal.seal(_USE + name.encode())).decode()
     if len(sealed) + len(prefix_of("")) > NAME_BYTES_MAX:
         raise UsageError(
@@ -51,7 +51,7 @@ def sealed_name(seal: Seal, name: str) -> str:
 
 
 def opened_name(seal: Seal, name: str) -> str:
-    """Returns the name that stands in the key of a mark, or raises CorruptError."""
+    """Returns a name from its sealed form in the key of a mark, or raises CorruptError."""
     try:
         sealed = urlsafe_b64decode(name.removeprefix(SEALED).encode())
     except ValueError as error:
@@ -64,7 +64,8 @@ def closed(
 ) -> MarkChanges:
     """Returns the marks of a commit with the names of a subject's stream sealed.
 
-    `find` returns those marks of an index that are there: what was set in clear before is cleared.
+    `find` returns those marks of an index that are stored: a name that was stored in clear before
+    is cleared with the same commit.
     """
     prefix, indexes = prefix_of(stream), named_indexes()
     result: dict[tuple[str, str], Mark | Cleared] = {}

@@ -6,14 +6,14 @@ id in its envelope and a cipher in its meta; its payload is
     {"$sealed":"<base64>"}                 and, if it names blobs, after it
     ,"blobs":[<reference>,…]               so that copies take them along, without the key
 
-The bytes are AES-256-GCM-SIV of `[key,checkpoint,payload]`: the idempotency key and the checkpoint
-name stand in the envelope as keyed digests, and are read from here. Without a nonce of its own the
-cipher is deterministic, so equal data under one key has equal bytes: a blob is stored once, and
-nothing else is told. The associated data is the format, the subject and the key, never the place:
-a restore or a merge brings the same bytes to another revision.
+The bytes are AES-256-GCM-SIV of `[key,checkpoint,payload]`: the envelope has the idempotency key
+and the checkpoint name as keyed digests only, and they are read from here. The nonce is constant,
+for which GCM-SIV is made: it shows which payloads under one key are equal, and nothing else. So a
+blob is stored once. The associated data is the format, the subject and the key, never the place,
+because a restore or a merge brings the same bytes to another revision.
 
-The digest that an event is linked by is that of the sealed bytes. So the chain verifies without
-any key, and still does when the key is gone. What an erased subject sealed reads as let go of.
+The link of an event is made of the sealed bytes. So the chain verifies without any key, and still
+does when the key is gone. The data of an erased subject reads as let go of.
 """
 
 from __future__ import annotations
@@ -49,8 +49,11 @@ from holdfast.names import check_name
 CIPHER = "AES-256-GCM-SIV"
 FORMAT = b"holdfast sealed 1"
 PREFIX = "subject/"
-"""How the streams of subjects begin: `subject/<level>/<id>` says what counts for the data of a
-subject that is kept with that level: holds, and that it is being erased."""
+"""How the names of subjects' streams begin.
+
+`subject/<level>/<id>` says what holds for a subject's data at that level: whether it is held, and
+whether it is being erased.
+"""
 ERASING = "subject.erasing"
 """The index that has a mark for each subject whose erasure has begun and is not done."""
 register_layer(
@@ -60,16 +63,16 @@ register_layer(
 _NONCE = bytes(12)
 _BLOB = b"hfseal1\0"
 _CLEAR = frozenset((OPENED, FORKED, CLOSED, REMOVED, JOINED, LEASE))
-"""Types that say how streams hang together, and nothing that people wrote: they are not sealed."""
+"""Types that say how streams are connected, and nothing that people wrote: they are not sealed."""
 _UNNAMED = b"[null,null,"
-"""How the sealed part begins of an event that has neither key nor checkpoint name: most of them."""
+"""How the sealed part of an event without key and checkpoint name begins, as of most events."""
 
 
 class _Sealed(Struct, frozen=True, gc=False):
     data: bytes = field(name="$sealed")
 
 
-# Bytes are base64 there, which this decodes three times as fast as binascii does.
+# Bytes in JSON are base64, which msgspec decodes three times as fast as binascii does.
 _sealed = msgspec.json.Decoder(_Sealed)
 _bytes = msgspec.json.Decoder(bytes)
 _quoted = msgspec.json.Encoder().encode
@@ -79,9 +82,9 @@ _plain = msgspec.json.Decoder(tuple[str | None, str | None, Raw])
 def load_cipher(
     what: str = "data of a subject is sealed",
 ) -> tuple[Callable[[bytes], Any], type[Exception]]:
-    """Returns the class of the cipher, and what it raises if a key does not fit.
+    """Returns the class of the cipher, and the error that it raises if a key does not fit.
 
-    Raises UsageError that says `what` it is for, and names what is missing.
+    Raises UsageError if it is not installed; `what` says in the message what it is for.
     """
     try:
         from cryptography.exceptions import InvalidTag, UnsupportedAlgorithm
@@ -102,12 +105,12 @@ def load_cipher(
 
 
 def stream_of(stream: str, subject: str) -> str:
-    """Returns the stream that says what counts for a subject's data in another stream."""
+    """Returns the subject's own stream that holds for its data in another stream."""
     return f"{PREFIX}{stream.partition('/')[0]}/{subject}"
 
 
 class Seal:
-    """The cipher of one subject, with its key taken apart for what it does."""
+    """The cipher of one subject, with one key for sealing and one for digests of names."""
 
     def __init__(self, key: SubjectKey) -> None:
         self.subject = key.id
@@ -130,7 +133,7 @@ class Seal:
         return self._cipher.encrypt(_NONCE, data, self.about)
 
     def open(self, data: bytes) -> bytes:
-        """Returns what was sealed, or raises CorruptError."""
+        """Returns the data that was sealed, or raises CorruptError."""
         try:
             return self.decrypt(_NONCE, data, self.about)
         except (self.misfit, ValueError) as error:
@@ -143,7 +146,7 @@ class Seal:
         return codec.sealed_value(self.subject, _quoted(self.seal(raw)))
 
     def digest(self, what: str, name: str) -> str:
-        """Returns what stands in the envelope for a name that people chose."""
+        """Returns the keyed digest that stands in the envelope for a name that people chose."""
         digest = hmac.new(self._names, f"{what} {name}".encode(), sha256).hexdigest()
         return f"sealed:{digest[:40]}"
 
@@ -172,24 +175,24 @@ class Seal:
         )  # fmt: skip
 
     def blob(self, raw: bytes) -> tuple[str, bytes]:
-        """Returns name and bytes of a blob, sealed; the name is the digest of these bytes."""
+        """Returns the name and the bytes of a sealed blob; the name is the digest of the bytes."""
         id = self.subject.encode()
         data = b"%b%c%b%b" % (_BLOB, len(id), id, self.seal(codec.compress(raw)))
         return sha256(data).hexdigest(), data
 
 
 def derived_key(key: bytes, use: bytes) -> bytes:
-    """Returns a key for one use, made of another: none of them tells anything of the rest."""
+    """Returns a key for one use, derived from another; none of them reveals any other."""
     return hmac.new(key, b"holdfast " + use, sha256).digest()
 
 
 def key_for(key: str | None, seal: Seal | None) -> str | None:
-    """Returns an idempotency key as it stands beside a sealed value, in a scope of others."""
+    """Returns an idempotency key as it is stored with a sealed value in a scope of others."""
     return key if key is None or seal is None else seal.digest("key", check_name(key, "key"))
 
 
 def subject_of_blob(data: bytes) -> str | None:
-    """Returns whose blob it is; None if it is not sealed."""
+    """Returns the id of the subject that a blob is sealed for; None if it is not sealed."""
     if not data.startswith(_BLOB):
         return None
     start = len(_BLOB) + 1
@@ -210,44 +213,48 @@ def _opened(seal: Seal | None, payload: bytes) -> tuple[str | None, str | None, 
 
 
 class Sealing:
-    """The seals of one store: by subject, and for streams that are to begin."""
+    """The seals of one store, and what is known of its subjects' streams."""
 
     def __init__(self, keys: Callable[[], KeyStore], *, closes: bool = False) -> None:
-        """`keys` is asked when the first key is needed: most stores never need one.
+        """`keys` is called when the first key is needed: most stores never need one.
 
-        What it returns is closed in the end if it was made for this store alone (`closes`).
+        With `closes` the key store that it returns was made for this store alone, and `close`
+        closes it.
         """
         self._keys_of = keys
         self._closes = closes
         self._keys: KeyStore | None = None
         self._seals: dict[str, Seal] = {}
         self.intended: dict[str, str] = {}
-        """The subject's id of each stream that is to be a subject's if it is begun here."""
+        """By stream, the id of the subject that it will belong to if this process begins it."""
         self.quiet: set[str] = set()
-        """Streams of subjects that were not there when they were asked for."""
+        """The subjects' own streams that did not exist when they were asked for.
+
+        This may be out of date: the guard of each commit shows it (0045).
+        """
         self.guards: dict[str, tuple[tuple[str, int], ...]] = {}
-        """Of streams of subjects that are known, and nobody holds or erases: what each commit to
-        them names besides."""
+        """By stream, what a commit to it also reads, if its subject is neither held nor erased."""
         self.known: set[tuple[str, str]] = set()
-        """Subjects and streams of which a mark says already that they belong together."""
+        """Pairs of subject and stream for which a mark is stored already."""
 
     @property
     def keys(self) -> KeyStore:
-        """Where the keys are."""
+        """The key store."""
         if self._keys is None:
             self._keys = self._keys_of()
         return self._keys
 
     def close(self) -> None:
-        """Closes the connection to where keys are, if there is one and it is this store's own."""
+        """Closes the key store, if it was opened and belongs to this store alone."""
         close = getattr(self._keys, "close", None) if self._closes else None
         if close is not None:
             close()
 
     def of(self, subject: str) -> Seal:
-        """Returns the seal of a subject by its id; raises ErasedError, or KeyMissingError.
+        """Returns the seal of a subject by its id; raises ErasedError or KeyMissingError.
 
-        The key is looked for each time: another process may have destroyed it.
+        The key store is asked each time, although the seal is cached: another process may have
+        destroyed the key.
         """
         seal = self._seals.get(subject)
         if seal is not None and self._keys is not None and self._keys.has(subject):
@@ -262,7 +269,7 @@ class Sealing:
         return seal
 
     def named(self, name: str) -> Seal:
-        """Returns the seal of a subject by its name, with a new key if it has none."""
+        """Returns the seal of a subject by its name; makes a key if there is none."""
         key = self.keys.make(name)
         seal = self._seals.get(key.id)
         if seal is None:
@@ -270,13 +277,13 @@ class Sealing:
         return seal
 
     def forget(self, subject: str) -> None:
-        """Lets go of a key that this process holds."""
+        """Drops a key that this process has in memory."""
         self._seals.pop(subject, None)
 
     # --- records -----------------------------------------------------------------------------
 
     def opener(self) -> Opener:
-        """Returns what opens the payloads of one read of events: each key is looked for once."""
+        """Returns a function that opens the payloads of one read; it asks for each key once."""
         seals: dict[str, Seal | None] = {}
 
         def open(subject: str, payload: bytes) -> bytes:
@@ -287,10 +294,10 @@ class Sealing:
             if seal is None:
                 return GONE
             try:
-                # Each event of a fold passes here: no call is made that could be spared.
+                # Every sealed event of a fold passes here, so no needless call is made.
                 plain = seal.decrypt(_NONCE, _sealed.decode(payload).data, seal.about)
             except (msgspec.MsgspecError, ValueError, seal.misfit):
-                return bytes(_opened(seal, payload)[2])  # which says what is wrong
+                return bytes(_opened(seal, payload)[2])  # raises, and says what is wrong
             if plain.startswith(_UNNAMED):
                 return plain[len(_UNNAMED) : -1]
             return bytes(_opened(seal, payload)[2])
@@ -328,8 +335,8 @@ class Sealing:
     def open_value(self, value: codec.SealedValue, size: int, get: Callable[[str], bytes]) -> bytes:
         """Returns the encoded value of a sealed leaf; that of ERASED if its subject is erased.
 
-        `get` reads a blob as it is stored. For what is derived from a state and kept, no leaf is
-        ever opened: there it is a text that says so.
+        `get` reads a blob as it is stored. In a block of `codec.kept_closed` no leaf is opened, and
+        each reads as `[sealed]`: what is derived from a state and stored must not hold its value.
         """
         if codec.is_kept_closed():
             return codec.CLOSED_TEXT
@@ -346,7 +353,7 @@ class Sealing:
     # --- blobs -------------------------------------------------------------------------------
 
     def open_blob(self, data: bytes, name: str, size: int) -> bytes:
-        """Returns what a sealed blob holds, verified; raises ErasedError."""
+        """Returns the content of a sealed blob, verified; raises ErasedError or CorruptError."""
         subject = subject_of_blob(data)
         assert subject is not None, "BUG: a blob that is not sealed"
         if sha256(data).hexdigest() != name:

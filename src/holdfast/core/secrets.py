@@ -1,17 +1,16 @@
-"""Secrets in what is about to be stored: found by their shapes and by the names before them. Pure.
+"""Finds secrets in what is about to be stored, by their shapes and the names before them. Pure.
 
-It looks at the JSON text that would be written, so it sees every kind of value in one way and pays
-for bytes, not for objects. Escapes are blanked out first, byte for byte: what stands after `\\n` in
-a string begins a word. Then three looks are taken, each of which costs little where there is
-nothing to find:
+It searches the JSON text that would be written, so it sees every kind of value in one way, and its
+cost depends on bytes, not on objects. Escapes are blanked out first, byte for byte, so that what
+follows `\\n` in a string begins a word. Then it searches for three things, each at little cost if
+there is nothing to find:
 
-- long tokens: a run of 16 or more characters that credentials are made of. Its first two say which
-  kind it may be; a random id or a digest mostly has others and is passed over.
+- long tokens: runs of 16 or more characters that credentials are made of. The first two characters
+  say which kind it may be; random ids and digests mostly begin otherwise, and are skipped.
 - markers: `-----BEGIN`, `://`, `Bearer `, `AccountKey=` and some more.
-- names: `password`, `api_key`, `secret` and the like, and after one of them a value that looks as
-  if nobody could remember it.
+- names: `password`, `api_key`, `secret` and the like, followed by a value that looks random.
 
-What is found is a span of the text, which can be replaced without breaking the JSON around it.
+A secret is a span of the text, which can be replaced without breaking the JSON around it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import NamedTuple
 
 
 class Secret(NamedTuple):
-    """A span of a text that is a secret, and what kind."""
+    """A span of a text that is a secret, and its kind."""
 
     start: int
     end: int
@@ -74,7 +73,7 @@ _SHAPES: tuple[tuple[str, bytes], ...] = (
     ("dropbox-token", rb"sl\.[A-Za-z0-9_-]{60,}"),
     ("json-web-token", rb"eyJ" + _W + rb"{8,}\.eyJ" + _W + rb"{8,}\." + _W + rb"{8,}"),
 )
-"""Credentials that are known by how they begin: kind, and pattern of the whole."""
+"""Credentials that are known by how they begin: the kind, and a pattern of the whole."""
 
 KINDS = (
     *dict.fromkeys(kind for kind, _ in _SHAPES),
@@ -96,7 +95,7 @@ _INSIDE = (
     (b".atlasv1.", "terraform-token", rb"[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_-]{60,}"),
 )
 _INSIDES = tuple((mark, kind, re.compile(pattern)) for mark, kind, pattern in _INSIDE)
-"""Credentials that are known by what is in the middle of them."""
+"""Credentials that are known by a mark in the middle of them."""
 
 _PRIVATE_KEY = re.compile(
     rb'-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----[^"]*?'
@@ -111,14 +110,14 @@ _NAME = re.compile(
     rb"(?:[_-]?(?:value|base64))?[\"'\s\]]{0,4}(?:=>|:=|[:=,]|is\b)\s{0,2}[\"'\s]{0,3}"
     rb"(?P<value>[^\s\"',;}\])<>&]{6,200})"
 )
-"""Of a text in small letters: a name, what stands between, and a value."""
+"""In a text in lower case: a name, what stands between, and a value."""
 _WORDS = (b"pass", b"pwd", b"key", b"secret", b"token", b"credential")
 _OF_KEYS = re.compile(
     rb"(?:api|access|secret|private|account|auth|encryption|signing|master|client|service)[_. -]?\Z"
 )
-"""What makes a key one that opens something: most keys are names."""
+"""What stands before `key` if it is a secret: most keys are just names."""
 _OF_PAGES = re.compile(rb"(?:page|next|sync|cancel|count|max|min)[_. -]?\Z")
-"""What makes a token none that opens something."""
+"""What stands before `token` if it is no secret."""
 _BEFORE = 16
 _SURE = frozenset((b"password", b"passwd", b"passphrase", b"passcode", b"pwd"))
 _STAND_IN = re.compile(
@@ -130,7 +129,7 @@ _BLANKS = tuple((escape, b" " * len(escape)) for escape in (rb"\\", rb"\"", rb"\
 
 
 def find_secrets(text: bytes) -> list[Secret]:
-    """Returns the secrets in a JSON text, in order; none overlaps another."""
+    """Returns the secrets in a JSON text, in order, without overlaps."""
     if b"\\" in text:
         for escape, blank in _BLANKS:
             text = text.replace(escape, blank)
@@ -198,7 +197,7 @@ def _named(text: bytes, lower: bytes) -> Iterator[Secret]:
 
 
 def _is_random(value: bytes) -> bool:
-    """Says whether a text looks as if nobody could remember it."""
+    """Returns whether a text looks random: letters and digits, with 3 bits of entropy a byte."""
     has_digit = any(byte in b"0123456789" for byte in value)
     has_letter = any(byte not in b"0123456789.-_" for byte in value)
     if not (has_digit and has_letter):
@@ -209,7 +208,7 @@ def _is_random(value: bytes) -> bool:
 
 
 def _apart(found: list[Secret]) -> list[Secret]:
-    """Returns spans that do not overlap: of two that do, the one that begins first, whole."""
+    """Returns spans that do not overlap: the first of two that do takes in the other."""
     found.sort(key=lambda one: (one.start, -one.end))
     kept: list[Secret] = []
     for one in found:
@@ -222,7 +221,7 @@ def _apart(found: list[Secret]) -> list[Secret]:
 
 
 def redacted(text: bytes, found: list[Secret]) -> bytes:
-    """Returns a text with each secret replaced by what kind it was."""
+    """Returns a text with each secret replaced by its kind."""
     parts: list[bytes] = []
     at = 0
     for one in found:

@@ -1,11 +1,11 @@
 """Shapes: what a type says of plain data, part by part. Pure.
 
-A type is a `msgspec.Struct`, a dataclass, a TypedDict, an attrs class, a pydantic model, or what
-else msgspec converts to. Its shape is found once, from its annotations: which fields a mapping
-has and which of them it must have, what the items of a list and the values of a dict are. So a
-change is checked where it was made, and what lies beside it is not looked at. A type that looks at
-itself as a whole (`__post_init__`, validators, constraints, a union of several types, a pydantic
-model) has no parts here: whatever changes in it, it is checked as a whole.
+A type is a `msgspec.Struct`, a dataclass, a TypedDict, an attrs class, a pydantic model, or
+anything else that msgspec converts to. Its shape is found once, from its annotations: which fields
+a mapping has and which it must have, and what the items of a list and the values of a dict are. So
+a change is checked where it was made, and the data beside it is not looked at. A type with checks
+of the whole (`__post_init__`, validators, constraints, a union of several types, a pydantic model)
+has no parts here: whatever changes in it, the whole is checked.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ANYTHING = (Any, object)
 
 
 class Misfit(Struct, frozen=True):
-    """One place where data is not what its type says."""
+    """One place where data does not fit its type."""
 
     path: tuple[str | int, ...]
     expected: str
@@ -41,12 +41,12 @@ class Misfit(Struct, frozen=True):
 
 
 def is_unread(data: Any) -> bool:
-    """Says whether data stands for a subject's value that cannot be read, or must not be here."""
+    """Returns whether data stands for a subject's value that cannot or must not be read here."""
     return isinstance(data, Erased | SealedLeaf)
 
 
 def has_unread(data: Any) -> bool:
-    """Says whether such a value is anywhere in plain data."""
+    """Returns whether such a value is anywhere in plain data."""
     if isinstance(data, dict):
         return any(map(has_unread, cast("dict[str, Any]", data).values()))
     return any(map(has_unread, cast("list[Any]", data))) if type(data) is list else is_unread(data)
@@ -57,11 +57,11 @@ class Part(Struct, frozen=True):
 
     shape: Shape
     required: bool
-    name: str = ""  # of the attribute, which may be another than that of the stored field
+    name: str = ""  # of the attribute, which may differ from the name of the stored field
 
 
 class Shape:
-    """What a type says of data: the whole of it, and its parts where it has some."""
+    """What a type says of data: of the whole, and of its parts if it has any."""
 
     def __init__(self, annotation: Any) -> None:
         self.annotation = annotation
@@ -70,25 +70,25 @@ class Shape:
 
     @property
     def parts(self) -> _Parts:
-        """The parts, found when they are first asked for: a type may hold itself."""
+        """The parts, found at the first use: a type may contain itself."""
         if self._parts is None:
             self._parts = _parts_of(self.annotation)
         return self._parts
 
     @property
     def is_whole(self) -> bool:
-        """Whether it can be checked as a whole only."""
+        """Whether it can only be checked as a whole."""
         return self.parts.fields is None and self.parts.each is None
 
     @property
     def is_anything(self) -> bool:
-        """Whether every value is right."""
+        """Whether every value fits."""
         return self.annotation in _ANYTHING
 
     def load(self, data: Any) -> Any:
-        """Returns plain data as a value of the type; raises what the type's library does.
+        """Returns plain data as a value of the type; raises what the type's library raises.
 
-        ERASED fits in any place: nobody can know any more what was there, and it was right once.
+        ERASED fits at any place: the value that was there fitted once, and is not known any more.
         """
         try:
             validate = getattr(self.annotation, "model_validate", None)
@@ -101,11 +101,11 @@ class Shape:
             return self._load_around(data, error)
 
     def _load_around(self, data: Any, error: Exception) -> Any:
-        """Returns data as a value of the type although something in it cannot be read any more."""
+        """Returns data as a value of the type although some of its values cannot be read."""
         if is_unread(data) or self.is_anything:
             return data
         errors = getattr(error, "errors", None)
-        if callable(errors):  # of a pydantic model: it tells of each place
+        if callable(errors):  # a pydantic model reports each place
             if any(not is_unread(one.get("input")) for one in cast("list[Any]", errors())):
                 raise error
             return self.annotation.model_construct(**data)
@@ -128,10 +128,10 @@ class Shape:
         return [parts.each.load(value) for value in cast("list[Any]", data)]
 
     def takes(self, field: object, value: Encoded) -> bool:
-        """Says whether a field can be this encoded value, at little cost.
+        """Returns True if a field may have this encoded value, at little cost.
 
-        It is what `misfits` says of it. False may also mean that it was not looked at: a value with
-        tags of ours in it, a field that the type has not, a type with no parts.
+        True is what `misfits` would find too. False may also mean that the value was not checked:
+        it has tags of `codec` in it, or the type has no such field or no parts.
         """
         if self._decoders is None:
             fields = (self.parts.fields or {}).items()
@@ -145,16 +145,16 @@ class Shape:
             return False
         try:
             decoder.decode(value)
-        except Exception:  # whatever a type of the user's raises: it is asked again, for its words
+        except Exception:  # a user's type may raise anything: `misfits` asks again for the reason
             return False
         return True
 
     def misfits(self, data: Any, path: Path = ()) -> list[Misfit]:
-        """Returns every place of the data that is not what the type says; none if it fits."""
+        """Returns every place where the data does not fit the type; none if it fits."""
         try:
             if not self.is_anything:
                 self.load(data)
-        except Exception as error:  # whatever a validator of the user's raises says that it is not
+        except Exception as error:  # whatever a user's validator raises means a misfit
             found = list(self._misfits_in_parts(data, path))
             return found or self._misfits_of_whole(data, path, error)
         return []
@@ -178,9 +178,9 @@ class Shape:
                 yield from parts.each.misfits(value, (*path, step))
 
     def _misfits_of_whole(self, data: Any, path: Path, error: Exception) -> list[Misfit]:
-        """Returns what a type says that was asked as a whole: all that it found, or one thing."""
+        """Returns the misfits of a type that was checked as a whole: one, or all that it names."""
         errors = getattr(error, "errors", None)
-        if callable(errors):  # a pydantic model tells all
+        if callable(errors):  # a pydantic model reports them all
             return [
                 Misfit((*path, *one["loc"]), one["msg"], show_value(one.get("input")))
                 for one in cast("list[Any]", errors())
@@ -195,7 +195,7 @@ class Shape:
 
 
 class _Parts(Struct, frozen=True):
-    """The fields of a mapping by name, or what each item of a list or value of a dict is."""
+    """The fields of a mapping by name, or the shape of each item of a list or value of a dict."""
 
     fields: dict[str, Part] | None = None
     each: Shape | None = None
@@ -248,7 +248,7 @@ def _parts_of(annotation: Any) -> _Parts:
     if isinstance(annotation, typing.NewType):
         return _parts_of(annotation.__supertype__)
     if origin in (typing.Union, types.UnionType):
-        # None has no parts: where there are some, the other type has them.
+        # Of `X | None`, only X can have parts.
         others = [one for one in arguments if one is not type(None)]
         return _parts_of(others[0]) if len(others) == 1 else _WHOLE
     if origin is not None and isinstance(origin, type):
@@ -268,7 +268,7 @@ def _parts_of(annotation: Any) -> _Parts:
 
 
 def _looks_at_itself(kind: type[Any]) -> bool:
-    """Says whether a type has a check of its own that may look at several fields."""
+    """Returns whether a type has a check of its own that may look at several fields."""
     if hasattr(kind, "__post_init__") or hasattr(kind, "__attrs_post_init__"):
         return True
     config = getattr(kind, "__struct_config__", None)

@@ -1,4 +1,4 @@
-"""A state as bytes: the fold that a snapshot keeps. Pure; the log adds digest and revision.
+"""A state as bytes (packing), and the snapshots that keep packed states.
 
 The text is JSON, compressed as one zstd frame if that makes it smaller (a frame begins with 0x28,
 the text with `{` or `[`). A node is a value as `codec` encodes it, references to blobs included,
@@ -16,8 +16,8 @@ A part of a list is one of
     {"nodes":[node,…]}                items that are nodes
 
 So a conversation of 100,000 turns takes a few dozen bytes, and a turn is read from its event when
-somebody looks at it. Short items (64 bytes or less) are kept by value, unless a longer neighbour in
-the same 32 is left in its event: then they join its run.
+it is first looked at. Short items (64 bytes or less) are kept by value, unless a longer neighbour
+in the same 32 is left in its event: then they join its run.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ Fetch = Callable[[int, int], bytes]
 
 
 class Values(Protocol):
-    """Where the values are that a snapshot leaves in their events."""
+    """Reads the values that a snapshot leaves in their events."""
 
     def encoded(self, revision: int, op: int) -> bytes:
-        """Returns the value of an op as it stands in its event."""
+        """Returns the value of an op as it is encoded in its event."""
         ...
 
     def plain(self, run: ItemRange) -> list[Any]:
@@ -89,9 +89,9 @@ _raw_pairs = msgspec.json.Decoder(list[tuple[Raw, Raw]])
 _places = msgspec.json.Decoder(list[tuple[int, Raw]])
 
 _ENDS = b'["ends",'
-"""How the text begins if some values end: a list of ends, and the state as any other.
+"""How the text begins if some values end: then come a list of ends, and the state as usual.
 
-Who does not know ends finds a node of unknown kind, and discards the snapshot.
+A program that does not know ends finds a node of an unknown kind, and discards the snapshot.
 """
 
 
@@ -112,8 +112,8 @@ FetchCopies = Callable[[Span], list[Any] | None]
 def pack(root: Map, ends: Ends | None = None) -> bytes:
     """Returns the state as bytes.
 
-    What each list node packs to is remembered in the node: packing a list again after more appends
-    costs about the new part.
+    Each list node remembers what it packs to, so packing a list again after more appends costs
+    about as much as the new part.
     """
     text = bytes(_pack_map(root).raw)
     if ends:
@@ -137,8 +137,8 @@ def unpack(
     """Returns the state of packed bytes, or raises CorruptError.
 
     `fetch(revision, op)` returns the encoded value of an op, `blobs` the bytes of a blob; both are
-    called when a value is first looked at. `plain` returns copies of many at once. `spans` says
-    which items of lists are in blocks too, and `copies` returns what is in one.
+    called when a value is first looked at. `plain` returns plain copies of many values at once.
+    `spans` says which items of lists are in blocks too, and `copies` returns the items of a block.
     """
     try:
         with Uncollected():
@@ -153,7 +153,7 @@ def _text(data: bytes) -> bytes:
 
 
 def _without_ends(data: bytes) -> tuple[bytes, Ends | None]:
-    """Returns a packed state as it is without ends, and its ends; or raises CorruptError."""
+    """Splits a packed state into the state and its ends, or raises CorruptError."""
     text = _text(data)
     if not text.startswith(_ENDS):
         return text, None
@@ -165,7 +165,7 @@ def _without_ends(data: bytes) -> tuple[bytes, Ends | None]:
 
 
 class _Packed:
-    """The text of one value or node, and which of the two it is."""
+    """The text of one value or one node; `is_node` says which."""
 
     __slots__ = ("is_node", "raw")
 
@@ -198,7 +198,7 @@ def _pack_map(value: Map) -> _Packed:
                 nodes.append((place, packed.raw))
             packed = 0 if packed.is_node else packed.raw
         table[key] = packed
-    # All values are text already, or ASCII: only a key can still hold a lone surrogate.
+    # All values are encoded already, or ASCII: only a key can still have a lone surrogate.
     try:
         if nodes:
             return _Packed(codec.encode_plain(("map", table, nodes)), is_node=True)
@@ -254,8 +254,7 @@ def _node_parts(node: Node, shift: int) -> Sequence[Any]:
         parts = []
         for child in node.load(shift):
             _join_all(parts, _node_parts(child, shift - BITS))
-    # Items by value are not remembered, unless they stand between runs: they have to be written
-    # out each time anyway.
+    # Parts without a run are not remembered: items by value must be written out each time anyway.
     if any(type(part) is ItemRange for part in parts):
         node.memo = tuple(parts)
     return parts
@@ -283,7 +282,7 @@ def _is_long(item: Lazy) -> bool:
 
 
 def _join(parts: list[Any], part: Any) -> None:
-    """Adds a part, made one with those before it as far as they go on in equal steps."""
+    """Adds a part, and merges it with those before it while they go on in equal steps."""
     parts.append(part)
     while len(parts) > 1 and type(parts[-1]) is ItemRange and type(parts[-2]) is ItemRange:
         joined = _joined(parts[-2], parts[-1])
@@ -293,7 +292,7 @@ def _join(parts: list[Any], part: Any) -> None:
 
 
 def _join_all(parts: list[Any], more: Sequence[Any]) -> None:
-    """Adds parts that are joined among themselves."""
+    """Adds parts that are merged among themselves already."""
     for index, part in enumerate(more):
         before = len(parts)
         _join(parts, part)
@@ -315,7 +314,7 @@ def _joined(first: ItemRange, then: ItemRange) -> ItemRange | None:
 
 
 def _run_slice(run: ItemRange, start: int, stop: int) -> Iterator[ItemRange]:
-    """Yields the runs that items start to stop of a run make."""
+    """Yields the runs that cover items[start:stop] of a run."""
     revision, step, _, op, columns = run
     while start < stop:
         row, column = divmod(start, columns)
@@ -362,7 +361,7 @@ class _Parts:
         return tuple(found)
 
     def _kept(self, part: ItemRange | list[Any]) -> list[Any]:
-        """Returns what is kept in a tree for the items of a part."""
+        """Returns the items of a part as a tree keeps them: values, or references to events."""
         if type(part) is not ItemRange:
             return cast("list[Any]", part)
         found: list[Any] = []
@@ -406,7 +405,7 @@ class _Parts:
         return mine == theirs and all(type(part) is ItemRange for part in mine)
 
     def between(self, start: int, stop: int) -> list[Any]:
-        """Returns what items start to stop pack to, without making them."""
+        """Packs items[start:stop] without making references to events into items first."""
         parts: list[Any] = []
         for part in self._slices(start, stop):
             for one in (part,) if type(part) is ItemRange else map(_pack, part):
@@ -426,7 +425,7 @@ class _Parts:
 
 
 class _Unpacking:
-    """One walk over a packed state."""
+    """One pass over a packed state that makes it a tree."""
 
     def __init__(
         self,
@@ -504,18 +503,18 @@ def _run(numbers: list[int]) -> ItemRange:
 
 # --- snapshots ------------------------------------------------------------------------------------
 #
-# Which folds are kept as snapshots, when, and how one is trusted again.
+# Which folds are kept as snapshots, when, and what makes one trusted when it is read.
 #
 # A snapshot is an object named `<stream digest>/<revision>`: sha256 of the rest (32 bytes), a JSON
 # line with stream, revision, link, time, parent, closing and the version of its schema, then the
-# packed state (`snapshot.py`), as it is stored: whoever shows it brings it to another version. It
-# is a hint. One that fails its digest, or whose link the log does not have at that revision, is
+# packed state as it is stored: readers upgrade it to the version of their program. A snapshot is a
+# hint. One that fails its digest, or whose link the log does not have at that revision, is
 # reported, deleted and not used. The JSON line ends with the blocks of items of its lists, if there
 # are any (`item_copies.py`).
 #
-# A snapshot is due when the log has grown by as much as the last one took, and by 256 KiB at least.
-# So all snapshots together cost at most about what the log costs, and no state is further than that
-# from a snapshot at or below it.
+# A snapshot is due when the log has grown by as many bytes as the last one took, and by at least
+# 256 KiB. So all snapshots together cost at most about what the log costs, and no state is further
+# than that from a snapshot at or below it.
 
 
 GROWING_MAX = 1 << 17  # streams whose growth is counted
@@ -542,14 +541,14 @@ class _Header(Struct, array_like=True):
 
 
 class _SealedHeader(_Header, array_like=True):
-    """One that says whose scope it is, so that what comes after it is sealed; or that it slides."""
+    """A header with a subject, for which the rest is sealed, or with an end that slides."""
 
     subject: str | None = None
     slides_us: int = 0
 
 
 class _CopiesHeader(_SealedHeader, array_like=True):
-    """One that lists the blocks of items of its lists. A reader that knows of none leaves it."""
+    """A header with the blocks of items of its lists; older readers ignore that field."""
 
     copies: Table = []
 
@@ -583,7 +582,7 @@ class Snapshots:
         self._sealing = sealing
         self._report = report
         self.growth: OrderedDict[str, _Growth] = OrderedDict()
-        """By stream, how many bytes were added since its newest snapshot."""
+        """By stream, how many bytes were added since its newest snapshot, and when one is due."""
 
     def grown(self, stream: str, state: StreamState, size: int) -> None:
         """Notes that the stream grew by one commit, and writes a snapshot if one is due."""
@@ -593,15 +592,15 @@ class Snapshots:
             self._write(stream, state, growth)
 
     def unfolded(self, stream: str, size: int) -> None:
-        """Notes that the stream grew by a commit on a state that is not known here."""
+        """Notes that the stream grew by a commit, of which the state is not known here."""
         growth = self.growth.get(stream) or self._begin(stream)
         growth.bytes += size
 
     def replayed(self, stream: str, events: int) -> None:
-        """Notes that so many events were folded to get at a state: worth a snapshot at close.
+        """Notes that so many events were folded for one state: worth a snapshot at close.
 
-        Whoever appends events that change no state folds nothing and leaves no snapshots. So the
-        first one who has to read a long stream leaves one for those who come after.
+        A process that only appends events that change no state folds nothing, and so writes no
+        snapshots. The first process that must read such a long stream writes one for all others.
         """
         if events >= REPLAYED_EVENTS_MIN:
             growth = self.growth.get(stream) or self._begin(stream)
@@ -623,13 +622,13 @@ class Snapshots:
         """Returns the revisions of a stream that have a snapshot, oldest first."""
         prefix = folder_of(stream)
         names = self._objects_of(stream).names("snapshot", prefix=prefix)
-        # A name that is no number is damage; what it names cannot be found, and is not needed.
+        # Other names are skipped: a block of items, or damage. No snapshot is needed to read.
         return sorted(int(name[len(prefix) :]) for name in names if name[len(prefix) :].isdecimal())
 
     def having(self, streams: Iterable[str]) -> list[str]:
-        """Returns those of the streams that have a snapshot, from one list for all of them.
+        """Returns those of the streams that have a snapshot, from one listing for all of them.
 
-        Where the list cannot be read, all: whoever asks for each of them will see why.
+        Where the listing fails, their streams count as having one: reading each shows the error.
         """
         listed: dict[int, set[str] | None] = {}
         found: list[str] = []
@@ -648,7 +647,10 @@ class Snapshots:
         return found
 
     def nearest(self, stream: str, revision: int) -> StreamState | None:
-        """Returns the newest trustworthy snapshot at or below the revision."""
+        """Returns the newest sound snapshot at or below the revision, None if there is none.
+
+        Damaged ones are reported and deleted on the way.
+        """
         for candidate in reversed(self.revisions(stream)):
             if candidate > revision:
                 continue
@@ -660,7 +662,7 @@ class Snapshots:
         return None
 
     def read(self, stream: str, revision: int) -> StreamState:
-        """Returns one snapshot, or raises CorruptError if it is not to be trusted."""
+        """Returns one snapshot, or raises CorruptError if it cannot be trusted."""
         header, packed = self._verified(stream, revision)
         if header.subject is not None:
             try:
@@ -722,7 +724,9 @@ class Snapshots:
     def _write(self, stream: str, state: StreamState, growth: _Growth) -> None:
         size = 0
         try:
-            # Somebody else was faster: it is tried again with the next commit, if there is one.
+            # Only the newest state may be written: of an older one the events may have been let go
+            # of, and the snapshot would bring their data back (0071). If another writer was faster,
+            # the next commit tries again.
             if not self._is_current(stream, state, True):
                 return
             packed = pack(state.root, state.ends)
@@ -738,23 +742,24 @@ class Snapshots:
             data = sha256(rest).digest() + rest
             self._objects_of(stream).put("snapshot", name, data, expires_us=state.ends_us)
             size = len(data)
-            # Asked again: whoever lets go of the events after this finds what was written.
+            # Asked again after the write: events may have been let go of in between. A process that
+            # lets go of them later finds this snapshot and deletes it.
             if not self._is_current(stream, state, False):
                 self._objects_of(stream).delete("snapshot", name)
                 for block in made:
                     self.copies.delete(block)
         except HoldfastError as error:
             # The commit is durable already; a snapshot that cannot be written (disk full, a store
-            # that is open read-only) must not turn it into an error. It is tried again when as much
-            # has been written once more.
+            # that is open read-only) must not make it fail. The next try comes when as much has
+            # been written again.
             self._report(f'snapshot of "{stream}" was not written: {error}')
         growth.bytes = 0
         growth.due_at_bytes = max(GROWTH_BYTES_MIN, size)
 
     def forget_derived(self, stream: str) -> None:
-        """Deletes what other layers derived from events, of any stream that is kept with this one.
+        """Deletes what other layers derived from events, of all streams in this one's backend.
 
-        Their names do not tell which events they were made of; each is made again when it is used.
+        Their names do not say which events they were made of; each is made again when it is used.
         """
         objects = self._objects_of(stream)
         for name in objects.names("snapshot"):
@@ -762,7 +767,7 @@ class Snapshots:
                 objects.delete("snapshot", name)
 
     def forget(self, stream: str, until: int) -> None:
-        """Deletes the snapshots up to a revision: what they were made of was let go of."""
+        """Deletes the snapshots up to a revision, because their events were let go of."""
         for revision in self.revisions(stream):
             if revision <= until:
                 self._objects_of(stream).delete("snapshot", _name(stream, revision))
@@ -776,7 +781,7 @@ class Snapshots:
 
 
 def _header(stream: str, state: StreamState, copies: Table) -> _Header:
-    """Returns the shortest header that says all there is to say of a state."""
+    """Returns the shortest kind of header that fits a state."""
     fields = (
         1,
         stream,

@@ -1,10 +1,10 @@
-"""What is recorded inside the block of a commit: gathered first, written when the block ends.
+"""Joint commits: what recorders record inside a block is gathered, and written when it ends.
 
-A recorder (messages, tasks, decisions, facts) reads a log, judges, and commits to it. In a joint
-commit it is given another log to do that with: one over an `Overlay`, which shows each stream as it
-was when the block first looked at it, and after that what the block has added. So every rule of a
-recorder holds inside the block as it does outside, and nothing is written before the block ends.
-Then all of it becomes one commit, each event with the key that guards its item (clause 26).
+A recorder (messages, tasks, decisions, facts) reads a log, decides, and commits to it. In a joint
+commit it gets another log for that: one over an `Overlay`, which shows each stream as it was when
+the block first looked at it, followed by what the block has added. So all rules of a recorder hold
+inside the block as they do outside, and nothing is written before the block ends. Then all of it
+becomes one commit, in which each event has the key that guards its item (clause 26).
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _END = 1 << 62
 """A revision after the end of any stream."""
 
 Placed = Callable[[Record], None]
-"""Told where an event is stored that was handed out before it was."""
+"""Called with the stored record of an event that was handed out before it was stored."""
 
 
 class Overlay:
-    """A backend for reading and judging: another one, and what was added since, in memory."""
+    """A backend in memory over another one: it shows that one with what the block has added."""
 
     def __init__(self, backend: Backend, key: str | None, find: Callable[..., list[Found]]) -> None:
         self._backend = backend
@@ -70,11 +70,11 @@ class Overlay:
         self._heads: dict[str, Head] = {}
 
     def pin(self, stream: str) -> Head | None:
-        """Returns the head that a stream is shown with: the newest when it is first asked for.
+        """Returns the head that a stream is shown at: the newest one at the first look.
 
-        If the commit was made before, the stream is shown as it was before that. So a block that is
-        repeated finds what it found the first time, and does the same again: the commit is known by
-        its key, and changes nothing.
+        If a commit with this key was made before, the stream is shown as it was before that commit.
+        So a block that is repeated finds what it found the first time, and does the same again. The
+        commit is then known by its key, and writes nothing.
         """
         if stream not in self._bases:
             [head] = self._backend.heads([stream])
@@ -87,7 +87,7 @@ class Overlay:
         return self._bases[stream]
 
     def base(self, stream: str) -> int:
-        """Returns the revision that a stream is shown at, without what was added."""
+        """Returns the revision that a stream is shown at, without what the block added."""
         head = self.pin(stream)
         return 0 if head is None else head.revision
 
@@ -95,7 +95,7 @@ class Overlay:
         return [self._commit(commit) for commit in commits]
 
     def _commit(self, commit: Commit) -> Receipt | Refusal:
-        # When a stream ends is judged when all of it is written.
+        # Leases and ends of streams are not judged here, but when the whole commit is written.
         refusal = judge(commit, self._head_of, self._key_of, lambda _: True, lambda: 0)
         if refusal is not None:
             return refusal
@@ -167,7 +167,7 @@ def _head_of(record: Record, first: int) -> Head:
 
 
 class _OverlayMarks:
-    """The marks of a backend, and over them those that were set and cleared since."""
+    """The marks of a backend, changed by those that the block has set and cleared."""
 
     def __init__(self, marks: Marks) -> None:
         self._marks = marks
@@ -202,7 +202,7 @@ class _OverlayMarks:
 
 
 class GatheringLog(Log):
-    """The log that recorders are given inside the block of a joint commit."""
+    """The log that recorders get inside the block of a joint commit."""
 
     is_gathering = True
 
@@ -224,7 +224,7 @@ class GatheringLog(Log):
     # --- what recorders ask ----------------------------------------------------------------------
 
     def commit(self, proposed: ProposedCommit) -> CommitResult:
-        """Gathers a commit: judged now, on what the block sees, and written when it ends."""
+        """Gathers a commit: it is judged now, on what the block sees, and written at its end."""
         if self._is_over:
             raise UsageError(
                 "the block of this commit has ended: nothing more can be recorded in it",
@@ -255,8 +255,9 @@ class GatheringLog(Log):
     def _begun(self, write: StreamWrite) -> StreamWrite:
         """Returns a write with room for the commit's key, if it is the first to its stream.
 
-        Its own key may be on the very first event: then an event `joined` comes before that. It is
-        there from the beginning, so that what the block is told of revisions stays right.
+        The write's own key is on its first event, and an event takes one key. So an event `joined`
+        comes before it, for the commit's key. It is added at once, so that the revisions that the
+        block sees stay right.
         """
         if write.key is None or write.stream in self._gathered:
             return write
@@ -273,22 +274,22 @@ class GatheringLog(Log):
         writes.append(write)
 
     def pinned(self, stream: str) -> int | None:
-        """Returns the revision that the block sees a stream at; what names revisions expects it."""
+        """Returns the revision that the block sees: a write that names revisions must expect it."""
         head = self.head(stream)
         return 0 if head is None else head.revision
 
     def when_placed(self, stream: str, revision: int, placed: Placed) -> None:
-        """Has somebody told where the event of a revision is in the end; others write too."""
+        """Calls `placed` with the final place of an event, which other writers may move on."""
         self._to_place.setdefault(stream, []).append((self._places[stream, revision], placed))
 
-    # --- what the commit asks --------------------------------------------------------------------
+    # --- what the joint commit asks --------------------------------------------------------------
 
     def streams_gathered(self) -> list[str]:
-        """Returns the streams that something was recorded in."""
+        """Returns the streams in which something was recorded."""
         return list(self._gathered)
 
     def guard(self, stream: str) -> int | None:
-        """Returns the revision that a stream must be at for what was recorded; None: at any."""
+        """Returns the revision that what was recorded in a stream expects; None if any will do."""
         return self._overlay.base(stream) if stream in self._at_base else None
 
     def joined(
@@ -296,8 +297,8 @@ class GatheringLog(Log):
     ) -> StreamWrite | None:
         """Returns what the commit adds to a stream: what was recorded, then the change of state.
 
-        Each recorded event has its own key; the commit's is on the first of all. `guard` is the
-        revision that the block has read.
+        Each recorded event has its own key; the commit's key is on the first event of all. `guard`
+        is the revision that the block has read.
         """
         parts = self._gathered.get(stream, [])
         if not parts:
@@ -316,17 +317,18 @@ class GatheringLog(Log):
             new_events=tuple(new_events),
             expected=guard,
             key=self._key,
-            # What the block itself began goes with it, into whichever life the scope is in then.
+            # A write that follows an event of the block itself is not bound to a life: it goes with
+            # the block into the life that the scope is in then.
             follows=min((one.follows for one in parts if 0 < one.follows <= base), default=0),
             is_joint=True,
         )
 
     def end(self) -> None:
-        """Ends the block: whatever is recorded with its recorders from here on is refused."""
+        """Ends the block: its recorders refuse to record anything from here on."""
         self._is_over = True
 
     def place(self, stream: str, records: Sequence[Record]) -> None:
-        """Tells those who wait for it which records the gathered events of a stream became."""
+        """Calls all who wait for it with the records that a stream's gathered events became."""
         for at, placed in self._to_place.get(stream, ()):
             placed(records[at])
 
@@ -339,7 +341,7 @@ _JOINED = NewEvent(JOINED, b"null")
 
 
 def _keyed_events(write: StreamWrite) -> tuple[NewEvent, ...]:
-    """Returns the events of a write, the first with its key."""
+    """Returns the events of a write, with its key on the first."""
     first, *rest = write.new_events
     return (first if write.key is None else replace(first, key=write.key), *rest)
 

@@ -1,14 +1,14 @@
-"""The key of a whole store: where it is, and what it wraps (0046).
+"""Store keys: where the key of an encrypted store is read from, and what it wraps (0046).
 
 A store key is 32 bytes, as hexadecimal digits or base64. It is kept outside the store:
 
-    env:NAME              in a variable of the environment
+    env:NAME              in an environment variable
     file:PATH             in a file
-    command:WORDS         what a command prints, such as that of a vault
+    command:WORDS         printed by a command, such as that of a vault
     keyring:SERVICE/NAME  in the keyring of the desktop or the system
 
-It encrypts nothing but the data keys of the store. So it can be changed without reading or writing
-any data.
+It encrypts only the data keys of the store. So it can be changed without reading or writing any
+data.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SOURCES = "env:NAME, file:PATH, command:WORDS or keyring:SERVICE/NAME"
 
 
 class StoreKey:
-    """A key that wraps the data keys of stores. `id` names it, and tells nothing of it."""
+    """A key that wraps the data keys of stores. `id` names it, and reveals nothing of it."""
 
     def __init__(self, key: bytes) -> None:
         if len(key) != KEY_BYTES:
@@ -52,7 +52,7 @@ class StoreKey:
         return self._cipher.encrypt(bytes(12), data_key, about)
 
     def unwrap(self, wrapped: bytes, about: bytes) -> bytes | None:
-        """Returns a data key; None if it was changed, or is not of this key."""
+        """Returns a data key; None if it was changed, or was wrapped by another key."""
         try:
             return self._cipher.decrypt(bytes(12), wrapped, about)
         except (self._misfit, ValueError):
@@ -60,9 +60,9 @@ class StoreKey:
 
 
 def to_store_key(given: object) -> StoreKey:
-    """Returns a store key from what it was named by: a source, the key itself, or a StoreKey.
+    """Returns a store key from a source such as `env:NAME`, from the key itself, or a StoreKey.
 
-    Raises StoreKeyError if it is not where it should be, UsageError if nothing names one.
+    Raises StoreKeyError if the source has no key, UsageError if what was given names none.
     """
     if isinstance(given, StoreKey):
         return given
@@ -80,12 +80,12 @@ def to_store_key(given: object) -> StoreKey:
 
 
 def _kind(given: object) -> str:
-    """Returns what was found in place of a key, never its value: it may be a key all the same."""
+    """Returns the type of what was given in place of a key, never its value, which may be a key."""
     return f"an object of {type(given).__name__}"
 
 
 def _decoded(text: str, where: str) -> bytes:
-    """Returns the bytes of a key. A text that is none is not repeated: it may be most of one."""
+    """Returns the bytes of a key; an error does not repeat the text, which may be most of a key."""
     text = text.strip()
     try:
         found = bytes.fromhex(text) if _HEX.match(text) else b64decode(text, validate=True)

@@ -1,4 +1,4 @@
-"""Several scopes at once: a commit over them (both or neither), and a view of them (one moment)."""
+"""Several scopes at once: a commit over them (all or nothing), and a view of them (one moment)."""
 
 from __future__ import annotations
 
@@ -43,11 +43,12 @@ from holdfast.names import check_name, check_scope_name
 
 
 class PendingCommit:
-    """What `with store.commit() as tx:` hands out. Nothing is written before the block ends.
+    """A commit over several scopes, as `with store.commit() as tx:` gives it.
 
-    What was read through it is guarded, path by path: if somebody changed that meanwhile, the
-    commit raises ConflictError, which names the paths, and nothing of it is written, in any scope
-    (guarantees 2 and 3). Whatever else was written to those scopes does not matter.
+    Nothing is written before the block ends; then all of it is written, or nothing. Each path that
+    was read through it is guarded: if another writer changed one meanwhile, the block raises
+    ConflictError, which names the paths, and nothing is written to any scope (guarantees 2 and 3).
+    Other changes to those scopes do not matter.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class PendingCommit:
         self.result: CommitResult | None = None
 
     def scope(self, scope: WritableScope) -> PendingScope:
-        """Returns the scope as this commit will leave it."""
+        """Returns the scope as this commit will leave it, to read from and write to."""
         pending = self._scopes.get(_name_of(scope))
         if pending is None:
             pending = self._scopes[scope.name] = PendingScope(self._log, scope)
@@ -94,10 +95,10 @@ class PendingCommit:
         priority: int = 0,
         ttl_s: Duration | None = None,
     ) -> None:
-        """Sets a mark in the same atomic unit; the last word on a mark counts.
+        """Sets a mark with the same commit; of several calls for one mark the last counts.
 
-        With `ttl_s` it ends so long from now: nobody finds or claims it then. One that is set with
-        a scope that ends goes with that scope.
+        With `ttl_s` the mark ends so long from now: after that nobody finds or claims it. A mark
+        that is set together with a scope that ends is gone when that scope has ended.
         """
         check_whole(due, "due")
         check_whole(priority, "priority", least=-(1 << 63))
@@ -106,7 +107,7 @@ class PendingCommit:
         self._mark_ttls[name] = ttl_us
 
     def clear(self, index: str, key: str) -> None:
-        """Clears a mark in the same atomic unit."""
+        """Clears a mark with the same commit."""
         self._add_mark(Cleared(index, key))
 
     def _add_mark(self, mark: Mark | Cleared) -> tuple[str, str]:
@@ -116,7 +117,10 @@ class PendingCommit:
         return name
 
     def watch(self, scope: WritableScope) -> None:
-        """Asks the receipt for the newest revision of a scope, at no extra trip (`news`)."""
+        """Asks for the newest revision of a scope with the answer to the commit (see `news`).
+
+        It costs no extra round trip.
+        """
         self._watch.append(_name_of(scope))
 
     @property
@@ -141,7 +145,7 @@ class PendingCommit:
         return False
 
     def wait(self) -> CommitResult:
-        """Returns when what `waits=False` has queued is durable, or raises why it was refused."""
+        """Waits until a commit with `waits=False` is durable; raises if it was refused."""
         if self.result is None:
             if self._request is None:
                 raise UsageError("nothing was committed or submitted: there is nothing to wait for")
@@ -150,7 +154,7 @@ class PendingCommit:
         return self.result
 
     def _proposed(self) -> ProposedCommit | None:
-        """Returns what the block gathered; None if there is nothing to write."""
+        """Returns what the block gathered, or None if there is nothing to write."""
         fence = None
         if self._lease is not None:
             lease = check_lease(self._lease)
@@ -193,17 +197,17 @@ class PendingCommit:
         """Ends the block without a commit."""
 
     def _finish(self, proposed: ProposedCommit, result: CommitResult) -> None:
-        """Keeps the answer to what was proposed, now that it is durable."""
+        """Keeps the result of the commit, which is durable now."""
         self.result = result
 
 
 def proposed_by(pending: PendingCommit) -> ProposedCommit | None:
-    """Returns what a block gathered, for whoever commits it with more; None if that is nothing."""
+    """Returns what a block gathered, for a caller that commits it with more; None if nothing."""
     return pending._proposed()
 
 
 def finish(pending: PendingCommit, proposed: ProposedCommit, result: CommitResult) -> None:
-    """Ends a block that somebody else committed, with the answer to what was proposed."""
+    """Ends a block whose commit was made elsewhere, with the result of that commit."""
     pending._finish(proposed, result)
 
 
@@ -213,12 +217,12 @@ def drop(pending: PendingCommit) -> None:
 
 
 class PendingScope:
-    """One scope inside a pending commit: its writes gather, its reads see them.
+    """One scope inside a pending commit: its writes gather, and its reads see them.
 
-    A read guards the path that was read. `.state`, `in`, iterating, `len` and a key that is absent
-    guard the mapping or list that was looked through. What the commit itself has set needs none.
-    `append`, `increment` and `set` with `if_absent` read nothing: those of several writers all get
-    in.
+    A read guards the path that was read. `.state`, `in`, iterating and `len` guard the mapping that
+    they look through; a key that is absent guards the mapping or list that it would be in. What the
+    commit itself has set needs no guard. `append`, `increment` and `set` with `if_absent` read
+    nothing, so those of several writers never conflict.
     """
 
     def __init__(self, log: Log, scope: WritableScope) -> None:
@@ -228,7 +232,7 @@ class PendingScope:
         self._log = log
         self._ops: list[Op] = []
         self._defaults: list[Op] = []
-        self._ttls: dict[int, Ttls] = {}  # by how many ops there were when they were given
+        self._ttls: dict[int, Ttls] = {}  # by the number of ops when they were given
         self._subjects: dict[int, str] = {}  # by the identity of an op
         self._read: dict[tuple[str | int, ...], None] = {}
         self._expected: int | None = None
@@ -236,7 +240,7 @@ class PendingScope:
 
     @property
     def state(self) -> Map:
-        """The state as the commit would leave it; reading it guards all of it."""
+        """The state as the commit would leave it; reading it guards the whole state."""
         self._add_guard(())
         return self._now()
 
@@ -271,12 +275,12 @@ class PendingScope:
         subject: str | None = None,
         ttl_s: Duration | None = None,
     ) -> None:
-        """Puts a value at a key or path; with `diff` it stores what differs from what is there.
+        """Puts a value at a key or path; with `diff` only what differs from the present is stored.
 
-        To compare is to read: with `diff` the path is guarded. With `if_absent` it is put where
-        there is nothing yet, and what another writer put there first stays. With `subject` the
-        value is sealed for that subject when the block ends, as `Scope.set` does it. With `ttl_s`
-        it ends so long after the commit.
+        `diff` compares, which is a read: so the path is guarded. With `if_absent` the value is put
+        only where there is nothing yet; if another writer is first, that value stays. With
+        `subject` the value is sealed for that subject when the block ends, as by `Scope.set`. With
+        `ttl_s` the value ends so long after the commit.
         """
         op = self._of(tree.set_op(path, value), subject)
         if check_flag(if_absent, "if_absent"):
@@ -296,7 +300,7 @@ class PendingScope:
 
     def _set_if_absent(self, op: Op) -> None:
         if any(_overlap(op.keys, other.keys) for other in self._ops):
-            # What this commit did there decides, and not only what is stored.
+            # This commit has changed the place itself: so what it did there counts too.
             if self.get(op.keys, MISSING) is MISSING:
                 self._ops.append(op)
         else:
@@ -312,8 +316,8 @@ class PendingScope:
     ) -> None:
         """Puts several values, each at its key; with `subject` each is sealed for that subject.
 
-        With `ttl_s` each ends so long after the commit. With `replace` the values are all that
-        there is then: it stores what differs from what is there.
+        With `ttl_s` each ends so long after the commit. With `replace` the values become the whole
+        state: what differs from the present state is stored.
         """
         if check_flag(replace, "replace"):
             check_alone("replace", subject=subject, ttl_s=ttl_s)
@@ -324,7 +328,7 @@ class PendingScope:
         self._ttls[len(self._ops)] = ttls
 
     def delete(self, path: Path, *, missing_ok: bool = False) -> None:
-        """Takes a value away, which must be there unless `missing_ok` is given: then it looks."""
+        """Deletes a value, which must be there; `missing_ok` looks first, which is a read."""
         if not check_flag(missing_ok, "missing_ok") or self.get(path, MISSING) is not MISSING:
             self._ops.append(tree.delete_op(path))
 
@@ -337,17 +341,17 @@ class PendingScope:
         self._ops.append(tree.increment_op(path, by))
 
     def _of(self, op: Op, subject: str | None) -> Op:
-        """Returns an op, and remembers whose value it has."""
+        """Returns the op, and remembers the subject that its value belongs to."""
         if subject is not None:
             self._subjects[id(op)] = check_name(subject, "subject")
         return op
 
     def checkpoint(self, name: str) -> None:
-        """Names the revision that the commit makes of this scope."""
+        """Gives a name to the revision of this scope that the commit makes."""
         self._checkpoint = check_name(name, "checkpoint name")
 
     def expect(self, revision: int) -> None:
-        """Guards the whole scope at a revision that was read elsewhere."""
+        """Guards the whole scope: the commit raises ConflictError if it is at another revision."""
         self._expected = check_expected(revision)
 
     def _now(self) -> Map:
@@ -361,18 +365,19 @@ class PendingScope:
         return tree.apply(root, ops, revision=base.revision + 1, blobs=blobs)
 
     def _stored(self) -> StreamState:
-        """Returns the state that this commit reads: the newest one, when it is first asked for."""
+        """Returns the state that this commit reads: the newest one at the first read."""
         if self._base is None:
             self._base = self._log.newest(self.name)
         return self._base
 
     def _add_guard(self, path: tuple[str | int, ...]) -> None:
-        """Guards what a read of a path looks at in the stored state."""
+        """Guards the part of the stored state that a read of a path depends on."""
         stored = self._stored().root
         for op in self._ops:
             if op.kind == "set" and op.keys == path[: len(op.keys)]:
-                return  # whatever is stored there, the commit has put something in its place
-        # What a transform or an upgrade shows at a path may come from any other.
+                return  # the commit has put its own value there: what is stored does not matter
+        # What a transform or an upgrade shows at a path may come from any other path, so then the
+        # whole state is guarded.
         typed = self._log.typed
         is_stored = not self._log.is_transformed and typed.is_current(self._stored(), self.name)
         self._read[tree.reach(stored, path) if is_stored else ()] = None
@@ -391,7 +396,7 @@ class PendingScope:
         return None
 
     def _sealed(self, ops: list[Op], of: set[str]) -> list[Op]:
-        """Returns ops with the values of subjects sealed, and adds the ids of these."""
+        """Returns ops with the values of subjects sealed, and adds the subjects' ids to `of`."""
         result: list[Op] = []
         for op in ops:
             subject = self._subjects.get(id(op))
@@ -403,9 +408,9 @@ class PendingScope:
         return result
 
     def _guards(self) -> tuple[int | None, ReadGuard | None]:
-        """Returns the revision that was expected, and what was read.
+        """Returns the revision that was expected, and the guard of what was read.
 
-        Raises ConflictError if what was read is not of that revision: one of the two is stale.
+        Raises ConflictError if the reads are of another revision: one of the two is stale.
         """
         if self._base is None or not self._read:
             return self._expected, None
@@ -416,7 +421,7 @@ class PendingScope:
 
 
 def _last_ttls(ops: Sequence[Op], given: dict[int, Ttls]) -> Ttls:
-    """Returns how long values last that no later op of the commit has set anew or taken away."""
+    """Returns how long values last, without those that a later op of the commit sets or deletes."""
     found: list[tuple[tuple[str | int, ...], int]] = []
     for count, ttls in given.items():
         later = [op.keys for op in ops[count:] if op.kind in ("set", "delete")]
@@ -429,22 +434,26 @@ def _last_ttls(ops: Sequence[Op], given: dict[int, Ttls]) -> Ttls:
 
 
 def _overlap(path: tuple[str | int, ...], other: tuple[str | int, ...]) -> bool:
-    """Says whether one of two paths leads to the other."""
+    """Returns whether two paths are equal, or one leads to the other."""
     shared = min(len(path), len(other))
     return path[:shared] == other[:shared]
 
 
 class View:
-    """Several scopes at one moment: it never straddles a commit (guarantee 2)."""
+    """Several scopes at one moment: of each commit it shows all or nothing (guarantee 2)."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        # Before the moment: so it holds each of them, and only what came since is ever read.
+        # Taken before the moment, so the moment holds each of these states, and only what was
+        # written since has to be read (0020).
         self._bases = log.states_in_memory()
         self._moment = log.moment()
         self._seen: dict[str, StreamState] = {}
         self.position = self._moment.position
-        """Where to follow from: what is not in the view comes, on PostgreSQL perhaps more."""
+        """Where to follow from: all that the view does not hold comes after it.
+
+        On PostgreSQL some events that the view holds may come again.
+        """
 
     def state(self, scope: WritableScope) -> Map:
         """Returns the scope's state as it was at the view's moment."""
@@ -456,11 +465,12 @@ class View:
     def states(self, scopes: Iterable[WritableScope | str]) -> dict[str, Map]:
         """Returns the states of many scopes by name, in one read where that is possible.
 
-        That of a scope without events is empty; an expired one is left out.
+        A scope without events has an empty state; one that has expired is left out.
         """
         names = [check_scope_name(one) if isinstance(one, str) else _name_of(one) for one in scopes]
         shown: dict[str, Map] = {}
-        # A head that is in the moment is the scope's at the moment: the newest state is meant then.
+        # If the moment holds a scope's head, its newest state is its state at the moment. Otherwise
+        # it was written to since, and the state at the moment is looked up alone.
         heads = self._log.heads(names)
         for name, head, state in zip(names, heads, self._log.newest_of(names), strict=True):
             if state is None:
@@ -496,7 +506,7 @@ class View:
 
 
 def of_memory(name: str) -> UsageError:
-    """Returns the error for a scratch scope in what a store reads or commits as one."""
+    """Returns the error for a scratch scope in a commit or view over several scopes."""
     return UsageError(
         f'"{name}" is a scratch scope: it is kept in memory, and the store does not know it',
         hint="read it and write to it outside of the block",
@@ -504,9 +514,9 @@ def of_memory(name: str) -> UsageError:
 
 
 def _name_of(scope: object) -> str:
-    """Returns the scope's name, or raises UsageError for what is no scope.
+    """Returns the scope's name, or raises UsageError if it is no scope.
 
-    The answer is kept for each class: Python takes longer for it than a view of memory does.
+    The check is done once for each class: it takes Python longer than a view of states in memory.
     """
     kind = type(scope)
     if kind not in _SCOPES:

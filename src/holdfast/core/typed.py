@@ -1,10 +1,10 @@
 """Typed state: which schema a scope has, what it refuses, and what readers see of older data.
 
-The stored fold never runs code of the user's: a state is what its events say, and `version` is what
-the newest of them says of it. All this stands beside that fold. A read shows the stored state as
-the program's version has it. A write is checked where it touches the state, against what its type
-says there. The first one at a newer version is led by an event `migrated`, which holds the
-difference from the stored to the upgraded state: its ops, and all ops after it, address that shape.
+The fold never runs user code: a state is what its events say, and `version` is what the newest of
+them says. Everything here is done beside the fold. A read shows the stored state as the program's
+version has it. A write is checked where it touches the state, against what the type says there. The
+first write at a newer version is led by an event `migrated`, which holds the difference from the
+stored state to the upgraded one. So the ops of that write, and all later ops, fit the new shape.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from holdfast.errors import (
 from holdfast.names import fits_pattern
 
 Spill = Callable[[Op, str], Op]
-"""Returns an op of a stream with its value kept beside the log, if that is large."""
+"""Given an op and its stream, returns the op with its value put into a blob if it is large."""
 
 KNOWN_MAX = 65536
 SHOWN_MAX = 256
-"""So many upgraded states are kept, each until its stream goes on."""
+"""How many upgraded states are cached, each until its stream goes on."""
 
 
 class Typed:
@@ -45,13 +45,13 @@ class Typed:
     def __init__(self, schemas: Sequence[type[Any]], *, unchecked: bool = False) -> None:
         given = [schema_of(kind) for kind in schemas]
         self.all = [one for one in given if one.kind not in ITEMS]
-        """Those of states."""
+        """The schemas of states."""
         self.items = [one for one in given if one.kind in ITEMS]
-        """Those of decisions and messages, which are no part of a state."""
+        """The schemas of decisions and messages, which are no part of a state."""
         self.unchecked = unchecked
-        """Whether scopes without a schema here may be written to, whatever they have."""
+        """Whether scopes without a schema here may be written to even if their data has one."""
         self.blobs: Blobs | None = None
-        """Reads what a state that was upgraded has as a reference, once a log uses these."""
+        """Reads the blobs that upgraded states refer to; a log that uses these schemas sets it."""
         self._known: dict[str, Schema[Any] | None] = {}
         self._shown: dict[str, tuple[StreamState, Map]] = {}
         names: dict[tuple[str, str], Schema[Any]] = {}
@@ -76,9 +76,9 @@ class Typed:
             return self._known[stream]
 
     def item_meta(self, kind: str, stream: str) -> str | None:
-        """Returns what is stored with a decision or message of a scope: the version that it has.
+        """Returns the meta of a new decision or message of a scope, which says its version.
 
-        None if this program has no schema for it.
+        Returns None if this program has no schema for it.
         """
         fit = [one for one in self.items if one.kind == kind and fits_pattern(one.name, stream)]
         if len(fit) > 1:
@@ -99,8 +99,11 @@ class Typed:
     # --- reading ---------------------------------------------------------------------------------
 
     def is_current(self, state: StreamState, stream: str) -> bool:
-        """Says whether readers see a state as it is stored: nothing of it is older, or it is newer
-        than this program, which then cannot change what it shows."""
+        """Returns whether readers see a state as it is stored.
+
+        They do if nothing of it is older than its schema; also if it is newer than this program,
+        which then cannot convert it.
+        """
         schema = self.of(stream)
         if schema is None or not state.root:
             return True
@@ -108,15 +111,15 @@ class Typed:
         return stored > schema.version or schema.is_current(state.root, state.version)
 
     def shown(self, state: StreamState, stream: str) -> Map:
-        """Returns a state as the program's version has it; raises UpgradeError if it cannot be.
+        """Returns a state as the program's version has it; raises UpgradeError if that fails.
 
-        What was computed is kept until the stream goes on: the newest state is read most.
+        The result is cached until the stream goes on: the newest state is read most.
         """
         if state.dropped or self.is_current(state, stream):
             return state.root
         kept = self._shown.get(stream)
         if kept is not None and kept[0].link == state.link and kept[0].root is state.root:
-            return kept[1]  # the root is another one when a value of it has ended
+            return kept[1]  # the root is compared too: without an event, a value may have ended
         schema = cast("Schema[Any]", self.of(stream))
         root = self._as_version(schema.version, schema, state, stream)
         if len(self._shown) >= SHOWN_MAX:
@@ -130,7 +133,7 @@ class Typed:
         Raises UpgradeError if a step fails, or if what it returns cannot be stored.
         """
         where = f'scope "{stream}" at revision {state.revision}'
-        # A step of the program's sees no subject's value: what it returns is stored in clear.
+        # A step of the program must not see a subject's value: what it returns is stored in clear.
         with codec.kept_closed():
             data = state.root.to_dict()
             before = _encoded(data)
@@ -160,9 +163,9 @@ class Typed:
     # --- writing ---------------------------------------------------------------------------------
 
     def migration(self, state: StreamState, stream: str, spill: Spill) -> NewEvent | None:
-        """Returns the event that brings a stored state to the program's version; None if it is.
+        """Returns the event that brings a stored state to the program's version, if one is needed.
 
-        Raises NewerSchemaError if it is newer.
+        Raises NewerSchemaError if the state is newer.
         """
         schema, stored = self._stored(state, stream)
         if not state.root and not state.version:
@@ -173,7 +176,7 @@ class Typed:
         return migrated(stored, schema.version, ops, stream, spill)
 
     def downgrade(self, state: StreamState, stream: str, to: int, spill: Spill) -> NewEvent | None:
-        """Returns the event that brings a stored state to an older version; None if it is."""
+        """Returns the event that brings a stored state to an older version, if one is needed."""
         schema, stored = self._stored(state, stream)
         if not state.root and not state.version:
             return None  # nothing was ever set
@@ -197,26 +200,26 @@ class Typed:
     def check(
         self, write: StreamWrite, before: Map, state: StreamState, schema: Schema[Any]
     ) -> None:
-        """Raises SchemaError, with every place, if a write leaves what its type does not allow.
+        """Raises SchemaError, which names every place, if a write leaves a state that does not fit.
 
-        `before` is the state that its ops were made for. Only what they touched is looked at. What
-        leaves nothing at all is a state as before the first write, and that has no type.
+        `before` is the state that the ops were made for. Only what they touched is looked at. A
+        write that leaves nothing at all is always allowed: an empty state has no type.
         """
         first = write.new_events[0]
         if len(write.new_events) == 1 and len(first.ops) == 1 and before and not first.defaults:
-            # Nearly every write: a field of the state is set, and what it is set to is right.
+            # The fast path of nearly every write: one field is set, and the new value fits.
             op = first.ops[0]
             if op.kind == "set" and schema.shape.takes(op.path, op.value):
                 return
         if state.version != schema.version or not state.root:
             return
         ops = [op for one in write.new_events for op in (*one.defaults, *one.ops)]
-        with codec.kept_closed():  # a sealed value was looked at before it was sealed
+        with codec.kept_closed():  # a sealed value was checked before it was sealed
             misfits = _misfits(schema.shape, ops, before, state.root)
         self._raise_misfits(write.stream, schema, misfits)
 
     def check_sealed(self, stream: str, op: Op, state: StreamState) -> None:
-        """Raises SchemaError if a value is not allowed at its place, before it is sealed for it."""
+        """Raises SchemaError if a value that is about to be sealed does not fit its place."""
         schema = self.of(stream)
         if schema is None or state.version not in (0, schema.version):
             return
@@ -235,7 +238,10 @@ class Typed:
             )
 
     def refuse(self, stream: str, version: int) -> NoReturn:
-        """Raises NewerSchemaError for a write to a scope whose schema this program has not."""
+        """Raises NewerSchemaError for a write to a scope whose schema this program does not have.
+
+        The write was not made for the shape of the data that is there, and could break it.
+        """
         raise NewerSchemaError(
             f'scope "{stream}" has version {version} of a schema that this program has not: '
             "nothing was written",
@@ -248,11 +254,11 @@ class Typed:
 
 
 NOTHING = Typed(())
-"""Of a store that was opened without schemas."""
+"""The schemas of a store that was opened without any."""
 
 
 def _way(state: StreamState, root: Map) -> list[Op]:
-    """Returns the ops from a state to an upgraded one; what stays at its path keeps its end."""
+    """Returns the ops from a state to an upgraded one; what keeps its path keeps its end."""
     ops = tree.diff_ops(state.root, root)
     if not state.ends:
         return ops
@@ -261,12 +267,12 @@ def _way(state: StreamState, root: Map) -> list[Op]:
 
 
 def _encoded(data: dict[str, Any]) -> dict[str, bytes]:
-    """Returns the values of a state as they are stored: an upgrade may change them in place."""
+    """Returns the encoded values of a state, taken before an upgrade changes them in place."""
     return {key: codec.encode(value) for key, value in data.items()}
 
 
 def _entered(data: dict[str, Any], before: dict[str, bytes], old: Map, blobs: Blobs | None) -> Map:
-    """Returns plain data as a state that shares with an old one what is the same in both."""
+    """Returns plain data as a state that shares unchanged values with an old one."""
     table: dict[str, Any] = {}
     for key, value in data.items():
         raw = tree.set_op(key, value).value
@@ -276,7 +282,7 @@ def _entered(data: dict[str, Any], before: dict[str, bytes], old: Map, blobs: Bl
 
 
 def migrated(start: int, end: int, ops: Sequence[Op], stream: str, spill: Spill) -> NewEvent:
-    """Returns the event of a state that goes from a version to another one."""
+    """Returns the event that brings a state from one version to another."""
     ops = [spill(op, stream) for op in ops]
     meta = encode_meta(Meta(schema=end))
     payload = migrated_payload(start, end, tree.encode_ops(ops))
@@ -284,7 +290,7 @@ def migrated(start: int, end: int, ops: Sequence[Op], stream: str, spill: Spill)
 
 
 def without_schema(stream: str) -> UsageError:
-    """Returns the error for a scope that is asked for its type and has none."""
+    """Returns the error for a typed read of a scope without a schema."""
     return UsageError(
         f'scope "{stream}" has no schema in this program',
         hint="open the store with schemas=[…]: one whose level or pattern is that of the scope",
@@ -316,7 +322,7 @@ def _doubled(stream: str, found: Sequence[Schema[Any]]) -> UsageError:
 
 
 def _misfits(shape: Shape, ops: Sequence[Op], before: Map, after: Map) -> list[Misfit]:
-    """Returns every place that ops left as it must not be."""
+    """Returns every place where ops left data that does not fit its type."""
     if not before or shape.is_whole:
         return shape.misfits(after.to_dict())
     found: list[Misfit] = []
@@ -344,7 +350,7 @@ def _appended_alone(ops: Sequence[Op]) -> set[Path]:
 
 
 def _paths(op: Op) -> list[Path]:
-    """Returns the paths that an op puts something at, or takes it away from."""
+    """Returns the paths at which an op puts or deletes something."""
     if op.kind == "truncate":
         return []
     if op.kind == "merge" and codec.parse_blob_ref(op.value) is None:
@@ -353,10 +359,11 @@ def _paths(op: Op) -> list[Path]:
 
 
 def _misfits_by(shape: Shape, path: Path, first: int, before: Map, after: Map) -> Iterator[Misfit]:
-    """Yields what is wrong at a path: there, or in what holds it if that is to be seen as a whole.
+    """Yields what does not fit at a path, or in the value around it if that is checked as a whole.
 
-    It is where its type looks at itself, and where it was not there before: it must be complete.
-    Of a list that grew, the items from `first` on are looked at.
+    The value around it is checked as a whole if its type has a check of its own, and if it was not
+    there before, because then it must be complete. Of a list that grew, only the items from `first`
+    on are checked.
     """
     required = False
     for depth, step in enumerate(path):

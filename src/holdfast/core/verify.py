@@ -1,12 +1,12 @@
-"""Which events of a store verify: one by one, in order, also where some of them are damaged.
+"""Verifies the events of a store one by one, in order, even if some of them are damaged.
 
-An event verifies if its revision follows the one before it in its stream, its link is the digest of
-that one and of itself, it can be read, and so can every blob that it names. A stream is whole from
-its beginning up to the first event that is missing or does not verify. There it is cut: nothing
-leads to what comes after, because the link of the event before it is not there.
+An event verifies if its revision follows that of the event before it in its stream, if its link
+fits that event and itself, and if it and every blob that it names can be read. A stream is whole
+from its beginning up to the first event that is missing or does not verify. There it is cut: what
+comes after cannot be verified, because the link before it is missing.
 
-A stream that is cut is named. So is one that may have lost its newest events: nothing of it is
-found after a place where commits of unknown streams are lost (decision 0021).
+A stream that is cut is named. So is a stream that may have lost its newest events: if nothing of it
+is found after a place where commits of unknown streams are lost (decision 0021).
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ Remnant = list[Record] | Mark | Finding | Gap
 
 
 class CutStream(Struct):
-    """A stream of which not all was taken over: up to `revision`, and why not more.
+    """A stream that was taken over only up to `revision`, and why not further.
 
-    `found` later events can be read, from revision `first` to `last`, but nothing leads to them.
+    `found` later events can be read, from revision `first` to `last`, but cannot be verified.
     """
 
     stream: str
@@ -63,14 +63,14 @@ class CutStream(Struct):
 
 
 class Verification:
-    """Follows the streams of a source, and says which events verify."""
+    """Follows the streams of a source, and finds which events verify."""
 
     def __init__(
         self, link_of: Callable[[str, int], bytes | None], blob: Callable[[str, int], bytes]
     ) -> None:
-        """`link_of` is asked for an event that was taken and that a fork follows.
+        """`link_of` returns the link of an event that was taken and that a fork follows.
 
-        None is that it cannot be told.
+        It returns None if it does not know the link.
         """
         self._link_of = link_of
         self._blob = blob
@@ -84,15 +84,15 @@ class Verification:
         self.events = 0
 
     def end(self, stream: str) -> int:
-        """Returns when a stream ends by itself, 0 if it lasts: its events say it."""
+        """Returns when a stream ends by itself, as its events say; 0 if it does not."""
         return self._lifetimes.get(stream, LASTS).end(self._times.get(stream, 0))
 
     def slides(self, stream: str) -> bool:
-        """Says whether the end of a stream slides."""
+        """Returns whether the end of a stream slides."""
         return self._lifetimes.get(stream, LASTS).slides_us > 0
 
     def note(self, damage: Finding | Gap) -> None:
-        """Takes in damage; after a Gap every stream is in doubt that does not go on."""
+        """Notes damage; after a Gap every stream that does not go on is in doubt."""
         if isinstance(damage, Gap):
             self._gaps += 1
             damage = damage.finding
@@ -108,7 +108,7 @@ class Verification:
         if cut is None:
             known = self.ends.get(stream)
             if known is not None and record.revision <= known[0]:
-                return False  # it is there a second time
+                return False  # it came before
             problem = self._problem(record, known)
             if problem is None:
                 self.ends[stream] = (record.revision, record.link)
@@ -140,7 +140,7 @@ class Verification:
             stream, revision = origin
             if self.ends.get(stream, (0, b""))[0] < revision:
                 return f'it was forked from "{stream}" at revision {revision}, which is lost'
-            # Not judged: that it cannot be asked, because a disk is full, is no damage.
+            # Not caught: an error here, such as a full disk, is no damage.
             known = revision, self._link_of(stream, revision)
         revision, link = known or (0, ORIGIN)
         if record.revision != revision + 1:
@@ -152,7 +152,7 @@ class Verification:
         try:
             codec.check(record.payload)
             if not record.payload.startswith(SEALED):
-                ops_of(record)  # which cannot be read if they are not what they should be
+                ops_of(record)  # raises if they are malformed
             for name, size in codec.blobs_in(record.payload):
                 self._blob(name, size)
         except HoldfastError as error:
@@ -168,10 +168,10 @@ class Verification:
 def verified_end(
     log: Log, stream: str, known: tuple[int, bytes] = (0, ORIGIN), *, until: int | None = None
 ) -> tuple[int, bytes]:
-    """Reads a stream of a sound store back, after what is known of it: every link, every blob.
+    """Reads a stream of a sound store back, from after `known` on: every link and every blob.
 
-    Returns the revision and the link of the last event that verifies. Whoever has written it
-    compares that with what was written.
+    Returns the revision and link of the last event that verifies. The writer compares them with
+    what it wrote.
     """
     verification = Verification(log.link_at, log.blobs.stored)
     after = known[0]
@@ -187,7 +187,7 @@ def verified_end(
 
 
 def _origin_of(first: Record) -> tuple[str, int] | None:
-    """Returns which event the first one of a stream follows, None if it is a beginning."""
+    """Returns the event that a stream's first one follows; None if it is not a fork's."""
     return None if first.revision == 1 or first.type != FORKED else origin_of(first)
 
 
@@ -195,14 +195,14 @@ def _origin_of(first: Record) -> tuple[str, int] | None:
 
 
 def remnants(source: Log, *parts: Backend) -> Iterator[Remnant]:
-    """Yields what is left of a store, part by part if it has several backends; or of some parts."""
+    """Yields what is left of a store, or of some of its parts, one part after the other."""
     for part in parts or source.parts():
         inspect = part.inspect
         yield from inspect.remains() if isinstance(inspect, Salvageable) else _by_stream(part)
 
 
 def _by_stream(backend: Backend) -> Iterator[Remnant]:
-    """Reads every stream as far as it can be read, and puts their events in order again."""
+    """Reads every stream as far as it can be read, and merges the events by position."""
     damage: list[Finding | Gap] = []
     names: list[str] = []
     try:
@@ -226,7 +226,7 @@ def _position(record: Record) -> Position:
 
 
 def _stream(backend: Backend, name: str, damage: list[Finding | Gap]) -> Iterator[Record]:
-    """Yields the events of a stream that can be read; what cannot is noted, one by one."""
+    """Yields the events of a stream that can be read; notes those that cannot, one by one."""
     try:
         [head] = backend.heads([name])
     except CorruptError as error:
@@ -244,7 +244,7 @@ def _stream(backend: Backend, name: str, damage: list[Finding | Gap]) -> Iterato
                 continue
             damage.append(Finding(f"{name}@{after + 1}", error.message, streams=(name,)))
             if head is None:
-                return  # nobody knows how far it went
+                return  # it is not known how far the stream goes
             after += 1
             continue
         if not records:

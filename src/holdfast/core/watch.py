@@ -1,8 +1,8 @@
-"""Waiting for the next position: one thread of a store asks, for all who wait.
+"""Waits for the next position: one thread of a store asks the backend for all who wait.
 
-A thousand followers that each ask for themselves ask thousands of times a second, however idle the
-store is. Here whoever waits leaves a gate, or a function to be called, and sleeps. One background
-thread waits for the backend while anybody does, and tells those for whom there is something.
+A thousand followers that each asked for themselves would ask thousands of times a second, however
+idle the store is. Here a follower leaves a gate, or a function to be called, and sleeps. One
+background thread asks the backend while anybody waits, and tells those for whom there is news.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from holdfast.backends.protocol import START, Position
 _logger = logging.getLogger("holdfast.log")
 
 GLANCE_S = 1.0
-"""How long the thread waits for the backend before it looks whether anybody still waits for it."""
+"""How long the thread waits for the backend before it checks whether anybody still waits."""
 
 
 class PositionWaiter:
-    """Somebody who waits for a position after `after`; told once, with a position or an error."""
+    """Waits for a position after `after`; `tell` is called when there is one, or an error."""
 
     __slots__ = ("after", "error", "newest", "tell")
 
@@ -32,7 +32,7 @@ class PositionWaiter:
         self.tell = tell
 
     def outcome(self) -> Position:
-        """Returns the newest position that was told; raises what the backend raised."""
+        """Returns the newest position; raises what the backend raised."""
         if self.error is not None:
             raise self.error
         return self.newest
@@ -41,7 +41,7 @@ class PositionWaiter:
 class PositionWatch:
     """Those who wait for a store's next position, and the thread that asks for them.
 
-    `ask` is the backend's `wait`: after which position, and for how many seconds.
+    `ask` is the backend's `wait`: given a position and how many seconds to wait for a later one.
     """
 
     def __init__(self, ask: Callable[[Position, float], Position]) -> None:
@@ -70,7 +70,7 @@ class PositionWatch:
         return waiter.outcome()
 
     def add(self, waiter: PositionWaiter) -> None:
-        """Tells the waiter as soon as there is something; it has asked for itself before."""
+        """Adds a waiter, which must have asked the backend itself before; starts the thread."""
         with self._lock:
             self._waiting.append(waiter)
             if self._thread is None or self._thread.ident is None:
@@ -80,10 +80,10 @@ class PositionWatch:
                 )
                 start_thread(self._thread)
             elif self._newest > waiter.after:
-                self._tell(waiter)  # the thread found it between the question and now
+                self._tell(waiter)  # the thread found it after the waiter had asked
 
     def remove(self, waiter: PositionWaiter) -> None:
-        """Lets a waiter go, whether it was told or not."""
+        """Removes a waiter, whether it was told or not."""
         with self._lock:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
@@ -101,7 +101,7 @@ class PositionWatch:
                 seen = self._newest
             try:
                 newest = self._ask(seen, GLANCE_S)
-            except Exception as error:  # whatever it is: it is raised to those who wait
+            except Exception as error:  # any error is raised to those who wait
                 _logger.debug("the store cannot be waited for: %s", error)
                 self._fail(error)
                 return

@@ -1,11 +1,13 @@
 """Turns: for a moment one caller of this process has a stream to itself, after it kept losing.
 
-Who reads, thinks and then writes loses to those who only write, and may lose for ever. So after
-some losses it takes a turn on the stream: whatever others in this process want to commit there
-waits until the turn is over. What was in the queue before is few, and then nobody here is faster.
+A caller that reads, computes and then writes loses to callers that only write, and may lose for
+ever. So after some losses it takes a turn on the stream: what others in this process want to commit
+there waits until the turn is over. What was queued before is finite, and after it nobody in this
+process is faster.
 
-A turn is a courtesy, not a guard: the commit is still refused if somebody wrote meanwhile. So it
-may lapse, and it does after `TURN_S`: whoever has it may be waiting for one of those who wait.
+A turn is a courtesy, not a guard: the commit is still refused if somebody wrote meanwhile. So a
+turn may lapse, and it does after `TURN_S`: otherwise there could be a deadlock, because its
+holder may be waiting for one of those who wait for it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from holdfast.backends.deadline import monotonic
 from holdfast.backends.gates import open_gate, shut_gate
 
 TURN_S = 2.0
-"""How long the others wait for a turn at most."""
+"""How long others wait for a turn at most."""
 
 
 class Turn:
@@ -35,23 +37,25 @@ class Turn:
 
     def when_over(self, tell: Callable[[], object]) -> None:
         """Calls `tell` when the turn is over, at once if it is: from any thread, perhaps twice."""
+        # Added first and checked then: if the turn ends in between, it is told twice. The other
+        # way round it might not be told at all.
         self._tell.append(tell)
         if self.is_over:
             tell()
 
     def forget(self, tell: Callable[[], object]) -> None:
-        """Lets one go who was to be told."""
+        """Removes a function that `when_over` added."""
         self._tell.remove(tell)
 
     def end(self) -> None:
-        """Tells all who wait for it."""
+        """Ends the turn, and tells all who wait for it."""
         self.is_over = True
         for tell in tuple(self._tell):
             tell()
 
 
 MINE: ContextVar[tuple[Turn, ...]] = ContextVar("holdfast_turns", default=())
-"""The turns of this thread or task: what it commits itself does not wait for them."""
+"""The turns of this thread or task: its own commits do not wait for them."""
 
 
 class Turns:
@@ -59,7 +63,7 @@ class Turns:
 
     def __init__(self) -> None:
         self.held: dict[str, Turn] = {}
-        """Empty nearly always: then a commit pays one look."""
+        """By stream. It is empty nearly always, and then costs a commit one check."""
         self._mutex = RLock()
 
     def begin(self, streams: tuple[str, ...]) -> Turn | None:

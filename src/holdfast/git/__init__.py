@@ -1,17 +1,18 @@
 """Git: the command, run so that a foreign repository runs nothing, and what is built on it.
 
-command      runs git without anything that a repository's configuration could name
-repository   a repository: branch, commits, files of a commit; objects and refs of our own
-work_tree    the files on the disk: what they hold, and putting one back without losing an edit
-linked_trees work trees of our own beside the user's, and their files merged back
-files        one file: what it held at a commit, what differs, which commits changed it
-commits      commits and events, each linked to the other
-witness      what a store had when it was closed, noted where git does not take it back
-versions     the versions of a store that commits have
-installed    a merge driver and a hook, put into a repository when they are asked for
-told         events told in the messages of commits, and read back from them
-keeping      what a holdfast.toml asks for, done while a store is open
-rewinds      points to go back to, of scopes and files, and the way back and forth
+command          runs git without any program that a repository's configuration could name
+repository       a repository: branch, commits, files of a commit; our own objects and refs
+work_tree        the files on the disk: what they hold, and putting one back without losing an edit
+linked_trees     our work trees beside the user's, and the merge of their files
+files            one file: its content at a commit, its differences, its history
+commits          links between commits and events
+witness          a note of what a store had when it was closed, kept where git does not revert it
+versions         the versions of a store in commits
+installed        a merge driver and a hook, installed on request
+commit_trailers  events written into the messages of commits, and read back from them
+auto_commit      the views and commits that a holdfast.toml asks for, while a store is open
+rewinds          rewind points of scopes and files, and going back to them
+api              the public names
 """
 
 from typing import TYPE_CHECKING

@@ -1,13 +1,13 @@
-"""What `[views]` and `[git]` of a holdfast.toml ask for, done while a store is open.
+"""Keeps the views and commits of a holdfast.toml up to date while a store is open.
 
     [git]
     commit = "turn"                 # after each turn; "each": after every event; "off"
     scope = "workflow/release"      # default: the scope of [views]
     files = ["RALPH_TASKS.md"]      # default: the files of [views]
 
-Whichever process writes does it, in a thread of its own: no write waits for a file or for git, and
-none fails because of them. A store that is closed does what is left first. What a process that was
-killed has not done is done by the next one, because the commits themselves say what they tell.
+Each process that writes does this in a separate thread, so no write waits for a file or for git, or
+fails because of them. Closing a store first completes what is left. What a killed process left
+undone is done by the next one, because the commits themselves show which events they have.
 """
 
 from __future__ import annotations
@@ -39,16 +39,18 @@ from holdfast.views.item import Finding
 _logger = logging.getLogger("holdfast.git")
 
 PAUSE_S = 0.1
+"""The pause after a round of commits, in which further events gather."""
 AGAIN_S = 1.0
+"""The pause after a failure, before the next attempt."""
 _STOP_S = 0.2
 BEHIND = 16
-"""With more events than this to tell, one commit tells them all: git must not fall behind."""
+"""With more events than this, one commit has all of them, so that git does not fall behind."""
 _BUSY = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "rebase-apply")
-"""What the folder of a repository holds while somebody is in the middle of something."""
+"""Files in the folder of a repository during an unfinished merge, rebase or the like."""
 
 
 class CommitKeeper:
-    """Commits files of a work tree as a scope gets events."""
+    """Commits files of a work tree whenever a scope has new events."""
 
     def __init__(
         self,
@@ -71,12 +73,12 @@ class CommitKeeper:
         """Why the last attempt failed; None if it did not."""
 
     def start(self) -> None:
-        """Commits in a thread from now on, until `close`."""
+        """Starts a thread that commits until `close`."""
         self._thread = Thread(target=self._follow, name="holdfast-git-commit", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread, and commits what is left, in few commits."""
+        """Ends the thread, and commits what is left, in as few commits as possible."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -97,10 +99,10 @@ class CommitKeeper:
                 self._stop.wait(PAUSE_S if self.trouble is None else AGAIN_S)
 
     def commit(self, *, most: int | None = None) -> list[Commit]:
-        """Makes the commits that are due; an error is kept as the trouble, and it is tried again.
+        """Makes the commits that are due; keeps an error in `trouble`, for another attempt.
 
-        Each event has a commit of its own if the settings say so, while there are few. `most` is
-        how many events one commit tells, whatever they say.
+        With the setting "each", every event gets a commit, while there are few. `most` overrides
+        how many events one commit has.
         """
         made: list[Commit] = []
         try:
@@ -123,7 +125,7 @@ class CommitKeeper:
         return made
 
     def _settle(self, repository: Repository | None, error: Exception | None) -> None:
-        """Notes why the events are not committed, for `status` of any process; or that they are."""
+        """Notes why the events are not committed, for `status` of any process; None clears it."""
         trouble = None if error is None else str(error)
         if trouble == self.trouble and error is not None:
             return
@@ -140,7 +142,7 @@ class CommitKeeper:
             _logger.debug("why events are not committed is not noted: %s", failed)
 
     def _due(self, repository: Repository) -> int:
-        """Returns how many events are to be told now, 0 if none is due."""
+        """Returns how many events must be committed now."""
         head, end = repository.head, self._scope.revision
         if self._told is None or self._told[0] != head:
             self._told = (head, told_until(repository, self._scope.name))
@@ -153,7 +155,7 @@ class CommitKeeper:
         return end - told
 
     def _refuse_busy(self, repository: Repository) -> None:
-        """Raises UsageError if a commit on the branch would be in the way of what somebody does."""
+        """Raises UsageError during a merge or rebase, or if no branch is checked out."""
         busy = [one for one in _BUSY if os.path.lexists(os.path.join(repository.git_dir, one))]
         if busy:
             raise UsageError(
@@ -167,7 +169,7 @@ class CommitKeeper:
             )
 
     def _committed(self, repository: Repository, path: str) -> str:
-        """Returns a file that may be committed; git's own list of what is not counts here too."""
+        """Returns the full path of a file to commit; raises UsageError if git ignores it."""
         whole = os.path.join(self._root, path)
         words = ("ls-files", "-o", "-i", "--exclude-standard", "-z", "--")
         if repository.run(*words, repository.relative(whole))[1]:
@@ -178,7 +180,7 @@ class CommitKeeper:
         return whole
 
     def reports(self) -> list[str]:
-        """Returns what `status` says: which events are in no commit, and why."""
+        """Returns lines for `status`: how many events are in no commit yet, and why."""
         try:
             repository = Repository.find(self._root)
             due = self._due(repository)
@@ -246,7 +248,7 @@ class Configured:
         return self.views is None and self.commits is None
 
     def start(self, *, after_s: float = 0.0) -> None:
-        """Keeps everything fresh in threads, at once or after a while, until `close`."""
+        """Starts threads that keep everything fresh until `close`, at once or after a while."""
         if after_s:
             self._timer = Timer(after_s, self.start)
             self._timer.daemon = True
@@ -270,11 +272,11 @@ class Configured:
             self._tell(str(finding))
 
     def reports(self) -> list[str]:
-        """Returns what `status` says of it."""
+        """Returns lines for `status`."""
         return [] if self.commits is None else self.commits.reports()
 
     def close(self) -> None:
-        """Does what is left, and ends the threads. What fails is told: nothing is undone by it."""
+        """Completes what is left and ends the threads; failures are reported, not raised."""
         if self._timer is not None:
             self._timer.cancel()
         with self._mutex:

@@ -1,15 +1,16 @@
-"""The git command, run so that nothing of the repository that it works on is run.
+"""The git command, run so that it starts no program that the repository names.
 
-Whoever unpacks or clones a repository gets its configuration with an archive, and that can name
-programs: hooks, a file system monitor, filters, pagers, external diffs, helpers of transports. So:
+An unpacked repository may bring its own configuration, and that can name programs: hooks, a file
+system monitor, filters, pagers, external diffs, helpers of transports. So:
 
 - Only plumbing is called, never `status`, `add`, `diff` or `log`: those run filters, external diffs
   and signature programs.
-- The environment is made from nothing. The configuration of the system and of the user is off, and
-  what the repository's own could name is set on the command line, which counts most.
-- The repository and the work tree are named, never searched for by git: `core.worktree` of a
-  foreign configuration would lead it out of the project.
-- Every call has a limit of time and of output, no terminal, and may not use the network.
+- The environment is built from nothing. The configuration of the system and of the user is off, and
+  the settings by which the repository could name programs are given on the command line, which
+  overrides it.
+- The repository and the work tree are named, so that git does not search for them: `core.worktree`
+  in a foreign configuration could lead it out of the project.
+- Every call has a limit of time and of output, has no terminal, and may not use the network.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ SETTINGS = (
     "gc.auto=0",
     "maintenance.auto=false",
 )
-"""What is said on the command line of every call, whatever the repository says."""
+"""The settings on the command line of every call; they override those of the repository."""
 
 _ENVIRONMENT = {
     "LC_ALL": "C",
@@ -88,10 +89,10 @@ def run_git(
     most: int = OUTPUT_BYTES_MAX,
     codes: tuple[int, ...] = (0,),
 ) -> tuple[int, bytes]:
-    """Runs one git command; returns its exit code, one of `codes`, and what it printed.
+    """Runs one git command; returns its exit code, one of `codes`, and its output.
 
-    `data` is its standard input. Raises GitError if git is not there, takes too long, prints too
-    much or ends with another code.
+    `data` is its standard input. Raises GitError if git is not installed, takes too long, prints
+    more than `most` bytes or ends with another code.
     """
     import subprocess
     import tempfile
@@ -134,7 +135,7 @@ def run_git(
 def _gather(
     child: subprocess.Popen[bytes], verb: str, timeout_s: float, most: int
 ) -> tuple[bytes, bytes]:
-    """Returns what a command prints on its two outputs, or kills it, with all that it started."""
+    """Returns what a command prints on its two outputs; on an error, kills its process group."""
     import selectors
     import signal
     import subprocess
@@ -173,9 +174,9 @@ def _gather(
 
 
 def program() -> str:
-    """Returns where the git command is; a folder that PATH names by a relative path is passed by.
+    """Returns the path of the git command; raises GitError if there is none.
 
-    Such a folder may lie in the project, and so may what is called git there.
+    Relative folders in PATH are skipped: they may be in the project, with a program named git.
     """
     import shutil
 
@@ -189,10 +190,10 @@ def program() -> str:
 
 @cache
 def user_excludes() -> str | None:
-    """Returns the user's own list of ignored files, for all repositories; None if there is none.
+    """Returns the path of the user's list of ignored files; None if git cannot be asked.
 
-    The user's configuration is off otherwise, because a checkpoint must not depend on it. But what
-    the user ignores everywhere, such as files with secrets, does not belong into one.
+    Otherwise the user's configuration is off, because a rewind point must not depend on it. But
+    files that the user ignores everywhere, such as files with secrets, do not belong into one.
     """
     import subprocess
 

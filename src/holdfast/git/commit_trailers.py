@@ -1,12 +1,12 @@
-"""Events told in the messages of commits, so that a log that was lost can be rebuilt from them.
+"""Events written into the messages of commits, so that a lost log can be rebuilt from them.
 
-`commit_events` commits files on the branch that is checked out, with the events that a scope got
-since the last such commit: two lines for each in the message,
+`commit_events` commits files on the branch that is checked out. The message has the events of a
+scope since the last such commit, with two lines for each:
 
     Holdfast-Event: team/red@7
     Holdfast-Data: {"type":"changed","actor":"ann","time":…,"payload":[…]}
 
-`rebuild_from_git` reads them back into a store that lacks them, and compares those that it has.
+`rebuild_from_git` adds them to a store that lacks them, and compares those that it has.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _logger = logging.getLogger("holdfast.git")
 FILE = "holdfast.toml"
 DATA = "Holdfast-Data"
 EVENTS_MAX = 200
-"""So many events are told in one commit; the next one goes on."""
+"""One commit has at most so many events; the next one continues."""
 DATA_BYTES_MAX = 16_384
+"""A larger event is only named in the message, without its data."""
 COMMITS_MAX = 100_000
 _NEWEST = 50
-"""So many of the newest commits that tell events are looked at: a merge may have put them out of
-order."""
+"""So many of the newest commits with events are searched: a merge may put them out of order."""
 _ATTEMPTS = 3
 SOURCE = "git commit"
 
@@ -54,9 +54,9 @@ CommitMode = Literal["off", "turn", "each"]
 
 
 class GitSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """What `[git]` of holdfast.toml may say: when to commit, which files, events of which scope.
+    """The section `[git]` of holdfast.toml: when to commit, which files, and whose events.
 
-    `each` commits after every event of the scope, `turn` when a turn of it has ended.
+    "each" commits after every event of the scope, "turn" when one of its turns has ended.
     """
 
     commit: CommitMode = "off"
@@ -69,7 +69,7 @@ class _File(Struct):
 
 
 def read_settings(path: str | os.PathLike[str] = FILE) -> GitSettings:
-    """Returns what a configuration file says of git; nothing if there is no file."""
+    """Returns the section `[git]` of a configuration file; the defaults if there is no file."""
     import tomllib
 
     try:
@@ -86,10 +86,10 @@ def read_settings(path: str | os.PathLike[str] = FILE) -> GitSettings:
 
 
 class Rebuilt(Struct, frozen=True):
-    """What commits told: events that were added, that agree with the log, and that do not.
+    """How many events were added from commits, how many agree with the log, and which do not.
 
-    `missing` are events that a commit names, and that none tells whole: what follows one in its
-    scope was not added.
+    `missing` are events that could not be added: no commit has their data, they do not fit, or an
+    event before them in the scope is missing.
     """
 
     added: int
@@ -115,11 +115,12 @@ def commit_events(
     summary: str | None = None,
     most: int | None = None,
 ) -> Commit | None:
-    """Commits files, and tells the events of a scope since the last such commit in the message.
+    """Commits files, with the events of a scope since the last such commit in the message.
 
-    On the branch that is checked out; only these files are in it, whatever is staged. The author is
-    who wrote the newest event. `most` is how many events it tells. Processes take turns, and one
-    that finds another commit in the way begins again. Returns None if there is nothing new.
+    The commit goes to the branch that is checked out, and has only these files, whatever is
+    staged. Its author is the actor of the newest event; it has at most `most` events. Returns None
+    if there is nothing new. Processes take turns; if another program commits meanwhile, it is tried
+    again. Raises UsageError for the scope of a subject.
     """
     if scope.subject is not None:
         raise UsageError(
@@ -133,7 +134,7 @@ def commit_events(
             with repository.locked("commit"):
                 return _commit_told(scope, repository, inside, summary, most or EVENTS_MAX)
         except GitError as error:
-            # Somebody else's commit, or git with its hand on the index: both are soon over.
+            # Another commit came first, or git has locked the index: both are over soon.
             if attempt == _ATTEMPTS - 1 or (repository.head == head and attempt):
                 raise
             _logger.debug("the commit is begun again: %s", error)
@@ -165,7 +166,7 @@ def commit_as_told(
     paths: Sequence[str | os.PathLike[str]],
     mode: CommitMode,
 ) -> Iterator[Commit]:
-    """Commits files as a scope gets events, and yields each commit; `events` are those to come."""
+    """Commits files for each due event of a scope among `events`; yields the commits."""
     for event in events:
         is_due = mode == "each" or (mode == "turn" and event.type == TURN_ENDED)
         if event.stream == scope.name and is_due:
@@ -182,9 +183,10 @@ def commit_files(
     author: str,
     even_if_same: bool = False,
 ) -> Commit | None:
-    """Commits some files as they are, on the branch that is checked out; hooks are not run.
+    """Commits the present content of files on the branch that is checked out; runs no hooks.
 
-    What else is staged stays staged. Returns None if they are as committed already.
+    Other staged changes stay staged. Returns None if the last commit has the same files, unless
+    `even_if_same`.
     """
     tree = WorkTree(repository)
     head = repository.head
@@ -201,7 +203,9 @@ def commit_files(
         made = repository.write_commit(
             repository.write_tree(now), message, parents=[head] if head else [], author=author
         )
-        # Whoever is killed after the commit leaves an index that would take it back: noted first.
+        # Between the commit and the update of the index, the index still has the old files, and
+        # the user's next commit would revert ours. The note, written first, lets a later process
+        # complete the update after a crash.
         _note_index(repository, inside)
         old = head or "0" * len(made)
         subject = message.partition("\n")[0]
@@ -211,7 +215,7 @@ def commit_files(
 
 
 def finish_commit(repository: Repository) -> None:
-    """Gives the index what the last commit of ours has, if that was not done yet."""
+    """Updates the index to our last commit, if a note says that this was not done yet."""
     path = _index_note(repository)
     try:
         with open(path, "rb") as file:
@@ -244,9 +248,9 @@ def _note_index(repository: Repository, paths: list[str]) -> None:
 
 
 def told_until(repository: Repository, stream: str) -> int:
-    """Returns the newest revision of a stream that a commit of this branch names; 0 if none does.
+    """Returns the newest revision of a stream that a commit of this branch names, or 0.
 
-    Also if it is old: whatever was committed since is skipped by git itself.
+    Git itself skips the commits that do not mention the stream, so it may be far back.
     """
     found = repository.last_commits(_NEWEST, mention=f"{TRAILER}: {stream}@")
     revisions = [one.revision for each in found for one in events_named(each)
@@ -257,7 +261,7 @@ def told_until(repository: Repository, stream: str) -> int:
 def _lines(record: Record) -> list[str]:
     named = f"{TRAILER}: {record.stream}@{record.revision}"
     if record.subject is not None or record.payload == GONE:
-        return [named]  # what can be erased, or was let go of, must not live on in a commit
+        return [named]  # data that can be erased, or was, must not stay in a commit
     about: dict[str, Any] = {
         "type": record.type,
         "actor": record.actor,
@@ -274,11 +278,11 @@ def _lines(record: Record) -> list[str]:
 
 
 def rebuild_from_git(log: Log, repository: Repository) -> Rebuilt:
-    """Adds the events that commits tell and the log lacks, and compares those that it has.
+    """Adds the events in commits that the log lacks, and compares those that it has.
 
-    An event keeps type, data, actor, key, checkpoint name and revision. It gets a new time and
-    link; when it happened is in its meta, and so is that it came from a commit. Marks are not told:
-    what is found by them, such as open decisions over all scopes, is not rebuilt.
+    An event keeps its type, data, actor, key, checkpoint name and revision. It gets a new time and
+    link; its meta has the original time, and that it came from a commit. Commits have no marks, so
+    what is found by marks, such as open decisions over all scopes, is not rebuilt.
     """
     told = _told_by_commits(repository)
     added = agree = 0
@@ -305,7 +309,7 @@ def rebuild_from_git(log: Log, repository: Repository) -> Rebuilt:
 
 
 def _told_by_commits(repository: Repository) -> dict[EventPlace, _Told | None]:
-    """Returns every event that a commit names, with what it tells of it, if it does."""
+    """Returns every event that a commit names, with its data; None where no commit has the data."""
     found: dict[EventPlace, _Told | None] = {}
     for commit in reversed(repository.last_commits(COMMITS_MAX)):
         place: EventPlace | None = None
@@ -319,7 +323,7 @@ def _told_by_commits(repository: Repository) -> dict[EventPlace, _Told | None]:
                 try:
                     found[place] = msgspec.json.decode(value, type=_Told)
                 except msgspec.DecodeError:
-                    continue  # somebody edited it: it is named as missing
+                    continue  # somebody edited it: it counts as missing
     return found
 
 
@@ -332,7 +336,7 @@ def _is_same(record: Record, event: _Told) -> bool:
 
 
 def _append(log: Log, place: EventPlace, event: _Told) -> bool:
-    """Adds one event; False if it cannot follow what is there."""
+    """Appends one event to the log; returns False if the log refuses it."""
     payload = bytes(event.payload)
     record = Record(place.scope, place.revision, event.time, event.type, event.actor, payload, b"")
     meta = encode_meta(Meta(source=SOURCE, original_time=to_datetime(event.time)))

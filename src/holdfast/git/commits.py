@@ -1,9 +1,9 @@
-"""Commits of git and events of a store, each linked to the other.
+"""Links between commits of git and events of a store, in both directions.
 
 A commit names events in trailers of its message, `Holdfast-Event: team/red@7`. An event names a
 commit by a reference, `commit:<id>`. `record_commit` writes the second kind: an event of the type
-`git_commit` in a scope, once for each commit. So either side finds the other, and what is lost on
-one side can be told from the other.
+`git_commit` in a scope, once for each commit. So each side leads to the other, and a loss on one
+side shows on the other.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ class EventPlace(Struct, frozen=True):
 
 
 def events_named(commit: Commit) -> list[EventPlace]:
-    """Returns the events that a commit names in its message, in order; each once."""
+    """Returns the events that a commit names in its message, in order and without duplicates."""
     found = [_PLACE.match(value) for name, value in commit.trailers if name == TRAILER]
     places = [EventPlace(one["scope"], int(one["revision"])) for one in found if one is not None]
     return list(dict.fromkeys(places))
 
 
 def commit_link(commit: str) -> str:
-    """Returns the reference that events name a commit by."""
+    """Returns the reference by which events name a commit."""
     return f"commit:{commit}"
 
 
 def record_commit(
     scope: Scope, repository: Repository, commit: str = "HEAD", *, refs: Iterable[object] = ()
 ) -> OwnEvent:
-    """Records in a scope that a commit was made, and what it refers to; once for each commit.
+    """Records a commit as an event of a scope; a commit is recorded only once.
 
     The event has the commit's id, branch, author and summary. It refers to the commit, to the
     events that its message names, and to `refs`, such as a decision or a task.

@@ -16,10 +16,10 @@ _TEXT_BYTES_MAX = 16 << 20
 
 
 class FileDifference(Struct, frozen=True):
-    """How a file differs from what a commit has: `change` is None if it does not.
+    """How a file differs from a commit; `change` is None if it does not.
 
-    `text` is a unified diff; empty of a file that is not text. `lost` says whether the work tree
-    has something that the newest commit has not: it would be lost with the file.
+    `text` is a unified diff, which is empty if the file is not text. `lost` is whether the file has
+    content that the newest commit does not have, which would be lost with the file.
     """
 
     path: str
@@ -40,7 +40,7 @@ class ProjectFile:
         return f"<ProjectFile {self.path}>"
 
     def at(self, commit: str = "HEAD") -> bytes:
-        """Returns what the file held at a commit, or raises NotFoundError."""
+        """Returns the content of the file at a commit; raises NotFoundError if there is none."""
         found = self._repository.find_commit(commit)
         data = self._find(found.id)
         if data is None:
@@ -48,7 +48,7 @@ class ProjectFile:
         return data
 
     def now(self) -> bytes | None:
-        """Returns what the file holds now, None if there is none; of a link, where it leads."""
+        """Returns the present content; None if there is no file; for a link, its target."""
         whole = os.path.join(self._repository.root, self.path)
         entry = WorkTree(self._repository).entry(self.path)
         if entry is None:
@@ -63,7 +63,7 @@ class ProjectFile:
         return self._repository.last_commits(count, path=self.path)
 
     def diff(self, commit: str = "HEAD") -> FileDifference:
-        """Returns how the file on the disk differs from what a commit has."""
+        """Returns how the file on the disk differs from that of a commit."""
         repository = self._repository
         id = repository.commit_id(commit)
         if id is None and commit != "HEAD":
@@ -88,7 +88,7 @@ class ProjectFile:
 
 
 def _unified(path: str, old: bytes | None, new: bytes | None) -> str:
-    """Returns a unified diff; empty if one of the two is not text, or large."""
+    """Returns a unified diff, or "" if one of the two is too large or not text."""
     texts: list[list[str]] = []
     for data in (old or b"", new or b""):
         if len(data) > _TEXT_BYTES_MAX or b"\0" in data:

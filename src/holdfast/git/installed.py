@@ -1,4 +1,4 @@
-"""What is put into a repository when its user asks for it: a merge driver, and a hook."""
+"""Installs a merge driver and a hook in a repository, when its user asks for them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ DRIVER = "holdfast"
 
 
 def install_merge_driver(repository: Repository, inside: str, command: str) -> list[str]:
-    """Lets git merge the files of a store with a command; returns the lines of its attributes.
+    """Lets git merge the files of a store with a command; returns the lines of attributes.
 
-    Both are of this repository alone, in its configuration and in `info/attributes`: neither is
+    The command goes into the local configuration, the lines into `info/attributes`. Neither is
     committed, because a repository must not bring programs along.
     """
     if any(each in inside for each in ' \t\n"*?[\\'):
@@ -44,7 +44,7 @@ MARK = "# installed by holdfast git hook"
 def install_hook(repository: Repository, command: str) -> str:
     """Installs a hook that runs a command after each commit; returns its path.
 
-    A hook that somebody else wrote is left alone: ExistsError says what to add to it.
+    Another hook is never overwritten: ExistsError says what to add to it.
     """
     path = _hook(repository)
     text = f"#!/bin/sh\n{MARK}\n{command} >/dev/null || true\n"
@@ -61,7 +61,7 @@ def install_hook(repository: Repository, command: str) -> str:
 
 
 def remove_hook(repository: Repository) -> bool:
-    """Removes the hook, if it is ours; says whether there was one."""
+    """Removes the hook if it is ours; returns whether there was one."""
     path = _hook(repository)
     if not os.path.lexists(path) or MARK not in _read(path):
         return False

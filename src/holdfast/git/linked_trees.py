@@ -1,14 +1,14 @@
-"""Work trees of our own beside the user's: an agent works in one, and its files are merged back.
+"""Linked work trees beside the user's: an agent works in one, and its files are merged back.
 
-    made      a commit of all files of the user's work tree is checked out in a folder of its own
-    gathered  what the folder holds then, as one commit after that one, on a ref of ours
-    planned   a three-way merge, file by file, into what the user's work tree holds now
-    applied   each file put in its place, if it still is what the plan was made from
-    removed   the folder, and what git knows of it
+    made      a commit of all files of the user's work tree is checked out in a separate folder
+    gathered  the folder's files become one commit on top of that one, on a ref of ours
+    planned   a three-way merge, file by file, into the current files of the user's work tree
+    applied   each file is put in its place, unless it changed since the plan was made
+    removed   the folder, and git's record of it
 
-No branch, index or stash of the user's is moved. Git's own `checkout` and `merge` would run filters
-and merge drivers that a repository names, so files are written byte by byte, and two changes of one
-text are merged with `git merge-file`, which reads no attributes.
+The user's branch, index and stash are never moved. Git's own `checkout` and `merge` would run
+filters and merge drivers that a repository names. So files are written byte by byte, and two
+changes of one text are merged with `git merge-file`, which reads no attributes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from holdfast.git.work_tree import WorkTree, is_safe
 
 REFS = f"{NAMESPACE}trees/"
 _READ_BYTES_AT_ONCE = 32 << 20
-_CONFLICTS_MAX = 127  # the exit code of merge-file says how many, and no more than that
+_CONFLICTS_MAX = 127  # merge-file exits with the number of conflicts, up to this one
 _IGNORE = ".gitignore"
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 _NAME_CHARACTERS_MAX = 40
@@ -38,7 +38,7 @@ _DIGEST = 8
 
 
 class MergedFile(Struct, frozen=True):
-    """One file that a merge changes: what it is expected to hold, and what it holds afterwards."""
+    """One file that a merge changes: what it must hold before, and what it holds afterwards."""
 
     path: str
     before: Entry | None
@@ -46,32 +46,32 @@ class MergedFile(Struct, frozen=True):
 
 
 class MergePlan(Struct, frozen=True):
-    """What a merge would do. If there are conflicts, nothing is to be done."""
+    """What a merge would do. If there are conflicts, it must not be applied."""
 
     files: tuple[MergedFile, ...]
     conflicts: tuple[str, ...]
 
 
 class LinkedTrees:
-    """Our work trees beside one of the user's, each with a name that is any text."""
+    """Our work trees beside one of the user's; the name of a tree is any text."""
 
     def __init__(self, main: WorkTree, folder: str) -> None:
-        """`main` is the user's. Ours are in `folder`, where git ignores all of it."""
+        """`main` is the user's work tree. Ours are in `folder`, which git ignores."""
         self.main = main
         self.folder = folder
 
     def path_of(self, name: str) -> str:
-        """Returns where the tree of that name is."""
+        """Returns the folder of the tree of that name."""
         return os.path.join(self.folder, _plain(name))
 
     def ref_of(self, name: str) -> str:
-        """Returns the ref that leads to what the tree of that name came to."""
+        """Returns the ref of the tree's files: as it began, and once gathered, as it ended."""
         return REFS + _plain(name)
 
     def left(self, names: Iterable[str]) -> list[str]:
-        """Returns what is there, whole or not, and belongs to none of these trees.
+        """Returns the names of trees, complete or not, that are none of these.
 
-        A folder that is gone counts too while git knows of it.
+        A tree whose folder is gone counts too, as long as git lists it.
         """
         known = {_plain(name) for name in names}
         there = {os.path.basename(path) for path in self._listed()}
@@ -83,7 +83,7 @@ class LinkedTrees:
     # --- making ----------------------------------------------------------------------------------
 
     def keep_files(self, name: str) -> str:
-        """Writes what the user's work tree holds now as a commit, and returns it."""
+        """Commits the files of the user's work tree on the tree's ref; returns the commit."""
         repository = self.main.repository
         written = repository.write_tree(self.main.look(keep=True).files)
         head = repository.head
@@ -94,9 +94,9 @@ class LinkedTrees:
         return commit
 
     def make(self, name: str, commit: str) -> str:
-        """Checks out a commit in a folder of its own, and returns the folder.
+        """Checks out a commit in the tree's folder, and returns the folder.
 
-        One that is there and is not whole, because whoever made it was killed, is made anew.
+        An existing folder is removed first, such as one that a killed process left incomplete.
         """
         path, repository = self.path_of(name), self.main.repository
         self.remove(name)
@@ -113,27 +113,28 @@ class LinkedTrees:
         for one in (file for file, entry in files.items() if entry.mode == GITLINK):
             if is_safe(one):
                 os.makedirs(os.path.join(path, one), exist_ok=True)
-        # What says that it is whole comes last.
+        # The ref that marks the tree as complete comes last: after a crash before it, the tree
+        # counts as incomplete and is made again.
         repository.point_ref(self.whole_ref(name), commit)
         return path
 
     def is_whole(self, name: str) -> bool:
-        """Says whether a tree is there and was made to its end."""
+        """Returns whether a tree exists and was made completely."""
         if not os.path.lexists(os.path.join(self.path_of(name), ".git")):
             return False
         return self.whole_ref(name) in self.main.repository.refs(self.whole_ref(name))
 
     def whole_ref(self, name: str) -> str:
-        """Returns the ref that leads to what a tree began with, while it is there and whole."""
+        """Returns the ref of the commit that a tree began with; it marks a complete tree."""
         return f"{NAMESPACE}whole/{_plain(name)}"
 
     # --- what it came to -------------------------------------------------------------------------
 
     def gather(self, name: str, base: str, message: str) -> str:
-        """Writes what a tree holds as one commit after the one it began with, on its ref.
+        """Commits the files of a tree on top of `base`, the commit it began with, on its ref.
 
-        Returns that commit; `base` itself if nothing was changed. The same call again, after a
-        crash, finds the same files and writes a commit that is as good.
+        Returns that commit, or `base` itself if nothing was changed. Repeating the call after a
+        crash is safe: it finds the same files and writes an equivalent commit.
         """
         repository = Repository.find(self.path_of(name))
         if repository.common_dir != self.main.repository.common_dir:
@@ -152,8 +153,9 @@ class LinkedTrees:
         return commit
 
     def remove(self, name: str) -> None:
-        """Removes the folder of a tree, and what git knows of it; its ref stays."""
+        """Removes the folder of a tree and git's record of it; its ref stays."""
         path, repository = self.path_of(name), self.main.repository
+        # First it is no longer complete: a removal that is interrupted leaves nothing to be used.
         repository.point_ref(self.whole_ref(name), None)
         if os.path.lexists(path):
             shutil.rmtree(path)
@@ -161,32 +163,32 @@ class LinkedTrees:
             self._run("remove", "--force", "--force", path)
 
     def _listed(self) -> list[str]:
-        """Returns the paths of our trees that git knows of."""
+        """Returns the paths of our trees that git lists."""
         printed = self._run("list", "--porcelain", "-z")
         lines = [os.fsdecode(line) for line in printed.split(b"\0")]
         paths = [one.removeprefix("worktree ") for one in lines if one.startswith("worktree ")]
         return [path for path in paths if os.path.dirname(path) == self.folder]
 
     def _run(self, *words: str) -> bytes:
-        """Runs `git worktree`, one at a time, and returns what it prints.
+        """Runs `git worktree` under a lock, and returns what it prints.
 
-        git looks at every linked tree, and fails at one that another call is just making.
+        Git examines every linked tree, and fails if another call is just making one.
         """
         repository = self.main.repository
         with repository.locked("trees"):
             return repository.run("worktree", *words)[1]
 
     def forget(self, name: str) -> None:
-        """Removes the ref of a tree whose files are where they belong, or that changed nothing."""
+        """Removes the ref of a tree whose files have been merged, or that changed nothing."""
         self.main.repository.point_ref(self.ref_of(name), None)
 
     # --- merging ---------------------------------------------------------------------------------
 
     def plan(self, base: str, commit: str, *, without: Iterable[str] = ()) -> MergePlan:
-        """Returns what it takes to bring the changes from `base` to `commit` into the work tree.
+        """Returns a plan to merge the changes from `base` to `commit` into the user's work tree.
 
-        What only one side changed is taken. A text that both changed is merged line by line;
-        where that cannot be, the file is a conflict. Files in `without` stay as they are.
+        A file that only one side changed is taken from that side. A text that both changed is
+        merged line by line; if that fails, the file is a conflict. Files in `without` are skipped.
         """
         repository = self.main.repository
         old, theirs = repository.files_of(base), repository.files_of(commit)
@@ -208,7 +210,7 @@ class LinkedTrees:
     def _merged(
         self, before: Entry | None, now: Entry | None, wanted: Entry | None
     ) -> Entry | None:
-        """Returns a text that both sides have changed, merged; None if that cannot be done."""
+        """Merges a text that both sides changed; returns None if there is a conflict."""
         sides = (now, before, wanted)
         if any(one is None or one.mode in (GITLINK, SYMLINK) for one in sides):
             return None
@@ -232,9 +234,10 @@ class LinkedTrees:
         return Entry(mode, id.decode().strip())
 
     def apply(self, files: Iterable[MergedFile]) -> dict[str, str]:
-        """Puts files in their places; returns those that stay as they are, and why.
+        """Writes merged files; returns those that were left unchanged, each with the reason.
 
-        What is there already is left, so the same call again does the rest of one that was killed.
+        A file that already holds its new content is skipped. So after a crash, the same call
+        completes the rest.
         """
         repository, left = self.main.repository, dict[str, str]()
         for one in files:
@@ -250,7 +253,7 @@ class LinkedTrees:
 
 
 def _plain(name: str) -> str:
-    """Returns a name as folders and refs can have it; one that is that already stays as it is."""
+    """Returns a name as a safe name of a folder and a ref; a safe name is returned unchanged."""
     if not _UNSAFE.search(name) and len(name) <= _NAME_CHARACTERS_MAX + _DIGEST + 1:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]
@@ -258,7 +261,7 @@ def _plain(name: str) -> str:
 
 
 def _make_folder(folder: str) -> None:
-    """Makes the folder of our trees, which git ignores with all that is in it."""
+    """Makes the folder of our trees, and lets git ignore everything in it."""
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         if not stat.S_ISDIR(os.lstat(folder).st_mode):
@@ -270,7 +273,7 @@ def _make_folder(folder: str) -> None:
 
 
 def _groups(repository: Repository, files: Mapping[str, Entry]) -> Iterator[list[str]]:
-    """Yields paths in groups that can be read at once."""
+    """Yields paths in groups small enough to be read into memory at once."""
     plain = [path for path, one in files.items() if one.mode != GITLINK]
     if not plain:
         return

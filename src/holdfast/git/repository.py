@@ -1,4 +1,4 @@
-"""A git repository and its work tree: facts about it, and objects and refs of our own in it.
+"""A git repository and its work tree: facts about it, and our own objects and refs in it.
 
 Only the private namespace `refs/holdfast/` is written. The user's branch, index, stash and reflog
 are never moved.
@@ -29,7 +29,7 @@ from holdfast.errors import (
 from holdfast.git.command import OUTPUT_BYTES_MAX, run_git
 
 NAMESPACE = "refs/holdfast/"
-"""Every ref that Holdfast writes begins so. No command of git's moves or sends them by itself."""
+"""The prefix of every ref that Holdfast writes; git never moves or sends these by itself."""
 GITLINK = "160000"
 SYMLINK = "120000"
 TREE = "40000"
@@ -40,7 +40,7 @@ _POINTER_BYTES_MAX = 1 << 12
 
 
 class Commit(Struct, frozen=True):
-    """A commit of git: who made it when, and what it says."""
+    """A commit of git, with its author, time and message."""
 
     id: str
     tree: str
@@ -67,7 +67,7 @@ _TRAILER = re.compile(r"([A-Za-z][A-Za-z0-9-]*): (.*)\Z")
 
 
 class Entry(Struct, frozen=True):
-    """A file of a tree or of the index: its mode, in octal digits, and the id of what it holds."""
+    """A file of a tree or of the index: its mode, in octal digits, and the id of its content."""
 
     mode: str
     id: str
@@ -76,8 +76,8 @@ class Entry(Struct, frozen=True):
 class Repository:
     """One repository with a work tree, found by `Repository.find`.
 
-    `root` is the work tree's folder, `git_dir` that of the repository; a linked work tree has one
-    of its own, and shares `common_dir` with the others.
+    `root` is the folder of the work tree, `git_dir` that of the repository. A linked work tree has
+    its own `git_dir`, and shares `common_dir` with the others.
     """
 
     def __init__(self, root: str, git_dir: str, common_dir: str) -> None:
@@ -90,10 +90,10 @@ class Repository:
 
     @classmethod
     def find(cls, path: str | os.PathLike[str] = ".") -> Repository:
-        """Returns the repository whose work tree a folder is in.
+        """Returns the repository whose work tree contains a folder.
 
         Raises NotFoundError if there is none, UntrustedError if it belongs to another user, and
-        UnavailableError if it cannot be read, or git cannot.
+        UnavailableError if the repository cannot be read or git cannot be run.
         """
         if not isinstance(path, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"a work tree is found by a path, found {show_value(path)}")
@@ -140,7 +140,7 @@ class Repository:
 
     @property
     def branch(self) -> str | None:
-        """The branch that is checked out; None if a commit is, and no branch."""
+        """The branch that is checked out; None if HEAD is detached."""
         code, printed = self.run("symbolic-ref", "-q", "HEAD", codes=(0, 1))
         name = printed.decode("utf-8", "surrogateescape").strip()
         return name.removeprefix("refs/heads/") if code == 0 else None
@@ -151,7 +151,7 @@ class Repository:
         return self.commit_id("HEAD")
 
     def commit_id(self, name: str) -> str | None:
-        """Returns the id of the commit that a branch, tag, ref or id means; None if nothing."""
+        """Returns the id of the commit that a branch, tag, ref or id names; None if none."""
         if not name or name.startswith("-") or any(each in name for each in "\0\n"):
             raise UsageError(f"a commit is named by an id, a branch or a tag, found {name!r:.80}")
         code, printed = self.run(
@@ -165,7 +165,7 @@ class Repository:
         return printed.decode().strip() if code == 0 and _ID.match(printed.strip()) else None
 
     def find_commit(self, name: str) -> Commit:
-        """Returns the commit that a branch, tag, ref or id means, or raises NotFoundError."""
+        """Returns the commit that a branch, tag, ref or id names, or raises NotFoundError."""
         id = self.commit_id(name)
         if id is None:
             raise NotFoundError(f'"{self.root}" has no commit {show_value(name)}')
@@ -180,8 +180,10 @@ class Repository:
         path: str | None = None,
         mention: str | None = None,
     ) -> list[Commit]:
-        """Returns the newest commits of a branch, newest first; those that changed a path only,
-        or whose message has a text in it. None before the first commit.
+        """Returns the newest commits of a branch, newest first.
+
+        With `path` only those that changed it, with `mention` only those whose message contains
+        that text. The list is empty before the first commit.
         """
         if self.commit_id(of) is None:
             return []
@@ -198,7 +200,7 @@ class Repository:
         return [_parse_commit(id, found[id]) for id in wanted]
 
     def refs(self, prefix: str = NAMESPACE) -> dict[str, str]:
-        """Returns refs whose name begins so, with the object that each leads to."""
+        """Returns the refs below a prefix, each with the id of its object."""
         form = "--format=%(objectname) %(refname)"
         printed = self.run("for-each-ref", form, prefix.rstrip("/"))[1]
         lines = printed.decode("utf-8", "surrogateescape").splitlines()
@@ -207,7 +209,7 @@ class Repository:
     # --- objects ---------------------------------------------------------------------------------
 
     def read_objects(self, ids: Iterable[str]) -> dict[str, bytes]:
-        """Returns what objects hold, by id, or raises GitError if one is not there."""
+        """Returns the contents of objects, by id; raises GitError if one is missing."""
         wanted = list(dict.fromkeys(ids))
         if not wanted:
             return {}
@@ -230,7 +232,7 @@ class Repository:
         return found
 
     def missing(self, ids: Iterable[str]) -> set[str]:
-        """Returns those of some objects that the repository has not."""
+        """Returns those of these objects that the repository does not have."""
         wanted = list(dict.fromkeys(ids))
         if not wanted:
             return set()
@@ -239,7 +241,7 @@ class Repository:
         return {id for id, line in zip(wanted, lines, strict=True) if line.endswith(" missing")}
 
     def files_of(self, tree: str, *, under: str | None = None) -> dict[str, Entry]:
-        """Returns every file of a tree or of a commit, by path; those of one path if given."""
+        """Returns every file of a tree or commit, by path; with `under`, only those below it."""
         words = ["ls-tree", "-r", "-z", "--full-tree", tree]
         printed = self.run(*words, *(["--", under] if under is not None else []))[1]
         found: dict[str, Entry] = {}
@@ -251,7 +253,7 @@ class Repository:
         return found
 
     def write_tree(self, files: Mapping[str, Entry]) -> str:
-        """Writes a tree of files, through an index of its own, and returns its id."""
+        """Writes a tree of files and returns its id; the user's index is not touched."""
         import tempfile
 
         lines = [
@@ -273,7 +275,7 @@ class Repository:
         mail: str = "holdfast@localhost",
         time: datetime | None = None,
     ) -> str:
-        """Writes a commit object, on no branch, and returns its id."""
+        """Writes a commit object and returns its id; no branch is moved."""
         now_us = SystemClock().now_us()
         seconds = int((time - _EPOCH) / timedelta(seconds=1)) if time else now_us // 1_000_000
         stamp = f"{seconds} +0000"
@@ -291,7 +293,10 @@ class Repository:
         return printed.decode().strip()
 
     def point_ref(self, ref: str, commit: str | None, *, expected: str | None = None) -> None:
-        """Lets a ref of ours lead to a commit, or removes it; `expected` is what it must be now."""
+        """Points a ref of ours at a commit, or removes it if `commit` is None.
+
+        With `expected`, git refuses unless the ref names that commit now.
+        """
         if not ref.startswith(NAMESPACE):
             raise UsageError(
                 f'a ref of holdfast begins with "{NAMESPACE}", found {show_value(ref)}'
@@ -300,7 +305,7 @@ class Repository:
         self.run("update-ref", "--no-deref", *words, *([expected] if expected is not None else []))
 
     def private_dir(self) -> str:
-        """Returns our folder beside what the repository keeps of this work tree; made if needed."""
+        """Returns our folder in the `git_dir` of this work tree, which is made if needed."""
         folder = os.path.join(self.git_dir, "holdfast")
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -312,7 +317,7 @@ class Repository:
 
     @contextmanager
     def locked(self, name: str) -> Generator[None]:
-        """Lets one process at a time do something, of those that ask for the same name."""
+        """Holds a lock of this name among processes until the block ends; waits for it."""
         path = os.path.join(self.private_dir(), f"{name}.lock")
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
@@ -322,9 +327,10 @@ class Repository:
             os.close(descriptor)
 
     def relative(self, path: str | os.PathLike[str]) -> str:
-        """Returns a path as git names it: from the root of the work tree, with slashes.
+        """Returns a path as git names it: relative to the root of the work tree.
 
-        What it leads to is not followed if it is a link itself; the folders before it are.
+        Symbolic links among its folders are followed; if the file itself is a link, it is not.
+        Raises UsageError if the path is outside of the work tree.
         """
         whole = os.path.abspath(path)
         inside = os.path.relpath(
@@ -340,15 +346,16 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _plain(text: str) -> str:
-    """Returns a name as git takes it: on one line, without what ends it there."""
+    """Returns a name that git accepts: one line, without the characters that git strips."""
     cleaned = "".join(each for each in text if each.isprintable() and each not in "<>")
     return cleaned.encode("utf-8", "replace").decode().strip(" .,:;\"'")
 
 
 def find_git_dir(path: str) -> str | None:
-    """Returns the folder of the repository that a path is in; None if it is in none of ours.
+    """Returns the folder of the repository that a path is in; None if it is in none.
 
-    It asks the file system alone, and costs a few looks at names.
+    It does not run git, only looks up a few names. Raises UntrustedError if the repository belongs
+    to another user.
     """
     folder = _folder_above(os.path.realpath(path))
     if folder is None:
@@ -359,7 +366,7 @@ def find_git_dir(path: str) -> str | None:
 
 
 def _folder_above(path: str) -> str | None:
-    """Returns the nearest folder, from a path upwards, that has a repository in it."""
+    """Returns the nearest folder, from a path upwards, that has a `.git`."""
     while not os.path.lexists(os.path.join(path, ".git")):
         above = os.path.dirname(path)
         if above == path:
@@ -369,7 +376,7 @@ def _folder_above(path: str) -> str | None:
 
 
 def _git_dir(pointer: str) -> str:
-    """Returns the folder of the repository that `.git` is or names."""
+    """Returns the folder of the repository that `.git` is, or that the file `.git` names."""
     try:
         if stat.S_ISDIR(os.stat(pointer).st_mode):
             return os.path.realpath(pointer)
@@ -405,7 +412,10 @@ def _read_pointer(path: str) -> str:
 
 
 def _check_owner(path: str) -> None:
-    """Raises UntrustedError if a part of the repository belongs to somebody else."""
+    """Raises UntrustedError if a part of the repository belongs to another user than us or root.
+
+    Git does not check this itself once `--git-dir` names the folder.
+    """
     try:
         owner = os.stat(path).st_uid
     except OSError as error:

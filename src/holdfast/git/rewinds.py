@@ -1,12 +1,13 @@
 """Points to go back to: revisions of scopes, and the files of a work tree as a commit of git.
 
-A point is made in this order: the files become a commit on a ref of ours, then one event in the
-log names the revisions and that commit. A process that is killed in between leaves a ref that
-nobody names, and no point; a note beside the repository says so, and a later one removes the ref.
+A point is made in two steps: the files become a commit on a ref of ours, then one event in the log
+names the revisions and that commit. A process that is killed in between leaves a ref that no event
+names, and no point. A note in the repository records such a ref, and a later point removes it.
 
-A rewind makes a point of what is there first, so that it can be undone. Then it brings scopes back,
-then files, each as a whole or not at all, and says in the log what it did. One that is killed has
-its first point in the log and no last word: done again it finishes, undone it goes back.
+A rewind first makes a point of the present, so that it can be undone. Then it brings back the
+scopes, then the files, each completely or not at all, and records in the log what it did. A rewind
+that was killed has its first point in the log, but no closing event. Repeating it finishes it;
+undoing it goes back.
 """
 
 from __future__ import annotations
@@ -45,16 +46,17 @@ MARKED = "rewind.marked"
 DONE = "rewind.done"
 REFS = f"{NAMESPACE}points/"
 _NOTES = "marking"
-"""Our folder of notes on refs that are being made."""
+"""The folder of the notes about refs that are being made."""
 _NOTED_S = 60
+"""Younger notes are left alone: a server may still be about to commit the event of their ref."""
 
 
 class RewindPoint(Struct, frozen=True, kw_only=True):
     """A point to go back to. `scopes` has the revision of each scope that goes back with it.
 
-    `commit` has the files of the work tree, None if they are not covered; `branch` and `head` are
-    what was checked out. `rewinds` is the id of the point that a rewind went to, if this one was
-    made before it, so that it can be undone.
+    `commit` has the files of the work tree, or None if they are not covered. `branch` and `head`
+    are what was checked out. A rewind makes such a point before it starts, so that it can be
+    undone; then `rewinds` is the id of the point that it went to.
     """
 
     id: str
@@ -81,8 +83,8 @@ class FileStep(Struct, frozen=True):
 class Rewound(Struct, frozen=True, kw_only=True):
     """What a rewind did. `before` is the point that undoes it.
 
-    `skipped` are files that stay as they are, each with the reason. `stays` says what cannot be
-    taken back.
+    `skipped` has the files that were left unchanged, each with the reason. `stays` lists what a
+    rewind cannot take back.
     """
 
     point: RewindPoint
@@ -95,7 +97,7 @@ class Rewound(Struct, frozen=True, kw_only=True):
 
 
 class Rewinds:
-    """The points of a store, and ways back to them. `root` is a folder of the work tree."""
+    """The points of a store, and the rewinds to them. `root` is a folder of the work tree."""
 
     def __init__(
         self,
@@ -122,10 +124,11 @@ class Rewinds:
     def mark(
         self, name: str, scopes: Iterable[Scope | str] = (), *, files: bool | None = None
     ) -> RewindPoint:
-        """Makes a point of what is there now, and returns it; durable when it returns.
+        """Makes a point of the present and returns it; it is durable then.
 
-        `scopes` go back with it. `files` says whether the files of the work tree do; None: if it is
-        in a git repository. Untracked files are covered, ignored ones are not.
+        `scopes` go back with it. `files` says whether the files of the work tree do; None means
+        that they do if there is a git repository. Untracked files are covered, ignored ones are
+        not. Raises UsageError if there would be neither scopes nor files.
         """
         check_name(name, "the name of a point")
         named = {(one if isinstance(one, Scope) else self._scope_of(one)).name: 0 for one in scopes}
@@ -156,6 +159,7 @@ class Rewinds:
         id = short_id(self._log.clock)
         about: dict[str, Any] = {"id": id, "name": name}
         with self._noted(tree, id):
+            # The commit first, then the event that names it: an event never names a missing commit.
             if tree is not None:
                 about |= _commit_files(tree, id, name, look)
             return _point(self._write(MARKED, self._about(about, named, rewinds, what)))
@@ -163,8 +167,8 @@ class Rewinds:
     def _about(
         self, about: dict[str, Any], named: Mapping[str, int], rewinds: str | None, what: What
     ) -> dict[str, Any]:
-        # The revisions are read after the files: a change that the files do not have yet is left
-        # out of both, or is in the scopes, which can tell it.
+        # The revisions are read after the files. So a change of both that is made meanwhile may be
+        # in the scopes and not in the files, never the other way round; the log shows it then.
         heads = zip(named, self._log.heads(list(named)), strict=True)
         about["scopes"] = {stream: head.revision if head else 0 for stream, head in heads}
         if rewinds is not None:
@@ -173,11 +177,11 @@ class Rewinds:
 
     @contextmanager
     def _noted(self, tree: WorkTree | None, name: str) -> Generator[None]:
-        """Notes that a ref is being made, until the event that names it is there.
+        """Keeps a note that a ref is being made, until the event that names it is committed.
 
-        A process that is killed in between leaves the note, and so do an error and a commit of
-        which nobody knows whether it was made. A later one looks then whether the log names the
-        ref, and removes it if not. The note is locked by whoever makes the ref.
+        The note stays if the process is killed, if an error is raised, or if the outcome of the
+        commit is not known. A later call then removes the ref, unless the log names it. The
+        process that makes the ref holds a lock on the note.
         """
         if tree is None:
             yield
@@ -191,14 +195,15 @@ class Rewinds:
             fcntl.flock(note, fcntl.LOCK_EX)
             note.write(str(self._log.describe()["store"]).encode())
             note.flush()
+            # Renamed only when it is locked and complete: nobody finds a note without either.
             os.rename(beside, os.path.join(folder, name))
             yield
             os.unlink(os.path.join(folder, name))
 
     def _remove_unnamed(self, repository: Repository) -> None:
-        """Removes refs that killed processes made for this store, and that its log does not name.
+        """Removes refs that killed processes made for this store and that its log does not name.
 
-        What was noted a moment ago is left: a server may still be about to commit its event.
+        Recent notes are left alone: a server may still be about to commit their events.
         """
         folder = os.path.join(repository.private_dir(), _NOTES)
         store = str(self._log.describe()["store"]).encode()
@@ -215,25 +220,28 @@ class Rewinds:
                 os.unlink(path)
 
     def _named(self) -> set[str]:
-        """Returns the refs that the log names, without what they all begin with."""
+        """Returns the refs that the log names, without their common prefix."""
         return {
             event.data["id"] if event.type == MARKED else f"{event.data['before']}-after"
             for event in self._events()
         }
 
     def _write(self, type: str, data: dict[str, Any]) -> Event:
-        """Writes an event of the points, and returns it."""
+        """Commits one event to the stream of points, and returns it."""
         new_event = NewEvent(type, codec.encode_plain(data))
         write = StreamWrite(STREAM, (new_event,))
         result = self._log.commit(ProposedCommit((write,)))
         return self._log.event(self._log.record(STREAM, result.revision))
 
     def list(self) -> list[RewindPoint]:
-        """Returns the points, newest first; those that rewinds made before they began too."""
+        """Returns the points, newest first, including those that rewinds made before they began."""
         return [_point(event) for event in reversed(self._events()) if event.type == MARKED]
 
     def find(self, point: RewindPoint | str) -> RewindPoint:
-        """Returns a point by its id or its name, which means the newest of that name."""
+        """Returns a point by its id, or the newest point of that name.
+
+        Raises NotFoundError if there is none.
+        """
         if isinstance(point, RewindPoint):
             return point
         if not isinstance(point, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -250,7 +258,7 @@ class Rewinds:
         )
 
     def interrupted(self) -> RewindPoint | None:
-        """Returns the point before a rewind that was killed and neither finished nor undone."""
+        """Returns the newest point if a rewind made it, and was then killed; else None."""
         events = self._events()
         done = {event.data["before"] for event in events if event.type == DONE}
         newest = next((event for event in reversed(events) if event.type == MARKED), None)
@@ -268,21 +276,21 @@ class Rewinds:
     def preview(
         self, point: RewindPoint | str, *, what: What = "all", overwrite: bool = False
     ) -> Preview:
-        """Returns what a rewind to a point would do; its `apply` does that, and no more.
+        """Returns what a rewind to a point would do; its `apply` does exactly that.
 
-        `what` goes back: the messages of the scopes, their state and tasks, the files, or all.
-        A file that somebody changed after a message of these scopes did stays as it is, unless
-        `overwrite` says otherwise.
+        `what` selects what goes back: the messages of the scopes ("conversation"), their state and
+        tasks ("state"), the files, or all. If somebody changed a file after a message of these
+        scopes changed it, the file is left unchanged, unless `overwrite` is true.
         """
         found = self.find(point)
         check_flag(overwrite, "overwrite")
         return self._preview(found, what, overwrite=overwrite, base=None)
 
     def preview_file(self, path: str | os.PathLike[str], commit: str = "HEAD") -> Preview:
-        """Returns what would bring one file back as a commit of git has it; `undo` takes it back.
+        """Returns what would restore one file from a commit of git; `undo` takes it back.
 
-        What the file holds now and no commit has is named in `stays`: it is lost from the file,
-        and kept with the point that is made before.
+        Content of the file that no commit has is not lost: the point that is made before the
+        rewind keeps it. Raises NotFoundError if the commit has no such file.
         """
         tree = self.work_tree()
         repository = tree.repository
@@ -304,13 +312,13 @@ class Rewinds:
         return preview
 
     def apply(self, preview: Preview) -> Rewound:
-        """Does what a preview showed."""
+        """Does what the preview shows; the same as `preview.apply()`."""
         return preview.apply()
 
     def rewind(
         self, point: RewindPoint | str, *, what: What = "all", overwrite: bool = False
     ) -> Rewound:
-        """Goes back to a point; see `preview`. `undo` takes it back."""
+        """Goes back to a point, which `undo` takes back; `preview` explains the arguments."""
         return self.preview(point, what=what, overwrite=overwrite).apply()
 
     def preview_undo(self) -> Preview:
@@ -321,7 +329,7 @@ class Rewinds:
         for before in (_point(event) for event in events if event.type == MARKED):
             ids = [one.id for one in to_undo]
             if before.rewinds in ids:
-                del to_undo[ids.index(before.rewinds) :]  # it was an undo of that one itself
+                del to_undo[ids.index(before.rewinds) :]  # this one was the undo of that one
             elif before.rewinds is not None:
                 to_undo.append(before)
         if not to_undo:
@@ -331,9 +339,10 @@ class Rewinds:
         return self._preview(before, before.what, overwrite=True, base=after)
 
     def undo(self) -> Rewound:
-        """Takes the newest rewind back that was not taken back yet.
+        """Undoes the newest rewind that has not been undone yet.
 
-        A file that was changed since that rewind stays as it is.
+        A file that was changed since that rewind is left unchanged. Raises NotFoundError if there
+        is nothing to undo.
         """
         return self.preview_undo().apply()
 
@@ -361,7 +370,7 @@ class Rewinds:
 
 
 class Preview:
-    """What a rewind would do, and what it leaves as it is. Nothing is done before `apply`."""
+    """What a rewind would change, and what it would leave unchanged; `apply` does it."""
 
     def __init__(self, rewinds: Rewinds, point: RewindPoint, what: What) -> None:
         self._rewinds = rewinds
@@ -379,7 +388,7 @@ class Preview:
     # --- what it would do ------------------------------------------------------------------------
 
     def look_at_scopes(self, scope_of: Callable[[str], Scope]) -> None:
-        """Finds what changes in the scopes, and what was recorded since and stays."""
+        """Finds what changes in the scopes, and which decisions and facts since then stay."""
         for name, revision in self.point.scopes.items():
             scope = scope_of(name)
             now = scope.revision
@@ -393,8 +402,10 @@ class Preview:
     def look_at_files(
         self, tree: WorkTree, base: str | None, *, overwrite: bool, only: str | None = None
     ) -> None:
-        """Finds which files change, or whether one does; `base` is the tree from which a file must
-        not have changed.
+        """Finds which files change, or with `only` whether that one does.
+
+        A file is skipped if it differs from what the tree `base` has. Without `base` every file is
+        accepted as it is now.
         """
         repository = tree.repository
         assert self.point.commit is not None, "BUG: the point has files"
@@ -440,7 +451,7 @@ class Preview:
         return theirs.get(path)
 
     def _changed_after_messages(self) -> dict[str, str]:
-        """Returns files that hold something else than the messages since the point left in them."""
+        """Returns the files that differ from what the messages since the point left in them."""
         newest: dict[str, tuple[str, str | None]] = {}
         for name, revision in self.point.scopes.items():
             for message in reversed(self._rewinds._scope_of(name).messages):
@@ -470,8 +481,10 @@ class Preview:
     # --- doing it --------------------------------------------------------------------------------
 
     def apply(self) -> Rewound:
-        """Does it, after a point of what is there now. Raises ConflictError if a scope changed
-        since the preview; a file that did is skipped.
+        """Makes a point of the present, then does what this preview shows.
+
+        Raises ConflictError if a scope changed since the preview; then nothing was done. A file
+        that changed since the preview is skipped.
         """
         rewinds = self._rewinds
         for name, difference in self.scopes.items():
@@ -512,7 +525,7 @@ class Preview:
         )
 
     def _bring_back(self, name: str) -> int:
-        """Brings one scope back, and returns its new revision."""
+        """Brings one scope back and returns its new revision; it refuses a newer change."""
         scope, to = self._rewinds._scope_of(name), self.point.scopes[name]
         expected = self.scopes[name].since
         if to == expected:
@@ -523,7 +536,7 @@ class Preview:
         return int(scope.restore(to, expected=expected, messages=self.what == "all"))
 
     def _put_files(self, look: Look) -> list[FileStep]:
-        """Puts the files back that have not changed since the preview; returns those."""
+        """Puts back the files that have not changed since the preview, and returns those."""
         tree = self._tree
         assert tree is not None, "BUG: files are put back into a tree"
         wanted = [
@@ -533,7 +546,7 @@ class Preview:
             if step not in wanted:
                 self.skipped[step.path] = "changed since"
         done: list[FileStep] = []
-        # Removals first: a file may stand where a folder is to be.
+        # Removals come first: a file may be in the place of a folder that is needed.
         wanted.sort(key=lambda step: step.act != "remove")
         for step in wanted:
             then = self._then.get(step.path)
@@ -561,7 +574,7 @@ class Preview:
         name = f"{before.id}-after"
         with self._rewinds._noted(self._tree, name):
             if self._tree is not None:
-                # What the files hold now: an undo leaves alone what is changed after this.
+                # The files as the rewind left them: an undo skips those that differ from this.
                 about["tree"] = self._tree.repository.write_tree(self._tree.look(keep=True).files)
                 repository = self._tree.repository
                 commit = repository.write_commit(
@@ -572,7 +585,7 @@ class Preview:
 
 
 def _commit_files(tree: WorkTree, id: str, name: str, look: Look | None) -> dict[str, Any]:
-    """Writes the files of a work tree as a commit on a ref of ours, and returns what it is."""
+    """Writes the files of a work tree as a commit on a ref of ours; returns its event data."""
     repository = tree.repository
     look = look or tree.look(keep=True)
     written = repository.write_tree(look.files)
@@ -580,6 +593,7 @@ def _commit_files(tree: WorkTree, id: str, name: str, look: Look | None) -> dict
     commit = repository.write_commit(
         written,
         f"Point: {name}\n\nHoldfast-Point: {id}\n",
+        # The commit that was checked out is the parent, so git keeps it as long as the point.
         parents=[head] if head else [],
     )
     repository.point_ref(f"{REFS}{id}", commit)
@@ -596,7 +610,7 @@ def _point(event: Event) -> RewindPoint:
 
 
 def _shown(path: str) -> str:
-    """Returns a path as the log can keep it: a byte that is no text is written out."""
+    """Returns a path as text for the log: bytes that are not UTF-8 are escaped."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 

@@ -1,7 +1,7 @@
-"""Earlier versions of a store that a repository has: which there are, and one taken out to read.
+"""Earlier versions of a store in a git repository: finding them, and extracting one to read.
 
-Looked at is what this work tree had: every commit that was checked out in it, by the reflog of its
-HEAD, and the stashes. A branch that was never here took nothing away from here.
+The search covers what this work tree had: every commit that was checked out in it, from the reflog
+of its HEAD, and the stashes. A branch that was never checked out here took nothing away from here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.errors import GitError, NotFoundError
 from holdfast.git.repository import Repository
 
 COMMITS_MAX = 500
-"""So many places of the reflog are looked at, newest first."""
+"""So many entries of a reflog are searched, newest first."""
 
 _FILE = re.compile(
     r"holdfast\.json|log/[0-9a-f]{16}\.jsonl|objects/blob/[0-9a-z]{2}/[0-9a-zA-Z_=-]+"
@@ -25,7 +25,7 @@ _OF_LOG = re.compile(r"log/[0-9a-f]{16}\.jsonl")
 
 
 class StoreVersion(Struct, frozen=True):
-    """A store as a commit has it: `log` is the id of its folder `log`."""
+    """A store in a commit; `log` is the id of the tree of its folder `log`."""
 
     commit: str
     log: str
@@ -34,9 +34,10 @@ class StoreVersion(Struct, frozen=True):
 def store_versions(
     repository: Repository, inside: str, commits: Iterable[str] | None = None
 ) -> list[StoreVersion]:
-    """Returns the versions of a store that were checked out here, or those of some commits.
+    """Returns the versions of a store that were checked out here, or those in `commits`.
 
-    Each content once, newest first. `inside` is the store's folder, from the root of the work tree.
+    Each content is returned once, newest first. `inside` is the store's folder, relative to the
+    root of the work tree.
     """
     named = list(commits) if commits is not None else _commits_seen(repository)
     data = b"".join(f"{id}:".encode() + os.fsencode(inside) + b"/log\n" for id in named)
@@ -65,7 +66,7 @@ def _commits_seen(repository: Repository) -> list[str]:
 
 
 def segments_of(repository: Repository, version: StoreVersion) -> dict[str, str]:
-    """Returns the segments of a version by name, each with the id of its text."""
+    """Returns the segments of a version, by name, each with the id of its content."""
     files = repository.files_of(version.log)
     return {name: one.id for name, one in files.items() if _OF_LOG.match(f"log/{name}")}
 
@@ -73,10 +74,10 @@ def segments_of(repository: Repository, version: StoreVersion) -> dict[str, str]
 def take_out(
     repository: Repository, inside: str, version: StoreVersion, folder: str, *, beside: str
 ) -> None:
-    """Writes a version of a store into an empty folder, to be opened there.
+    """Writes a version of a store into an empty folder, where it can be opened.
 
-    `beside` is the store as it is now: blobs that it has are not written again. What says where
-    the text ends is left out: the text itself tells.
+    `beside` is the folder of the present store: blobs that it has are not written again. The file
+    that notes where the log ends is left out, because the segments themselves show that.
     """
     prefix = f"{inside}/"
     files = repository.files_of(version.commit, under=inside)
@@ -98,12 +99,12 @@ def take_out(
 
 
 def _blob(name: str) -> str:
-    """Returns the name of a blob's file; of every other file one that is nowhere."""
+    """Returns the name of a blob's file; for any other file, a name that no file has."""
     return name if name.startswith("objects/") else "\x1f"
 
 
 def is_tracked(repository: Repository, inside: str) -> bool:
-    """Says whether git has the log of a store: in the index, or in the commit checked out."""
+    """Returns whether git tracks the log of a store, in its index or in an earlier version."""
     try:
         printed = repository.run("ls-files", "-z", "--", f"{inside}/log")[1]
         return bool(printed) or bool(store_versions(repository, inside))

@@ -1,11 +1,12 @@
-"""What a store on plain files had when it was closed, noted where git does not take it back.
+"""A note of what a files store had when it was closed, kept where git does not revert it.
 
-A store that people keep in git goes back with a `git checkout`, `reset` or `stash`, as every file
-does, and is a whole, older store then. Nothing in it can tell. So the end of each stream is noted
-in the repository's own folder, `.git/holdfast/stores/<id>.json`, when the store is closed. What was
-there once and is not there now stays noted until it is back, or somebody says that it may go.
+A store in a git repository goes back with `git checkout`, `reset` or `stash`, like every file, and
+is then an older store without any damage. Nothing in it shows the loss. So when the store is
+closed, the end of each stream is noted in the repository's folder,
+`.git/holdfast/stores/<id>.json`. An end that is missing later stays noted until it is back, or
+somebody accepts its loss.
 
-A note is never a truth: one that cannot be read or written is no note.
+The note is only a hint: one that cannot be read or written is ignored.
 """
 
 from __future__ import annotations
@@ -27,26 +28,26 @@ from holdfast.git.repository import find_git_dir
 from holdfast.names import short_id
 
 STREAMS_MAX = 2_000
-"""In a store with more streams, nothing is noted: it would cost more than the close itself."""
+"""With more streams than this, nothing is noted: it would cost more than the close itself."""
 OF_PROCESSES = ("store", "lease")
-"""Streams about processes that have ended since: nobody misses them."""
+"""The levels of streams about processes; the loss of these does not matter."""
 MERGES = "git/merges"
-"""Every merge of another branch: what was added, and what did not fit."""
+"""The stream with an event for every merge of another branch: what was added, what did not fit."""
 SOURCE = "merge:"
-"""What the source of an event begins with that came from another branch; its old link follows."""
+"""The prefix of the source of an event from another branch; its old link follows."""
 
 _logger = logging.getLogger("holdfast.git")
 
 
 class Seen(Struct, frozen=True, array_like=True):
-    """The end of a stream: its newest revision, and the link of that, in hex."""
+    """The end of a stream: its newest revision, and the link of that revision in hex."""
 
     revision: int
     link: str
 
 
 class Witness(Struct, frozen=True):
-    """What was seen: the newest end of each stream, ends that are gone, and what may stay gone."""
+    """A note: the newest end of each stream, the ends that are gone, and the accepted losses."""
 
     heads: dict[str, Seen] = {}
     gone: list[tuple[str, Seen]] = []
@@ -54,7 +55,7 @@ class Witness(Struct, frozen=True):
 
 
 def witness_file(log: Log) -> str | None:
-    """Returns where the note of a store is; None if it is not on files, or in no repository."""
+    """Returns the path of a store's note; None if the store has no folder or no repository."""
     found = log.folder()
     if found is None:
         return None
@@ -68,7 +69,7 @@ def witness_file(log: Log) -> str | None:
 
 
 def read_witness(path: str) -> Witness:
-    """Returns what was noted; nothing if there is no note that can be read."""
+    """Returns the note; an empty one if there is none, or it cannot be read."""
     try:
         with open(path, "rb") as file:
             return msgspec.json.decode(file.read(), type=Witness)
@@ -80,7 +81,7 @@ def read_witness(path: str) -> Witness:
 
 
 def write_witness(path: str, witness: Witness) -> None:
-    """Replaces the note."""
+    """Replaces the note; a failure is only logged. It is not synced, since it is only a hint."""
     beside = f"{path}.{short_id(SystemClock())}"
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
@@ -107,7 +108,7 @@ def heads_of(log: Log) -> dict[str, Seen] | None:
 
 
 def is_there(log: Log, stream: str, seen: Seen, head: Seen | None) -> bool:
-    """Says whether a stream still has an event that was its end once."""
+    """Returns whether a stream still has the event that once was its end."""
     if head is None or head.revision < seen.revision:
         return False
     if head.revision == seen.revision:
@@ -117,7 +118,7 @@ def is_there(log: Log, stream: str, seen: Seen, head: Seen | None) -> bool:
 
 
 def remember(log: Log) -> None:
-    """Notes what a store has that is about to be closed. A failure is logged and stops nothing."""
+    """Notes the ends of the streams of a store that is being closed; failures are only logged."""
     try:
         path = witness_file(log)
         heads = heads_of(log) if path is not None else None
@@ -147,7 +148,7 @@ class NotedLoss(Struct, frozen=True):
 
 
 def noted_losses(log: Log, witness: Witness, known: set[str]) -> list[NotedLoss]:
-    """Returns what was noted and is not there, by stream. `known` are links to pass over."""
+    """Returns the noted losses, one for each stream; ends whose link is in `known` do not count."""
     gone: dict[str, Seen] = {}
     ends: dict[str, int] = {}
     for stream, seen in [*witness.heads.items(), *witness.gone]:
@@ -170,7 +171,7 @@ def noted_losses(log: Log, witness: Witness, known: set[str]) -> list[NotedLoss]
 
 
 def loss_reports(log: Log) -> list[str]:
-    """Returns a line for each stream that git took revisions of; none if there is nothing noted."""
+    """Returns a line for each stream that lost revisions to git."""
     path = witness_file(log)
     if path is None or not os.path.exists(path):
         return []
@@ -186,7 +187,7 @@ def loss_reports(log: Log) -> list[str]:
 
 
 def merged_links(log: Log) -> set[str]:
-    """Returns the links of events of other branches that are here, or are listed as not fitting."""
+    """Returns the old links of events of other branches that a merge added or found not to fit."""
     known: set[str] = set()
     head = log.head(MERGES)
     for record in log.records(MERGES, until=head.revision) if head else []:
@@ -199,7 +200,7 @@ def merged_links(log: Log) -> set[str]:
 
 
 def merged_from(log: Log, stream: str, since: int) -> dict[str, int]:
-    """Returns the events of other branches that a stream has: their old links, and where."""
+    """Returns the old links of a stream's events from other branches, with their revisions."""
     found: dict[str, int] = {}
     for one in log.read(stream, after=since):
         if origin := merged_as(one):
@@ -208,6 +209,6 @@ def merged_from(log: Log, stream: str, since: int) -> dict[str, int]:
 
 
 def merged_as(record: Record) -> str:
-    """Returns the link that an event had on the branch it was merged from; "" if it was not."""
+    """Returns the link that an event had on another branch; "" if it was not merged from one."""
     source = decode_meta(record.meta).source if record.meta else None
     return source.removeprefix(SOURCE) if source and source.startswith(SOURCE) else ""

@@ -1,7 +1,7 @@
 """The files of a work tree: what they hold now, and how one is put back without losing an edit.
 
-Files are compared and kept byte by byte, as they lie on the disk. Filters that a repository names,
-and conversions of line ends, are never applied: what is put back is what was there.
+Files are compared and kept byte by byte, as they are on the disk. The filters and line-end
+conversions that a repository configures are never applied: what is put back is what was there.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from holdfast.names import short_id
 from holdfast.views.last_text import DIRECTORY as KEPT_BY_VIEWS
 
 UNTRACKED_BYTES_MAX = 100 << 20
-"""A larger file that git does not know is left out of a checkpoint, and named."""
+"""A larger file that git does not track is left out of a point, and reported."""
 LEFTOVER = ".holdfast-rewind-"
-"""What the names of files begin with that a rewind was writing when it was killed."""
+"""The prefix of the temporary files of a rewind; one that was killed leaves such files."""
 
 _BESIDE_SQLITE = ("-wal", "-shm", "-journal", "-witness")
 _CACHE = "files.json"
 _CACHE_RACY_NS = 2_000_000_000
+"""Files changed within this time before a look are not cached; see `_write_cache`."""
 _CHUNK = 1 << 20
 _ATTEMPTS = 3
 
@@ -43,7 +44,7 @@ Change = Literal["added", "modified", "deleted", "untracked"]
 
 
 class Look(Struct, frozen=True):
-    """What the files of a work tree hold, by path; and what is not among them, and why."""
+    """What the files of a work tree hold, by path, and which are left out, each with the reason."""
 
     files: dict[str, Entry]
     left_out: dict[str, str]
@@ -51,7 +52,7 @@ class Look(Struct, frozen=True):
 
 
 class FileStatus(Struct, frozen=True):
-    """How a file differs: what is staged from the last commit, and what is there from that."""
+    """How the index differs from the last commit in a file, and the file on disk from the index."""
 
     path: str
     staged: Change | None
@@ -59,7 +60,10 @@ class FileStatus(Struct, frozen=True):
 
 
 class _Known(Struct, frozen=True, array_like=True):
-    """The id of what a file held, with what told that it has not changed since."""
+    """The id of a file's content, with the times, size and inode it had then.
+
+    The file is not read again while these are the same.
+    """
 
     stamp: tuple[int, int, int, int]
     id: str
@@ -71,10 +75,10 @@ class _Listed(Struct, frozen=True):
 
 
 class WorkTree:
-    """The files of one work tree. `exclude` are folders and files that are none of the project's.
+    """The files of one work tree. `exclude` are folders and files that do not belong to it.
 
-    Stores of ours are never among its files: a checkpoint that took one back would lose revisions.
-    What views keep beside their files is not, either.
+    Stores are never among its files: going back to a point with an old store would lose revisions.
+    What views keep beside their files is not among them, either.
     """
 
     def __init__(self, repository: Repository, *, exclude: Iterable[str] = ()) -> None:
@@ -88,14 +92,15 @@ class WorkTree:
     # --- looking ---------------------------------------------------------------------------------
 
     def look(self, *, keep: bool = False) -> Look:
-        """Returns what every file holds: of those that git tracks, and of those that it does not
-        and does not ignore. With `keep` what they hold is written into the repository.
+        """Returns what every file holds, both tracked and untracked, but not ignored.
+
+        With `keep`, the contents are also written into the repository, as objects.
         """
         for attempt in range(_ATTEMPTS):
             try:
                 return self._look(keep=keep)
             except (GitError, FileNotFoundError) as error:
-                # A file went away, or became another one, between two looks at it.
+                # A file was removed or replaced between two looks at it.
                 if attempt == _ATTEMPTS - 1:
                     raise
                 _logger.debug("the work tree is looked at again: %s", error)
@@ -136,7 +141,7 @@ class WorkTree:
         return Look(files, left_out, tuple(leftovers))
 
     def status(self) -> list[FileStatus]:
-        """Returns the files that differ from the last commit, or from what is staged, by path."""
+        """Returns the files that differ from the last commit or from the index, sorted by path."""
         head = self.repository.head
         committed = self.repository.files_of(head) if head else {}
         listed = self._listed()
@@ -155,7 +160,7 @@ class WorkTree:
         return found
 
     def entry(self, path: str) -> Entry | None:
-        """Returns what one file holds now, None if there is none."""
+        """Returns what one file holds now, or None if there is no such file."""
         try:
             folder = self._open_folder(path)
         except FileNotFoundError:
@@ -166,7 +171,7 @@ class WorkTree:
             os.close(folder)
 
     def _listed(self) -> dict[str, _Listed]:
-        """Returns what the index has; of a file in conflict the first side."""
+        """Returns the entries of the index; for a file in conflict, its first stage."""
         found: dict[str, _Listed] = {}
         printed = self.repository.run("ls-files", "-z", "-t", "-s")[1]
         for item in printed.split(b"\0"):
@@ -182,7 +187,7 @@ class WorkTree:
         return (os.fsdecode(path) for path in printed.split(b"\0") if path)
 
     def _stores(self, paths: Iterable[str]) -> list[str]:
-        """Returns the folders that are stores of ours, each with a slash at its end."""
+        """Returns the folders that are stores, each with a slash at its end."""
         return [
             path.removesuffix("holdfast.json")
             for path in paths
@@ -191,7 +196,7 @@ class WorkTree:
         ]
 
     def _is_excluded(self, path: str, stores: list[str]) -> bool:
-        # What views keep beside their files follows the log, and must not go back without it.
+        # What views keep beside their files matches the log: it must not go back without it.
         if any(path.startswith(store) for store in stores) or KEPT_BY_VIEWS in path.split("/"):
             return True
         return any(
@@ -206,7 +211,7 @@ class WorkTree:
     def _entry(
         self, path: str, known: dict[str, _Known], seen: dict[str, _Known], *, is_tracked: bool
     ) -> tuple[Entry | None, str]:
-        """Returns what a file holds; or None, and why it is left out if it is there."""
+        """Returns what a file holds; or None with the reason, which is empty if it is not there."""
         whole = os.path.join(self._root, path)
         try:
             found = os.lstat(whole)
@@ -246,9 +251,10 @@ class WorkTree:
         return {path: one for path, one in found.items() if len(one.id) == length}
 
     def _write_cache(self, seen: dict[str, _Known], began: int) -> None:
-        """Keeps what was read, for the next look; not of files that changed just now.
+        """Keeps what was read for the next look, except for files that changed just now.
 
-        One that is changed twice within a tick of the clock has the same times before and after.
+        A file that is changed twice within one tick of the file system's clock keeps its times, so
+        times and size cannot show the second change.
         """
         old = {
             path: one
@@ -269,7 +275,7 @@ class WorkTree:
     # --- into the repository ---------------------------------------------------------------------
 
     def _keep(self, files: dict[str, Entry]) -> None:
-        """Writes what files hold into the repository, as objects."""
+        """Writes the contents of files into the repository, as objects."""
         absent = self.repository.missing(one.id for one in files.values() if one.mode != GITLINK)
         paths = [path for path, one in files.items() if one.id in absent]
         regular = [path for path in paths if files[path].mode != SYMLINK]
@@ -286,7 +292,7 @@ class WorkTree:
                 files[path] = Entry(files[path].mode, id)  # it may have changed since the look
 
     def keep(self, path: str) -> Entry | None:
-        """Writes what one file holds into the repository; None if there is no such file."""
+        """Writes the content of one file into the repository; None if there is no such file."""
         entry = self.entry(path)
         if entry is None:
             return None
@@ -299,10 +305,11 @@ class WorkTree:
     def put(
         self, path: str, entry: Entry | None, expected: Entry | None, data: bytes
     ) -> str | None:
-        """Makes a file hold `data`, or removes it if `entry` is None; returns why not, else None.
+        """Makes a file hold `data`, or removes it if `entry` is None.
 
-        Only if it holds what is expected: what another program wrote meanwhile stays. Whoever reads
-        it sees what was there or what is put there, never a part.
+        Returns None if that was done, else the reason why not. It is done only if the file holds
+        what is expected, so what another program wrote meanwhile stays. A reader of the file sees
+        the old content or the new one, never a part.
         """
         if not is_safe(path):
             return "its name leads out of the work tree, or into the repository"
@@ -333,6 +340,8 @@ class WorkTree:
     ) -> str | None:
         if expected is None:
             return None if put(beside, name, folder=folder) else "changed since"
+        # An exchange, not a rename over the name: what came out can be compared with what was
+        # expected. So an edit that was saved after the last look is found, and put back.
         outcome = exchange(beside, name, folder=folder)
         if outcome == "absent":
             return "changed since"
@@ -342,10 +351,10 @@ class WorkTree:
             if outcome == "exchanged":
                 outcome = exchange(beside, name, folder=folder)
             if self._entry_in(folder, beside) not in (entry, expected):
-                # Saved twice in between: one has the name, and nothing but this has the other.
+                # Saved twice meanwhile: the name has the second text, only this file has the first.
                 return f"changed since, twice; what was saved first is {_save(folder, beside)}"
         except OSError as error:
-            # It may be what somebody saved, and nothing else has it.
+            # It may be the only copy of what somebody saved.
             return f"cannot be read: {error.strerror}; it is {_save(folder, beside)}"
         return "changed since"
 
@@ -358,13 +367,13 @@ class WorkTree:
                 return "changed since"
         except OSError as error:
             _logger.warning("%s is not put back: %s", name, error)
-        # Somebody has made a file of that name since, or there are no links to put it back with.
+        # There is a new file of that name by now, or this file system has no hard links.
         return f"changed since, twice; what was saved first is {_save(folder, beside)}"
 
     def remove_leftovers(self, look: Look) -> dict[str, str]:
-        """Removes what a killed rewind left beside files, if the repository has what they hold.
+        """Removes the temporary files of killed rewinds whose content the repository has.
 
-        Returns those that stay: somebody may have written to them.
+        Returns those that stay, with the reason: they may be the only copy of an edit.
         """
         entries = {path: self.entry(path) for path in look.leftovers}
         absent = self.repository.missing(one.id for one in entries.values() if one is not None)
@@ -378,7 +387,7 @@ class WorkTree:
         return kept
 
     def remove_empty_folders(self, paths: Iterable[str]) -> None:
-        """Removes the folders that some files were in, where nothing is left in them."""
+        """Removes the folders of these files that are empty now, and their empty parents."""
         for path in sorted(paths, reverse=True):
             folder = os.path.dirname(path)
             while folder:
@@ -389,7 +398,7 @@ class WorkTree:
                 folder = os.path.dirname(folder)
 
     def _open_folder(self, path: str, *, make: bool = False) -> int:
-        """Returns the descriptor of the folder of a file; links on the way are not followed."""
+        """Opens the folder of a file and returns its descriptor; follows no symbolic links."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         folder = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         for name in path.split("/")[:-1]:
@@ -407,7 +416,7 @@ class WorkTree:
         return folder
 
     def _entry_in(self, folder: int, name: str) -> Entry | None:
-        """Returns what a file holds, None if there is none; a folder counts as none."""
+        """Returns what a file or link holds; None for a folder, or if there is nothing."""
         try:
             found = os.stat(name, dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:
@@ -432,13 +441,13 @@ class WorkTree:
 
 
 def _save(folder: int, beside: str) -> str:
-    """Gives a file that nothing else has a name that is not removed; returns it."""
+    """Renames the only copy of a text, so that it is not removed; returns the new name."""
     os.rename(beside, f"{beside}.saved", src_dir_fd=folder, dst_dir_fd=folder)
     return f"{beside}.saved"
 
 
 def _chunks(file: FileIO, size: int) -> Iterator[bytes]:
-    """Yields so many bytes of a file; one that another program cuts meanwhile is gone for us."""
+    """Yields so many bytes of a file; raises FileNotFoundError if it becomes shorter meanwhile."""
     while size:
         chunk = file.read(min(size, _CHUNK))
         if not chunk:
@@ -448,9 +457,9 @@ def _chunks(file: FileIO, size: int) -> Iterator[bytes]:
 
 
 def is_safe(path: str) -> bool:
-    """Says whether a path of a tree leads to a file of the work tree: not out, and not into .git.
+    """Returns whether a path of a tree stays within the work tree and outside of .git.
 
-    A tree of a foreign repository may have any names in it.
+    A tree of a foreign repository may contain any names.
     """
     parts = path.split("/")
     return all(
@@ -473,7 +482,7 @@ def _change(old: Entry | None, new: Entry | None) -> Change | None:
 
 
 def _quoted(path: str) -> bytes:
-    """Returns a path as git reads it from a line, whatever bytes it has."""
+    """Returns a path in the quoting that git reads from a line, for any bytes."""
     raw = os.fsencode(path)
     escaped = b"".join(
         b"\\%03o" % byte if byte < 32 or byte in b'"\\' else bytes((byte,)) for byte in raw
@@ -482,7 +491,7 @@ def _quoted(path: str) -> bytes:
 
 
 def _write_beside(folder: int, beside: str, entry: Entry, data: bytes, name: str) -> None:
-    """Writes what a file is to hold under another name, with the permissions of the old one."""
+    """Writes the new content under a temporary name, with the permissions of the old file."""
     if entry.mode == SYMLINK:
         os.symlink(os.fsdecode(data), beside, dir_fd=folder)
         return

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class NodeContext:
-    """What a node looks at, and what it makes, while it is computed.
+    """The `ctx` of a node: it reads through this, and adds artifacts, while it is computed.
 
-    Whatever it reads through this counts: the result is used again only while all of it is as it
-    was. What it reads otherwise, nobody checks.
+    Every read through it is traced: the result is reused only while all that was read is unchanged.
+    Anything that the node reads in another way is not checked.
     """
 
     def __init__(self, computation: Computation) -> None:
@@ -45,7 +45,7 @@ class NodeContext:
 
     @property
     def node(self) -> str:
-        """The node's whole name."""
+        """The full name of the node."""
         return self._computation.name
 
     @property
@@ -54,10 +54,10 @@ class NodeContext:
         return self._computation.scope
 
     def read(self, scope: Any, path: Any = None, default: Any = None) -> Any:
-        """Returns what is at a path of a scope's state, or the whole state.
+        """Returns the value at a path of a scope's state, or the whole state.
 
-        Given another node of the graph, it returns that node's value, or a part of it: the edge
-        exists only while this is asked.
+        Given another node of the graph, it returns that node's value or a part of it. The result
+        then depends on that node only if it has read it.
         """
         self._check_open()
         steps = None if path is None else check_path(path)
@@ -83,9 +83,9 @@ class NodeContext:
         return seen.value
 
     def file(self, path: str | os.PathLike[str], *, encoding: str | None = "utf-8") -> Any:
-        """Returns the text of a file, or its bytes if `encoding` is None; None if it is not there.
+        """Returns the text of a file, or its bytes if `encoding` is None; None if it is missing.
 
-        A relative path is taken from the current directory, and remembered as an absolute one.
+        A relative path is resolved against the current directory, and recorded as absolute.
         """
         self._check_open()
         place: str = os.path.abspath(os.fspath(path))
@@ -95,14 +95,17 @@ class NodeContext:
         return content if content is None or encoding is None else content.decode(encoding)
 
     def env(self, name: str, default: str | None = None) -> str | None:
-        """Returns a variable of the environment; only its digest is stored."""
+        """Returns an environment variable; only its digest is stored."""
         self._check_open()
         seen = self._sources.env(check_name_text(name, "the name of a variable"))
         self._record("env", name, seen)
         return default if seen.value is None else seen.value
 
     def clock(self, length: str) -> datetime:
-        """Returns the time, cut off to whole lengths ("1h", "1d"): it counts until the next one."""
+        """Returns the time, rounded down to a multiple of `length`, such as "1h" or "1d".
+
+        The result counts until the next multiple.
+        """
         self._check_open()
         seen = self._sources.clock(length)
         self._record("clock", length, seen)
@@ -116,9 +119,10 @@ class NodeContext:
         stamp: Callable[..., Any] | None = None,
         args: Sequence[Any] = (),
     ) -> Any:
-        """Returns `read(*args)`, something outside; `stamp(*args)` tells cheaply if it changed.
+        """Returns `read(*args)`, for anything outside; `stamp(*args)` tells cheaply if it changed.
 
-        Both are functions that the node's code names: they are found again by that.
+        The node's code must use both functions by name, so that a later walk can find and call
+        them.
         """
         self._check_open()
         names = [self._function_name(one) for one in (stamp, read)]
@@ -154,15 +158,15 @@ class NodeContext:
         self._add("message", role, {"role": role, "content": content, **fields})
 
     def setting(self, name: str, value: Any, *, priority: int = 0) -> None:
-        """Proposes a value for a setting, such as model or temperature; the highest wins."""
+        """Proposes a value for a setting, such as model; the highest priority wins."""
         self._add("setting", name, value, priority=priority)
 
     def tool(self, name: str, **spec: Any) -> None:
-        """Offers a tool; one of the same name that comes later replaces it."""
+        """Adds a tool; a later tool of the same name replaces it."""
         self._add("tool", name, {"name": name, **spec})
 
     def constrain(self, setting: str, *, one_of: Iterable[Any]) -> None:
-        """Limits a setting: what is not among these is not used."""
+        """Limits a setting to the given values."""
         values = list(one_of)
         if not values:
             raise UsageError(f'setting "{setting}" is limited to nothing')
@@ -171,9 +175,9 @@ class NodeContext:
     def rule(
         self, function: Any, *, priority: int = 0, reads: Sequence[str] = (), **values: Any
     ) -> None:
-        """Adds a rule, which is called when the walk is resolved and not before.
+        """Adds a rule, which is called only when the walk is resolved.
 
-        It is given these values, and the values of the nodes that `reads` names, by name.
+        It gets `values` and the values of the nodes in `reads` as keyword arguments.
         """
         name = rule_name(function)
         for one in reads:
@@ -193,13 +197,13 @@ class NodeContext:
         check_name_text(name, f"the name of a {kind}")
         if isinstance(priority, bool) or not isinstance(priority, int):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"a priority is a whole number, found {show_value(priority)}")
-        # Encoded now: what the node does to the object afterwards is no part of the artifact.
+        # Encoded now, so that later changes to the object by the node do not change the artifact.
         self.artifacts.append(StoredArtifact(kind, name, Raw(encode(value)), priority, reads))
 
     # --- the walk --------------------------------------------------------------------------------
 
     def skip(self, *names: str) -> None:
-        """Leaves nodes that come later out of this walk; who depends on them is given None."""
+        """Skips later nodes in this walk; nodes that depend on them get None."""
         self._check_open()
         for name in names:
             self._computation.check_skipped(name)
@@ -216,7 +220,7 @@ class NodeContext:
         self.until = min(self.until or until, until)
 
     def cost(self, **amounts: float) -> None:
-        """Adds to what the computation cost, such as tokens=350; `plan` estimates from it."""
+        """Adds to the cost of the computation, such as tokens=350; `plan` estimates from it."""
         self._check_open()
         for name, amount in amounts.items():
             if isinstance(amount, bool) or not isinstance(amount, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -232,7 +236,7 @@ class NodeContext:
 
 
 def part_of(value: Any, path: tuple[str | int, ...] | None) -> Any:
-    """Returns the part of a value at a path, MISSING if there is none."""
+    """Returns the part of a value at a path; MISSING if there is none."""
     if path is None:
         return value
     for step in path:

@@ -1,7 +1,7 @@
-"""Functions that become nodes and rules, and the graphs that nodes stand in.
+"""Declares nodes and rules from functions, and graphs from nodes.
 
 A parameter of a node is an edge: it names another node of the graph, or an input of the walk. A
-graph is checked when it is made, so that a walk never finds a cycle or a name twice.
+graph is checked when it is made, so that a walk never meets a cycle or a duplicate name.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from holdfast.thumbprint import TRACKS, Code, Track, code_of
 KEEP = 8
 KEEP_MAX = 64
 EFFECTS: tuple[Effect, ...] = ("pure", "read", "idempotent", "effect")
-"""The classes that a node may have; a txn commits with a run's own record, which a node has not."""
+"""The effect classes of nodes. A `txn` commits together with a run's journal; a node has none."""
 SETTINGS = frozenset({"cache", "force", "run", "author", "because"})
-"""What `process` and `accept` themselves are told by name: no input can be called so."""
+"""The keyword arguments of `process` and `accept` themselves; no input can have such a name."""
 ROUND = frozenset({"previous", "round"})
-"""What a node in a repeated part may ask for: the values of the round before, and its number."""
+"""Parameters of a node in a repeated graph: the values of the round before, and the round."""
 
 Stale = Literal["recompute", "serve"]
 Path = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterable[str]]
@@ -34,7 +34,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Node:
-    """A function whose results are kept, and called again only if something that counts changed."""
+    """A function whose results are stored. It runs again only if something that counts changed."""
 
     counts_by_name = True  # in the code of another node
 
@@ -78,14 +78,14 @@ class Node:
         self._code: Code | None = None
 
     def _thumbed(self) -> Code:
-        """Returns the thumbprint of the code as it is now, which costs little while it holds."""
+        """Returns the thumbprint of the current code; it is cached until the code changes."""
         code = self._code
         if code is None or not code.holds():
             code = self._code = code_of(self.function, track=self.track, version=self.version)
         return code
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the function as it is: nothing is looked up, and nothing is kept."""
+        """Calls the plain function: no result is looked up or stored."""
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -95,7 +95,7 @@ class Node:
 def _parameters(
     function: Callable[..., Any], name: str
 ) -> tuple[bool, tuple[str, ...], frozenset[str]]:
-    """Returns whether a function takes a context, what else it takes, and what it can go without"""
+    """Returns whether a function takes a context, its other parameters, and those with defaults."""
     found = list(inspect.signature(function).parameters.values())
     takes_context = bool(found) and found[0].name == "ctx"
     found = found[takes_context:]
@@ -109,12 +109,12 @@ def _parameters(
 
 
 def is_node(value: object) -> TypeGuard[Node]:
-    """Says whether something is a node."""
+    """Returns whether something is a node."""
     return isinstance(value, Node)
 
 
 def check_node_name(name: object, what: str) -> str:
-    """Returns the name of a node or graph, or raises UsageError: names are joined by / and @."""
+    """Returns the name of a node or graph; raises UsageError if it has a separator of names."""
     name = check_name_text(name, what)
     if bad := {"/", "@", ":", "*"} & {*name}:
         raise UsageError(f'{what} "{name}" has the character {min(bad)}, which separates names')
@@ -130,7 +130,7 @@ def _check_settings(
     stale: object,
     equal: object,
 ) -> None:
-    """Raises UsageError for a setting of a node that means nothing."""
+    """Raises UsageError for an invalid setting of a node."""
     if effect not in EFFECTS:
         raise UsageError(
             f"effect of a node is one of {', '.join(EFFECTS)}, found {show_value(effect)}"
@@ -183,13 +183,14 @@ def node(
     keep_failures: object = None,
     ignore: Sequence[str] = (),
 ) -> Any:
-    """Makes a function a node of graphs; bare, or with how its results are kept.
+    """Makes a function a node of graphs. Used as `@node` or as `@node(…)` with settings.
 
-    `ttl` says how long a result counts, and `stale="serve"` that an old one is given while another
-    worker computes; `equal(old, new)` that a new value is no news. `keep` results are tried before
-    it is computed again, `always` computes it each time. `track` says how far code is followed,
-    `version` stands for the code instead. A missing file of `writes` computes it again.
-    `keep_failures` is how long a failure is kept; `ignore` names parameters that are no inputs.
+    A result counts for `ttl`; with `stale="serve"` an expired one is returned while another worker
+    computes. If `equal(old, new)` is true, dependents are not computed again. Up to `keep` older
+    results are tried first; `always` computes the node each time. `track` says how far changes of
+    the code are followed; `version` replaces that. The node is computed again if a file of `writes`
+    is missing. Failures are kept for `keep_failures`. Changes of the parameters named in `ignore`
+    do not count.
     """
     _check_settings(effect, track, version, keep, always, stale, equal)
     paths = [writes] if isinstance(writes, str | PathLike) else writes
@@ -223,7 +224,7 @@ def node(
 
 
 class Until:
-    """When the repetition of a graph ends: a bar for one of its nodes, and a bound."""
+    """When a repeated graph ends: a test on the value of one node, and a limit of rounds."""
 
     def __init__(self, node: str, enough: Callable[[Any], bool], most: int) -> None:
         self.node = node
@@ -232,10 +233,11 @@ class Until:
 
 
 class Graph:
-    """Nodes by name, in an order in which each comes after those that it depends on.
+    """Nodes by name, ordered so that each comes after its dependencies.
 
-    A graph can be a node of another one: its value is that of its nodes, by name. `path` returns
-    the names that run, given the inputs and the values so far.
+    A graph can be a node of another graph; its value is a dict of its nodes' values by name.
+    `path(inputs, values)` returns the names of the nodes to run, given the values so far; other
+    nodes are skipped.
     """
 
     counts_by_name = True
@@ -271,12 +273,12 @@ class Graph:
             not one.always if isinstance(one, Node) else one.may_be_idle
             for one in self.members.values()
         )
-        """Whether all that decides a walk is known: no path that is asked, no repetition."""
+        """Whether only recorded things decide a walk: no `path`, no `always`, no repetition."""
         _graphs[self.name] = self
 
     @classmethod
     def of_rule(cls, name: str, rule: Node) -> Graph:
-        """Returns a graph of one rule: its results are kept with those of the graph of the name."""
+        """Returns a graph of one rule, whose results are stored with those of the named graph."""
         alone = object.__new__(cls)
         alone.name = name
         alone.path = alone.repeat = None
@@ -289,8 +291,9 @@ class Graph:
     def until(self, node: str, enough: Callable[[Any], bool], *, most: int | None = None) -> Graph:
         """Returns this graph, repeated until `enough(value of the node)`, at most `most` times.
 
-        A node may take `previous`, the values of the round before by name (None in the first), and
-        `round`. Each round is kept. At the bound the walk says that it is exhausted.
+        A node may take the parameters `previous`, the values of the round before by name (None in
+        the first), and `round`. The results of each round are stored. If the limit is reached, the
+        graph is listed in the walk's `exhausted`.
         """
         if node not in self.members:
             raise UsageError(f'graph "{self.name}" has no node "{node}" to wait for')
@@ -309,7 +312,7 @@ class Graph:
         return repeated
 
     def _sorted(self) -> tuple[str, ...]:
-        """Returns the names, in the order given as far as edges allow; a cycle is a UsageError."""
+        """Returns the names, dependencies first, else as given; raises UsageError for a cycle."""
         done: dict[str, None] = {}
         above: list[str] = []
 
@@ -330,13 +333,13 @@ class Graph:
         return tuple(done)
 
     def edges(self, name: str) -> list[str]:
-        """Returns the nodes of this graph that one of them depends on, by its parameters."""
+        """Returns the members of this graph that a member depends on, by its parameters."""
         member = self.members[name]
         takes = member.parameters if isinstance(member, Node) else sorted(member.takes)
         return [one for one in takes if one in self.members and (one != name or is_node(member))]
 
     def _outside(self) -> tuple[set[str], set[str]]:
-        """Returns what the graph must be given from outside, and all that it may be given."""
+        """Returns the inputs that the graph needs, and all that it takes."""
         needs: set[str] = set()
         takes: set[str] = set()
         for member in self.members.values():
@@ -349,7 +352,7 @@ class Graph:
         return needs - self.members.keys(), takes - self.members.keys()
 
     def nodes(self, prefix: str = "") -> Iterable[tuple[str, Node]]:
-        """Yields every node with its whole name, in order, those of inner graphs included."""
+        """Yields every node with its full name, in order, including those of inner graphs."""
         for name in self.order:
             member = self.members[name]
             if isinstance(member, Node):
@@ -362,19 +365,19 @@ class Graph:
 
 
 def is_graph(value: object) -> TypeGuard[Graph]:
-    """Says whether something is a graph."""
+    """Returns whether something is a graph."""
     return isinstance(value, Graph)
 
 
 def check_graph(graph: object) -> Graph:
-    """Returns a graph, or raises UsageError."""
+    """Returns the argument if it is a graph, else raises UsageError."""
     if not is_graph(graph):
         raise UsageError(f"a graph is a holdfast.Graph, found {show_value(graph)}")
     return graph
 
 
 def check_inputs(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the inputs of a walk, or raises UsageError: none missing, none that nobody takes."""
+    """Returns the inputs of a walk; raises UsageError if one is missing or unknown."""
     if {*inputs} == graph.takes:
         return dict(inputs)
     missing = sorted(graph.needs - inputs.keys())
@@ -395,7 +398,10 @@ _graphs: dict[str, Graph] = {}
 
 
 def find_graph(name: str) -> Graph:
-    """Returns the graph of that name, or raises NotFoundError: stored names import nothing."""
+    """Returns the graph of that name; raises NotFoundError if no loaded module has made it.
+
+    It never imports a module: a name from a store must not cause code to run.
+    """
     found = _graphs.get(name)
     if found is None:
         raise NotFoundError(
@@ -415,9 +421,9 @@ def rule(function: F, /) -> F: ...
 @overload
 def rule(*, name: str | None = ..., version: str | None = ...) -> Callable[[F], F]: ...
 def rule(function: Any = None, /, *, name: str | None = None, version: str | None = None) -> Any:
-    """Registers a function that turns values into settings: it returns a mapping of them.
+    """Registers a function that returns a mapping of settings, computed from values of nodes.
 
-    A node adds it to a walk with `ctx.rule(function, …)`; `walk.resolve()` calls it.
+    A node adds the rule to a walk with `ctx.rule(function, …)`, and `walk.resolve()` calls it.
     """
 
     def define(function: Any) -> Any:
@@ -446,12 +452,12 @@ def rule_name(function: object) -> str:
 
 
 def find_rule(name: str) -> Node:
-    """Returns the rule of a stored name, or raises UsageError."""
+    """Returns the rule with a stored name; raises UsageError if it is not registered."""
     return _rules[rule_name(name)]
 
 
 def settings_of(name: str, answer: object) -> dict[str, Any]:
-    """Returns what a rule answered, or raises UsageError: a mapping from settings to values."""
+    """Returns the settings that a rule returned; raises UsageError if it is not a mapping."""
     if not isinstance(answer, Mapping):
         raise UsageError(
             f'rule "{name}" returns a mapping from settings to values, found {show_value(answer)}'

@@ -1,4 +1,4 @@
-"""Saying why: the causes of a result, what a walk would do, and what a person decides about it."""
+"""Explains results: their causes, what a walk would do, and what a person decided about them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Why(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """What a walk would do now."""
+    """What a walk would do now, node by node."""
 
     graph: str
     scope: str
@@ -53,7 +53,7 @@ class Plan(Struct, frozen=True):
 
     @property
     def cost(self) -> dict[str, float]:
-        """What the nodes that would be computed cost so far, on average."""
+        """The expected cost: the sum of past averages of the nodes that would be computed."""
         total: dict[str, float] = {}
         for one in self.nodes:
             if one.verdict == "compute":
@@ -90,7 +90,7 @@ def why(nodes: Nodes, graph: Graph | str, name: str, scope: object) -> Why:
 
 
 class StoredNode(Struct, frozen=True):
-    """A node that has a result, as it is stored."""
+    """The newest stored result of a node."""
 
     graph: str
     scope: str
@@ -103,7 +103,7 @@ def stored_nodes(
 ) -> Page[StoredNode]:
     """Returns a page of the newest results of nodes, by graph, scope and name.
 
-    It reads no further than the page, and one more to know that there is more.
+    It reads only one result more than the page, to know whether there is more.
     """
     most = check_limit(limit)
     passed = None if after is None else read_cursor("nodes", after)
@@ -116,7 +116,7 @@ def stored_nodes(
 def _stored(
     nodes: Nodes, graph: str | None, scope: object, passed: Key | None
 ) -> Iterator[tuple[Key, StoredNode]]:
-    """Yields the newest result of every node after a place, with what they are listed by."""
+    """Yields the newest result of every node after a key, with its own key."""
     wanted = None if scope is None else check_scope(nodes, scope)
     prefix = f"{PREFIX}/" if graph is None else f"{PREFIX}/{graph}/"
     before = [] if passed is None else [str(passed[0])]
@@ -146,7 +146,7 @@ def _newest(entries: list[Entry]) -> Entry | None:
 def plan(
     nodes: Nodes, graph: Graph, target: str | None, scope: object, inputs: Mapping[str, Any]
 ) -> Plan:
-    """Says what a walk would do: the same walk, which computes and writes nothing."""
+    """Returns what a walk would do, by making the same walk without computing or writing."""
     walker = Walker(nodes, check_graph(graph), check_scope(nodes, scope), inputs)
     walker.planned = {}
     if target is None:
@@ -187,7 +187,9 @@ def accept(
         except UsageError:
             if not nodes.log.find(walker.table.stream, key=key):
                 raise
-            continue  # another worker was faster
+            # Another worker used this number for the same `in_thumb` meanwhile. Its event may be
+            # a result or an acceptance that counts, so judge again.
+            continue
         return walker.table.entry_of(known.name, key).state("hit", walker.blobs)
     raise ConflictError(
         f'node "{name}" is being computed again and again',
@@ -246,7 +248,7 @@ def invalidate(
     author: str | None = None,
     because: str = "",
 ) -> None:
-    """Says that the results so far no longer count: of one node, or of all of a graph."""
+    """Declares that the results so far no longer count, of one node or of a whole graph."""
     check_processable()
     shown = check_node_name(graph, "a graph's name") if isinstance(graph, str) else graph.name
     table = nodes.table(shown, check_scope(nodes, scope))
@@ -260,7 +262,7 @@ def invalidate(
 
 
 def forget(nodes: Nodes, graph: Graph | str, scope: object) -> None:
-    """Removes the results of a graph for a scope, as a scope is removed (0025)."""
+    """Removes the results of a graph for a scope, in the way a scope is removed (0025)."""
     check_processable()
     shown = check_node_name(graph, "a graph's name") if isinstance(graph, str) else graph.name
     table = nodes.table(shown, check_scope(nodes, scope))

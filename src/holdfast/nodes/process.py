@@ -1,8 +1,8 @@
-"""Processing a graph: the walk that callers are given, and the walk that need not be made.
+"""Processes a graph, and skips a walk whose answer is already known.
 
-A walk in which nothing was computed is remembered with all that it looked at: the end of the
-stream of results, the revision of every scope, the stamps of files, the code. While all of that
-stands still, the next walk with the same inputs is the same one, and no node is visited.
+A walk in which nothing was computed is remembered with everything it depended on: the end of the
+stream of results, the revision of every scope, the stamps of files, the code. While all of that is
+unchanged, the next walk with the same inputs returns the same answer without visiting a node.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COUNTED: tuple[str, ...] = ("hit", "cut off", "computed", "stale", "skipped")
 
 
 class Walk:
-    """A walk over a graph: the state of every node, and what the nodes made, in order."""
+    """The result of a walk: the state of every node, and the artifacts that they made."""
 
     def __init__(
         self,
@@ -60,9 +60,9 @@ class Walk:
         self.states: Mapping[str, NodeState] = MappingProxyType(
             {state.node: state for state in states}
         )
-        """The state of every node, by its whole name: `flags`, `review/author@2`."""
+        """The state of every node by its full name, such as `flags` or `review/author@2`."""
         self.exhausted = tuple(exhausted)
-        """The repeated parts that reached their bound before they were good enough."""
+        """The repeated graphs that reached their limit of rounds before they were good enough."""
 
     @property
     def graph(self) -> str:
@@ -71,19 +71,19 @@ class Walk:
 
     @property
     def sequence(self) -> list[Artifact]:
-        """What the nodes made, in the order of the nodes."""
+        """All artifacts, in the order of the nodes."""
         return [artifact for state in self._order for artifact in state.artifacts]
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many nodes were found, cut off, computed, served as they were, and skipped."""
+        """The number of nodes by status: hit, cut off, computed, stale and skipped."""
         counts: dict[str, int] = dict.fromkeys(COUNTED, 0)
         for state in self._order:
             counts[state.status] += 1
         return counts
 
     def __getitem__(self, name: str) -> NodeState:
-        """Returns the state of a node; of a repeated one, that of the last round."""
+        """Returns the state of a node; for a repeated node without a round, that of the last."""
         found = self.states.get(name) or self._last_rounds.get(name)
         if found is None:
             raise NotFoundError(f'graph "{self.graph}" has no node "{name}"')
@@ -94,7 +94,7 @@ class Walk:
         return {without_rounds(state.node): state for state in self._order}
 
     def value(self, name: str) -> Any:
-        """Returns the value of a node, or of an inner graph: those of its nodes, by name."""
+        """Returns the value of a node, or the values of an inner graph's nodes by name."""
         graph = self._graph
         for step in name.split("/"):
             member = graph.members.get(without_rounds(step))
@@ -107,11 +107,14 @@ class Walk:
         return {one: self.value(f"{name}/{one}") for one in graph.order} if inside else None
 
     def resolve(self) -> Resolved:
-        """Applies rules and settings: what a model is called with. Nothing is applied before."""
+        """Applies the artifacts in order, calling the rules; returns what a model is called with.
+
+        Until this is called, rules and settings have no effect.
+        """
         return resolve(self.sequence, self._call_rule)
 
     def _call_rule(self, artifact: Artifact) -> dict[str, Any]:
-        """Returns what a rule answers; one whose values stand is not called again."""
+        """Returns the settings of a rule; it is not called again while its values are unchanged."""
         rule = find_rule(artifact.name)
         given: dict[str, Any] = {**artifact.value}
         for name in artifact.reads:
@@ -147,7 +150,7 @@ def process(
     cache: bool = True,
     force: bool | Collection[str] = False,
 ) -> Walk:
-    """Walks a graph for a scope: `process_node` for every node of the path, in order."""
+    """Walks a graph for a scope: takes or computes every node of the path, in order."""
     check_processable()
     check_graph(graph)
     name = check_scope(nodes, scope)
@@ -183,7 +186,7 @@ def process_node(
 ) -> NodeState:
     """Returns the state of one node: the stored one if it still counts, else a new one.
 
-    What it depends on is processed first. Inner nodes are named `part/node`.
+    Its dependencies are processed first. A node of an inner graph is named `graph/node`.
     """
     check_processable()
     check_graph(graph)
@@ -213,7 +216,7 @@ def process_node(
 
 
 def process_target(walker: Walker, name: str) -> None:
-    """Processes one node of a graph, and before it what it depends on."""
+    """Processes one node of a graph after its dependencies."""
     level, node = _place_of(walker, name)
     walker.process(level, node.name)
 
@@ -224,7 +227,7 @@ def find_known(walker: Walker, name: str) -> Known:
 
 
 def _place_of(walker: Walker, name: str) -> tuple[Level, Node]:
-    """Returns a node by its whole name, and the level that it stands in."""
+    """Returns the level of a node and the node, by its full name."""
     level = Level(walker.graph, None, "", 1, Group(walker.graph.name, is_skipped=False))
     *parts, last = name.split("/")
     for part in parts:
@@ -247,7 +250,7 @@ def _outwards(level: Level | None) -> Iterator[Level]:
 
 
 def check_scope(nodes: Nodes, scope: object) -> str:
-    """Returns the name of a scope that may exist, or raises UsageError."""
+    """Returns the name of a scope; raises UsageError if no scope can have it."""
     if isinstance(scope, Scope):
         return scope.name
     if isinstance(scope, str) and scope in nodes.known_scopes:
@@ -261,7 +264,7 @@ def check_scope(nodes: Nodes, scope: object) -> str:
 
 
 class _Outside(Struct):
-    """Something outside of the store that a walk looked at."""
+    """Something outside of the store that a walk has read."""
 
     read: Read
     stamp: Any
@@ -269,7 +272,7 @@ class _Outside(Struct):
 
 
 class Idle:
-    """States that were found as they were, and what must stand still for them to be so again."""
+    """The answer of a walk of hits, and everything that must be unchanged for it to hold again."""
 
     def __init__(
         self,
@@ -302,7 +305,8 @@ class Idle:
         for place, read in enumerate(computed.reads):
             stamp = read.stamp if entry is None else entry.stamp(place, read)
             if read.kind in ("state", "messages"):
-                # Every read of a scope was checked in this walk against this revision.
+                # This walk checked every read of the scope at this one revision. If the stamps
+                # differ, no single revision stands for all of them, and the answer is not reused.
                 self._is_sound &= stamp == self._revisions.setdefault(read.name, stamp)
             elif read.kind != "node":
                 self._outside.append(_Outside(read, stamp, code))
@@ -310,7 +314,7 @@ class Idle:
             self._until_us = min(self._until_us or computed.valid_until, computed.valid_until)
 
     def stands(self, nodes: Nodes, table: ResultTable) -> bool:
-        """Says whether everything that the states depend on is as it was."""
+        """Returns whether everything that the answer depends on is unchanged."""
         if not self._is_sound or self._results != (table.revision, table.link):
             return False
         for node, code in self._codes.values():
@@ -340,9 +344,9 @@ class Idle:
 
 
 def _is_seen_again(nodes: Nodes, place: Any) -> bool:
-    """Says whether something was found as it was before, too: only then is it remembered.
+    """Returns whether this walk consisted of hits before: only then is its answer remembered.
 
-    A process that walks once need not pay for what would help the next walk.
+    A process that walks once should not pay for what only helps a next walk.
     """
     if place in nodes.idle:
         return True
@@ -353,7 +357,7 @@ def _is_seen_again(nodes: Nodes, place: Any) -> bool:
 
 
 def _thumbs(inputs: Mapping[str, Any]) -> tuple[tuple[str, str], ...] | None:
-    """Returns the digests of inputs; None if one has none, because it is ignored."""
+    """Returns the digests of inputs; None if an ignored input has no digest."""
     try:
         return tuple([(name, InputValue(value).thumb) for name, value in inputs.items()])
     except ValueDomainError:

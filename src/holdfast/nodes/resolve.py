@@ -1,9 +1,9 @@
-"""Rules, settings and constraints, applied when inference needs them, and not before.
+"""Applies rules, settings and constraints, only when a model is about to be called.
 
-For each setting the proposal with the highest priority counts: of a rule, or of `ctx.setting`. At
-equal priority a rule counts more than a setting, and a later setting more than an earlier one. Two
-rules of equal priority that differ are a conflict, and the setting stays open: nobody but a person
-can say which of them was meant. What a constraint does not allow is not proposed.
+For each setting, the proposal with the highest priority wins, of a rule or of `ctx.setting`. At
+equal priority a rule wins over a setting, and a later setting over an earlier one. If two rules of
+equal priority differ, that is a conflict, and the setting stays open for a person to decide.
+Proposals that a constraint does not allow are dropped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.thumbprint import thumb
 
 
 class Proposal(Struct, frozen=True):
-    """A value that something wants a setting to have."""
+    """A value that a rule or a node proposes for a setting."""
 
     setting: str
     value: Any
@@ -30,7 +30,7 @@ class Proposal(Struct, frozen=True):
 
 
 class Conflict(Struct, frozen=True):
-    """A setting that stays open, and those who want different things of it."""
+    """A setting that stays open, with the proposals or constraints that disagree."""
 
     setting: str
     between: tuple[str, ...]
@@ -39,7 +39,7 @@ class Conflict(Struct, frozen=True):
 
 
 class Applied(Struct, frozen=True):
-    """What a setting was given, by whom."""
+    """The value that a setting got, and which rule or node proposed it."""
 
     setting: str
     value: Any
@@ -99,7 +99,7 @@ def resolve(sequence: Sequence[Artifact], call_rule: CallRule) -> Resolved:
 def _choose(
     setting: str, proposals: list[Proposal], limits: list[Artifact]
 ) -> Proposal | Conflict | None:
-    """Returns the proposal that counts, None if there is none, or the conflict."""
+    """Returns the proposal that wins, None if there is none, or the conflict."""
     allowed: set[str] | None = None
     for limit in limits:
         values = {thumb(value) for value in limit.value}

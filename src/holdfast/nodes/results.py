@@ -1,16 +1,16 @@
-"""What is stored of nodes, and found again: results, failures, acceptances, invalidations.
+"""The events that are stored for nodes: results, failures, acceptances and invalidations.
 
 They are events of the stream `node/<graph>/<scope>`:
 
     node.computed     a result: its thumbprints, the reads it was made from, value, artifacts, cause
-    node.failed       an error that was asked to be kept, and until when
+    node.failed       an error that is kept because its node asks for that, and until when
     node.accepted     a change that somebody declared harmless: an older result counts for it
-    node.invalidated  the results so far no longer count, of one node or of all
+    node.invalidated  earlier results no longer count, of one node or of all
 
 Results, failures and acceptances carry the key `<node>:<in_thumb>:<n>`, so two workers never write
-the same one, and every event of a node has the node's name as its checkpoint name: both are what
-`find` finds, on every backend, without an index of our own. A process remembers what it has read
-and asks for what was written since.
+the same one. Every event of a node has the node's name as its checkpoint name. `find` looks up
+both on every backend, so no separate index is needed. A process remembers what it has read, and
+then reads only what was written since.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ ACCEPTED = "node.accepted"
 INVALIDATED = "node.invalidated"
 RESULTS = frozenset((COMPUTED, FAILED, ACCEPTED))
 EVERY = "*"
-"""The checkpoint name of what concerns every node of a stream; no node can be called so."""
+"""The checkpoint name of events that concern every node of a stream; no node can have it."""
 
 WHOLE_MAX = 50_000
-"""A longer stream is not read as a whole: the results of each node are looked up by its name."""
+"""A longer stream is not read completely: the results of each node are looked up by its name."""
 CHUNK = 1000
 
 
@@ -52,7 +52,7 @@ Status = Literal["hit", "cut off", "computed", "stale", "skipped"]
 
 
 class Cause(Struct, frozen=True, omit_defaults=True, gc=False):
-    """Why a node was computed; of a dependency, `causes` says why that one was."""
+    """Why a node was computed. For a dependency, `causes` says why that one was computed."""
 
     kind: CauseKind
     name: str = ""
@@ -63,10 +63,10 @@ class Cause(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Read(Struct, frozen=True, omit_defaults=True, gc=False):
-    """Something that a node looked at while it was computed.
+    """Something that a node read while it was computed.
 
-    `stamp` is what can be asked cheaply: while it is the same, nothing is read. Else the digest
-    decides.
+    `stamp` can be compared cheaply: while it is the same, nothing is read again. If it differs, the
+    digest `thumb` decides.
     """
 
     kind: Literal["state", "messages", "file", "env", "clock", "source", "node"]
@@ -79,7 +79,7 @@ class Read(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Input(Struct, frozen=True, array_like=True, gc=False):
-    """An input as it was: its digest, and what of it fits on a line."""
+    """An input at the time: its digest, and the part of it that fits on a line."""
 
     thumb: str
     shown: str = ""
@@ -143,7 +143,7 @@ class Accepted(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Invalidated(Struct, frozen=True, omit_defaults=True, gc=False):
-    """The data of an invalidation; without a node it is about all of them."""
+    """The data of an invalidation, of one node or, if `node` is None, of all."""
 
     node: str | None = None
     author: str = ""
@@ -151,7 +151,7 @@ class Invalidated(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 def full_thumb(in_thumb: str, reads: tuple[Read, ...]) -> str:
-    """Returns the digest of all that a result was made from: what was known, and what was read."""
+    """Returns the digest of everything that a result was made from: `in_thumb` and the reads."""
     seen = [[read.kind, read.name, read.path, bytes(read.args).hex(), read.thumb] for read in reads]
     return sha256(codec.encode_plain([in_thumb, seen])).hexdigest()
 
@@ -173,7 +173,7 @@ class Artifact(Struct, frozen=True):
 
     @property
     def value(self) -> Any:
-        """What it holds; a copy of your own each time."""
+        """The value of the artifact, as a new copy each time."""
         return codec.decode(self._raw)
 
 
@@ -195,17 +195,17 @@ class NodeState(Struct, frozen=True, dict=True):
 
     @property
     def reads(self) -> tuple[Read, ...]:
-        """What it looked at while it was computed."""
+        """What the node read while it was computed, in order."""
         return () if self._computed is None else self._computed.reads
 
     @property
     def value(self) -> Any:
-        """What the node returned; a copy of your own each time."""
+        """The value that the node returned, as a new copy each time; None if it was skipped."""
         return None if self._computed is None else decode(self._computed.value, self._blobs)
 
     @cached_property
     def artifacts(self) -> tuple[Artifact, ...]:
-        """What it made, in order."""
+        """The artifacts that the node made, in order."""
         if self._computed is None or self._computed.artifacts == b"[]":
             return ()
         raw = bytes(self._computed.artifacts)
@@ -220,7 +220,7 @@ class NodeState(Struct, frozen=True, dict=True):
 
     @property
     def toggles(self) -> tuple[str, ...]:
-        """The names of all that affects it: the code, inputs, edges, and what it read."""
+        """The names of everything that affects the node: code, inputs, edges and reads."""
         one = self._computed
         if one is None:
             return ()
@@ -229,17 +229,17 @@ class NodeState(Struct, frozen=True, dict=True):
 
     @property
     def untracked(self) -> tuple[str, ...]:
-        """What its code uses that could not be followed."""
+        """What the node's code uses and `track` could not follow."""
         return () if self._computed is None else self._computed.untracked
 
     @property
     def skips(self) -> tuple[str, ...]:
-        """The nodes that it leaves out of the walk."""
+        """The names of the nodes that this node removed from the walk."""
         return () if self._computed is None else self._computed.skips
 
 
 def toggle_name(read: Read) -> str:
-    """Returns what a person calls something that was read: `state conversation/c1 problem`."""
+    """Returns a readable name of something that was read, as `state conversation/c1 problem`."""
     path = "" if read.path is None else " " + ".".join(str(step) for step in read.path)
     return f"{read.kind} {read.name}{path}"
 
@@ -247,7 +247,7 @@ def toggle_name(read: Read) -> str:
 def state_of(
     computed: Computed, status: Status, time_us: int, revision: int, blobs: BlobReader
 ) -> NodeState:
-    """Returns a result as callers see it."""
+    """Returns the state of a node with this result."""
     until = computed.valid_until
     return NodeState(
         computed.node,
@@ -284,23 +284,23 @@ class Entry:
         rest, _, number = (self.key or "::0").rpartition(":")
         self.in_thumb = rest[rest.rfind(":") + 1 :]
         self.number = int(number)
-        self._stamps: dict[int, Any] | None = None  # made when it is needed: there are many entries
+        self._stamps: dict[int, Any] | None = None  # created on demand, as there are many entries
         self.hit: NodeState | None = None
         self._table = table
         self._content: Computed | Failed | None = None
 
     def stamp(self, place: int, read: Read) -> Any:
-        """Returns the newest stamp that a read of this result was found to be unchanged at."""
+        """Returns the newest stamp at which a read of this result was seen to be unchanged."""
         return read.stamp if self._stamps is None else self._stamps.get(place, read.stamp)
 
     def set_stamp(self, place: int, stamp: Any) -> None:
-        """Remembers a newer stamp with which the digest was the same; nothing is written."""
+        """Remembers a newer stamp with the same digest, in memory only: a hit writes nothing."""
         if self._stamps is None:
             self._stamps = {}
         self._stamps[place] = stamp
 
     def content(self) -> Computed | Failed:
-        """Returns the result, or raises CorruptError if it cannot be read."""
+        """Returns the decoded result or failure; raises CorruptError if it is damaged."""
         if self._content is None:
             try:
                 self._content = self._decode()
@@ -335,7 +335,7 @@ class Entry:
         )
 
     def state(self, status: Status, blobs: BlobReader) -> NodeState:
-        """Returns the result as callers see it."""
+        """Returns the state of the node with this result; the object is reused for hits."""
         if status == "hit" and self.hit is not None:
             return self.hit
         content = self.content()
@@ -347,7 +347,7 @@ class Entry:
 
 
 class ResultTable:
-    """The results of one stream, as far as this process has read them."""
+    """The results in one stream, as far as this process has read it."""
 
     def __init__(self, log: Log, stream: str) -> None:
         self._log = log
@@ -361,15 +361,19 @@ class ResultTable:
         self._is_whole = True
         self._nodes: dict[str, list[Entry]] = {}
         self._invalidated: dict[str, int] = {}
-        self._since = 0  # the revision up to which all was removed
+        self._since = 0  # the revision of the newest removal: results before it are gone
 
     def refresh(self) -> None:
-        """Reads what was written since; cheap if nothing was."""
+        """Reads the events written since the last call; asks only for the head if there are none.
+
+        A change of the link at the same revision counts as well.
+        """
         head = self._log.heads((self.stream,))[0]
         if head is not None and head.revision == self.revision and head.link == self.link:
             return
         with self.mutex:
-            # Asked again: another thread may have read further since, and that is no loss.
+            # The head is asked for again under the mutex: another thread may have read further
+            # since, and an older head would look like a server that lost commits.
             head = self._log.heads((self.stream,))[0]
             if head is None:
                 self._reset()
@@ -377,7 +381,9 @@ class ResultTable:
             if head.revision == self.revision and head.link == self.link:
                 return
             if head.revision <= self.revision:
-                self._reset()  # a server came back without its newest commits
+                # The store lost commits that this process has seen, as when a server comes back
+                # without its newest ones. What was remembered may not exist, so forget all of it.
+                self._reset()
             if self.revision == 0 and head.revision > WHOLE_MAX:
                 self._is_whole = False
                 self._since = self._log.life(self.stream, head.revision)
@@ -408,7 +414,7 @@ class ResultTable:
             del entries[KEEP_MAX:]
 
     def entries(self, name: str) -> list[Entry]:
-        """Returns the newest results of a node, newest first, whether they still count or not."""
+        """Returns up to `KEEP_MAX` results of a node, newest first, valid or not."""
         with self.mutex:
             if not self._is_whole and name not in self._nodes:
                 self._nodes[name] = []
@@ -420,7 +426,7 @@ class ResultTable:
             return self._nodes.get(name, [])
 
     def entry_of(self, name: str, key: str) -> Entry:
-        """Returns the event of a node that was committed under a key."""
+        """Returns the event of a node that was committed with an idempotency key."""
         for entry in self.entries(name):
             if entry.key == key:
                 return entry
@@ -428,18 +434,18 @@ class ResultTable:
         return Entry(self._log.record(self.stream, found.revision), self)
 
     def names(self) -> list[str]:
-        """Returns the nodes that have results."""
+        """Returns the names of the nodes that have results, sorted."""
         if self._is_whole:
             return sorted(self._nodes)
         found = [one.name for one in self._log.find(self.stream) if one.revision > self._since]
         return sorted({*found} - {EVERY})
 
     def invalidated_at(self, name: str) -> int:
-        """Returns the revision up to which the results of a node do not count."""
+        """Returns the revision up to which the results of a node are invalidated."""
         return max(self._invalidated.get(name, 0), self._invalidated.get(EVERY, 0))
 
     def result_at(self, revision: int) -> Computed:
-        """Returns the result that another event names by its revision."""
+        """Returns the result at a revision, which an acceptance refers to."""
         record = self._log.record(self.stream, revision)
         if record.type == COMPUTED:
             return codec.decode_as(record.payload, Computed)
@@ -453,7 +459,10 @@ class ResultTable:
         return content
 
     def next_number(self, name: str, in_thumb: str) -> int:
-        """Returns the number of the next event for a node and what it is called with."""
+        """Returns the number for the next event of a node with this `in_thumb`.
+
+        If older entries may be missing in memory, it looks for the first unused key in the store.
+        """
         known = [one.number for one in self.entries(name) if one.in_thumb == in_thumb]
         number = max(known, default=0) + 1
         if self._is_whole and len(self.entries(name)) < KEEP_MAX:
@@ -469,19 +478,19 @@ def encode_event(content: Struct) -> bytes:
 
 
 def encode_artifacts(artifacts: list[StoredArtifact]) -> bytes:
-    """Returns the artifacts of a result as they are stored."""
+    """Returns the stored form of a result's artifacts."""
     return codec.encode_plain(artifacts)
 
 
 def state_document(state: NodeState) -> str:
-    """Returns a state as text, for the journal of a run."""
+    """Encodes a node state as text for the journal of a run."""
     time_us = 0 if state.computed_at is None else round(state.computed_at.timestamp() * 1e6)
     document = _Document(state.node, state.status, time_us, state.revision, state._computed)
     return codec.encode_plain(document).decode()
 
 
 def state_from(document: str, blobs: BlobReader) -> NodeState:
-    """Returns the state that a journal holds."""
+    """Decodes a node state from the journal of a run."""
     one = codec.decode_as(document.encode(), _Document)
     if one.computed is None:
         return skipped_state(one.node, blobs)

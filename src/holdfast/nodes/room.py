@@ -23,7 +23,7 @@ from holdfast.scope import Scope
 
 
 class NodesRoom(NotCalled):
-    """The results of nodes: walked, explained and declared to count or not."""
+    """Graphs of nodes and their results, as `hf.nodes`: walks, explanations, invalidation."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -43,11 +43,12 @@ class NodesRoom(NotCalled):
         run: str | None = None,
         **inputs: Any,
     ) -> Walk:
-        """Walks a graph for a scope: every node is taken as it was, or computed if it must be.
+        """Walks a graph for a scope: each node's stored result is reused if it still counts.
 
-        `force` computes all nodes, or those that it names; with `cache=False` nothing stored is
-        looked at, and nothing is stored. With `run` the walk is the run of that id, and each node a
-        step of it: after a crash it goes on where it was.
+        Other nodes are computed. `force` computes all nodes, or those that it names. With
+        `cache=False` no result is read or stored. With `run`, the walk is the run of that id and
+        each node is a step of it, so it can go on after a crash. `inputs` are the inputs of the
+        graph, by name.
         """
         if run is not None:
             if not check_flag(cache, "cache"):
@@ -67,16 +68,19 @@ class NodesRoom(NotCalled):
     ) -> Page[StoredNode]:
         """Returns the newest stored result of every node, of one graph or scope if given.
 
-        The cursor of a page, given as `after`, leads to the next one.
+        `after` takes the cursor of a page, and returns the next page.
         """
         return explain.stored_nodes(self._nodes, graph, scope, after=after, limit=limit)
 
     def why(self, graph: Graph | str, name: str, scope: Scope | str) -> Why:
-        """Returns why a node's newest result was computed, as it was recorded with it."""
+        """Returns why a node's newest result was computed, as recorded with that result.
+
+        Raises NotFoundError if the node has no result for the scope.
+        """
         return explain.why(self._nodes, graph, name, scope)
 
     def plan(self, graph: Graph, target: str | None, scope: Scope | str, /, **inputs: Any) -> Plan:
-        """Says what a walk to a node, or with None the whole walk, would do; it writes nothing."""
+        """Returns what a walk would do, to the node `target` or to all nodes; writes nothing."""
         return explain.plan(self._nodes, graph, target, scope, inputs)
 
     def accept(
@@ -90,7 +94,11 @@ class NodesRoom(NotCalled):
         because: str = "",
         **inputs: Any,
     ) -> NodeState:
-        """Declares that what changed since a node's newest result does not matter to it."""
+        """Declares that the changes since a node's newest result do not matter to it.
+
+        That result then counts again for what it depends on now. Raises UsageError if it is expired
+        or was invalidated, and NotFoundError if there is none.
+        """
         return explain.accept(
             self._nodes, graph, name, scope, inputs, author=author, because=because
         )
@@ -104,13 +112,13 @@ class NodesRoom(NotCalled):
         author: str | None = None,
         because: str = "",
     ) -> None:
-        """Says that the results so far no longer count, of one node or of a whole graph."""
+        """Declares that the results so far no longer count, of one node or of a whole graph."""
         explain.invalidate(self._nodes, graph, scope, name, author=author, because=because)
 
     def forget(self, graph: Graph | str, scope: Scope | str) -> None:
-        """Removes the results of a graph for a scope: it is as if it had never been walked.
+        """Removes the results of a graph for a scope, as if it had never been walked.
 
-        The removal of a scope does that for every graph. Raises NotFoundError if there is none.
+        Removing a scope does that for every graph. Raises NotFoundError if there are no results.
         """
         explain.forget(self._nodes, graph, scope)
 
@@ -127,9 +135,9 @@ def process_node(
 ) -> NodeState:
     """Returns the state of one node of a graph for a scope.
 
-    Fetches the stored state, looks at what it was made from, compares thumbprints, and returns it;
-    if anything changed, the node is computed and its artifacts are replaced. What it depends on is
-    processed first. With `cache=False` nothing stored is looked at, and nothing is stored.
+    Reads the stored result, compares the thumbprints of what it was made from, and returns it; if
+    anything changed, the node is computed and its artifacts are replaced. Its dependencies are
+    processed first. With `cache=False` no result is read or stored.
     """
     check_flag(cache, "cache")
     check_flag(force, "force")

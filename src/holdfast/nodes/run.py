@@ -1,9 +1,8 @@
-"""A walk as a run: each node is a step, of the class that the node declares.
+"""A walk as a run: each node is a step with the effect class that the node declares.
 
-What a finished step recorded counts more than what is stored of the node, also after the code
-changed: a run goes on from where it was. A result that was found is recorded as a step too, and
-nothing is added to the node's stream for it. What a node reads goes into its trace, and not into
-the journal.
+The record of a finished step counts more than the stored result of the node, even after the code
+has changed: a run goes on from where it was. A hit is recorded as a step too, and adds nothing to
+the node's stream. What a node reads goes into its trace, not into the journal.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from holdfast.runs.engine import Engine
 def walk_in_run(
     ctx: Context, graph: str, scope: str, inputs: dict[str, Any], force: Any
 ) -> dict[str, Any]:
-    """The body of such a run: one step for each node, in the order of the walk."""
+    """Walks a graph inside a run: one step for each node, in the order of the walk."""
     nodes: Nodes = engine_of(ctx).kernel.part(Nodes)
     walker = Walker(nodes, find_graph(graph), scope, inputs, force=force)
 
@@ -65,7 +64,7 @@ def process_as_run(
     id: str,
     force: bool | Collection[str] = False,
 ) -> Walk:
-    """Walks a graph as the run of that id: begun, gone on with, or read if it has ended."""
+    """Walks a graph as the run `id`, which is started, resumed, or read if it has ended."""
     check_processable()
     check_graph(graph)
     given = check_inputs(graph, inputs)
@@ -92,5 +91,5 @@ def process_as_run(
 
 
 def _walked(found: Any) -> Any:
-    """Returns the graph and the scope of a walk, or whatever else a run of that id gave."""
+    """Returns the graph and scope of a walk, or the answer of the run if it was no walk."""
     return (found.get("graph"), found.get("scope")) if isinstance(found, dict) else found  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]

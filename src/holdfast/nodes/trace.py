@@ -1,8 +1,8 @@
-"""What nodes read while they are computed: looked at, recorded, and checked later in the same order
+"""Records what nodes read while they are computed, and checks later whether that has changed.
 
-A read has a stamp, which is asked for first, and a digest. A stamp says for certain that nothing
-changed; if it is another one, the digest decides. The digest is of what the node was given, so a
-change elsewhere in the same scope, or a file that was written with the same bytes, is no change.
+A read has a stamp, which is compared first, and a digest. An equal stamp proves that nothing
+changed; if the stamp differs, the digest decides. The digest is of what the node was given. So a
+change elsewhere in the same scope, or a file rewritten with the same bytes, does not count.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from holdfast.thumbprint import thumb
 SETTLED_US = 2_000_000
 """A file that was changed less than this before it was read has no stamp.
 
-The time of a change has the grain of the kernel's clock: a second change within one grain leaves
-the stamp as it is. So a stamp is believed only if it was old when the file was read.
+The kernel's clock advances in ticks, and a second change within one tick leaves the stamp as it
+was. So a stamp is trusted only if it was older than this when the file was read.
 """
 
 ABSENT = "absent"
@@ -40,7 +40,7 @@ Path = tuple[str | int, ...]
 
 
 class Observed:
-    """What was found when something was looked at: the value, its digest, its stamp."""
+    """What one read found: the value, its digest and its stamp."""
 
     __slots__ = ("shown", "stamp", "thumb", "value")
 
@@ -61,7 +61,7 @@ class Sources:
         known: dict[Any, tuple[Any, str]],
         about: str | None = None,
     ) -> None:
-        """`about` is the scope that results are kept for."""
+        """`about` is the scope that the results are stored for."""
         self._about = about
         self._scopes = scopes
         self._log = scopes.log
@@ -70,11 +70,11 @@ class Sources:
         self._known = known
 
     def forget(self) -> None:
-        """Forgets where scopes are: a node was computed, which may have changed them."""
+        """Forgets the revisions of scopes, which a node that was computed may have changed."""
         self._revisions.clear()
 
     def revision(self, scope: str) -> int:
-        """Returns the newest revision of a scope, asked for once in a walk."""
+        """Returns the newest revision of a scope, asked for once until `forget`."""
         revision = self._revisions.get(scope)
         if revision is None:
             head = self._log.head(scope)
@@ -82,7 +82,7 @@ class Sources:
         return revision
 
     def state(self, scope: str, path: Path | None) -> Observed:
-        """Looks at a place in a scope's state, or at the whole."""
+        """Reads a path of a scope's state, or all of it."""
         newest = self._log.newest(scope)
         root = self._log.show(newest, scope)
         value = root if path is None else tree.get(root, path, MISSING)
@@ -94,10 +94,11 @@ class Sources:
         return Observed(value, *self._closed(scope, digest, newest.revision, text))
 
     def _closed(self, scope: str, digest: str, stamp: int, text: str) -> tuple[str, int, str]:
-        """Returns what is kept of a look at a scope: of a subject's nothing that tells what it is.
+        """Returns what a trace keeps of a read, without the content of a subject's scope.
 
-        Results for a scope of the same subject are sealed with it, and have it as it is. The digest
-        is made with the subject's key: who guesses what was read cannot confirm it.
+        Results for a scope of the same subject are sealed for them anyway, and keep the plain
+        digest. Elsewhere the digest is made with the subject's key: a plain digest would let
+        anybody who guesses the content confirm the guess.
         """
         subject = self._log.subject_of(scope)
         if subject is None or (self._about and subject == self._log.subject_of(self._about)):
@@ -120,7 +121,7 @@ class Sources:
         return digest
 
     def messages(self, scope: str, last: int | None) -> Observed:
-        """Looks at the messages of a conversation, or at the last few."""
+        """Reads the messages of a conversation, or the last few."""
         found = self._scopes.scope(scope)
         revision = found.revision
         messages: list[Message] = (
@@ -131,7 +132,11 @@ class Sources:
         return Observed(messages, *self._closed(scope, ordered_thumb(content), revision, text))
 
     def file(self, path: str) -> Observed:
-        """Looks at a file's bytes; one that is not there is None."""
+        """Reads a file's bytes; None if it does not exist.
+
+        The stamp is taken before and after. If they differ, somebody is writing the file, so the
+        bytes get no stamp, and the next check compares digests.
+        """
         stamp = stamp_of(path)
         try:
             with open(path, "rb") as file:
@@ -139,19 +144,19 @@ class Sources:
         except (FileNotFoundError, NotADirectoryError):
             return Observed(None, ABSENT)
         if stamp_of(path) != stamp:
-            stamp = None  # it is being written: what was read has no stamp
+            stamp = None
         digest = sha256(content).hexdigest()
         if stamp is not None and stamp[0] > (SystemClock().now_us() - SETTLED_US) * 1000:
             stamp = None
         return Observed(content, digest, stamp, f"{len(content)} bytes")
 
     def env(self, name: str) -> Observed:
-        """Looks at a variable of the environment; it may be secret, so only its digest is kept."""
+        """Reads an environment variable; it may be secret, so the trace keeps only its digest."""
         value = os.environ.get(name)
         return Observed(value, ABSENT if value is None else thumb(value))
 
     def clock(self, length: str) -> Observed:
-        """Looks at the clock: the time is that of the walk, cut off to whole lengths."""
+        """Returns the time of the walk, rounded down to a multiple of `length`."""
         length_us = round(check_duration(length, "a length of time") * 1_000_000)
         bucket = self.now_us // length_us
         begin: datetime = to_datetime(bucket * length_us)
@@ -160,14 +165,14 @@ class Sources:
     def source(
         self, stamp: Callable[..., Any] | None, read: Callable[..., Any], args: list[Any]
     ) -> Observed:
-        """Looks at something outside through the user's functions: the stamp first."""
+        """Reads something outside through the user's functions, after taking its stamp."""
         mark = None if stamp is None else codec.decode(codec.encode(stamp(*args)))
         value = read(*args)
         return Observed(value, ordered_thumb(value), mark, shown(value))
 
 
 def ordered_thumb(value: Any) -> str:
-    """Returns the digest of something that a node is shown as it is: the order of keys counts."""
+    """Returns the digest of a value in which the order of keys counts, as a node can see it."""
     try:
         return sha256(codec.encode(value)).hexdigest()
     except ValueDomainError:
@@ -175,7 +180,7 @@ def ordered_thumb(value: Any) -> str:
 
 
 def stamp_of(path: str) -> list[int] | None:
-    """Returns what changes whenever a file does, but for changes within one tick of the clock."""
+    """Returns times, size and inode of a file; they miss only changes within one clock tick."""
     try:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -189,13 +194,13 @@ def stamp_of(path: str) -> list[int] | None:
 
 
 def shown(value: Any) -> str:
-    """Returns what of a value fits on a line."""
+    """Returns the part of a value that fits on a line."""
     plain = value.thaw() if isinstance(value, codec.Thawable) else value
     return show_value(plain)[:_SHOWN_MAX].encode("utf-8", "backslashreplace").decode()
 
 
 class Checked:
-    """The answer to whether something is as it was read: if not, what it is now."""
+    """Whether something is unchanged since it was read, and what was found if it was read again."""
 
     __slots__ = ("is_same", "seen", "stamp")
 
@@ -211,7 +216,7 @@ SAME = Checked(True)
 def check(
     read: Read, stamp: Any, sources: Sources, functions: dict[str, Callable[..., Any]]
 ) -> Checked:
-    """Says whether something that was read is as it was.
+    """Checks whether something is unchanged since a node read it.
 
     `functions` are those that the node's own code names: a stored name never calls anything else.
     """
@@ -224,13 +229,13 @@ def check(
             return _check_source(read, stamp, sources, functions)
         seen = look(read, sources)
     except (ClosedError, NotFoundError, OSError):
-        # What cannot be looked at is not as it was. If the node still needs it, it will say so.
+        # What cannot be read counts as changed. If the node still needs it, it will raise then.
         return Checked(False, Observed(None, ABSENT))
     return Checked(seen.thumb == read.thumb, seen, seen.stamp)
 
 
 def look(read: Read, sources: Sources) -> Observed:
-    """Looks again at what a read looked at."""
+    """Reads again what a read has read."""
     if read.kind == "state":
         return sources.state(read.name, read.path)
     if read.kind == "messages":
@@ -249,7 +254,7 @@ def _check_source(
     names: list[str] = [str(step) for step in read.path or ()]
     found = [functions.get(name) for name in names if name]
     if None in found:
-        # The code no longer names them, so nobody can look: then it counts as changed.
+        # The code no longer names the functions, so nothing can be checked: it counts as changed.
         return Checked(False)
     args: list[Any] = codec.decode(read.args) if read.args else []
     mark = None
@@ -257,7 +262,8 @@ def _check_source(
         mark = codec.decode(codec.encode(functions[names[0]](*args)))
         if mark == stamp:
             return SAME
-    # The stamp was taken before the content: a change in between shows in the next stamp.
+    # The stamp was taken before the content, so a change in between gives another stamp next time.
+    # In the other order, the new stamp would hide that the content is older.
     seen = sources.source(None, functions[names[1]], args)
     return Checked(seen.thumb == read.thumb, seen, mark)
 
@@ -269,7 +275,7 @@ def source_read(
     args: list[Any],
     seen: Observed,
 ) -> Read:
-    """Returns the record of a look at something outside."""
+    """Returns the record of a read of something outside."""
     return Read(
         "source",
         name,

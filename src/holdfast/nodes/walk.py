@@ -1,13 +1,13 @@
-"""Walking a graph: for each node, is there a result that still counts? If not, one is computed.
+"""Walks a graph: each node's stored result is reused while it still counts, else computed again.
 
 `in_thumb` is the digest of all that is known before a node is called: its code, its inputs, and the
-`out_thumb` of every edge. A result of the same `in_thumb` counts while everything that it read is
-as it was, checked in the order of the reads up to the first change: later reads may have been made
-only because of that one. Dependents see nothing but `out_thumb`, so a node that is computed again
-and yields the same value stops the change there.
+`out_thumb` of every edge. A result with the same `in_thumb` counts while everything that it read is
+unchanged. Reads are checked in order, up to the first change, because a later read may have been
+made only because of an earlier one. Dependents see only `out_thumb`, so a change stops at a node
+that is computed again and yields the same value.
 
-A result is computed by one worker at a time, under a lease on (node, in_thumb), and is one commit
-under that lease: it is there as a whole, or not at all.
+A result is computed by one worker at a time, under a lease on (node, in_thumb). It is written in
+one commit that is fenced by that lease, so it is stored completely or not at all.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from holdfast.thumbprint import Code, thumb
 FORMAT = 1
 LEASE_S = 30.0
 SLICE_S = 0.25
-"""How long to wait for another worker's result before its lease is looked at again."""
+"""How long to wait for another worker's result before trying to take its lease again."""
 TABLES_MAX = 256
 _logger = logging.getLogger("holdfast.nodes")
 
@@ -72,7 +72,7 @@ _OPEN = frozenset({"computed", "cut off"})
 """In a plan, the states of nodes whose values are not known yet."""
 
 Call = Callable[[Node, tuple[Any, ...], dict[str, Any]], Any]
-"""Calls the function of a node; the async skin awaits it on its loop."""
+"""Calls the function of a node; `holdfast.aio` awaits it on the event loop."""
 
 
 def call_plainly(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -85,7 +85,7 @@ def call_plainly(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 
 
 class Nodes:
-    """The nodes of one store in this process: what was read of their results, and who computes."""
+    """The nodes of one store in this process: cached results, and what is being computed."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.scopes = kernel.part(Scopes)
@@ -94,7 +94,7 @@ class Nodes:
         self.call: Call = call_plainly
         self.known_values: dict[Any, tuple[Any, str]] = {}
         self.idle: dict[Any, Any] = {}
-        """Walks in which nothing changed, with all that must stand still for the next one."""
+        """Walks in which nothing changed, with all that must be unchanged to skip the next one."""
         self.known_scopes: set[str] = set()
         self._tables: dict[str, ResultTable] = {}
         self._mutex = threading.Lock()
@@ -114,9 +114,10 @@ class Nodes:
 
     @contextmanager
     def only_one(self, what: tuple[str, str, str], *, waits: bool) -> Generator[bool]:
-        """Lets one thread of this process at a time compute something; False if another does.
+        """Lets one thread of this process at a time compute something; yields whether it is this.
 
-        Two threads are one worker to the backend, which would give both the same lease.
+        A lease alone is not enough: it belongs to a worker, and the threads of a process are one
+        worker, so the backend would grant the same lease to both.
         """
         with self._free:
             while what in self._busy and waits:
@@ -132,15 +133,16 @@ class Nodes:
                     self._free.notify_all()
 
     def hold(self, table: ResultTable, name: str, in_thumb: str) -> Lease | None:
-        """Takes the lease on computing a node; None if another worker has it."""
+        """Takes the lease on computing a node; returns None if another worker has it."""
         self._give(table)
         about = sha256(codec.encode_plain([table.stream, name, in_thumb])).hexdigest()
         return self.leases.hold(f"{PREFIX}/{about}", ttl_s=LEASE_S)
 
     def _give(self, table: ResultTable) -> None:
-        """Has the results for a subject's scope be the subject's: they are copies of what it says.
+        """Makes the results for a subject's scope belong to the subject, as they copy its data.
 
-        Before anything is computed: a large value is stored before the event that names it.
+        This is done before anything is computed. A large value becomes a blob before the event that
+        names it is written, and that blob must already be sealed.
         """
         if not table.revision:
             self.log.give_as(table.stream, table.stream.split("/", 2)[2])
@@ -153,11 +155,12 @@ class Nodes:
     def append(
         self, table: ResultTable, name: str, type: str, content: Struct, key: str | None, **how: Any
     ) -> None:
-        """Commits one event of a node."""
+        """Commits one event of a node; `key` is its idempotency key."""
         self._give(table)
         event = NewEvent(type, results.encode_event(content))
         write = StreamWrite(table.stream, (event,), key=key, checkpoint=name)
-        # In a step of a run, too: the result is guarded by its own lease and its own key.
+        # A step of a run would make this commit the run's. But a result is guarded by its own
+        # lease and its own idempotency key, so the run's writer is set aside.
         writer = WRITER.set(None)
         try:
             self.log.commit(ProposedCommit((write,), **how))
@@ -170,7 +173,7 @@ class Nodes:
 
 
 class Group:
-    """A graph that was walked as a node of another one: its value is that of its nodes, by name."""
+    """A graph walked as a node of another one. Its value is a dict of its nodes' values by name."""
 
     def __init__(self, name: str, is_skipped: bool) -> None:
         self.name = name
@@ -203,7 +206,7 @@ Member = NodeState | Group
 
 
 class Level:
-    """One pass through one graph: a walk has one, and one for each round of each inner graph."""
+    """One pass over one graph: one for the walk, and one per round of each inner graph."""
 
     def __init__(
         self, graph: Graph, outer: Level | None, prefix: str, round: int, group: Group
@@ -219,15 +222,15 @@ class Level:
         self.active: list[str] = []
 
     def name_of(self, member: str) -> str:
-        """Returns the whole name of a member here: `review/author@2`."""
+        """Returns the full name of a member in this walk, such as `review/author@2`."""
         return f"{self.prefix}{member}" + (f"@{self.round}" if self.graph.repeat else "")
 
 
 class InputValue:
-    """An input of a walk: digested once, and given to each node as a copy of its own.
+    """An input of a walk: digested once, and given to each node as a separate copy.
 
-    The copy is decoded from the sorted bytes that were digested. So inputs that count as equal are
-    equal in the order of their keys, too.
+    The copy is decoded from the sorted bytes that were digested, so inputs with equal digests also
+    have their keys in the same order.
     """
 
     __slots__ = ("_encoded", "_thumb", "_value")
@@ -252,7 +255,7 @@ class InputValue:
         return shown(self._value)
 
     def copy(self) -> Any:
-        """Returns a copy, or the object itself if it is one that cannot be stored."""
+        """Returns a copy, or the object itself if it cannot be stored. Needs `thumb` first."""
         return self._value if self._encoded is None else codec.decode(self._encoded)
 
     @property
@@ -260,7 +263,7 @@ class InputValue:
         return self._value
 
     def given(self) -> Any:
-        """Returns a copy if it can be made, else the object itself."""
+        """Returns a copy if the value can be stored, else the object itself."""
         try:
             return self.copy() if self.thumb else None
         except ValueDomainError:
@@ -281,19 +284,19 @@ class Known(Struct):
 
 
 class Verdict(Struct):
-    """Whether a node has a result that counts; if not, why not."""
+    """Whether a node has a result that counts, or the causes why it has none."""
 
     entry: Entry | None = None
     causes: tuple[Cause, ...] = ()
     expired: Entry | None = None
-    """A result that only its age speaks against."""
+    """A result that would count if it were not too old."""
 
 
 class Planned(Struct, frozen=True):
     """What a walk would do with one node.
 
-    `cut off` depends on nodes that would be computed: it is taken as it is if they yield what they
-    yielded before.
+    A node with the verdict `cut off` depends on nodes that would be computed. Its stored result is
+    reused if those yield the same values as before.
     """
 
     node: str
@@ -314,7 +317,7 @@ class Computation:
         self.functions = known.code.references
 
     def demand(self, name: str, path: tuple[str | int, ...] | None) -> Observed:
-        """Returns the value of another node of the graph, processed now if it was not yet."""
+        """Returns the value of another node of the graph, which is processed first if needed."""
         return self._walker.observe(self._known.level, name, path)
 
     def check_known(self, name: str) -> None:
@@ -322,7 +325,7 @@ class Computation:
         self._walker.find(self._known.level, name)
 
     def check_skipped(self, name: str) -> None:
-        """Raises UsageError unless a node of that name comes later."""
+        """Raises UsageError unless a node of that name comes later in the walk."""
         level: Level = self._known.level
         if name not in level.graph.members:
             raise UsageError(
@@ -361,20 +364,23 @@ class Walker:
         self.sources = Sources(nodes.scopes, now_us, nodes.known_values, scope)
         self.exhausted: list[str] = []
         self.planned: dict[str, Planned] | None = None
-        """What would be done, by node, if this walk is only a plan."""
+        """What would be done with each node, if this walk only plans; else None."""
         self.around: Callable[[Level, Node], NodeState] | None = None
-        """How a node is processed, if not plainly: as a step of a run."""
+        """Processes a node as a step of a run; None outside of runs."""
         self._in_step: dict[tuple[int, str], Member] | None = None
         self.blobs = self.log.blobs.read
         if cache:
             self.table.refresh()
 
     def run(self) -> Group:
-        """Processes every node of the path, in order; one that is damaged does not stop the rest"""
+        """Processes every node of the path, in order.
+
+        A damaged result does not stop the other nodes; it is raised when they are done.
+        """
         return self._rounds(self.graph, None, self.graph.name, "")
 
     def walk(self, level: Level) -> None:
-        """Processes every member of a graph."""
+        """Processes every member of a graph, and notes damaged results in `level.errors`."""
         for name in level.graph.order:
             try:
                 self.process(level, name)
@@ -385,7 +391,7 @@ class Walker:
                 level.errors[name] = error
 
     def process(self, level: Level, name: str) -> Member:
-        """Returns the state of a member, processed once in a walk, after what it depends on."""
+        """Returns the state of a member. It is processed once per walk, after its dependencies."""
         known = level.members.get(name)
         if known is None and self._in_step is not None:
             known = self._in_step.get((id(level), name))
@@ -412,7 +418,8 @@ class Walker:
         finally:
             level.active.remove(name)
         if self._in_step is not None:
-            # Demanded by a step of a run: a replay does not ask for it, so it gets no place here.
+            # A step of a run demanded it. A replay takes that step from the journal and does not
+            # demand it again, so it must not change the members of the level either.
             self._in_step[id(level), name] = state
             return state
         level.members[name] = state
@@ -421,7 +428,7 @@ class Walker:
         return state
 
     def in_step(self, level: Level, node: Node) -> NodeState:
-        """Processes a node inside a step of a run."""
+        """Processes a node inside a step of a run, from the newest state of everything it reads."""
         self._in_step = {}
         try:
             self.table.refresh()
@@ -452,7 +459,7 @@ class Walker:
         return Group(level.name_of(name), is_skipped=True)
 
     def _rounds(self, graph: Graph, outer: Level | None, name: str, prefix: str) -> Group:
-        """Walks a graph, once or until it is good enough."""
+        """Walks a graph once, or in rounds until its `repeat` says that it is good enough."""
         group = Group(name, is_skipped=False)
         repeat = graph.repeat
         for round in range(1, (repeat.most if repeat else 1) + 1):
@@ -470,13 +477,16 @@ class Walker:
     def _is_enough(self, level: Level, repeat: Until) -> bool:
         last = level.members[repeat.node]
         if self.planned is not None and isinstance(last, NodeState) and last.revision == 0:
-            return True  # it has no value yet: nobody knows how many rounds there will be
+            return True  # in a plan it has no value yet, so the number of rounds is unknown
         return repeat.enough(last.value)
 
     # --- what a node depends on ------------------------------------------------------------------
 
     def find(self, level: Level, name: str) -> tuple[Level, str]:
-        """Returns where a member of that name is, seen from a level, or raises UsageError."""
+        """Returns the innermost level around this one with a member of that name.
+
+        Raises UsageError if there is none.
+        """
         inner: Level | None = level
         while inner is not None:
             if name in inner.graph.members:
@@ -498,7 +508,7 @@ class Walker:
         return Observed(part, digest, shown="" if part is MISSING else shown(part))
 
     def know(self, level: Level, node: Node) -> Known:
-        """Returns all that is known of a node before it is called; its edges are processed."""
+        """Returns all that is known of a node before it is called, after processing its edges."""
         code = node._thumbed()
         inputs: dict[str, InputValue] = {}
         ignored: dict[str, InputValue] = {}
@@ -548,7 +558,7 @@ class Walker:
         return self._compute_once(known, verdict)
 
     def _plan(self, known: Known, verdict: Verdict, planned: dict[str, Planned]) -> NodeState:
-        """Notes what would be done with a node; what it would yield is taken as it was."""
+        """Notes what would be done with a node, and returns its newest stored state meanwhile."""
         entries = self.table.entries(known.name)
         done = [one for entry in entries if isinstance(one := entry.content(), Computed)]
         cost = _average([one.cost for one in done[: known.node.keep]])
@@ -575,7 +585,7 @@ class Walker:
         return verdict.entry.state("cut off" if is_open else "hit", self.blobs)
 
     def _may_hold(self, known: Known, verdict: Verdict, entries: list[Entry]) -> bool:
-        """Says whether a kept result may count, for some outcome of what would be computed."""
+        """Returns whether a kept result may count, depending on what open nodes will yield."""
         is_forced = verdict.causes[0].kind == "forced"
         is_open = any(edge.status in _OPEN for edge in known.edges.values())
         if is_forced or not is_open:
@@ -595,7 +605,7 @@ class Walker:
         return False
 
     def is_forced(self, known: Known) -> bool:
-        """Says whether a node is computed whatever is stored."""
+        """Returns whether a node must be computed, whatever is stored."""
         if self.force is True:
             return True
         if not self.force:
@@ -603,7 +613,7 @@ class Walker:
         return known.name in self.force or without_rounds(known.name) in self.force
 
     def judge(self, known: Known) -> Verdict:
-        """Says whether a stored result counts; a failure that is kept is raised again."""
+        """Returns whether a stored result counts; it may be a kept failure, which counts too."""
         if self.is_forced(known):
             self._log_damage(known)
             return Verdict(causes=(Cause("forced", known.name),))
@@ -634,7 +644,7 @@ class Walker:
                 _logger.warning("it is replaced: %s", error.message)
 
     def _check(self, known: Known, entry: Entry) -> tuple[Cause | None, bool]:
-        """Returns why a result does not count, None if it does; and whether it is only too old."""
+        """Returns why a result does not count (None if it does), and whether it is only too old."""
         content = entry.content()
         for place, read in enumerate(content.reads):
             cause = self._check_read(known, entry, place, read)
@@ -661,7 +671,7 @@ class Walker:
             if read.path is None and edge_thumb(member) == read.thumb:
                 return None
             if self.planned is not None and member.status in _OPEN:
-                return None  # nobody knows what it will yield: perhaps the same
+                return None  # in a plan, it may turn out to yield the same value
             seen = self.observe(known.level, read.name, read.path)
             if seen.thumb == read.thumb:
                 return None
@@ -688,13 +698,13 @@ class Walker:
         return ()
 
     def _differences(self, known: Known, entries: list[Entry], since: int) -> tuple[Cause, ...]:
-        """Returns how a node differs from its newest result; missing if there is none."""
+        """Returns how a node differs from its newest result; `missing` if it has none."""
         before: Computed | None = None
         for entry in entries:
             try:
                 content = entry.content()
             except CorruptError:
-                continue  # it is of other inputs: nothing depends on what it says
+                continue  # it was for other inputs, and is only read here to explain a change
             if isinstance(content, Computed):
                 before = content
                 break
@@ -713,7 +723,7 @@ class Walker:
             thumb_now = None if edge is None else edge_thumb(edge)
             if before.edges.get(name) != thumb_now or (edge is None and name in before.edges):
                 causes.append(self._edge_cause(known, name, before.edges.get(name), thumb_now))
-        # The same as an older result that is no longer kept, or that was invalidated.
+        # No difference: an older result fits, but it is no longer kept, or was invalidated.
         return tuple(causes) or (Cause("missing", known.name, text="its result is not kept"),)
 
     def _edge_cause(self, known: Known, name: str, old: str | None, new: str | None) -> Cause:
@@ -731,7 +741,10 @@ class Walker:
     # --- computing -------------------------------------------------------------------------------
 
     def _compute_once(self, known: Known, verdict: Verdict) -> NodeState:
-        """Computes a node unless another thread or worker does; then it waits for the result."""
+        """Computes a node, or waits for the result if another thread or worker computes it.
+
+        With `stale="serve"`, an expired result is returned instead of waiting.
+        """
         what = self.table.stream, known.name, known.in_thumb
         may_serve = known.node.stale == "serve"
         while True:
@@ -743,7 +756,8 @@ class Walker:
                 )
                 if lease is not None:
                     try:
-                        # What the last owner wrote before it gave the lease back is seen now.
+                        # The last owner of the lease wrote its result before it released it. Now
+                        # that we have the lease, that result is visible, so look for it again.
                         self.table.refresh()
                         verdict = self.judge(known)
                         if verdict.entry is not None:
@@ -758,7 +772,8 @@ class Walker:
             if old is not None:
                 _logger.debug('node "%s" is served as it was: another worker computes', known.name)
                 return old.state("stale", self.blobs)
-            # Looked for first: it may have been committed before the position was asked for.
+            # Look before waiting: the result may have been committed before `position` was taken,
+            # and then nothing after that position would wake this thread.
             self.table.refresh()
             self.sources.forget()
             verdict = self.judge(known)
@@ -768,7 +783,11 @@ class Walker:
                 self.log.wait_after(position, SLICE_S)
 
     def _compute(self, known: Known, verdict: Verdict, lease: Lease) -> NodeState:
-        """Calls the node and stores its result, in one commit under the lease."""
+        """Calls the node, and stores its result in one commit that is fenced by the lease.
+
+        The idempotency key contains a number that grows per (node, in_thumb). A result that is
+        computed again must be a new event, not the repetition of an older write.
+        """
         fence = Fence(lease.name, lease.owner, lease.epoch)
         number = self.table.next_number(known.name, known.in_thumb)
         key = f"{known.name}:{known.in_thumb}:{number}"
@@ -790,7 +809,7 @@ class Walker:
         return self.table.entry_of(known.name, key).state("computed", self.blobs)
 
     def _unstored(self, known: Known) -> NodeState:
-        """Computes a node without looking at what is stored, and stores nothing."""
+        """Computes a node without reading or writing stored results."""
         context, now_us = NodeContext(Computation(self, known)), self.log.clock.now_us()
         try:
             value, took_s = self._call(known, context)
@@ -803,7 +822,7 @@ class Walker:
         return results.state_of(computed, "computed", now_us, 0, self.blobs)
 
     def _call(self, known: Known, context: NodeContext) -> tuple[bytes, float]:
-        """Calls the function of a node; returns the encoded value, and how long it took."""
+        """Calls the function of a node; returns the encoded value, and the seconds it took."""
         arguments: dict[str, Any] = {name: one.copy() for name, one in known.inputs.items()}
         arguments |= {name: one.itself for name, one in known.ignored.items()}
         arguments |= {name: _sorted_copy(edge.value) for name, edge in known.edges.items()}
@@ -828,7 +847,7 @@ class Walker:
         *,
         spills: bool = True,
     ) -> Computed:
-        """Returns a result as it is stored."""
+        """Returns a result in the form that is stored; large values become blobs if `spills`."""
         node, reads = known.node, tuple(context.reads)
         out_thumb = sha256(codec.encode_sorted(codec.decode(encoded))).hexdigest()
         if node.equal is not None and self.cache:
@@ -859,7 +878,10 @@ class Walker:
         )
 
     def _backdated(self, known: Known, encoded: bytes, out_thumb: str) -> str:
-        """Returns the digest of the newest result if the new value is as good as equal to it."""
+        """Returns the newest result's digest if the node's `equal` accepts the new value.
+
+        Dependents compare digests only, so they are then not computed again.
+        """
         assert known.node.equal is not None, "BUG: nothing says what is equal"
         for entry in self.table.entries(known.name):
             try:
@@ -890,7 +912,7 @@ def without_rounds(name: str) -> str:
 
 
 def _round_before(level: Level) -> Group:
-    """Returns the round before this one, as something to depend on."""
+    """Returns a group that ends with the round before: the value of the parameter `previous`."""
     before = Group(level.group.name, is_skipped=False)
     before.rounds = level.group.rounds[: level.round - 1]
     return before
@@ -901,7 +923,7 @@ def edge_thumb(edge: Member) -> str | None:
 
 
 def _sorted_copy(value: Any) -> Any:
-    """Returns a copy whose keys are in order: values of one digest are equal in that, too."""
+    """Returns a copy with its keys sorted, so values with equal digests have the same order."""
     return codec.decode(codec.encode_sorted(value))
 
 

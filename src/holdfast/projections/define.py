@@ -1,4 +1,4 @@
-"""What a program declares: handlers of events, by type, and the state that they begin with.
+"""Declares projections: handlers of events by type, and the state that they start from.
 
     @holdfast.projection(init=dict, version=1)
     class Tickets:
@@ -8,9 +8,9 @@
         def ticket_closed(self, tickets, event):
             tickets[event.data.id]["status"] = "closed"
 
-A handler is a pure function of the state and an event. It changes the state in place, or returns
-another one. A function of two parameters is one handler for all types, or for `types`; a function
-of one parameter is given all events at once, oldest first.
+A handler is a pure function of the state and an event. It changes the state in place or returns a
+new one. A function of two parameters is one handler for all types, or for those in `types`. A
+function of one parameter gets all events at once, oldest first.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from holdfast.thumbprint import Code, code_of, thumb
 Handler = Callable[[Any, OwnEvent], Any]
 
 VALUE = "value"
-"""The key that a state is kept under which is no mapping."""
+"""The key under which a state is kept if it is not a mapping."""
 
 _known: dict[str, Projection] = {}
 
 
 class Projection:
-    """A declared projection: what handles which events, and what it begins with."""
+    """A declared projection: its handlers by type of event, and the state to start from."""
 
     counts_by_name = True
 
@@ -64,7 +64,7 @@ class Projection:
         self.target = target
         self.__doc__ = target.__doc__
         self.view: Callable[[list[Any]], Any] | None = None
-        """What is handed all events at once, of a projection that is a function of them."""
+        """The function that gets all events at once; None for a projection with handlers."""
         self._handler: Handler | None = None
         self._handlers: dict[str, Handler] = {}
         if inspect.isclass(target):
@@ -80,14 +80,14 @@ class Projection:
         self._codes: tuple[tuple[Any, ...], list[Code], str | None] | None = None
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Calls the function, or makes an object of the class, as it was written."""
+        """Calls the decorated function or class itself."""
         return self.target(*args, **options)
 
     def __repr__(self) -> str:
         return f"<Projection {self.name}, version {self.version}>"
 
     def _checked_types(self, types: Iterable[object] | None) -> frozenset[str] | None:
-        """Returns the stored types of the events that it handles; None: all own events."""
+        """Returns the stored types of the events that it handles; None for all own events."""
         if self._handlers:
             return frozenset(OWN + name for name in self._handlers)
         if types is None:
@@ -104,21 +104,21 @@ class Projection:
         return found
 
     def handles(self, type: str) -> bool:
-        """Says whether events of a stored type are given to it."""
+        """Returns whether it handles events of a stored type."""
         return type.startswith(OWN) if self.types is None else type in self.types
 
     def handler(self, type: str) -> Handler:
-        """Returns what handles events of an own type."""
+        """Returns the handler for a type of own events."""
         return self._handler or self._handlers[type]
 
     # --- whether it is still the same ------------------------------------------------------------
 
     def thumb(self) -> str | None:
-        """Returns the digest of all that the state depends on beside the events.
+        """Returns the digest of everything but the events that the state depends on.
 
-        That is the version, the state to begin with, the code of the handlers, and what reading an
-        event needs: its class, its version and its upgrades. None if some of the code has no
-        source: then nobody could tell whether it changed, and nothing is kept.
+        That is the version, the initial state, the code of the handlers, and what reading an event
+        needs: its class, its version and its upgrades. Returns None if some of that code has no
+        source. Then a change of it could not be noticed, so the fold is never saved.
         """
         schemas = self._schemas()
         seen = tuple((schema, len(schema.upgrades)) for schema in schemas)
@@ -159,10 +159,10 @@ def projection(
 ) -> Callable[[Any], Projection]:
     """Returns the decorator that makes a class of handlers, or a function, a projection.
 
-    Each method of the class handles the events of the type that it is named like. `init` makes the
-    state to begin with, plain data that can be stored. Raise `version` when something changed that
-    the code does not show: what was kept is then folded anew, as it is when the code changes. Its
-    name is that of the class or function, unless one is given.
+    Each method of the class handles the events of the type that it is named after. `init` returns
+    the initial state, plain data that can be stored. All events are folded again when the code
+    changes; raise `version` after a change that the code does not show. `name` is by default the
+    name of the class or function.
     """
     check_whole(version, "version", least=1)
     check_call(init, "init")
@@ -178,7 +178,7 @@ def projection(
             types=types,
         )
         known = _known.get(found.name)
-        # A module that is loaded again defines the same one once more: the new one counts.
+        # A module that is reloaded declares the same projection again: the new one counts.
         if known is not None and _place(known.target) != _place(target):
             raise ExistsError(
                 f'projection "{found.name}" is declared already, by {_place(known.target)}',
@@ -195,7 +195,7 @@ def _place(target: Any) -> str:
 
 
 def _handlers_of(kind: type[Any], name: str) -> dict[str, Handler]:
-    """Returns the handlers of a class by the type of event that each is named like."""
+    """Returns the handlers of a class by the type of event that each is named after."""
     found: dict[str, Handler] = {}
     instance: Any = None
     for word in dict.fromkeys(word for base in kind.__mro__[:-1] for word in vars(base)):
@@ -229,7 +229,7 @@ def _parameters(function: Any, name: str) -> int:
 
 
 def _count(function: Any) -> int:
-    """Returns how many arguments a function must be given; 0 if one of them has to be named."""
+    """Counts the required arguments of a function; 0 if one of them is keyword-only."""
     needed = [one for one in inspect.signature(function).parameters.values() if _is_needed(one)]
     return 0 if any(one.kind is one.KEYWORD_ONLY for one in needed) else len(needed)
 
@@ -246,12 +246,12 @@ def _no_handler(function: Any) -> UsageError:
 
 
 def _collect(events: Any, event: OwnEvent) -> None:
-    """Handles the events of a function that is given all of them."""
+    """Collects the events for a projection that gets all of them at once."""
     events.append(dict(event))
 
 
 def _started(init: Callable[[], Any], name: str) -> tuple[Map, bool]:
-    """Returns the state to begin with, and whether it is a mapping itself."""
+    """Returns the initial state, and whether it is a mapping itself."""
     try:
         value = init()
         is_mapping = isinstance(value, Mapping)

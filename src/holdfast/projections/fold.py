@@ -1,14 +1,14 @@
-"""The fold of a projection: from events to a state, from wherever its events come.
+"""The fold of a projection: from events to a state.
 
-The state is an immutable tree, as that of a scope is. A handler is given a draft of it, so what it
-changes is shared with the state before it, a handler that raises changes nothing, and what readers
-were handed never changes. A fold stands between two commits, never within one.
+The state is an immutable tree, like the state of a scope. A handler gets a draft of it. So a new
+state shares what did not change, a handler that raises changes nothing, and a state that a reader
+holds never changes. A fold always stands between two commits, never within one.
 
-Events come from one scope, or from the whole store. In a scope they are those of its life, a fork's
-past included, in the order of revisions. In the store they are those of all scopes, or of those
-whose names match a pattern, in the order of positions, each once. There a removal of a scope, or
-the undo of one, changes what was: the fold begins again, if the scope had events of the projection.
-So it does when a scope that it has events of has expired.
+Events come from one scope or from the whole store. From a scope they are those of its life,
+including a fork's past, in the order of revisions. From the store they are those of all scopes, or
+of the scopes whose names match a pattern, in the order of positions, each once. There, a removal of
+a scope or its undo changes the past: the fold begins again if that scope had events of the
+projection. It also begins again when a scope that it has events of has expired.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from holdfast.projections.define import VALUE, Projection
 
 
 class Place(Struct, frozen=True):
-    """How far a fold is, and what it was folded from."""
+    """How far a fold has read, and the newest event that it has seen."""
 
     at: int = 0
     """The revision in the scope, or the position in the store."""
     events: int = 0
     """How many events were handled."""
     life: int = 0
-    """Of a scope: the revision that ended the life before the one that was folded."""
+    """For a scope: the revision that ended the life before the one that is folded."""
     until_us: int = 0
-    """When the first of the scopes ends that it has events of; 0: they last."""
+    """When the first of the scopes with handled events expires; 0 if none does."""
     stream: str = ""
     revision: int = 0
-    """The newest event that was looked at, whether it was handled or not."""
+    """The stream, revision and link of the newest event that was read, handled or not."""
     link: bytes = b""
 
 
@@ -55,7 +55,7 @@ class Source(Protocol):
     name: str
 
     def copy(self) -> Source:
-        """Returns one that another fold can go on with."""
+        """Returns a copy for another fold."""
         ...
 
     def start(self) -> Place:
@@ -63,11 +63,11 @@ class Source(Protocol):
         ...
 
     def holds(self, place: Place) -> bool:
-        """Says whether what was folded up to a place is still what there is to fold."""
+        """Returns whether the events up to a place are still those that were folded."""
         ...
 
     def commits(self, place: Place, projection: Projection) -> Iterator[tuple[Place, list[Record]]]:
-        """Yields commits after a place: where each leads, and the records to handle.
+        """Yields the commits after a place: the place after each, and the records to handle.
 
         Raises FoldAgain if what was folded before no longer counts.
         """
@@ -75,7 +75,7 @@ class Source(Protocol):
 
 
 class FoldAgain(Exception):
-    """What was folded is no longer what there is: begin again."""
+    """Raised when the past has changed, so that the fold must begin again."""
 
 
 class ScopeSource:
@@ -103,16 +103,18 @@ class ScopeSource:
             for record in records:
                 at = record.revision
                 if record.type == REMOVED and self._log.life(self.name) != place.life:
-                    raise FoldAgain  # since `holds` was asked; one that was undone is no end
+                    # The scope was removed since `holds` was called. A removal that was undone
+                    # leaves the life unchanged, and does not count.
+                    raise FoldAgain
                 is_handled = projection.handles(record.type) and _is_clear(record)
                 handled = [record] if is_handled else []
                 yield _moved(place, at, record, 0), handled
 
 
 def _is_clear(record: Record) -> bool:
-    """Says whether an event has its data, and is not one of a subject in a scope of others.
+    """Returns whether an event has its data, and no sealed value in it.
 
-    A state that is kept would be a copy of that in clear.
+    A saved state with a sealed value would be a copy of it in clear.
     """
     return record.payload != GONE and codec.SEALED_VALUE not in record.payload
 
@@ -135,7 +137,11 @@ class StoreSource:
         return not self._pattern or fits_pattern(self._pattern, stream)
 
     def start(self) -> Place:
-        """Looks through the store for removals first: what they ended is not handled at all."""
+        """Returns the start of the log, after reading through it for removals.
+
+        Events of a life that has ended are not handled. Without this pass, the fold would handle
+        them, meet the removal, and begin again.
+        """
         removed: set[str] = set()
         at = START
         while records := self._log.read_all(after=at, limit=READ_CHUNK):
@@ -176,7 +182,7 @@ class StoreSource:
         )
 
     def _changes_a_life(self, record: Record, projection: Projection) -> bool:
-        """Says whether a removal, or the undo of one, changes what there is to handle."""
+        """Returns whether an event is a removal, or its undo, that changes the handled events."""
         stream, revision = record.stream, record.revision
         if record.payload == GONE:
             return False  # of a life that has ended
@@ -188,7 +194,7 @@ class StoreSource:
         if not self._has(stream):
             return False
         if self._lives.get(stream) == self._log.life(stream):
-            return False  # known when the fold began; of one that was kept nothing is known
+            return False  # `start` has counted it; a fold that was loaded knows no lives
         at = 0
         while records := self._log.read(stream, after=at, until=revision, limit=READ_CHUNK):
             if any(projection.handles(one.type) for one in records):
@@ -206,12 +212,12 @@ def _earlier(one: int, other: int) -> int:
 
 
 def _moved(place: Place, at: int, record: Record, until_us: int) -> Place:
-    """Returns the place after a commit, with the number of events as it was before."""
+    """Returns the place after a commit; `advance` adds the number of handled events."""
     return Place(at, 0, place.life, until_us, record.stream, record.revision, record.link)
 
 
 def source_of(log: Log, over: object) -> Source:
-    """Returns where events come from: a scope, those that match a pattern, or with None all."""
+    """Returns the source of events: a scope, the scopes of a pattern, or all if `over` is None."""
     if over is None:
         name = ""
     elif isinstance(over, str) and is_pattern(over):
@@ -228,7 +234,7 @@ def source_of(log: Log, over: object) -> Source:
 
 
 class Fold:
-    """A state, and how far it was folded."""
+    """The state of a projection, and how far it is folded."""
 
     def __init__(
         self, log: Log, projection: Projection, source: Source, root: Map, place: Place
@@ -240,22 +246,22 @@ class Fold:
         self.place = place
 
     def again(self) -> Fold:
-        """Returns a fold that begins at the beginning."""
+        """Returns a new fold from the beginning."""
         projection = self.projection
         source = self.source.copy()
         return Fold(self._log, projection, source, projection.start, source.start())
 
     def copy(self) -> Fold:
-        """Returns a fold that goes on from here by itself; the state is shared."""
+        """Returns an independent fold at the same place, which shares the immutable state."""
         return Fold(self._log, self.projection, self.source.copy(), self.root, self.place)
 
     def advance(
         self, *, until: int | None = None, tell: Callable[[Change], object] | None = None
     ) -> None:
-        """Handles what was committed since, up to a place if one is given.
+        """Handles what was committed since, up to the place `until` if it is given.
 
-        `tell` is called with what each event changed. Raises FoldAgain if what was folded before no
-        longer counts, and ProjectionError if a handler fails: the fold then stands before it.
+        `tell` is called with each change. Raises FoldAgain if the past has changed. Raises
+        ProjectionError if a handler fails; the fold then stands before the commit of that event.
         """
         draft = Draft(self.root)
         for place, records in self.source.commits(self.place, self.projection):
@@ -284,7 +290,7 @@ class Fold:
                     tell(change)
 
     def _handled(self, draft: Draft, record: Record) -> tuple[Draft, bool]:
-        """Returns the draft after an event, and whether the handler returned another state."""
+        """Returns the draft after an event, and whether the handler returned a new mapping."""
         event = OwnEvent(record, self._log.blobs.read)
         is_mapping = self.projection.is_mapping
         state: Any = draft if is_mapping else draft[VALUE]

@@ -1,8 +1,8 @@
-"""What a store hands out of a projection: its state, kept up to date, and who is told of changes.
+"""The state of a projection, kept up to date, and its subscribers.
 
-One fold for each projection and source is in memory, and brought up to date whenever somebody
-looks: that costs what was committed since. It is kept beside the log (`stored.py`) when folding has
-cost several times what keeping it costs, and when the store is closed.
+One fold for each projection and source is in memory. It is brought up to date at each read, which
+costs as much as folding what was committed since. It is saved beside the log (`stored.py`) once
+folding has cost several times what saving costs, and when the store is closed.
 """
 
 from __future__ import annotations
@@ -29,12 +29,15 @@ from holdfast.projections.fold import Fold, FoldAgain, Place, source_of
 _logger = logging.getLogger("holdfast.projections")
 
 KEPT_EVENTS_MIN = 1000
-"""A fold is kept after so many events, unless keeping costs much more than folding."""
+"""A fold is saved after so many events, unless saving costs much more than folding them."""
 CLOSED_EVENTS_MIN = 100
 CLOSED_S_MIN = 0.05
-"""At a close it is kept after so many events, or if they took so long."""
+"""When the store is closed, a fold is saved after so many events, or if they took so long."""
 KEEPING_SHARE = 4.0
-"""So many times as long as it takes to keep a fold, folding must have taken since."""
+"""How many times longer folding must have taken since the last save than that save took.
+
+So saving takes at most about a fourth of the time that folding takes.
+"""
 LOOK_S = 30.0
 END_S = 30.0
 
@@ -57,14 +60,14 @@ class KeptFold:
         self._folding_s = self._keeping_s = 0.0
 
     def newest(self, projection: Projection) -> Fold:
-        """Returns a copy of the fold, brought up to date."""
+        """Brings the fold up to date, and returns a copy of it."""
         with self._mutex:
             self._load(projection)
             self._catch_up()
             return self._fold.copy()
 
     def _load(self, projection: Projection) -> None:
-        """Makes sure that the fold is one of the code as it is now."""
+        """Makes sure that the fold was made by the current code: a saved one, or a new one."""
         thumb = projection.thumb()
         if self._seen == (thumb, projection):
             return
@@ -79,7 +82,7 @@ class KeptFold:
         try:
             self._fold = up_to_date(self._fold)
         finally:
-            # Also if a handler failed: what was folded before it stays folded.
+            # After a failed handler too: the events before it stay folded.
             self._folding_s += monotonic() - began
             self._kept_events = min(self._kept_events, self._fold.place.events)
             due = self._folding_s >= KEEPING_SHARE * self._keeping_s
@@ -96,14 +99,14 @@ class KeptFold:
         self._kept_events = self._fold.place.events
 
     def close(self) -> None:
-        """Keeps the fold, if it has grown by enough."""
+        """Saves the fold, if enough events were added since it was saved."""
         with self._mutex:
             since = self._fold.place.events - self._kept_events
             if since >= CLOSED_EVENTS_MIN or (since and self._folding_s >= CLOSED_S_MIN):
                 self._keep()
 
     def verify(self, projection: Projection) -> list[Change]:
-        """Folds all events anew and returns where the fold in memory differs from that."""
+        """Folds all events again, and returns where the fold in memory differed from that."""
         with self._mutex:
             self._load(projection)
             self._catch_up()
@@ -126,9 +129,9 @@ class KeptFold:
 
 
 def up_to_date(fold: Fold, tell: Callable[[Change], object] | None = None) -> Fold:
-    """Returns the fold with what was committed since; another one if it had to begin again.
+    """Returns the fold with what was committed since, or a new one if it had to begin again.
 
-    `tell` is then told what differs between the two.
+    `tell` is called with each change; after a new beginning, with what differs between the two.
     """
     is_again = False
     while True:
@@ -174,7 +177,7 @@ class Projections:
         return Projected(self, projection, fold, source.name)
 
     def begin(self, teller: _Teller) -> None:
-        """Has somebody told of changes until that is ended."""
+        """Starts the thread of a subscriber."""
         with self._mutex:
             self._tellers.add(teller)
         teller.start()
@@ -185,7 +188,7 @@ class Projections:
         teller.end()
 
     def close(self) -> None:
-        """Tells subscribers what is left to tell, and keeps what was folded."""
+        """Waits until subscribers have been called for all that is committed; saves the folds."""
         with self._mutex:
             tellers, self._tellers = self._tellers, set()
             folds = list(self._folds.values())
@@ -196,7 +199,7 @@ class Projections:
 
 
 class Projected:
-    """A projection over a scope, several scopes or the store; what it shows is up to date."""
+    """A projection over a scope, several scopes or the store. Each read is up to date."""
 
     def __init__(
         self, projections: Projections, projection: Projection, fold: KeptFold, over: str
@@ -212,29 +215,32 @@ class Projected:
 
     @property
     def state(self) -> Any:
-        """The state now: frozen, free to keep. Of a function of all events, what it returns."""
+        """The state now, which is immutable.
+
+        For a projection of all events at once, it is what the function returns.
+        """
         return shown(self._newest())
 
     @property
     def events(self) -> int:
-        """How many events the state was folded from."""
+        """The number of events that the state was folded from."""
         return self._newest().place.events
 
     def _newest(self) -> Fold:
         return self._fold.newest(self.projection)
 
     def verify(self) -> list[Change]:
-        """Folds all events anew, and returns where what was kept differs: nothing, if all is well.
+        """Folds all events again, and returns where the kept state differs; empty if it is right.
 
-        What differs is replaced by the replay, and reported in the store's status.
+        If it differs, the new fold replaces it, and the store's status reports that.
         """
         return self._fold.verify(self.projection)
 
     def follow(self, *, timeout_s: Duration | None = None) -> Iterator[Change]:
-        """Yields each change of the state from now on, by whichever process it was caused.
+        """Yields each change of the state from now on, whichever process caused it.
 
-        It waits for ever, or until nothing came for `timeout_s`. The scope of a change is the name
-        of the projection, its revision the number of events.
+        Without `timeout_s` it never ends; with it, it ends when no change came for so long. The
+        `scope` of a change is the name of the projection, its `revision` the number of events.
         """
         return self._follow(self._newest(), check_timeout(timeout_s))
 
@@ -256,11 +262,11 @@ class Projected:
     def subscribe(
         self, subscriber: Subscriber, *, on_error: OnError | None = None
     ) -> Callable[[], None]:
-        """Calls `subscriber(change)` for every change from now on, in a thread of its own.
+        """Calls `subscriber(change)` for every change from now on, in a separate thread.
 
-        By whichever process it was caused. If it raises, that is logged and given to
-        `on_error(error, change)`. `close()` of the store waits until all that is committed was
-        told. Returns the function that ends it.
+        Changes of other processes count too. If the subscriber raises, the error is logged and
+        given to `on_error(error, change)`. `close()` of the store waits until the subscriber was
+        called for everything committed, 30 s at most. Returns the function that ends it.
         """
         check_call(subscriber, "a subscriber")
         if on_error is not None:
@@ -271,7 +277,7 @@ class Projected:
 
 
 def shown(fold: Fold) -> Any:
-    """Returns the state of a fold as readers see it."""
+    """Returns the state of a fold in the form that readers get."""
     projection = fold.projection
     if projection.view is not None:
         return projection.view(fold.root[VALUE].to_list())
@@ -279,7 +285,7 @@ def shown(fold: Fold) -> Any:
 
 
 class _Teller:
-    """One who is told of the changes of a projection, and the thread that tells."""
+    """One subscriber of a projection, and the thread that calls it."""
 
     def __init__(
         self, log: Log, fold: Fold, subscriber: Subscriber, on_error: OnError | None
@@ -296,12 +302,16 @@ class _Teller:
         start_thread(self._thread)
 
     def end(self) -> None:
-        """Tells nothing more."""
+        """Ends the calls, without waiting for the thread."""
         self._is_over = True
         open_gate(self._gate)
 
     def finish(self) -> None:
-        """Returns when all that is committed was told."""
+        """Waits until the subscriber was called for everything committed, `END_S` at most.
+
+        A subscriber that closes the store calls this in the thread itself, which cannot wait for
+        its own end.
+        """
         self._is_last = True
         open_gate(self._gate)
         if threading.current_thread() is not self._thread:
@@ -326,7 +336,7 @@ class _Teller:
             self._wait(seen)
 
     def _wait(self, seen: Position) -> None:
-        """Returns when something was committed since, or the end has come."""
+        """Waits until something was committed since, or the end has come, `LOOK_S` at most."""
         waiter = PositionWaiter(seen, seen, lambda: open_gate(self._gate))
         self._log.watch.add(waiter)
         try:

@@ -9,7 +9,7 @@ from holdfast.scope import Scope
 
 
 class ProjectionsRoom:
-    """States that are folded from events of your own."""
+    """States that your handlers fold from own events, as `hf.projections`."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._projections = kernel.part(Projections)
@@ -18,10 +18,10 @@ class ProjectionsRoom:
         return "<ProjectionsRoom>"
 
     def of(self, projection: Projection, over: Scope | str | None = None) -> Projected:
-        """Returns the state of a projection over some scopes.
+        """Returns a projection over a scope, over several, or over the whole store.
 
-        Over a scope, the scopes that match a pattern such as `conversation/support-*`, or the whole
-        store. What it shows is up to date whenever it is looked at, for the price of what was
-        recorded since.
+        `over` is a scope, a pattern such as `conversation/support-*`, or None for the whole store.
+        Each read of its state is up to date, and costs as much as folding what was recorded since
+        the last one.
         """
         return self._projections.projected(projection, over)

@@ -1,10 +1,10 @@
-"""Folds that are kept: how they are stored beside the log, and when one is trusted.
+"""Saved folds: how they are stored beside the log, and when one is trusted.
 
-A kept fold is an object of the kind `snapshot` that is named
+A saved fold is an object of the kind `snapshot` with the name
 `projection/<digest of name and source>/<digest of the code>-<place>`. It holds the sha256 of the
-rest (32 bytes), a JSON line with what it is of, then the packed state. It is a hint, as every
-snapshot is: one that fails its digest, that is of other code, or whose newest event the log does
-not have, is not used.
+rest (32 bytes), a JSON line that says what it belongs to, then the packed state. Like every
+snapshot it is only a cache. It is not used if it fails its digest, if it was made by other code, or
+if the log does not have its newest event.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _logger = logging.getLogger("holdfast.projections")
 KIND = "snapshot"
 PREFIX = "projection/"
 OTHERS_MAX = 3
-"""So many folds of other code are left in place: programs of several versions may run."""
+"""How many saved folds of other code stay: several versions of a program may run at once."""
 _DIGEST_BYTES = 32
 
 
@@ -45,10 +45,10 @@ class _Header(Struct, array_like=True):
 
 
 def save(log: Log, fold: Fold, thumb: str) -> None:
-    """Keeps a fold, in place of older ones of the same code."""
+    """Saves a fold, and deletes older ones of the same code. Never raises for a failed write."""
     place = fold.place
     if place.stream and log.subject_of(place.stream) is not None:
-        return  # a copy of what is sealed would be in clear: it is folded again each time
+        return  # a saved copy of sealed data would be in clear: fold it again each time
     header = _Header(
         1, fold.projection.name, fold.source.name, thumb, place.at, place.events, place.life,
         place.until_us, place.stream, place.revision, place.link.hex(),
@@ -61,7 +61,8 @@ def save(log: Log, fold: Fold, thumb: str) -> None:
         objects.put(KIND, name, sha256(rest).digest() + rest, expires_us=expires_us)
         _tidy(objects, folder, name)
     except HoldfastError as error:
-        # A store that is open for reading only, a full disk: what is kept is for speed alone.
+        # The store may be open read-only, or the disk full. A saved fold only saves time, so the
+        # failure is reported and the caller goes on.
         log.report(f'the fold of projection "{fold.projection.name}" was not kept: {error}')
 
 
@@ -70,7 +71,7 @@ def _end_of(log: Log, place: Place) -> int:
 
 
 def _tidy(objects: Objects, folder: str, newest: str) -> None:
-    """Deletes older folds of the same code, and those of other code but the newest few."""
+    """Deletes older folds of the same code, and all but the newest few of other code."""
     mine = newest.rpartition("-")[0] + "-"
     names = [name for name in objects.names(KIND, prefix=folder) if name != newest]
     older = [name for name in names if name.startswith(mine) and name < newest]
@@ -82,7 +83,10 @@ def _tidy(objects: Objects, folder: str, newest: str) -> None:
 
 
 def load(log: Log, fold: Fold, thumb: str) -> bool:
-    """Puts a fold where the newest trustworthy one that is kept stands; False if there is none."""
+    """Sets a fold to the newest saved one that can be trusted; returns False if there is none.
+
+    Those that cannot be trusted are reported and deleted on the way.
+    """
     objects, folder = _objects(log, fold), _folder(fold)
     names = objects.names(KIND, prefix=f"{folder}{thumb[:32]}-")
     for name in sorted(names, reverse=True):

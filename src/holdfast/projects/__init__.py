@@ -2,16 +2,16 @@
 
 settings      `[project]` of holdfast.toml
 survey        what a directory shows of a project
-project       the project itself: its scope, its tasks, who coordinates it
+project       the project itself: its scope, its tasks, its coordinator
 coordinator   the one that works, under the project's lease; its children
-work          work on a task as a run, a turn as a block of it
-housekeeping  what is slow, memory, the disk, sessions that are let go of
-inbox         messages of a person, taken in the commit that uses them
-outcome       what came of a task, and of a session
-recovery      what is known again after a crash, and from where
-doctor        what is wrong with a project, and what can be done
-tree          files as git sees them, points to go back to
-trees         work trees of children, and what becomes of their files
+work          work on a task as a run, with a block for each turn
+housekeeping  slow operations, memory, the disk, and the retention of sessions
+inbox         messages to the coordinator, taken in the commits that use them
+outcome       the outcome of a task, and of a session
+recovery      what was recovered after a crash, and from where
+doctor        the problems of a project, and their remedies
+tree          files as git sees them, and rewind points
+trees         work trees of children, and the merge of their files
 handoff       one session gives its context to another
 sessions      conversations of the project, and who is in them
 """

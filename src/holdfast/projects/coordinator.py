@@ -3,12 +3,12 @@
     with project.coordinate() as main:
         main.do("write the changelog")
 
-What it commits is fenced by that lease. A second start is told where the first is, and may take its
-place. Whoever coordinates next goes on with the runs that were left: the coordinator's own work and
-its children. While a run is at work, the coordinator looks into its inbox ten times a second: a
-person's stop is taken, and durable, before anything else is begun.
+Its commits are fenced by that lease. A second coordinator is refused, with an error that names the
+first, or takes its place. The next coordinator resumes the runs that were left: the coordinator's
+own work and its children. While a run is at work, the coordinator checks its inbox ten times a
+second. A person's stop is taken, and durable, before anything else begins.
 
-The state of the scope says what cannot be seen elsewhere:
+The state of the scope has what cannot be seen elsewhere:
 
     root      {"host", "path"}                             where the project is
     mode      "conversation" or "autonomous"
@@ -75,11 +75,11 @@ if TYPE_CHECKING:
     from holdfast.record.memory import Memory
 
 SYNC_S = 1.0
-"""How often the files are looked at while a run is at work, for what people edit."""
+"""How often the files are checked for edits while a run is at work."""
 SYNC_SHARE = 10
-"""How many times as long as looking at the files takes passes before they are looked at again."""
+"""The pause between two checks of the files is at least so many times as long as a check."""
 LOOK_S = 0.1
-"""How often the inbox is looked into while a run is at work."""
+"""How often the inbox is checked while a run is at work."""
 _logger = logging.getLogger("holdfast.projects")
 
 Mode = Literal["conversation", "autonomous"]
@@ -95,7 +95,7 @@ class Holder(Struct, frozen=True):
     host: str | None
     pid: int | None
     age_s: float
-    """How long it has had the lease."""
+    """For how long it has had the lease."""
 
     def __str__(self) -> str:
         where = f"process {self.pid} on {self.host}" if self.pid else f'worker "{self.worker}"'
@@ -103,7 +103,7 @@ class Holder(Struct, frozen=True):
 
 
 class Result(Struct, frozen=True):
-    """What came of work on a task. `stopped`: a person stopped it, and it can be resumed."""
+    """The result of work on a task; "stopped" means that a person paused it, to be resumed."""
 
     task: str
     status: WorkStatus
@@ -114,7 +114,7 @@ class Result(Struct, frozen=True):
     merged: tuple[str, ...] = ()
     """The files of a child's own work tree that were merged into the project's directory."""
     ref: str = ""
-    """Where the files of a child are that were not merged: a commit for `git cherry-pick`."""
+    """A ref with the files of a child that were not merged, for `git cherry-pick`."""
 
 
 class Child:
@@ -127,7 +127,7 @@ class Child:
         self._main = main
 
     def result(self) -> Result:
-        """Waits for the end of its work; messages to the coordinator are heeded meanwhile."""
+        """Waits for the result of its work; handles messages to the coordinator meanwhile."""
         return self._main._result(self.task, self.run)
 
     def __repr__(self) -> str:
@@ -135,14 +135,17 @@ class Child:
 
 
 class Coordinator:
-    """The block of `with project.coordinate() as main:`; for the thread that entered it."""
+    """Coordinates a project: `with project.coordinate() as main:`.
+
+    Only the thread that entered the block may use it.
+    """
 
     def __init__(self, project: Project, *, take_over: bool, wait_s: float) -> None:
         self.project = project
         self.store = project.store
         self.scope = project.scope
         self.is_replaced = False
-        """Whether another coordinator has taken the lease: nothing more is written here."""
+        """Whether another coordinator has taken the lease; then this one writes nothing more."""
         self._kernel = kernel_of(self.store)
         self._engine = self._kernel.part(Engine)
         self._box = Inbox(self._kernel.log, self.scope.name)
@@ -151,23 +154,23 @@ class Coordinator:
         self._wait_s = wait_s
         self._lease: HeldLease | None = None
         self.findings: list[Finding] = []
-        """What was found in the files of the project when it began."""
+        """The findings in the files of the project when it began."""
         self._views = project.views() if project.settings.views else None
         self._shown = (0, 0.0)
         self._sync_s = SYNC_S
         self.care = Housekeeping(self)
-        """What it watches while it works: what is slow, memory, the disk."""
+        """Watches slow operations, memory and the disk while it works."""
         self._unobserve: Callable[[], None] | None = None
         self.session: str | None = None
-        """The session that answers to messages are added to."""
+        """The session in which messages are answered; None means the project's inbox session."""
         self.strategies = work.SEARCHED
-        """How messages are chosen for a turn; without a search once that has taken too long."""
+        """The strategies of a turn's context; without search once that has taken too long."""
 
     # --- the lease -------------------------------------------------------------------------------
 
     @property
     def lease(self) -> Lease:
-        """The lease that everything it commits is fenced by."""
+        """The lease that fences all its commits."""
         if self._lease is None:
             raise UsageError("the project is not coordinated here", hint="use it in a with block")
         return self._lease
@@ -193,7 +196,7 @@ class Coordinator:
 
     def _acquire(self) -> HeldLease:
         name = self.scope.name
-        # First, so that whoever is refused is told who has it.
+        # First: the holder of a lease can be named only if it is registered as a worker.
         self._kernel.leases.register()
         if self._take_over and (held := self.project.coordinator()) is not None:
             _logger.warning('project "%s" is taken over from %s', self.project.id, held)
@@ -212,21 +215,21 @@ class Coordinator:
             ) from error
 
     def _break(self, name: str) -> None:
-        """Ends somebody's lease: what is committed under it from now on is refused."""
+        """Ends another worker's lease; later commits under it are refused."""
         held = self._kernel.log.leases.holder(name)
         if held is not None and held.owner != self.store.workers.own:
             self._kernel.log.leases.release(held)
 
     def _begin(self) -> None:
-        """Says where the project is, and takes the children that an earlier coordinator left."""
+        """Notes where the project is, and adopts the children of an earlier coordinator."""
         here = {"host": socket.gethostname(), "path": str(self.project.root)}
         if self.scope.get("root") != here:
             self.scope.set("root", here)
         if self.scope.get(SLOW):
-            self.scope.delete(SLOW)  # it is of an earlier coordinator
+            self.scope.delete(SLOW)  # from an earlier coordinator
         for run, child in dict(self.scope.get("children", {})).items():
             if self._holder_of(run) is not None and not self._has_ended(run):
-                # Its process lives: it goes on there, and answers to this coordinator from now on.
+                # Its process is alive: the child continues there, under this coordinator's epoch.
                 self.scope.set(("children", run), {**child, "epoch": self.lease.epoch})
         current = self._current()
         if current is not None and self._take_over:
@@ -237,11 +240,11 @@ class Coordinator:
     def sync(self) -> list[Finding]:
         """Imports what people have edited in the five files, and writes what has changed.
 
-        Files that cannot be written now (a full disk, no permission) are written with the next
-        call: the log has everything that they would show.
+        Files that cannot be written now (a full disk, no permission) are left for a later call,
+        with a warning: the log has everything that they would show.
         """
         found: list[Finding] = []
-        # Asked before: a run may commit while the files are written, which is shown next time.
+        # Read before the sync: a run may commit meanwhile, and then the next call must sync again.
         revision = self.scope.revision
         if self._views is not None:
             began = monotonic()
@@ -250,14 +253,14 @@ class Coordinator:
             except (UnavailableError, OSError) as error:
                 _logger.warning('the files of project "%s" are behind: %s', self.project.id, error)
             took_s = monotonic() - began
-            # Files on a slow disk are looked at less often, so that work is not all looking.
+            # On a slow disk the files are checked less often, so that they do not slow the work.
             self._sync_s = max(SYNC_S, SYNC_SHARE * took_s)
             self.care.took("the five files", took_s)
         self._shown = revision, monotonic()
         return found
 
     def _keep_shown(self) -> None:
-        """Writes the files if something has changed, and looks now and then whether they have."""
+        """Syncs the files after a change of the state, and at regular intervals for edits."""
         revision, at = self._shown
         passed_s = monotonic() - at
         has_changed = self.scope.revision != revision and passed_s >= self._sync_s - SYNC_S
@@ -266,7 +269,7 @@ class Coordinator:
         self.care.look()
 
     def _leave(self) -> None:
-        """Pauses what is at work here, and gives the lease back; it can be gone on with."""
+        """Pauses the runs at work here, so that they can be resumed, and releases the lease."""
         for run in self._at_work():
             self._engine.suspend(run, "the coordinator has left")
         for run in self._at_work():
@@ -287,7 +290,7 @@ class Coordinator:
             self._lease = None
 
     def _say_slow(self) -> None:
-        """Writes what was slow at the end; a store that takes nothing any more is no reason."""
+        """Writes what was slow, at the end; does not fail if the store cannot be written."""
         try:
             self.care.look(now=True)
         except UnavailableError as error:
@@ -307,19 +310,19 @@ class Coordinator:
 
     @property
     def mode(self) -> Mode:
-        """Whether it works by itself, or talks with a person."""
+        """Whether it works by itself ("autonomous") or with a person ("conversation")."""
         return self.scope.get("mode", "conversation")
 
     def waiting(self) -> list[WaitingMessage]:
-        """Returns the messages that were not taken yet, most urgent first."""
-        with self._looking:  # a turn looks too, in the thread of its run
+        """Returns the messages that have not been taken yet, most urgent first."""
+        with self._looking:  # the thread of a run reads the same inbox
             return waiting(self._box, self.scope.name, self.lease)
 
     def inbox(self) -> Iterator[WaitingMessage]:
-        """Yields each message that waits, most urgent first. `message.done(tx)` takes it.
+        """Yields each waiting message, most urgent first; `message.done(tx)` takes it.
 
-        What came meanwhile is yielded too. A message that no commit took is yielded by the next
-        call again.
+        Messages that arrive meanwhile are yielded too. A message that no commit has taken is
+        yielded again by the next call.
         """
         seen: set[int] = set()
         while left := [one for one in self.waiting() if one.revision not in seen]:
@@ -327,17 +330,20 @@ class Coordinator:
             yield left[0]
 
     def take(self, tx: PendingCommit, revision: int) -> None:
-        """Takes a message in a commit; see `WaitingMessage.done`."""
+        """Takes the message at a revision in a commit; see `WaitingMessage.done`."""
         take_in(tx, self.scope.name, revision, self.lease)
 
     # --- working ---------------------------------------------------------------------------------
 
     def do(self, text: str, *, priority: int | str = 0, key: str | None = None) -> Result:
-        """Adds a task and works on it until it is done, blocked or stopped."""
+        """Adds a task and works on it; see `work`. With `key` it is added only once."""
         return self.work(self.tasks.add(text, priority=priority, key=key))
 
     def work(self, task: Task | str) -> Result:
-        """Works on a task as a run; messages are heeded meanwhile."""
+        """Works on a task as a run until it is done, blocked, failed or stopped.
+
+        Messages to the coordinator are handled meanwhile. Raises UsageError if the task is closed.
+        """
         known = self.tasks.get(task.id if isinstance(task, Task) else task)
         if known.is_closed:
             raise UsageError(f'task "{known.id}" is {known.status}', hint="reopen it first")
@@ -347,9 +353,9 @@ class Coordinator:
         return self._result(known.id, self._start(known, id))
 
     def resume(self) -> list[Result]:
-        """Goes on with what was being worked on: the run itself, after a stop or a crash.
+        """Resumes the work that a stop or a crash interrupted, in the same runs.
 
-        Children that were paused go on too. Returns what came of the coordinator's own work.
+        Paused children are resumed too. Returns the results of the coordinator's own work.
         """
         for id in self.unfinished():
             self._await_pass(id)
@@ -359,7 +365,7 @@ class Coordinator:
                 self._settle(child["task"], id)
             elif self._holder_of(id) is None:
                 self._reclaim(child["task"], child.get("agent"))
-                self._start_child(id, child)  # also one that was never begun
+                self._start_child(id, child)  # also one whose run was never started
         found: list[Result] = []
         current = self._current()
         own = [id for id in self.unfinished() if id not in children]
@@ -369,15 +375,18 @@ class Coordinator:
             task = self._task_of(id, current)
             if task is None:
                 continue
-            # One that is blocked or closed was so by the last commit of its run, which only has to
-            # record that it is over.
+            # If the task is blocked or closed, the last commit of its run did that; the run only
+            # has to record its end.
             if task.status in _OPEN:
                 self._assign(task, {"task": task.id, "run": id})
             found.append(self._result(task.id, self._start(task, id)))
         return found
 
     def go_on(self) -> Iterator[Result]:
-        """Works by itself: what was left, then follow-ups and tasks by priority, until a stop."""
+        """Works by itself, and yields each result: first what was left, then follow-ups and tasks.
+
+        Tasks are taken by priority. It ends when nothing is ready, or after a stop.
+        """
         results = self.resume()
         yield from results
         while not results or results[-1].status != "stopped":
@@ -389,7 +398,7 @@ class Coordinator:
             yield results[0]
 
     def take_follow_ups(self) -> list[Task]:
-        """Makes a task of each follow-up, in the commit that takes it."""
+        """Turns each follow-up message into a task, in the commit that takes the message."""
         added: list[Task] = []
         for one in self.inbox():
             if one.kind == "follow-up":
@@ -403,13 +412,13 @@ class Coordinator:
         return tx.scope(self.scope).tasks.add(message.text, key=key, priority=priority)
 
     def _next(self) -> Task | None:
-        """Returns the task of highest priority that nothing stands in the way of."""
+        """Returns the ready task of highest priority; None if there is none."""
         return next(iter(self.tasks.ready(limit=1)), None)
 
     def _assign(self, task: Task, current: dict[str, str]) -> None:
-        """Claims a task for this worker and says that it is being worked on, in one commit."""
+        """Claims a task for this worker and notes it as the current work, in one commit."""
 
-        def assign(tx: JointCommit) -> None:  # again if a child commits at the same moment
+        def assign(tx: JointCommit) -> None:  # runs again after a conflict with a child
             scope = tx.scope(self.scope)
             known = scope.tasks.get(task.id)
             if known.status == "blocked":
@@ -438,7 +447,7 @@ class Coordinator:
         return self.store.runs.start(work.work, asdict(asked), id=id, if_exists="attach")
 
     def _result(self, task: str, run: Run[Any]) -> Result:
-        """Waits for a run, heeding messages; returns what came of it."""
+        """Waits for a run, handling messages meanwhile; returns its result."""
         while True:
             if self._heed(run.id) == "stopped":
                 return Result(task, "stopped", run=run.id, reason="a person stopped it")
@@ -483,7 +492,7 @@ class Coordinator:
         return Result(task, "failed", reason=reason, run=run, ref=ref or "")
 
     def _retired(self, run: str) -> str | None:
-        """Removes the work tree of a child that failed; returns where its files are, if any."""
+        """Removes the work tree of a failed child; returns the ref of its files, if it has any."""
         child = self.scope.get("children", {}).get(run)
         if child is None or not child.get("worktree"):
             return None
@@ -496,11 +505,11 @@ class Coordinator:
     # --- talking ---------------------------------------------------------------------------------
 
     def talk(self, text: str, *, revision: int = 0, id: str | None = None) -> str | None:
-        """One exchange of the session's conversation; returns what the agent answered.
+        """Has one exchange in the session's conversation; returns the agent's answer.
 
-        With `revision` it is a message of the inbox, and is taken in the commit that adds it. A
-        stop ends the wait: then it returns None, and the answer is asked for again when the run of
-        that id is resumed.
+        With `revision` the text is a message of the inbox, which is taken in the commit that adds
+        it to the conversation. A stop ends the wait, and then it returns None; the answer follows
+        when the run of that id is resumed.
         """
         session = self.session or self.project.inbox_session
         id = id or f"{self.project.id}.{session}.{revision or new_id(self._kernel.clock)}"
@@ -516,9 +525,9 @@ class Coordinator:
                 return run.result(timeout=LOOK_S)["answer"]
 
     def attend(self) -> list[Result]:
-        """Does what messages ask for while there is no work; returns what came of follow-ups.
+        """Handles messages while there is no work; returns the results of follow-ups.
 
-        For a program that waits for a person: called a few times a second, it answers at once.
+        A program that waits for a person calls it a few times a second.
         """
         for one in self.inbox():
             if one.kind == "stop":
@@ -532,7 +541,7 @@ class Coordinator:
     # --- messages while it works -----------------------------------------------------------------
 
     def _heed(self, run: str) -> str | None:
-        """Does what urgent messages ask for; "stopped" if the work is to stop."""
+        """Handles stop, interrupt and note messages; returns "stopped" if the work must stop."""
         for one in self.inbox():
             if one.kind == "stop":
                 self.stop(one)
@@ -545,10 +554,11 @@ class Coordinator:
         return None
 
     def stop(self, message: WaitingMessage | None = None, *, let_children: bool = False) -> None:
-        """Pauses the work and turns to conversation; `resume` goes on with the same task.
+        """Pauses the work and switches to conversation; `resume` continues the same task.
 
-        What the runs recorded is durable before the mode is switched, and the message is taken in
-        that commit. Processes of agents get TERM, then KILL.
+        What the runs recorded is durable before the mode is switched. The `message` is taken in
+        the commit that switches it. `let_children` lets the children go on. Processes of agents
+        get TERM, then KILL.
         """
         leave = let_children or bool(message and message.value.get("let_children"))
         children = self.scope.get("children", {})
@@ -562,7 +572,7 @@ class Coordinator:
                 message.done(tx)
 
     def _interrupt(self, message: WaitingMessage, run: str) -> bool:
-        """Pauses the work, answers a message, and goes on; False if it was stopped meanwhile."""
+        """Pauses the work, answers a message and resumes; False if it was stopped meanwhile."""
         self._engine.suspend(run, "a person interrupted it")
         before = self.mode
         self.scope.set("mode", "conversation")
@@ -587,15 +597,16 @@ class Coordinator:
     def rewind(self, point: RewindPoint | str, *, what: What = "all") -> Rewound:
         """Goes back to a point: conversation, state, files or all; `hf.git().undo()` undoes it.
 
-        Work that is under way is paused first. What was being worked on at that point is not gone
-        on with by itself: its task is open again for whoever works on it next.
+        Running work is paused first. If the state goes back, the work of that time is not resumed:
+        its task can be worked on again.
         """
         self.stop()
         for id in self._at_work():
             self._await_pass(id)
         done = self.store.git(self.project.root).rewind(point, what=what)
         if self._views is not None and what in ("files", "all"):
-            # The five files show the log: an old text of theirs is not an edit of a person.
+            # The rewind wrote old texts of the five files. They are no edits of a person, so they
+            # are rejected, and the files show the log again.
             for one in self._views.status():
                 if one.status not in ("fresh", "behind", "missing"):
                     self._views.reject(one.file)
@@ -611,7 +622,7 @@ class Coordinator:
     def handoff(
         self, to: str, *, reason: str, risks: Sequence[str] = (), lasts: Duration = LASTS_S
     ) -> Handoff:
-        """Offers what this session knows to another one, which accepts it, or it expires."""
+        """Offers what this session knows to another; see `Project.hand_over`."""
         session = self.session or self.project.inbox_session
         return self.project.hand_over(session, to, reason=reason, risks=risks, lasts=lasts)
 
@@ -625,11 +636,12 @@ class Coordinator:
         worktree: bool = False,
         parent: Child | None = None,
     ) -> Child:
-        """Starts a child agent on a task: a run of its own, which ends with its task.
+        """Starts a child agent on a task, as a separate run that ends with the task.
 
-        With `worktree` it works on files of its own, a linked work tree of git that begins with all
-        that the project's directory holds. When its task is done they are merged there. On a
-        conflict nothing is: the task is blocked, and `Result.ref` says where the files are.
+        With `worktree` it works in a linked work tree, which begins with a copy of the files in the
+        project's directory. When the task is done, its changes are merged back. On a conflict
+        nothing is merged: the task is blocked, and `Result.ref` names a ref with the files. Raises
+        UsageError if `[project.limits]` allows no more children.
         """
         if check_flag(worktree, "worktree"):
             trees.trees_of(self.project)  # raises if there is no git
@@ -652,7 +664,7 @@ class Coordinator:
         return Child(self, self._start_child(id, entry), known.id, depth)
 
     def _start_child(self, id: str, child: dict[str, Any]) -> Run[Any]:
-        """Starts the run of a child, or goes on with it, as the state says what it is to do."""
+        """Starts or resumes the run of a child, from its entry in the state."""
         asked = Assignment(
             self.project.id,
             child["task"],
@@ -666,7 +678,7 @@ class Coordinator:
         return self.store.runs.start(work.work, asdict(asked), id=id, if_exists="attach")
 
     def children(self) -> list[Child]:
-        """Returns the children that have not ended."""
+        """Returns the children whose runs have started and not ended."""
         return [
             Child(self, self.store.runs.get(id), child["task"], child["depth"])
             for id, child in self.scope.get("children", {}).items()
@@ -677,7 +689,7 @@ class Coordinator:
         limits = self.project.settings.limits
         siblings = sum(child.get("parent") == parent for child in children.values())
         for what, count, most in (
-            ("agents", len(children) + 2, limits.agents),
+            ("agents", len(children) + 2, limits.agents),  # with the new one and the coordinator
             ("depth", depth, limits.depth),
             ("children", siblings + 1, limits.children),
         ):
@@ -690,12 +702,12 @@ class Coordinator:
     # --- runs of the project ---------------------------------------------------------------------
 
     def unfinished(self) -> list[str]:
-        """Returns the runs of the project that have not ended: its own work and its children's."""
+        """Returns the runs of work that have not ended, the coordinator's and its children's."""
         marks = self._kernel.log.marks.list(INDEX, limit=NO_LIMIT)
         return [mark.key for mark in marks if self._is_ours(mark.key, work.work.name)]
 
     def _is_ours(self, run: str, *names: str) -> bool:
-        """Says whether a run is one of this project, and of one of these functions."""
+        """Returns whether a run belongs to this project and to one of these functions."""
         if not run.startswith(f"{self.project.id}.") or not self._exists(run):
             return False
         created = self._engine.created_of(run)
@@ -704,7 +716,7 @@ class Coordinator:
         return work.project_of(created.name, self._engine.load(created.inputs)) == self.project.id
 
     def _current(self) -> dict[str, str] | None:
-        """Returns task and run that are being worked on, as the state says."""
+        """Returns the task and run of the current work, from the state; None if there is none."""
         found: Any = self.scope.get("work")
         return None if found is None else dict(found)
 
@@ -739,13 +751,13 @@ class Coordinator:
         return [id for id in list(self._engine.active) if self._is_ours(id, *names)]
 
     def _await_pass(self, run: str) -> None:
-        """Waits until a run that is being paused here has let go of everything."""
+        """Waits until a run that is being paused here has left its pass."""
         while (active := self._engine.active.get(run)) is not None and active.leaving is not None:
             active.over.wait(LOOK_S)
 
 
 def holder_of(project: Project) -> Holder | None:
-    """Returns who coordinates a project now; None if nobody does."""
+    """Returns the current coordinator of a project; None if there is none."""
     store, name = project.store, project.scope.name
     kernel = kernel_of(store)
     held = kernel.log.leases.holder(name)

@@ -1,8 +1,8 @@
-"""What is wrong with a project, and what can be done about each: nothing is changed by looking.
+"""The problems of a project, and the remedies for each; finding them changes nothing.
 
-A file of the project can be restored from the log, restored from git, or kept as it was edited. The
-store has `holdfast check` and `holdfast salvage`, or is made again from the files. What git and the
-configuration lack is said, with what to do.
+A file of the project can be restored from the log, restored from git, or kept as it was edited. For
+the store there are `holdfast check` and `holdfast salvage`, or it is made again from the files.
+Problems of git, the work and the disk are reported with advice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REMEDIES: tuple[Remedy, ...] = ("log", "git", "keep")
 
 
 class Ailment(Struct, frozen=True):
-    """One thing that is wrong: where, what was found, and what can be done."""
+    """One problem: where it is, what was found, and what can be done."""
 
     part: Literal["file", "store", "git", "work", "disk", "speed"]
     name: str
@@ -33,7 +33,7 @@ class Ailment(Struct, frozen=True):
 
 
 def examine(project: Project) -> list[Ailment]:
-    """Returns what is wrong with a project; nothing is changed."""
+    """Returns the problems of a project; changes nothing."""
     parts = (_files, _store, _git, _work, _disk, _speed)
     return [one for part in parts for one in part(project)]
 
@@ -114,7 +114,7 @@ def _speed(project: Project) -> list[Ailment]:
 
 
 def restore(project: Project, file: str, remedy: Remedy) -> list[str]:
-    """Restores a file from the log or from git, or keeps the edit; returns what was done."""
+    """Restores a file from the log or from git, or imports the edit; returns what was done."""
     if remedy not in REMEDIES:
         raise UsageError(f"a file is restored from one of {', '.join(REMEDIES)}, found {remedy!r}")
     views = project.views()
@@ -127,7 +127,7 @@ def restore(project: Project, file: str, remedy: Remedy) -> list[str]:
 
 
 def _committed(project: Project, file: str) -> bytes:
-    """Returns what the last commit of git has of a file."""
+    """Returns what a file holds in the last commit of git; raises NotFoundError if it has none."""
     repository = Repository.find(project.root)
     head = repository.head
     path = os.path.relpath(project.root / file, repository.root)

@@ -1,10 +1,10 @@
-"""A handoff: one session gives its context to another, which accepts it, or it expires.
+"""A handoff: one session offers its context to another, which accepts it, or it expires.
 
-The paper is written first: goal, position, open tasks, decisions and risks, as a message of the
-other session's conversation and in the state of the project. Nothing else moves before the other
+An offer writes the goals, position, open tasks, decisions and risks into the state of the project,
+and as a message into the other session's conversation. Nothing else moves before the other session
 accepts. Then, in one commit, the first conversation is merged into the second by time and without
-duplicates, and what the sessions keep in their states is merged key by key against what the first
-began with. Where both changed a key, the successor's value stays, and the conflict is listed.
+duplicates, and the states of both are merged key by key; the base is the state that the first began
+with. Where both changed a key, the successor's value stays, and the conflict is listed.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 LASTS_S = 24 * 3600.0
 _OWN = ("title", "branch", "linked")
-"""What a session's state says of itself, and no other takes over."""
+"""The keys of a session's state that describe the session itself; they are not merged."""
 _MISSING = object()
 
 
 class Handoff(Struct, frozen=True):
-    """What one session leaves to another."""
+    """What one session hands to another."""
 
     sender: str
     to: str
@@ -46,7 +46,7 @@ class Handoff(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The whole of it, for an agent or a person to read."""
+        """The handoff as text, for an agent or a person to read."""
         parts = [f"Handoff from session {self.sender}: {self.reason}", f"Position: {self.position}"]
         for title, lines in (
             ("Goals", self.goals),
@@ -60,7 +60,7 @@ class Handoff(Struct, frozen=True):
 
 
 class Conflict(Struct, frozen=True):
-    """A key that both sessions changed: `mine` stays."""
+    """A key that both sessions changed; the value `mine` stays."""
 
     key: str
     base: Any
@@ -69,7 +69,7 @@ class Conflict(Struct, frozen=True):
 
 
 class Accepted(Struct, frozen=True):
-    """What came of a handoff that was accepted."""
+    """The result of an accepted handoff: how many messages came, and the conflicts."""
 
     handoff: Handoff
     messages: int
@@ -79,7 +79,7 @@ class Accepted(Struct, frozen=True):
 def offer(
     project: Project, sender: str, to: str, reason: str, risks: tuple[str, ...], lasts: Duration
 ) -> Handoff:
-    """Writes a handoff down: in the state of the project, and into the other conversation."""
+    """Writes a handoff to the state of the project and to the other session's conversation."""
     check_text(reason, "a reason")
     if sender == to:
         raise UsageError("a session is handed to another one, found the same", hint="name another")
@@ -119,7 +119,7 @@ def offer(
 
 
 def accept(project: Project, to: str) -> Accepted:
-    """Takes over what was handed to a session, in one commit. ExpiredError if it is too late."""
+    """Accepts the handoff to a session, in one commit; raises ExpiredError if it has expired."""
     stored: Any = project.scope.get(("handoffs", to))
     if stored is None:
         raise NotFoundError(f'nothing was handed to session "{to}" of project "{project.id}"')
@@ -155,7 +155,7 @@ def accept(project: Project, to: str) -> Accepted:
 def merge(
     base: dict[str, Any], mine: dict[str, Any], theirs: dict[str, Any]
 ) -> tuple[dict[str, Any], list[Conflict]]:
-    """Merges two states that began alike: returns what mine must take over, and conflicts."""
+    """Merges two states three ways; returns the changes that `mine` lacks, and the conflicts."""
     changes: dict[str, Any] = {}
     conflicts: list[Conflict] = []
     for key in sorted({*base, *mine, *theirs} - {*_OWN}):
@@ -171,7 +171,7 @@ def merge(
 
 
 def _goals(project: Project) -> tuple[str, ...]:
-    with kept_closed():  # they are written down once more
+    with kept_closed():  # they are written once more, so sealed values stay sealed
         found: Any = project.scope.get("goals", {})
         return tuple(str(one.get("title", "")) for one in found.values())
 

@@ -1,10 +1,10 @@
-"""Keeping house while a coordinator works: what is slow, how much memory it takes, the disk.
+"""Housekeeping while a coordinator works: slow operations, memory, and the disk.
 
-Nothing here stops work by itself. What is slow is counted, kept in the state of the project (the
-newest few, written once a minute at most) and told by `project doctor`. It is also acted on: files
-are looked at less often when that takes long, and a context that took too long is built without a
-search from then on. When the process takes more memory than it may, what can be read again is
-forgotten. On a disk with little space no task is begun: what is there stays, and can be read.
+Nothing here stops running work. Slow operations are counted, kept in the state of the project (the
+newest few, written at most once a minute) and reported by `project doctor`. They also change what
+the coordinator does: files are checked less often if that takes long, and once a context took too
+long, later ones are built without a search. If the process uses more memory than allowed, caches
+that can be read again are dropped. If the disk has little space, no new task is begun.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from holdfast.projects.project import Project
 
 KEY = "slow"
-"""Where the state of a project has what was slow, newest last."""
+"""The key of the state with the slow operations, newest last."""
 KEPT_MAX = 20
 WRITE_S = 60.0
 LOOK_S = 5.0
 KINDS = frozenset({"commit", "read", "lease"})
-"""What a store does that must not take long; a step takes as long as its agent."""
+"""The kinds of operations that should be fast; a step takes as long as its agent."""
 _logger = logging.getLogger("holdfast.projects")
 
 
@@ -51,19 +51,19 @@ class SlowOperation(Struct, frozen=True):
     seconds: float
     times: int
     at: str
-    """When it was noticed last, in UTC."""
+    """When it was last noticed, in UTC."""
 
 
 class Housekeeping:
-    """What one coordinator watches while it works."""
+    """Watches speed, memory and disk for one coordinator."""
 
     def __init__(self, main: Coordinator) -> None:
         self._main = main
         self._settings = main.project.settings
         self.slow: dict[str, SlowOperation] = {}
-        """What was slow since this coordinator began, by what it was; the slowest time of each."""
+        """The slow operations since this coordinator began, by name, each with its slowest time."""
         self.trims = 0
-        """How often memory was given back because the limit was passed."""
+        """How often caches were dropped because the memory limit was exceeded."""
         self._is_new = False
         self._written_at = monotonic() - WRITE_S
         self._look_at = 0.0
@@ -71,12 +71,12 @@ class Housekeeping:
     # --- what is slow ----------------------------------------------------------------------------
 
     def observe(self, observed: Observed) -> None:
-        """Is told by the store what it did; called in any thread, and only notes."""
+        """Notes an operation of the store if it was slow; the store calls it in any thread."""
         if observed.kind in KINDS:
             self.took(f"{observed.kind} {observed.name}", observed.duration_s)
 
     def took(self, what: str, seconds: float) -> bool:
-        """Notes how long something took; says whether that was too long."""
+        """Notes how long something took, and returns whether that was too long."""
         if seconds <= self._settings.slow_s:
             return False
         before = self.slow.pop(what, None)
@@ -92,7 +92,7 @@ class Housekeeping:
     # --- looking ---------------------------------------------------------------------------------
 
     def look(self, *, now: bool = False) -> None:
-        """Looks at memory and writes what was slow; every few seconds, or `now`."""
+        """Checks the memory and writes what was slow, every few seconds; with `now`, at once."""
         at = monotonic()
         if at < self._look_at and not now:
             return
@@ -119,22 +119,22 @@ class Housekeeping:
         kernel.log.report(text)
 
     def check_disk(self) -> None:
-        """Raises LimitError if the disk has too little space for a task to be begun."""
+        """Raises LimitError if the disk has too little space to begin a task."""
         check_disk(self._main.project)
 
 
 def memory_bytes() -> int:
-    """Returns how much memory this process takes now."""
+    """Returns how much memory this process uses, in bytes."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:  # not Linux: the most that it ever took, in bytes or KiB
+    except OSError:  # not Linux: the peak, in bytes or KiB
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return most if sys.platform == "darwin" else most * 1024
 
 
 def check_disk(project: Project) -> None:
-    """Raises LimitError if the disk of a project has less free than its limits ask for."""
+    """Raises LimitError if the disk of a project has less free space than `limits.free`."""
     least = check_size(project.settings.limits.free, "project.limits.free")
     free, _ = disk_space(str(project.root))
     if free < least:
@@ -149,9 +149,9 @@ def check_disk(project: Project) -> None:
 
 
 def prune(project: Project, *, dry_run: bool = False, grace_s: float = GRACE_S) -> Retention:
-    """Lets go of the sessions that `[project.retention]` does not keep; see `hf.retention.run`.
+    """Removes the sessions that `[project.retention]` does not keep; see `hf.retention.run`.
 
-    One that somebody is in stays. A session that goes is in the bin until the grace is over.
+    Active sessions stay. A removed session is in the bin until the grace is over.
     """
     policy = policy_of(project)
     if policy is None:
@@ -159,7 +159,7 @@ def prune(project: Project, *, dry_run: bool = False, grace_s: float = GRACE_S) 
             f'project "{project.id}" keeps all its sessions: [project.retention] says nothing',
             hint='set older_than = "90d", count or bytes in [project.retention] of holdfast.toml',
         )
-    # Without any the bin may still have those that went before.
+    # Without sessions there is no policy to apply, but the bin may still have earlier ones.
     policies = [policy] if project.sessions(limit=1) else []
     retention = project.store.retention
     if dry_run:
@@ -174,7 +174,7 @@ def prune(project: Project, *, dry_run: bool = False, grace_s: float = GRACE_S) 
 
 
 def policy_of(project: Project) -> RetentionPolicy | None:
-    """Returns what `[project.retention]` says of the project's sessions; None if nothing."""
+    """Returns the retention policy of the project's sessions; None if none is set."""
     said = project.settings.retention
     if said.older_than is None and said.count is None and said.bytes is None:
         return None

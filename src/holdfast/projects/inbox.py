@@ -1,12 +1,12 @@
-"""What is sent to a project's coordinator, and how it is taken: in the commit that uses it.
+"""Messages to a project's coordinator; each is taken in the commit that uses it.
 
-The inbox is `core/inbox.py`, of the owner `project/<id>`. A person's word for the five kinds:
+The inbox is that of `core/inbox.py`, with the owner `project/<id>`. There are five kinds:
 
-    stop        the work pauses, and the coordinator turns to conversation
+    stop        the work pauses, and the coordinator switches to conversation
     interrupt   the work pauses, this is answered, and the work goes on
-    steer       heeded in the next turn of the work
-    follow-up   becomes a task, done after what is being done
-    note        kept in working memory; nobody is disturbed (`ambient` in the inbox)
+    steer       becomes part of the prompt of the next turn
+    follow-up   becomes a task, done after the current work
+    note        kept in working memory, without a pause (`ambient` in the inbox)
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class WaitingMessage:
     def done(self, tx: PendingCommit) -> None:
         """Takes the message in a commit that does what it asks for, fenced by the lease.
 
-        If that commit is not made, the message waits on. One that was taken before makes the commit
-        a ConflictError, and nothing of it is written.
+        If that commit fails, the message keeps waiting. If the message has been taken already, the
+        commit raises ConflictError and writes nothing.
         """
         if self._lease is None:
             raise UsageError(
@@ -66,7 +66,7 @@ class WaitingMessage:
 def send(
     store: Store, owner: str, kind: str, text: str, *, id: str | None = None, **more: Any
 ) -> int:
-    """Puts a message into the inbox, and returns its revision there; durable when it returns."""
+    """Adds a message to the inbox and returns its revision there; it is durable then."""
     if kind not in KINDS:
         raise UsageError(f"a message is one of {', '.join(KINDS)}, found {show_value(kind)}")
     if text or kind != "stop":
@@ -76,12 +76,12 @@ def send(
 
 
 def waiting(box: Inbox, owner: str, lease: Lease | None) -> list[WaitingMessage]:
-    """Returns what waits in an inbox now, most urgent first, then oldest."""
+    """Returns the waiting messages of an inbox: the most urgent first, of these the oldest."""
     box.look()
     return [WaitingMessage(message, owner, lease) for message in box.waiting()]
 
 
 def is_taken(box: Inbox, revision: int) -> bool:
-    """Says whether a message was taken."""
+    """Returns whether a message has been taken."""
     box.look()
     return revision in box.taken

@@ -1,7 +1,7 @@
-"""What came of a task that was asked for, and of a session: for scripts, and for a person.
+"""The outcome of a requested task, and of a session: for scripts and for people.
 
-A task that is asked for while somebody coordinates becomes a follow-up there, and its answer is
-waited for. If that coordinator leaves without taking it, it is done here.
+If the project has a coordinator, a requested task is sent there as a follow-up, and its answer is
+awaited. If that coordinator leaves before the task is done, it is done here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ANSWERS_LOOKED_AT = 20
 
 
 class Outcome(Struct, frozen=True):
-    """What came of a task, as `holdfast project do` prints it."""
+    """The outcome of a task, as `holdfast project do` prints it."""
 
     task: str
     status: str
@@ -48,7 +48,7 @@ class Outcome(Struct, frozen=True):
 
 
 class Summary(Struct, frozen=True):
-    """What a session leaves: tasks that were done in it, what is open, and what comes next."""
+    """What a session leaves: the tasks closed in it, the open ones, and the next ones."""
 
     session: str
     done: tuple[Task, ...]
@@ -60,7 +60,7 @@ class Summary(Struct, frozen=True):
 def do(
     project: Project, text: str, *, priority: int | str, take_over: bool, timeout_s: float | None
 ) -> Outcome:
-    """Has a task done, here or by who coordinates the project, and returns what came of it."""
+    """Does a task, here or through the project's coordinator, and returns its outcome."""
     began, before = to_datetime(kernel_of(project.store).clock.now_us()), look(project)
     if not take_over and project.coordinator() is not None:
         result = _asked(project, text, priority, timeout_s)
@@ -71,7 +71,7 @@ def do(
             if result.status != "stopped":
                 _do_follow_ups(main)
     except LeaseLostError:
-        # Somebody was faster: it is theirs.
+        # Another coordinator began meanwhile: the task goes there.
         if project.coordinator() is None:
             raise
         result = _asked(project, text, priority, timeout_s)
@@ -79,7 +79,7 @@ def do(
 
 
 def _do_follow_ups(main: Coordinator) -> None:
-    """Does what was sent meanwhile: whoever sent it waits for it."""
+    """Does the follow-ups that arrived meanwhile: their senders wait for them."""
     while added := main.take_follow_ups():
         for task in added:
             if main.work(task).status == "stopped":
@@ -87,7 +87,7 @@ def _do_follow_ups(main: Coordinator) -> None:
 
 
 def _asked(project: Project, text: str, priority: int | str, timeout_s: float | None) -> Result:
-    """Sends a task to the coordinator, and waits for what comes of it."""
+    """Sends a task to the coordinator, and waits for its result."""
     revision = project.send("follow-up", text, priority=priority)
     ends = None if timeout_s is None else monotonic() + timeout_s
     while True:
@@ -104,7 +104,7 @@ def _asked(project: Project, text: str, priority: int | str, timeout_s: float | 
 
 
 def _done_here(project: Project, revision: int) -> Result:
-    """Goes on in place of a coordinator that has left before the task was done."""
+    """Coordinates in place of a coordinator that left before the task was done."""
     with project.coordinate(wait_s=LOOK_S * 10) as main:
         main.resume()
         main.take_follow_ups()
@@ -123,7 +123,7 @@ def _done_here(project: Project, revision: int) -> Result:
 
 
 def ask(project: Project, text: str, *, timeout_s: float | None) -> str:
-    """Interrupts who coordinates the project, and returns what the agent answered."""
+    """Interrupts the coordinator with a message, and returns the agent's answer."""
     revision = project.send("interrupt", text)
     ends = None if timeout_s is None else monotonic() + timeout_s
     while True:
@@ -143,7 +143,7 @@ def ask(project: Project, text: str, *, timeout_s: float | None) -> str:
 
 
 def _task_of(project: Project, revision: int) -> Task | None:
-    """Returns the task that a follow-up became."""
+    """Returns the task that a follow-up became; None if it was not taken yet."""
     if not is_taken(project._box, revision):
         return None
     found = project.tasks.list(limit=None)
@@ -151,14 +151,14 @@ def _task_of(project: Project, revision: int) -> Task | None:
 
 
 def _result_of(project: Project, task: Task) -> Result | None:
-    """Returns what came of a task, from the newest run of it; None while it is worked on."""
+    """Returns the result of a task, from its newest run; None while it is worked on."""
     engine, number = kernel_of(project.store).part(Engine), 1
     if not task.is_closed and task.status != "blocked":
         return None
     while engine.free_after(f"{project.id}.{task.id}.{number + 1}") is None:
         number += 1
     run = f"{project.id}.{task.id}.{number}"
-    if engine.free_after(run) is not None:  # a person closed it before it was begun
+    if engine.free_after(run) is not None:  # it was closed or blocked before any run
         return Result(task.id, "done" if task.is_closed else "blocked", task.outcome or "")
     if engine.ended(run) is None:
         return None
@@ -184,7 +184,7 @@ def _outcome(project: Project, result: Result, began: datetime, before: Files) -
 
 
 def summary(project: Project, session: str, since: datetime) -> Summary:
-    """Returns what a session leaves: it began at `since`; files are those that its messages say."""
+    """Returns what a session leaves since a time; the files are those that its messages link."""
     said = project.conversation(session).messages.file_changes()
     tasks = list(project.tasks.list(limit=None))
     return Summary(

@@ -1,4 +1,4 @@
-"""A project: a directory with a store in it, that one coordinator works in and people look at."""
+"""A project: a directory with a store, in which one coordinator works beside people."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from holdfast.store import Store
 
 INBOX_SESSION = "inbox"
-"""The session that messages are answered in when nobody is in another."""
+"""The session in which messages are answered when no other is chosen."""
 
 
 class ProjectStatus(Struct, frozen=True):
@@ -74,7 +74,10 @@ class ProjectStatus(Struct, frozen=True):
 
 
 class Project:
-    """A project of a store. Making one writes nothing."""
+    """A project in a store: its files, tasks, sessions and coordinator.
+
+    Making this object writes nothing. `directory` is the root of the project.
+    """
 
     def __init__(self, store: Store, directory: str | os.PathLike[str] = ".") -> None:
         self.store = store
@@ -91,7 +94,7 @@ class Project:
         return f"<Project {self.id} in {self.root}>"
 
     def _check_place(self) -> None:
-        """Raises UsageError if another directory of this host is the project of this id."""
+        """Raises UsageError if another directory of this host uses the same project id."""
         place = self.scope.get("root")
         if place is None or place["host"] != socket.gethostname():
             return
@@ -105,7 +108,7 @@ class Project:
 
     @property
     def files(self) -> list[str]:
-        """The five files, from the root: learnings, goals, tasks, progress and to-do."""
+        """The five files, relative to the root: learnings, goals, tasks, progress and to-do."""
         return [getattr(self.settings.files, name) for name in Files.__struct_fields__]
 
     def views(self) -> Views:
@@ -121,10 +124,10 @@ class Project:
         return self.store.views(self.root, made)
 
     def recover(self, *, go_on: bool = False) -> RecoveryReport:
-        """Says what is known of the project, each fact with its source, and what was left.
+        """Returns what is known of the project, each fact with its source, and unfinished work.
 
-        Files that people have edited are imported first. With `go_on` the work that was left is
-        gone on with. In a store that knows nothing of the project, all of it comes from the files.
+        Edited files are imported first. In a store that knows nothing of the project, everything
+        comes from the files. With `go_on` the unfinished work is resumed before it returns.
         """
         with self.coordinate() as main:
             found = recovery.report(main)
@@ -133,55 +136,55 @@ class Project:
         return found
 
     def doctor(self) -> list[Ailment]:
-        """Returns what is wrong with files, store, git, work and disk, each with what can be done.
+        """Returns the problems of files, store, git, work, disk and speed, each with its remedies.
 
-        Nothing is changed.
+        It changes nothing.
         """
         return doctor.examine(self)
 
     def restore_file(self, file: str, remedy: Remedy) -> list[str]:
-        """Restores one of the five files from the "log" or from "git", or takes the edit: "keep".
+        """Restores one of the five files from the "log" or from "git", or imports the edit: "keep".
 
-        What stood there is kept beside it. Returns what was done.
+        Returns what was done. With "log" the text that was there is kept beside the file.
         """
         return doctor.restore(self, file, remedy)
 
     def prune(self, *, dry_run: bool = False, grace_s: Duration = GRACE_S) -> Retention:
-        """Lets go of the sessions that `[project.retention]` does not keep; see `hf.retention.run`.
+        """Removes the sessions that `[project.retention]` does not keep; see `hf.retention.run`.
 
-        They are in the bin until the grace is over, and `hf.retention.bring_back(scope)` brings one
-        back. One that somebody is in stays. UsageError if the project keeps all of them.
+        They are in the bin until the grace is over; `hf.retention.bring_back(scope)` restores one.
+        Active sessions stay. Raises UsageError if `[project.retention]` is not set.
         """
         grace = check_seconds(grace_s, "grace_s", above=-1e-9)
         return housekeeping.prune(self, dry_run=check_flag(dry_run, "dry_run"), grace_s=grace)
 
     def slow(self) -> list[SlowOperation]:
-        """Returns what took longer than `[project] slow` since the newest coordinator began."""
+        """Returns what took longer than `[project] slow` under the newest coordinator."""
         found: Any = self.scope.get(housekeeping.KEY, ())
         return [convert(dict(one), SlowOperation) for one in found]
 
     # --- looking ---------------------------------------------------------------------------------
 
     def survey(self) -> Survey:
-        """Looks at the directory: git, type, configuration, tree, and the state that is there."""
+        """Looks at the directory: git, type, configuration, tree, and earlier state."""
         return survey(self.root, self.settings, self.scope.revision)
 
     def survey_git(self) -> str | None:
-        """Returns the branch that is checked out, if there is one."""
+        """Returns the branch that is checked out, or None."""
         found = self.survey().git
         return found.value["branch"] if found.is_found else None
 
     @property
     def tasks(self) -> Tasks:
-        """The tasks of the project; anybody may add one."""
+        """The tasks of the project; no lease is needed to add one."""
         return self.scope.tasks
 
     def coordinator(self) -> Holder | None:
-        """Returns who coordinates the project now; None if nobody does."""
+        """Returns the current coordinator; None if there is none."""
         return holder_of(self)
 
     def status(self) -> ProjectStatus:
-        """Returns where the project stands."""
+        """Returns the mode, coordinator, work, messages, task counts and session of the project."""
         counts: dict[str, int] = {}
         for task in self.tasks.list(limit=None):
             counts[task.status] = counts.get(task.status, 0) + 1
@@ -199,15 +202,17 @@ class Project:
         )
 
     def ready(self, limit: int | None = None) -> list[Task]:
-        """Returns the tasks that can be begun, highest priority first."""
+        """Returns the tasks that can be started now, highest priority first."""
         return self.tasks.ready(limit=limit)
 
     # --- working ---------------------------------------------------------------------------------
 
     def coordinate(self, *, take_over: bool = False, wait_s: Duration = 0.0) -> Coordinator:
-        """Returns the block of the coordinator. LeaseLostError names who coordinates already.
+        """Returns a coordinator, for use in a `with` block.
 
-        With `take_over` that one is replaced: what it commits from then on is refused.
+        Entering the block raises LeaseLostError, with the name of the holder, if the project has a
+        coordinator that does not leave within `wait_s`. With `take_over` that one is replaced: its
+        later commits are refused.
         """
         wait = check_seconds(wait_s, "wait_s", above=-1e-9)
         return Coordinator(self, take_over=check_flag(take_over, "take_over"), wait_s=wait)
@@ -220,10 +225,10 @@ class Project:
         take_over: bool = False,
         timeout_s: Duration | None = None,
     ) -> Outcome:
-        """Has one task done, and returns what came of it; it leaves no session.
+        """Does one task and returns its outcome; it leaves no session.
 
-        While somebody coordinates the project it is sent there as a follow-up, and waited for, at
-        most `timeout_s`: then it raises StillRunningError, and the task is done all the same.
+        If the project has a coordinator, the task is sent there as a follow-up, and this call waits
+        for it. After `timeout_s` it raises StillRunningError; the task is still done.
         """
         check_text(text, "a task")
         wait = None if timeout_s is None else check_seconds(timeout_s, "timeout_s", above=-1e-9)
@@ -231,28 +236,32 @@ class Project:
         return outcome.do(self, text, priority=priority, take_over=is_ours, timeout_s=wait)
 
     def ask(self, text: str, *, timeout_s: Duration | None = None) -> str:
-        """Interrupts whoever coordinates the project, and returns what the agent answered."""
+        """Interrupts the coordinator with a message, and returns the agent's answer.
+
+        Raises UnavailableError if there is no coordinator, and StillRunningError after `timeout_s`.
+        """
         check_text(text, "a message")
         wait = None if timeout_s is None else check_seconds(timeout_s, "timeout_s", above=-1e-9)
         return outcome.ask(self, text, timeout_s=wait)
 
     def summary(self, session: str, since: datetime) -> Summary:
-        """Returns what a session that began at that time leaves."""
+        """Returns what was done and what is open in a session, from the time `since`."""
         return outcome.summary(self, session, since)
 
     # --- points and handoffs ---------------------------------------------------------------------
 
     def checkpoint(self, name: str) -> RewindPoint:
-        """Makes a point of the project's state, its newest session's conversation, and its files.
+        """Makes a rewind point of the state, the newest session's conversation, and the files.
 
-        Without a git repository it has no files. One is made before each turn, too.
+        Without a git repository it has no files. `[project] checkpoints` makes one before each
+        turn, too.
         """
         return tree.mark(self, name, self.scope.get("session"))
 
     def accept_handoff(self, session: str) -> Accepted:
-        """Takes over what was handed to a session: its history and its state, in one commit.
+        """Accepts the handoff to a session: merges the sender's messages and state, in one commit.
 
-        Raises NotFoundError if nothing was, and ExpiredError if it is too late.
+        Raises NotFoundError if there is no handoff, and ExpiredError if it has expired.
         """
         return handoff.accept(self, session)
 
@@ -267,7 +276,7 @@ class Project:
     ) -> Handoff:
         """Offers what a session knows to another: goals, position, open tasks, decisions, risks.
 
-        Nothing moves before the other one accepts it, within the time that it `lasts`.
+        The conversation and state move only when the other session accepts, within `lasts`.
         """
         return handoff.offer(self, sender, to, reason, tuple(risks), lasts)
 
@@ -282,21 +291,21 @@ class Project:
         priority: int | str = 0,
         let_children: bool = False,
     ) -> int:
-        """Sends a message to whoever coordinates the project, now or next; durable at once.
+        """Sends a message to the current or next coordinator; returns its revision in the inbox.
 
-        The kinds are stop, interrupt, steer, follow-up and note. `priority` is of the task that a
-        follow-up becomes; `let_children` lets the children go on after a stop. One with a known
-        `id` is sent once. Returns its place in the inbox.
+        It is durable when this returns. The kinds are stop, interrupt, steer, follow-up and note.
+        `priority` is for the task that a follow-up becomes. `let_children` lets the children go on
+        after a stop. A message with the same `id` is sent only once.
         """
         more = {"priority": priority, "let_children": check_flag(let_children, "let_children")}
         return inbox.send(self.store, self.scope.name, kind, text, id=id, **more)
 
     def waiting(self) -> list[WaitingMessage]:
-        """Returns the messages that nobody took yet, most urgent first."""
+        """Returns the messages that have not been taken yet, most urgent first."""
         return inbox.waiting(self._box, self.scope.name, None)
 
     def await_taken(self, revision: int, *, timeout_s: Duration = 60.0) -> bool:
-        """Waits until a message was taken; False if it was not in time."""
+        """Waits until a message is taken; returns False if that takes longer than `timeout_s`."""
         ends = monotonic() + check_seconds(timeout_s, "timeout_s", above=-1e-9)
         while True:
             position = self.store.position
@@ -316,26 +325,27 @@ class Project:
         return sessions.conversation(self, session)
 
     def begin_session(self, session: str | None = None, *, title: str = "") -> str:
-        """Begins a session, or goes on with the given one; returns its id."""
+        """Begins a session, or continues the given one, as the newest; returns its id."""
         return sessions.begin(self, session, title=title)
 
     @contextmanager
     def enter_session(self, session: str) -> Generator[Scope]:
-        """The block of being in a session: others see it as active, and as crashed after a death.
+        """Holds the lease of a session during the block, and yields its conversation.
 
-        LeaseLostError if somebody else is in it.
+        Others see the session as active, and as crashed if this process dies. Raises
+        LeaseLostError if another worker is in the session.
         """
         with sessions.entered(self, session) as scope:
             yield scope
 
     def sessions(self, *, limit: int | None = 100) -> list[ProjectSession]:
-        """Returns the sessions, crashed ones first, then active ones, then the newest."""
+        """Returns the sessions: crashed ones first, then active ones, then the newest."""
         return sessions.listed(self, limit=limit)
 
     def session_size(self, session: str) -> SessionSize:
-        """Returns how much a session's conversation holds, in messages and tokens."""
+        """Returns the size of a session's conversation, in messages and tokens."""
         return sessions.size_of(self, session)
 
     def tell(self, session: str, text: str, *, sender: str | None = None) -> None:
-        """Puts a message into a session's conversation; both are linked if it has a `sender`."""
+        """Adds a message to a session's conversation, and links it with the session `sender`."""
         sessions.tell(self, session, text, sender=sender)

@@ -1,9 +1,9 @@
 """What was recovered after a crash, and from where: the files, the log, git.
 
-A coordinator that begins imports what people have edited, so an edit before a restart guides what
-is done next. The report names each fact with its source, and each difference between a file and the
-log with the side that won. If the store is gone, all of it comes from the files and git: a store
-that knows nothing of a project takes its files as they are, ids included.
+A new coordinator first imports what people have edited, so that edits made before a restart count.
+The report names each fact with its source, and each difference between a file and the log with the
+side that won. If the store is lost, everything comes from the files and git: a store that knows
+nothing of a project imports its files, with the ids in them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _WINNERS: dict[str, Winner] = {
 
 
 class RecoveredFact(Struct, frozen=True):
-    """One thing that is known again, and where from."""
+    """One recovered fact, and its source."""
 
     name: str
     value: str
@@ -44,7 +44,7 @@ class RecoveredFact(Struct, frozen=True):
 
 
 class RecoveredDifference(Struct, frozen=True):
-    """What a file and the log did not agree on, and which of them counts now."""
+    """A difference between a file and the log, and which of them counts now."""
 
     file: str
     item: str | None
@@ -53,7 +53,7 @@ class RecoveredDifference(Struct, frozen=True):
 
 
 class RecoveryReport(Struct, frozen=True):
-    """What was recovered. `work` are the runs that can be gone on with."""
+    """What was recovered. `work` has the runs that can be resumed."""
 
     facts: tuple[RecoveredFact, ...]
     differences: tuple[RecoveredDifference, ...]
@@ -61,7 +61,7 @@ class RecoveryReport(Struct, frozen=True):
 
 
 def report(main: Coordinator) -> RecoveryReport:
-    """Says what a coordinator that has just begun knows, and from where."""
+    """Returns what a coordinator knows when it has just begun, and from where."""
     facts = [*_from_files(main), *_from_log(main), *_from_git(main)]
     differences = tuple(
         RecoveredDifference(one.file, one.item, one.message, _WINNERS[one.kind])

@@ -1,9 +1,9 @@
-"""Sessions of a project: a conversation each, and a lease that says who is in it.
+"""Sessions of a project: each has a conversation, and a lease that shows who is in it.
 
 The conversation of a session is `conversation/<project>/<session>`, below the project's scope.
-While somebody is in a session, they hold the lease of the same name. So a session is active while
-that lease is held, crashed if it lapsed and nobody gave it back, and ended otherwise. Parallel
-sessions have conversations of their own; a message of one to another (`tell`) links both.
+Whoever is in a session holds the lease of the same name. So a session is active while that lease is
+held, crashed if the lease lapsed and was not given back, and ended otherwise. Parallel sessions
+have separate conversations; a message from one to another (`tell`) links both.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ class ProjectSession(Struct, frozen=True):
     updated_at: datetime | None
     branch: str | None
     linked: tuple[str, ...] = ()
-    """The sessions that messages went to, or came from."""
+    """The sessions that messages were sent to or came from."""
 
 
 class SessionSize(Struct, frozen=True):
-    """How much a session's conversation holds: what is read of it, not what it ever held."""
+    """The size of a session's conversation as it is read now, after compaction."""
 
     messages: int
     tokens: int
     """An estimate: one for every four bytes."""
     summaries: int
-    """How often its older part became a summary."""
+    """How many summaries it has."""
 
 
 def size_of(project: Project, session: str) -> SessionSize:
-    """Measures a session. It is compacted in time, so there is never much to read."""
+    """Returns the size of a session. It reads all messages; compaction keeps them few."""
     messages = conversation(project, session).messages
     tokens = count = 0
     for one in messages:
@@ -68,7 +68,7 @@ def size_of(project: Project, session: str) -> SessionSize:
 
 
 def begin(project: Project, session: str | None = None, *, title: str = "") -> str:
-    """Begins a session, or goes on with one; returns its id."""
+    """Begins a session, or makes the given one the newest again; returns its id."""
     if session is not None:
         if not conversation(project, session).revision:
             raise NotFoundError(
@@ -89,7 +89,7 @@ def begin(project: Project, session: str | None = None, *, title: str = "") -> s
 
 @contextmanager
 def entered(project: Project, session: str) -> Generator[Scope]:
-    """The block of being in a session: its lease is held, and given back at the end."""
+    """Holds the lease of a session during the block; yields its conversation."""
     scope = conversation(project, session)
     lease = project.store.workers.lease(scope.name, keep=True)
     try:
@@ -106,7 +106,7 @@ def conversation(project: Project, session: str) -> Scope:
 
 
 def listed(project: Project, *, limit: int | None = None) -> list[ProjectSession]:
-    """Returns the sessions: crashed ones first, then those that somebody is in, then by age."""
+    """Returns the sessions: crashed first, then active, then ended ones, newest first."""
     prefix = f"{project.id}/"
     names = [
         (scope.id or "").removeprefix(prefix)
@@ -119,7 +119,7 @@ def listed(project: Project, *, limit: int | None = None) -> list[ProjectSession
         one.name.removeprefix(f"{CONVERSATION}/{prefix}"): "active" if one.is_held else "crashed"
         for one in held
     }
-    # Ids begin with their time: those that are shown are chosen before any conversation is read.
+    # Ids begin with their time, so the sessions to show are chosen without reading conversations.
     chosen = sorted(sorted(names, reverse=True), key=lambda one: _rank(states.get(one, "ended")))
     return [shown(project, one, states.get(one, "ended")) for one in chosen[:limit]]
 
@@ -129,7 +129,7 @@ def _rank(state: SessionState) -> int:
 
 
 def shown(project: Project, session: str, status: SessionState) -> ProjectSession:
-    """Returns one session as a picker shows it; two messages of it are read."""
+    """Returns one session as a picker shows it; reads only its first and last message."""
     scope = conversation(project, session)
     last = scope.messages.last(1)
     first = scope.messages[:1] if last else []
@@ -148,7 +148,7 @@ def shown(project: Project, session: str, status: SessionState) -> ProjectSessio
 
 
 def tell(project: Project, session: str, text: str, *, sender: str | None = None) -> None:
-    """Puts a message into another session's conversation, linked to the one it comes from."""
+    """Adds a message to a session's conversation, linked to the session `sender`, if given."""
     check_text(text, "a message")
     there = conversation(project, session)
     if not there.revision:
@@ -164,7 +164,7 @@ def tell(project: Project, session: str, text: str, *, sender: str | None = None
 
 
 def link(project: Project, one: str, other: str) -> None:
-    """Says in two sessions that they belong together."""
+    """Notes in the states of two sessions that they are linked."""
 
     def write(tx: JointCommit) -> None:
         for here, there in ((one, other), (other, one)):

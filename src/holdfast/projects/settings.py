@@ -1,4 +1,4 @@
-"""What `[project]` of holdfast.toml says: the id, the names of the files, and the limits.
+"""The section `[project]` of holdfast.toml: the id, the names of the files, and the limits.
 
     [project]
     id = "shop"
@@ -24,8 +24,8 @@
     count = 1000
     bytes = "500MB"
 
-Nothing here names a command, so the file need not be trusted for it. Who answers for agents is said
-in `[agents]`, and counts only in a file that its user has trusted (decision 0022).
+Nothing here names a command, so the section needs no trust. Who answers for agents is set in
+`[agents]`, which counts only in a file that its user has trusted (decision 0022).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ COMPACT_AT_MIN = 1_000
 
 
 class Files(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the five files of a project are, from its root."""
+    """The paths of the five files of a project, relative to its root."""
 
     learnings: str = "AGENT.md"
     goals: str = "RALPH_GOALS.md"
@@ -59,24 +59,24 @@ class Files(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Limits(Struct, frozen=True, forbid_unknown_fields=True):
-    """How much a coordinator starts at most."""
+    """The limits of what a coordinator starts."""
 
     agents: int = 20
-    """Agents at work at once, the coordinator's own included."""
+    """How many agents may work at once, the coordinator's own included."""
     depth: int = 3
-    """How deep children of children go; a child of the coordinator has depth 1."""
+    """How deeply children may be nested; a child of the coordinator has depth 1."""
     children: int = 10
-    """Children at work at once that one parent has."""
+    """How many children of one parent may work at once."""
     turns: int = 25
-    """Turns of one task before it is blocked, for a person to look at."""
+    """After how many turns a task that is not done is blocked, for a person to look at."""
     memory: int | str | None = None
-    """How much memory the coordinator's process takes before it forgets what it can read again."""
+    """Above this memory use, the coordinator's process drops caches that it can read again."""
     free: int | str = "64MB"
-    """How much space the disk has at least when a task is begun."""
+    """How much free disk space is needed to begin a task."""
 
 
 class SessionRetention(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which sessions `project prune` keeps; all of them if nothing is said."""
+    """Which sessions `project prune` keeps; all of them if nothing is set."""
 
     older_than: str | int | None = None
     count: int | None = None
@@ -84,17 +84,17 @@ class SessionRetention(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
-    """What `[project]` may say."""
+    """The keys of `[project]`."""
 
     id: str | None = None
     budget: int = 8_000
-    """How many tokens a turn is told at most, besides the task itself."""
+    """How many tokens the context of a turn may have, without the task itself."""
     checkpoints: bool = True
-    """Whether a point to go back to is made before each turn."""
+    """Whether a rewind point is made before each turn."""
     views: bool = True
-    """Whether the five files are written, and read when people have edited them."""
+    """Whether the five files are written, and imported when people have edited them."""
     compact_at: int = 50_000
-    """How many tokens a session's conversation has when its older part becomes a summary."""
+    """Above how many tokens the older part of a session's conversation becomes a summary."""
     slow: str | float = "2s"
     """How long a commit, a read or a context may take before it is reported as slow."""
     files: Files = Files()
@@ -103,7 +103,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def slow_s(self) -> float:
-        """What `slow` is in seconds."""
+        """The setting `slow` in seconds."""
         return check_duration(self.slow, "project.slow")
 
 
@@ -112,7 +112,7 @@ class _Sections(Struct):
 
 
 def project_root(directory: str | os.PathLike[str]) -> Path:
-    """Returns the root of a project as a whole path, or raises UsageError: it is a directory."""
+    """Returns the resolved root of a project; raises UsageError if it is no readable directory."""
     try:
         root = Path(os.path.realpath(directory))
         is_directory = root.is_dir()
@@ -130,7 +130,7 @@ def project_root(directory: str | os.PathLike[str]) -> Path:
 
 
 def path_in(root: Path, name: str) -> Path:
-    """Returns a path below the root, or raises UsageError: a link must not lead out of it."""
+    """Returns a path below the root; raises UsageError if it, or a link, leads out of the root."""
     path = root / name
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
         raise UsageError(f'"{name}" is not a path inside the project "{root}"')
@@ -144,7 +144,7 @@ def path_in(root: Path, name: str) -> Path:
 
 
 def load_settings(root: Path) -> Settings:
-    """Returns what the project's holdfast.toml says of it; the defaults if it says nothing."""
+    """Returns the settings in the project's holdfast.toml; the defaults if there are none."""
     settings = _read_settings(path_in(root, FILE))
     _check_numbers(settings)
     names = [getattr(settings.files, name) for name in Files.__struct_fields__]
@@ -176,7 +176,7 @@ def _read_settings(path: Path) -> Settings:
 
 
 def _check_numbers(settings: Settings) -> None:
-    """Raises UsageError that names a limit which nothing could be done with, such as zero."""
+    """Raises UsageError for a limit with which no work is possible, such as zero."""
     limits, keeps = settings.limits, settings.retention
     check_whole(settings.budget, "project.budget", least=1)
     check_whole(settings.compact_at, "project.compact_at", least=COMPACT_AT_MIN)
@@ -195,7 +195,7 @@ def _check_numbers(settings: Settings) -> None:
 
 
 def project_id(root: Path, settings: Settings) -> str:
-    """Returns the id that the project's scope has: the one that was set, else its folder's name."""
+    """Returns the id of the project's scope: the one that is set, else the name of its folder."""
     id = settings.id or root.name or "root"
     if "/" in id:
         raise UsageError(f"a project's id has no slash, found {show_value(id)}")

@@ -1,8 +1,8 @@
 """What a directory shows of a project: git, its type, its configuration, its tree, earlier state.
 
-Everything here is a hint for an agent and for a person; nothing is decided by it. The boundary is
-the project's own directory: what lies above it is looked at only to find a git repository. Each
-thing is found, or it is absent and the reason is said.
+Everything here is a hint for agents and people; no decision depends on it. Only the project's own
+directory is examined; the folders above it are searched only for a git repository. Each thing is
+found, or absent with a reason.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ TYPES = {
     ".NET": ("global.json", "Directory.Build.props"),
     "Elixir": ("mix.exs",),
 }
-"""Files that tell what a project is written in."""
+"""Files that show which language a project is written in."""
 
 CONFIGURATION = (
     FILE, "pyproject.toml", "package.json", "Cargo.toml", "go.mod", "Makefile", "justfile",
     "tox.ini", "tsconfig.json", ".pre-commit-config.yaml", ".editorconfig", "Dockerfile",
     "compose.yaml", "docker-compose.yml", "AGENTS.md", "CLAUDE.md", "README.md",
 )  # fmt: skip
-"""Files that say how a project is built, tested or worked on."""
+"""Files that describe how a project is built, tested or developed."""
 
 
 class Finding(Struct, frozen=True):
@@ -59,7 +59,7 @@ class Finding(Struct, frozen=True):
 
 
 class Tree(Struct, frozen=True):
-    """The files of a project by path, directories with a slash; `left_out` if there are more."""
+    """Paths of a project's files; directories end with a slash. `left_out`: there are more."""
 
     entries: tuple[str, ...]
     left_out: bool = False
@@ -111,7 +111,7 @@ def _state(root: Path, settings: Settings, revision: int) -> Finding:
 
 
 def _git(root: Path) -> Finding:
-    """Finds the repository that a directory is in, and its branch, without running anything."""
+    """Finds the repository of a directory, and its branch, without running git."""
     for folder in (root, *root.parents):
         found = folder / ".git"
         if not os.path.lexists(found):
@@ -142,7 +142,7 @@ def _walk(root: Path, folder: Path, rules: list[_Rule], depth: int) -> Iterator[
     try:
         found = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError:
-        return  # a directory that may not be entered is shown, and what is in it is not
+        return  # a directory that may not be read is shown without its content
     for entry in found:
         path = os.path.relpath(entry.path, root)
         is_folder = entry.is_dir(follow_symlinks=False)
@@ -182,7 +182,7 @@ def _rule(line: str, base: str) -> _Rule | None:
     line = line.removeprefix("!").removeprefix("\\")
     is_for_folders = line.endswith("/")
     line = line.rstrip("/")
-    # A slash inside ties a pattern to its directory; without one it fits at any depth.
+    # A pattern with a slash inside matches from its directory; one without, at any depth.
     anywhere = "" if "/" in line else "(?:.*/)?"
     return _Rule(re.compile(base + anywhere + _regex(line.lstrip("/"))), is_negated, is_for_folders)
 
@@ -210,7 +210,7 @@ def _regex(glob: str) -> str:
 
 
 def _is_ignored(rules: list[_Rule], path: str, *, is_folder: bool) -> bool:
-    """Says whether the last rule that fits a path leaves it out."""
+    """Returns whether the last rule that matches a path ignores it."""
     for rule in reversed(rules):
         if (is_folder or not rule.is_for_folders) and rule.pattern.fullmatch(path):
             return not rule.is_negated

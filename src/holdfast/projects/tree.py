@@ -1,7 +1,8 @@
 """The files of a project as git sees them: what has changed, and points to go back to.
 
-A project need not be in a git repository, and git need not be there: then it has no files to tell
-of, and points of its state and conversation only. Nothing here stops work.
+A project may be outside of any git repository, and git may not be installed. Then no files are
+reported, and points cover only state and conversation. Problems with git are logged and do not stop
+work.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
     from holdfast.projects.project import Project
 
 CHANGES_MAX = 200
-"""How many files a message is linked to at most."""
+"""The most files that one message is linked to."""
 _logger = logging.getLogger("holdfast.projects")
 
 Files = dict[str, Entry]
 
 
 def work_tree(project: Project) -> WorkTree | None:
-    """Returns the work tree that a project is in; None if there is none, or no git."""
+    """Returns the work tree of a project; None if there is none, or no git."""
     try:
         return project.store.git(project.root).work_tree()
     except (NotFoundError, GitError) as error:
@@ -37,7 +38,7 @@ def work_tree(project: Project) -> WorkTree | None:
 
 
 def look(project: Project) -> Files:
-    """Returns what every file of the work tree holds, by path; nothing without git."""
+    """Returns what every file of the work tree holds, by path; empty without git."""
     tree = work_tree(project)
     try:
         return {} if tree is None else tree.look().files

@@ -1,10 +1,10 @@
-"""Work trees of children: each works on files of its own, which are merged when its task is done.
+"""Work trees of children: each has a copy of the files, which is merged when its task is done.
 
-A child begins with all that the project's directory holds, what nobody has committed included. What
-it changed is merged into that directory, file by file, in three ways. If that leaves a conflict, or
-its task was not done, nothing is merged: its files are one commit on a ref of ours, and the task is
-blocked with the words that bring them back. The project's five files are never merged: they show
-the log.
+A child begins with all files of the project's directory, including uncommitted changes. Its own
+changes are merged back by a three-way merge of each file. If there is a conflict, or the task was
+not done, nothing is merged: the files are one commit on a ref of ours, and the task is blocked with
+a reason that names the command to bring them back. The project's five files are never merged: they
+show the log.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _logger = logging.getLogger("holdfast.projects")
 
 
 def trees_of(project: Project) -> LinkedTrees:
-    """Returns the work trees of a project's children; UsageError if there can be none."""
+    """Returns the work trees of a project's children; raises UsageError without git."""
     try:
         tree = project.store.git(project.root).work_tree()
     except (NotFoundError, GitError) as error:
@@ -47,7 +47,7 @@ def grow(project: Project, run: str) -> str:
 def directory_of(project: Project, run: str, base: str | None) -> str:
     """Returns where a run works: the project's directory, or its own tree.
 
-    A tree that somebody has removed is made again, with what was gathered of it last.
+    If somebody has removed the tree, it is made again, with the files that were gathered last.
     """
     if base is None:
         return str(project.root)
@@ -61,7 +61,7 @@ def directory_of(project: Project, run: str, base: str | None) -> str:
 
 
 def gather(project: Project, run: str, base: str, title: str, *, merges: bool) -> dict[str, Any]:
-    """Keeps what a child's tree holds as a commit, and says what a merge of it would change."""
+    """Commits the files of a child's tree, and returns what a merge would change."""
     trees = trees_of(project)
     if not trees.is_whole(run):
         commit = trees.main.repository.commit_id(trees.ref_of(run)) or base
@@ -82,12 +82,12 @@ def gather(project: Project, run: str, base: str, title: str, *, merges: bool) -
 
 
 def merge(project: Project, files: Sequence[Any]) -> dict[str, str]:
-    """Puts merged files in their places; returns those that stay as they are, and why."""
+    """Writes merged files; returns those that were left unchanged, each with the reason."""
     return trees_of(project).apply([_loaded(one) for one in files])
 
 
 def clear(project: Project, run: str, *, keeps_ref: bool) -> None:
-    """Removes the tree of a child whose task is over; its ref too, if nothing of it is missing."""
+    """Removes the tree of a child whose task is over, and its ref unless `keeps_ref`."""
     trees = trees_of(project)
     trees.remove(run)
     if not keeps_ref:
@@ -95,10 +95,10 @@ def clear(project: Project, run: str, *, keeps_ref: bool) -> None:
 
 
 def retire(project: Project, run: str) -> str | None:
-    """Keeps what the tree of a run holds that ended without an answer, and removes the tree.
+    """Commits the files of a run that ended without an answer, and removes its tree.
 
-    Returns the ref that leads to it; None if it has changed nothing. A tree that was not made to
-    its end has nothing of anybody's.
+    Returns the ref of that commit; None if nothing was changed. A tree that was not completely made
+    holds nobody's work, so it is only removed.
     """
     trees = trees_of(project)
     base = trees.main.repository.commit_id(trees.whole_ref(run))
@@ -112,9 +112,9 @@ def retire(project: Project, run: str) -> str | None:
 
 
 def sweep(project: Project, known: Iterable[str]) -> list[str]:
-    """Removes trees that belong to no run any more, and returns the refs of what they held.
+    """Removes trees that no longer belong to a run, and returns the refs of their files.
 
-    Nothing here stops work: what cannot be removed now is looked at again by the next coordinator.
+    It never fails: what cannot be removed now is left for the next coordinator.
     """
     if not os.path.isdir(project.root / ".holdfast-trees"):
         return []

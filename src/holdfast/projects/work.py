@@ -1,12 +1,12 @@
-"""Work on a task as a run, and a turn as a block of it: after a crash the run goes on where it was.
+"""Work on a task as a run with a block for each turn: after a crash the run resumes where it was.
 
     work   turns until the agent says that the task is done, or that it cannot go on
     talk   one exchange of a conversation
 
-Every step that writes to the project makes one joint commit with the step's own key, fenced by the
-coordinator's lease. So a commit that a crash cut off from its record in the journal is not made
-twice, and a coordinator that was replaced writes nothing. A run that finds no coordinator in its
-process is left as it is: whoever coordinates next goes on with it.
+Every step that writes to the project makes one joint commit with the step's own idempotency key,
+fenced by the coordinator's lease. So a commit is not made twice if a crash came before the journal
+recorded it, and a coordinator that was replaced writes nothing. A run that finds no coordinator in
+its process is left; the next coordinator resumes it.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ OUTCOME_CHARACTERS_MAX = 200
 TITLE_CHARACTERS_MAX = 200
 KEPT_MESSAGES = 20
 KEPT_MESSAGES_MIN = 2
-"""How many of the newest messages stay as they are when a conversation is compacted."""
+"""When a conversation is compacted, between so many and `KEPT_MESSAGES` of the newest stay."""
 SUMMARY_CHARACTERS_MAX = 8_000
 ROOM_BYTES_MIN = 1 << 20
-"""With less than this on the disk, an error with a file is laid to the full disk."""
+"""With less free space than this, an error with a file is attributed to the full disk."""
 SEARCHED: tuple[Strategy, ...] = ("window", "summary", "retrieval")
 UNSEARCHED: tuple[Strategy, ...] = ("window", "summary")
 _STATUS = re.compile(r"^\s*status:\s*(done|continue|blocked)\b[:\s]*(.*)$", re.I)
 
 
 class Assignment(Struct, frozen=True, omit_defaults=True):
-    """What a run of the project is asked for."""
+    """The task that a run of the project is started for."""
 
     project: str
     task: str
@@ -69,13 +69,13 @@ class Assignment(Struct, frozen=True, omit_defaults=True):
     epoch: int = 0
     """The epoch of the coordinator that gave it."""
     depth: int = 0
-    """0: the coordinator's own work; else how deep the child is."""
+    """0 for the coordinator's own work, 1 for its children, 2 for theirs."""
     worktree: bool = False
-    """Whether it works on files of its own, which are merged when its task is done."""
+    """Whether it works in a linked work tree, which is merged when its task is done."""
 
 
 class TurnReport(Struct, frozen=True):
-    """What an answer says of its task: done, continue or blocked, and why."""
+    """The status that an answer reports: done, continue or blocked, and why."""
 
     status: str
     reason: str = ""
@@ -92,14 +92,14 @@ def enter(main: Coordinator) -> None:
 
 
 def leave(main: Coordinator) -> None:
-    """Ends what `enter` began."""
+    """Undoes `enter`, unless another coordinator has entered since."""
     key = id(kernel_of(main.store).log), main.project.id
     if _coordinators.get(key) is main:
         del _coordinators[key]
 
 
 def _coordinator(ctx: Any, project: str) -> Coordinator:
-    """Returns who coordinates the project here; leaves the run if nobody does."""
+    """Returns the coordinator in this process; leaves the run if there is none."""
     main = _coordinators.get((id(execution_of(ctx).log), project))
     if main is None or main.is_replaced:
         raise _left(ctx, project)
@@ -107,7 +107,7 @@ def _coordinator(ctx: Any, project: str) -> Coordinator:
 
 
 def project_of(run: str, inputs: Any) -> str | None:
-    """Returns the project that a run is of, from its name and what it was started with."""
+    """Returns the project of a run, from the name and the inputs of the run; None if none."""
     if run == work.name:
         return inputs["assignment"]["project"]
     return inputs["project"] if run == talk.name else None
@@ -125,7 +125,7 @@ def _left(ctx: Any, project: str) -> Control:
 
 @contextmanager
 def _with_room(ctx: Any, main: Coordinator) -> Generator[None]:
-    """Leaves the run if what it does with files fails on a full disk: that is no outcome of it."""
+    """Leaves the run if its work on files fails on a full disk; any other error passes."""
     try:
         yield
     except (UnavailableError, OSError) as error:
@@ -138,7 +138,7 @@ def _with_room(ctx: Any, main: Coordinator) -> Generator[None]:
 def _committed(
     ctx: Any, main: Coordinator, stream: str, body: Callable[[JointCommit], None]
 ) -> None:
-    """Makes a commit of a step, once: after a crash its key is found in a stream that it wrote."""
+    """Makes the commit of a step once: after a crash, its key is found in one of its streams."""
     key = values.commit_key(ctx.key)
     try:
         if not kernel_of(main.store).log.find(stream, key=key):
@@ -147,7 +147,7 @@ def _committed(
         main.is_replaced = True
         raise _left(ctx, main.project.id) from error
     except UnavailableError as error:
-        # A full disk is no outcome of the work: the run is left, and goes on when there is room.
+        # A full disk must not fail the task: the run is left, and resumed when there is room.
         raise execution_of(ctx).lost(error) from error
 
 
@@ -196,7 +196,7 @@ def work(ctx: Any, assignment: dict[str, Any]) -> dict[str, Any]:
 
 
 def report_of(answer: str) -> TurnReport:
-    """Returns what the last line of an answer says; without such a line the task is done."""
+    """Returns the status in the last line of an answer; without one the task is done."""
     lines = answer.strip().splitlines()
     found = _STATUS.match(lines[-1]) if lines else None
     if found is None:
@@ -208,7 +208,7 @@ def report_of(answer: str) -> TurnReport:
 def _prepare(
     ctx: Any, assignment: dict[str, Any], turn: int, said: str | None, base: str | None
 ) -> dict[str, Any]:
-    """Returns prompt and context of a turn, and the messages that it is to heed."""
+    """Returns the prompt and context of a turn, and the steering messages that it includes."""
     asked = convert(assignment, Assignment)
     main = _coordinator(ctx, asked.project)
     with _with_room(ctx, main):
@@ -229,7 +229,7 @@ def _prepare(
 
 @step(effect="idempotent", name="heed")
 def _heed(ctx: Any, assignment: dict[str, Any], heard: list[Any]) -> None:
-    """Takes the messages that the turn is told, in the commit that adds them to the session."""
+    """Takes the messages of the turn's prompt, in the commit that adds them to the session."""
     asked = convert(assignment, Assignment)
     main = _coordinator(ctx, asked.project)
 
@@ -252,7 +252,7 @@ def _finish(
     reason: str,
     point: str | None,
 ) -> None:
-    """Closes or blocks the task, in one commit with all that follows from it."""
+    """Closes or blocks the task, in one commit with its consequences in state and session."""
     asked = convert(assignment, Assignment)
     main = _coordinator(ctx, asked.project)
     outcome = (answer.strip().splitlines() or ["done"])[0][:OUTCOME_CHARACTERS_MAX] or "done"
@@ -293,7 +293,7 @@ def _grow(ctx: Any, assignment: dict[str, Any]) -> str:
 
 @step(effect="idempotent", name="gather")
 def _gather(ctx: Any, assignment: dict[str, Any], base: str, status: str) -> dict[str, Any]:
-    """Keeps what the child's tree holds, and says what a merge of it would change."""
+    """Commits the files of the child's tree, and returns what a merge would change."""
     asked = convert(assignment, Assignment)
     main = _coordinator(ctx, asked.project)
     title = f"{asked.task} {asked.text}"
@@ -304,7 +304,7 @@ def _gather(ctx: Any, assignment: dict[str, Any], base: str, status: str) -> dic
 
 @step(effect="idempotent", name="merge")
 def _merge(ctx: Any, assignment: dict[str, Any], gathered: dict[str, Any]) -> dict[str, Any]:
-    """Merges what a child has changed into the project's directory; says what was left where."""
+    """Merges a child's changes into the project's directory; returns what was left, and where."""
     main = _coordinator(ctx, convert(assignment, Assignment).project)
     files, left = gathered["files"], dict.fromkeys(gathered["conflicts"], "both sides changed it")
     if gathered["merges"]:
@@ -325,7 +325,7 @@ def _clear(ctx: Any, assignment: dict[str, Any], *, keeps_ref: bool) -> None:
 
 
 def _with_merge(report: TurnReport, merged: dict[str, Any]) -> TurnReport:
-    """Returns what is to be said of a task whose files were not all merged: a person looks."""
+    """Returns the report, which becomes "blocked" if files of the task were not merged."""
     if not merged["ref"]:
         return report
     names = ", ".join(f"{path} ({why})" for path, why in merged["left"].items())
@@ -338,7 +338,7 @@ def _with_merge(report: TurnReport, merged: dict[str, Any]) -> TurnReport:
 
 @run(name="holdfast.projects:talk")
 def talk(ctx: Any, project: str, session: str, text: str, revision: int = 0) -> dict[str, Any]:
-    """One exchange: what a person said, and what the agent answers. `revision` is of the inbox."""
+    """One exchange: a person's text and the agent's answer; `revision` is that of the inbox."""
     _coordinator(ctx, project)
     ctx.step(_hear, project, session, text, revision)
     told = ctx.step(_recall, project, session, text)
@@ -410,9 +410,9 @@ def _reply(
 
 @step(effect="read", name="older")
 def _older(ctx: Any, project: str, session: str) -> dict[str, Any]:
-    """Returns what a summary is made of, the summary before it included, and how many stay.
+    """Returns the text to summarise, with the previous summary, and how many messages stay.
 
-    The newest exchange stays, and what fits beside it into half of what a conversation may have.
+    The newest exchange stays, and the messages before it that fit into half of `compact_at`.
     """
     main = _coordinator(ctx, project)
     messages = list(main.project.conversation(session).messages)
@@ -430,9 +430,9 @@ def _older(ctx: Any, project: str, session: str) -> dict[str, Any]:
 
 @step(effect="idempotent", name="compact")
 def _compact(ctx: Any, project: str, session: str, summary: str, keeps: int) -> None:
-    """Puts a summary in the place of older messages; the goals are said again after it.
+    """Replaces older messages by a summary, followed by the goals.
 
-    The summary names the run, so that one that is made again after a crash is found.
+    The summary names the run. So after a crash, a repeated step finds it and does nothing.
     """
     main = _coordinator(ctx, project)
     conversation = main.project.conversation(session)
@@ -448,7 +448,7 @@ def _compact(ctx: Any, project: str, session: str, summary: str, keeps: int) -> 
 
 
 def context_of(main: Coordinator, session: str | None, text: str) -> list[list[str]]:
-    """Returns names and texts that an agent is given with a turn: what there is room for."""
+    """Returns the titles and texts of a turn's context, within the project's budget."""
     scope = main.scope if session is None else main.project.conversation(session)
     found: list[list[str]] = []
     if session is not None:
@@ -459,12 +459,12 @@ def context_of(main: Coordinator, session: str | None, text: str) -> list[list[s
     began = monotonic()
     told = main.store.context(scope, main.project.settings.budget, text, strategies=main.strategies)
     if main.care.took("the context of a turn", monotonic() - began):
-        main.strategies = UNSEARCHED  # the search is what takes long in a large store
+        main.strategies = UNSEARCHED  # in a large store the search takes most of it
     return [*found, ["project", told.text]]
 
 
 def cut_to(text: str, tokens: int) -> str:
-    """Returns the end of a text, which has at most about so many tokens."""
+    """Returns the end of a text, about so many tokens of it, with a note of what is left out."""
     most = tokens * BYTES_PER_TOKEN
     if len(text) <= most:
         return text
@@ -472,7 +472,7 @@ def cut_to(text: str, tokens: int) -> str:
 
 
 def _point(main: Coordinator, name: str, session: str | None) -> str | None:
-    """Makes a point to go back to before a turn; returns the commit that has the files."""
+    """Makes a rewind point before a turn; returns the commit with its files, if there is one."""
     if not main.project.settings.checkpoints:
         return None
     return mark(main.project, name, session).commit

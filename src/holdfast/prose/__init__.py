@@ -1,21 +1,21 @@
 """The `.prose` language: programs whose steps are sessions of agents.
 
-source    the text of a program: parse, check and load. The entrance
-checker   names, scopes, and blocks in the wrong place
-syntax    the syntax tree, and how its parts are named in the journal
+source    parses, checks and loads the text of a program; start reading here
+checker   checks names, scopes, and misplaced blocks
+syntax    the syntax tree, and the names of its parts in the journal
 parser    tokens into a tree, by recursive descent
 tokens    text into tokens
-texts     what stands between quotes
+texts     the content of texts: escapes and interpolations
 problems  every code, and how a problem is shown
-fetching  programs from elsewhere, when it is asked for
+fetching  fetches programs by URL, if the caller asks for it
 program   a program as a run: gather, start
-interpreter    walks the tree over a run's context
-scopes values settings    names and arms; what text counts as; what may be set
-variables the names that a journal has; other answers for a fork
-transcript    programs in context: told aloud, rebuilt, moved to a store
+interpreter    walks the tree in the context of a run
+scopes values settings    names and arms; conversion of values; settings
+variables the names in a journal; edited answers for a fork
+transcript    programs in context: printed, rebuilt, moved to a store
 views     variables, branches and checkpoints as files
-view_files    the directory of views, and what is read back from it
-narration a program told aloud, and rebuilt from what was told
+view_files    the directory of views, and the edits that are read back
+narration writes and reads the lines of a transcript
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What is wrong with a program beyond its form: names, scopes, and blocks in the wrong place.
+"""Checks a program beyond its syntax: names, scopes, and misplaced blocks.
 
-One walk over the syntax tree, in the order in which the program is written. Names that are bound in
-if, try, do and parallel branches are visible after them, so these share the scope around them.
-Loops, pipes, options and named blocks have scopes of their own.
+It is one walk over the syntax tree, in the order of the source. Names bound in if, try, do and
+parallel branches are visible after them, so these share the surrounding scope. Loops, pipes,
+options and named blocks have separate scopes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NOT_OF_AGENTS = ("variable", "const", "output")
 
 
 def check_tree(parsed: Parsed) -> list[Problem]:
-    """Returns the problems of a program that are not ones of form."""
+    """Returns the problems of a program other than syntax errors."""
     checker = _Checker(parsed)
     try:
         checker.check(parsed.program.body)
@@ -34,19 +34,19 @@ def check_tree(parsed: Parsed) -> list[Problem]:
 
 
 def stay_text(program: Program) -> frozenset[tuple[int, int]]:
-    """Returns the places of `{name}` in texts and conditions where the name is not bound."""
+    """Returns the places of each `{name}` that stays text because the name is not bound."""
     problems = check_tree(Parsed(program, [], frozenset()))
     return frozenset((one.line, one.column) for one in problems if one.code == "unbound-text")
 
 
 class _Scope:
-    """The names of one scope, with what each is."""
+    """The names of one scope, with the kind of each."""
 
     __slots__ = ("added", "kinds", "rebindable", "taken")
 
     def __init__(self) -> None:
         self.kinds: dict[str, str] = {}
-        self.added: list[str] = []  # in the arm that is walked, oldest first
+        self.added: list[str] = []  # in the current arm, oldest first
         self.taken: set[str] = set()  # bound by earlier branches of a parallel block
         self.rebindable: frozenset[str] = frozenset()  # bound by try, and perhaps again by catch
 
@@ -58,7 +58,7 @@ class _Arms:
 
     def __init__(self, depth: int, *, is_each: bool) -> None:
         self.depth = depth  # how many scopes are around it
-        self.is_each = is_each  # one body, of which many run
+        self.is_each = is_each  # one body that runs once for each item
         self.earlier: set[str] = set()
         self.replaced: set[str] = set()
 
@@ -76,7 +76,7 @@ class _Checker:
         self._scopes = [self._top]
         self._arms: list[_Arms] = []
         self._tries = 0
-        self._pipes = 0  # pipes and parallel arms around: where output without a name is none
+        self._pipes = 0  # surrounding pipes and parallel arms, where unnamed output is an error
         self._exits = 0  # throws and outputs seen, which may end a loop
 
     def _report(self, node: Node, code: str, message: str) -> None:
@@ -85,7 +85,7 @@ class _Checker:
     # --- definitions ------------------------------------------------------------------------------
 
     def check(self, body: Body) -> None:
-        """Walks over a program."""
+        """Checks the whole program."""
         is_late = False
         for statement in body:
             self._define(statement)
@@ -97,7 +97,7 @@ class _Checker:
         self._walk_all(body, is_top=True)
 
     def _define(self, statement: Statement) -> None:
-        """Notes what is known in the whole program, wherever it is defined."""
+        """Notes a definition, which is known in the whole program."""
         match statement:
             case syntax.Agent():
                 self._define_once(self._agents, statement.name, statement, "agent")
@@ -132,7 +132,7 @@ class _Checker:
         return None
 
     def _bind(self, node: Node, name: str, kind: str) -> None:
-        """Binds a name in the scope that is walked."""
+        """Binds a name in the current scope."""
         top = self._top
         if kind in _NOT_OF_AGENTS and name in self._agents:
             self._report(node, "agent-name", f'"{name}" is the name of an agent')
@@ -163,14 +163,14 @@ class _Checker:
         self._arms.pop()
 
     def _take_added(self) -> dict[str, str]:
-        """Unbinds what an arm has bound, and returns it: the next arm does not see it."""
+        """Unbinds and returns the names that an arm bound, so that the next arm cannot see them."""
         top = self._top
         found = {name: top.kinds.pop(name) for name in top.added}
         top.added = []
         return found
 
     def _add_again(self, before: list[str], bound: dict[str, str]) -> None:
-        """Binds what arms have bound, after the last of them. `before` was bound before them."""
+        """Binds again what all arms bound, after the last one; `before` was bound before them."""
         before += bound
         self._top.added = before
         self._top.kinds |= bound
@@ -197,7 +197,7 @@ class _Checker:
             self._report(node, "nested-definition", "agents and blocks are defined at top level")
 
     def _pass(self, node: Statement) -> None:
-        """Nothing is left to check: `_define` has seen it."""
+        """Does nothing: `_define` has checked the statement."""
 
     # --- values -----------------------------------------------------------------------------------
 
@@ -238,7 +238,7 @@ class _Checker:
             self._walk(part)  # pyright: ignore[reportArgumentType]
 
     def _context(self, node: Expression | None) -> None:
-        """Walks over a context, in which the name of an agent is its newest output."""
+        """Checks a context, where the name of an agent stands for its newest output."""
         if isinstance(node, syntax.Name):
             if node.name not in self._agents:
                 self._name(node)
@@ -332,7 +332,7 @@ class _Checker:
         self._parts(node)
 
     def _parallel(self, node: syntax.Parallel) -> None:
-        """Walks over branches. None sees what the others bind; after them all is visible."""
+        """Checks branches. A branch does not see the names of others; after the block all are."""
         top = self._top
         before, taken = top.added, top.taken
         merged: dict[str, str] = {}
@@ -367,10 +367,10 @@ class _Checker:
             self._each(node.body, is_parallel=node.is_parallel)
 
     def _each(self, body: Body, *, is_parallel: bool) -> None:
-        """Walks over a body that runs once for each item, one after another or side by side."""
+        """Checks a body that runs once for each item, sequentially or in parallel."""
         if is_parallel:
             with self._side_by_side(is_each=True) as arms:
-                arms.depth -= 1  # the scope around the body belongs to each of them
+                arms.depth -= 1  # each run of the body has its own copy of the surrounding scope
                 self._walk_all(body)
         else:
             self._walk_all(body)
@@ -415,7 +415,7 @@ class _Checker:
         self._walk_all(node.final or ())
 
     def _catch(self, catch: syntax.Catch) -> None:
-        """Walks over a catch, whose variable is bound inside it alone."""
+        """Checks a catch, whose variable is bound only inside it."""
         kinds, name = self._top.kinds, catch.name
         if name is None:
             self._walk_all(catch.body)
@@ -438,7 +438,7 @@ class _Checker:
                 self._walk_all(option.body)
 
     def _if(self, node: syntax.If) -> None:
-        """Walks over the arms, of which one runs: they may bind equal names."""
+        """Checks the arms. Only one of them runs, so they may bind the same names."""
         top = self._top
         before = top.added
         merged: dict[str, str] = {}
@@ -451,7 +451,7 @@ class _Checker:
         for body in bodies:
             self._walk_all(body)
             for name, kind in self._take_added().items():
-                # What one arm binds as a const cannot be assigned after the if.
+                # A name that one arm binds as a const cannot be assigned after the if.
                 if name not in merged or merged[name] in _ASSIGNABLE:
                     merged[name] = kind
         self._add_again(before, merged)
@@ -500,7 +500,7 @@ class _Checker:
             self._replace(node, name)
 
     def _replace(self, node: Node, name: str) -> None:
-        """Notes that a parallel arm replaces a variable from outside, and warns of a second."""
+        """Notes that a parallel arm replaces an outer variable, and warns if another one does."""
         for arms in self._arms:
             inside = self._scopes[arms.depth :]
             own = () if arms.is_each else self._scopes[arms.depth - 1].added
@@ -544,7 +544,7 @@ class _Checker:
 
 
 def _names_of(reference: Expression) -> Iterator[str]:
-    """Returns the names in an interpolation: its first, and those that are indexes."""
+    """Yields the names in an interpolation: those used as indexes, and the first."""
     while not isinstance(reference, syntax.Name):
         if isinstance(reference, syntax.Index):
             if isinstance(reference.index, syntax.Name):

@@ -1,9 +1,9 @@
-"""Programs from elsewhere: fetched by their URL, and only when the caller asks for it.
+"""Fetches programs by URL, only if the caller asks for it.
 
-What was fetched is stored with the run, so that `resume` fetches nothing. A program that was
-fetched is code of somebody else: it is looked at (checked) like any other, it uses only what stands
-beside it at its own server, never a file of this machine. What it uses is fetched too, and may use
-more: so the limits are of all that one program is made of, not of each answer.
+A fetched program is stored with the run, so that `resume` fetches nothing. It is somebody else's
+code: it is checked like any other, and may use only programs on the same server, never a file of
+this machine. Those are fetched too and may use more, so the limits are on all that one program
+consists of, not on each reply.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from holdfast.http_request import (
 )
 
 BYTES_MAX = 1 << 20
-"""How large one program may be."""
+"""The largest size of one program."""
 TOTAL_BYTES_MAX = 8 << 20
-"""How much all that is fetched for one program may be, headers and redirects included."""
+"""The largest total size fetched for one program, headers and redirects included."""
 TOTAL_S = 60.0
-"""How long all of it may take."""
+"""The time limit for all of it."""
 _HEADERS = {"Accept": "text/plain, */*", "User-Agent": "holdfast"}
 _NEAR = frozenset(("localhost", "127.0.0.1", "::1"))
-"""Hosts that may be asked without TLS: nobody stands in between."""
+"""Hosts that may be asked without TLS, because nobody is in between."""
 
 
 def is_url(name: str) -> bool:
-    """Says whether `use` names a program that would have to be fetched."""
+    """Returns whether a name in `use` is a URL, which must be fetched."""
     return name.startswith(("https://", "http://"))
 
 
 def beside(url: str, name: str) -> str:
-    """Returns the URL of a program that one at another URL uses; UsageError for another server."""
+    """Returns the URL of a program that a fetched one uses; UsageError for another server."""
     try:
         found = urljoin(url, name)
         is_beside = urlsplit(found)[:2] == urlsplit(url)[:2]
@@ -50,7 +50,7 @@ def beside(url: str, name: str) -> str:
 
 
 class Fetcher:
-    """Fetches what one program is made of; its limits are on all of it together."""
+    """Fetches the programs that one program consists of, within limits for all of them."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Fetcher:
     def __call__(self, url: str) -> bytes:
         """Returns the program at a URL."""
         check_url(url)
-        # Its time begins with the first program that is fetched, not when somebody may fetch.
+        # The time limit begins with the first fetch, not when this object is made.
         if self._budget is None:
             self._budget = Budget(self._timeout_s, self._bytes_max, self._clock)
         reply = self._asked(url, self._budget)
@@ -92,7 +92,7 @@ class Fetcher:
 
 
 def check_url(url: str) -> None:
-    """Raises UsageError for a URL that is not fetched: without TLS, or with a password in it."""
+    """Raises UsageError for a URL that must not be fetched: without TLS, or with a password."""
     try:
         parts = urlsplit(url)
     except ValueError as error:

@@ -1,12 +1,13 @@
-"""Runs a program over a run's context: each statement becomes operations of the journal.
+"""Runs a program in the context of a run: each statement becomes operations of the journal.
 
-The tree is walked from the top in every pass, and the journal answers what was done before. What an
-operation is called in the journal comes from names and places, never from lines: a binding's name,
-else its kind and number in its block; so a comment changes nothing. `source=` tells file and line.
+The tree is walked from the top in every pass, and the journal answers what was done before. An
+operation is named in the journal after the binding it belongs to, else after its kind and its
+number in its block. Lines are not part of a name, so an added comment does not make the run
+diverge; `source=` carries file and line for people.
 
 Bodies of `if`, `try`, `do:` and named blocks are blocks of the journal. Arms of `parallel`,
-`parallel for` and `pmap` are its branches: each leaves one value, with all that it bound and
-assigned, because an arm that has ended is not entered again.
+`parallel for` and `pmap` are its branches. Each returns one value that also contains all that the
+arm bound and assigned: a replay does not run a finished arm again, so it could not find that out.
 """
 
 from __future__ import annotations
@@ -43,20 +44,20 @@ from holdfast.runs.context import (
 from holdfast.runs.define import ONCE, Retry, Step
 
 CALLS_MAX = 100
-"""How deep blocks may call each other, if a block does not say."""
+"""How deep blocks may call each other, unless a block sets a higher limit."""
 CALLS_MOST = 1000
-"""How deep they may, whatever a block says."""
+"""How deep blocks may call each other, whatever limit a block sets."""
 _PERSISTED = "agents"
 
 
 def calls_max(program: tree.Program) -> int:
-    """Returns how deep the blocks of a program may call each other in all."""
+    """Returns how long a chain of block calls may be in a program."""
     said = [one.max_depth for one in program.body if isinstance(one, tree.Block)]
     return min(max([CALLS_MAX, *said]), CALLS_MOST)
 
 
 class BlockEnded(Exception):
-    """`output value` ends the block that it stands in."""
+    """Raised by `output value` to end the block around it."""
 
     def __init__(self, value: Any) -> None:
         super().__init__("a block ended")
@@ -64,7 +65,7 @@ class BlockEnded(Exception):
 
 
 class Naming:
-    """How the operations of one statement are named in the journal."""
+    """Names the operations of one statement in the journal."""
 
     __slots__ = ("base", "counts", "direct")
 
@@ -74,7 +75,7 @@ class Naming:
         self.counts: dict[str, int] = {}
 
     def key(self, node: tree.Node, kind: str) -> str | None:
-        """Returns the key of an operation; None if it is counted in its block."""
+        """Returns the key of an operation; None if the block numbers it by its kind."""
         if self.base is None:
             return None
         if node is self.direct:
@@ -87,7 +88,7 @@ UNNAMED = Naming(None, None)
 
 
 class Frame:
-    """One place of execution: the context of its thread, its names, and what surrounds it."""
+    """The state of one place of execution: the context of its thread, its names, its caller."""
 
     __slots__ = (
         "agents",
@@ -110,15 +111,15 @@ class Frame:
         self.caught: StepError | None = None
         self.chain: tuple[str, ...] = ()
         self.is_in_block = False
-        """Whether `output value` ends a block, named or not, rather than being the result."""
+        """Whether `output value` ends a block here; else it sets the result of the program."""
         self.handed: list[tuple[str, Any]] = []
         self.results: dict[str, Any] = {}
         self.short: dict[str, str] = {}
-        """Summaries that were asked for here, by what they are of."""
+        """Summaries that agents made here, by the full text."""
 
 
 class Merged(Struct, frozen=True):
-    """What a session is asked with, as far as it follows from the program's text."""
+    """The settings of a session that follow from the text of the program alone."""
 
     prompt: tree.Text | None
     system: tree.Text | None
@@ -133,7 +134,10 @@ class Merged(Struct, frozen=True):
 
 _NO_SETTINGS = tree.Settings(0, 0)
 Prepared = tuple[Callable[..., Any], Any, str | None, Any]
-"""A statement with what runs it, the name of its operations, and what has that name itself."""
+"""A method, the statement that it runs, the name for its operations, and the node so named.
+
+The node with the name itself gets it unchanged; other operations of the statement get a number.
+"""
 
 
 class Interpreter:
@@ -166,7 +170,7 @@ class Interpreter:
         self._branch_views: dict[str, bytes] = {}
 
     def run(self, ctx: Any) -> tuple[Any, bool]:
-        """Runs the program; returns its result, and whether that has named outputs."""
+        """Runs the program; returns its result, and whether that is a dict of named outputs."""
         frame = Frame(ctx, self._top, Memories())
         last = self._body(frame, self._program.body)
         self._sync(frame, None)
@@ -196,7 +200,7 @@ class Interpreter:
         if given:
             value = self._inputs[node.name]
         else:
-            self._sync(frame, None)  # whoever is to answer may look at them first
+            self._sync(frame, None)  # a person may read the views before answering
             prompt = self._text(frame, node.prompt)
             if isinstance(node.prompt, tree.Condition):
                 prompt = reworded(frame.ctx, prompt, self._source(node))
@@ -253,11 +257,12 @@ class Interpreter:
     # --- names ------------------------------------------------------------------------------------
 
     def _declare(self, frame: Frame, kind: Kind, name: str, value: Any, node: tree.Node) -> Any:
-        """Binds a name here, and records it."""
+        """Binds a name in this scope, and records the binding in the journal."""
         ctx, source = frame.ctx, self._source(node)
         known = declared_here(ctx, name)
         variable = None
-        if known is not None and not is_const(known):  # bound in another arm of one block
+        # At a join, an arm before this one may have bound the same name: then it is set again.
+        if known is not None and not is_const(known):
             value, variable = known.set(value, source=source), known
         elif kind == "let":
             variable = ctx.let(name, value, source=source)
@@ -272,16 +277,16 @@ class Interpreter:
         return value
 
     def _note_update(self, frame: Frame, cell: Cell) -> None:
-        """Records when a let got its value: its view says so, the same one after a crash."""
+        """Records when a let was set. The journal keeps the time, so a replay shows the same."""
         if self._views is not None and cell.variable is not None:
             cell.updated = frame.ctx.now().isoformat(timespec="microseconds")
 
     def _set(
         self, frame: Frame, name: str, value: Any, added: list[Any] | None, node: tree.Node
     ) -> Any:
-        """Gives a name another value; in an arm, a name around it gets it at the join."""
+        """Sets a name. In an arm, a name from outside is only noted, and set at the join."""
         cell, arm = frame.scope.cell(name)
-        if cell is None:  # it is bound in an arm of `if` that did not run
+        if cell is None:  # its binding stands in an arm of `if` that did not run
             return self._declare(frame, "let", name, value, node)
         if arm is not None:
             arm.values[name] = value
@@ -299,7 +304,7 @@ class Interpreter:
     # --- values -----------------------------------------------------------------------------------
 
     def _value(self, frame: Frame, node: tree.Expression) -> Any:
-        """Returns the value of an expression, performing what it asks for."""
+        """Evaluates an expression, and runs the sessions and blocks in it."""
         try:
             return _EXPRESSIONS[type(node)](self, frame, node)
         except StepError as error:
@@ -366,7 +371,7 @@ class Interpreter:
         return self._asked(frame, node, self._text(frame, node), "if")
 
     def _is_true(self, frame: Frame, node: tree.Expression, kind: QuestionKind) -> bool:
-        """Returns whether an expression holds; a condition, or what says neither, is asked."""
+        """Returns whether an expression is true; an agent decides if its value does not say."""
         if isinstance(node, tree.Condition):
             return self._asked(frame, node, self._text(frame, node), kind)
         return self._says_yes(frame, node, self._value(frame, node), kind)
@@ -443,7 +448,7 @@ class Interpreter:
         *,
         memory: str | None,
     ) -> str:
-        """Performs one session, and returns what the agent said."""
+        """Runs one session, and returns the agent's answer."""
         if self._views is not None:
             self._sync(frame, node)
         merged = self._merged.get(id(node))
@@ -484,7 +489,7 @@ class Interpreter:
         agent: tree.Settings | None,
         text: tree.Text | None,
     ) -> Merged:
-        """Returns the settings of a session: its own property, else the agent's."""
+        """Returns the settings of a session: its own where it has them, else the agent's."""
         given = own.prompt or text
         other = agent or _NO_SETTINGS
         permissions = own.permissions or other.permissions
@@ -519,7 +524,7 @@ class Interpreter:
     def _passed(
         self, frame: Frame, pairs: list[tuple[str, Any]], node: tree.Node
     ) -> list[tuple[str, str]]:
-        """Returns names and texts under the limits: as they are, summarised, or by reference."""
+        """Returns names and texts; a long text is summarised, a very long one is a reference."""
         limits, found = self._settings, list[tuple[str, str]]()
         for name, value in pairs:
             text = values.text_of(value)
@@ -544,10 +549,11 @@ class Interpreter:
     # --- views ------------------------------------------------------------------------------------
 
     def _sync(self, frame: Frame, node: tree.Node | None) -> None:
-        """Brings the views up to date before a session or a wait, and at the end; imports lets.
+        """Writes the view files, and takes over values of lets that a person edited there.
 
-        It is a step of the class read: what it found is recorded, so that a replay goes the same
-        way. A const that was edited parks the run until a person has said which value counts.
+        Called before a session or a wait, and at the end. It is a step of the class read: the
+        edits it found are recorded, so that a replay takes the same ones. If a const was edited,
+        the run is parked until a person restores it or forks the run.
         """
         if self._views is None:
             return
@@ -580,9 +586,10 @@ class Interpreter:
             self._set(frame, name, value, None, node or self._program.body[-1])
 
     def _summed_up(self, frame: Frame, node: tree.Node) -> dict[str, int | None]:
-        """Returns what a session is about to be passed: names with lengths, as far as known.
+        """Returns the names that a session will be passed, with the lengths that are known yet.
 
-        Only names are looked up. Other expressions may ask agents, which comes after this.
+        Only plain names are evaluated. Another expression may ask an agent, and the views are
+        written before that.
         """
         found: dict[str, int | None] = {}
         settings = node.settings if isinstance(node, tree.Session | tree.Resume) else _NO_SETTINGS
@@ -593,7 +600,7 @@ class Interpreter:
         return found | {name: len(values.text_of(value)) for name, value in frame.handed}
 
     def _show_branches(self, frame: Frame, count: int, value: dict[str, Any]) -> None:
-        """Remembers the results of a wide parallel block, which have files of their own."""
+        """Remembers the results of a wide parallel block, which gets one view file per branch."""
         if self._views is None or count < self._settings.branches_min:
             return
         block = block_in(frame.ctx)
@@ -612,7 +619,7 @@ class Interpreter:
 
     @contextmanager
     def _inside(self, frame: Frame, scope: Scope | None = None) -> Generator[None]:
-        """Gives what is bound inside names of their own."""
+        """Runs a body in an inner scope: what it binds is gone afterwards."""
         outer, naming = frame.scope, frame.naming
         frame.scope = Scope(outer) if scope is None else scope
         try:
@@ -629,9 +636,9 @@ class Interpreter:
             frame.is_in_block = before
 
     def _ended(self, frame: Frame, body: tree.Body) -> Any:
-        """Runs the body of a block; returns what `output value` ends it with, else its last value.
+        """Runs the body of a block; returns the value of `output value`, else its last value.
 
-        The exception stays inside: for the journal's block this is an end like any other.
+        The exception is caught within the journal's block, so that the block ends as completed.
         """
         try:
             return self._body(frame, body)
@@ -657,7 +664,11 @@ class Interpreter:
                 frame.chain, frame.is_in_block, frame.caught = before
 
     def _root(self, frame: Frame) -> Scope:
-        """Returns the names of the program itself, seen through the arms that this place is in."""
+        """Returns the program's own scope, seen through the parallel arms around this place.
+
+        A named block sees the names of the program, not those of its caller. Its assignments still
+        count as the arm's, so they are kept for the join.
+        """
         arms: list[Arm] = []
         scope: Scope | None = frame.scope
         while scope is not None:
@@ -735,7 +746,7 @@ class Interpreter:
                 frame.scope.cells[name] = before
 
     def _finally(self, ctx: Any, frame: Frame, body: tree.Body, ended: list[BlockEnded]) -> None:
-        """Runs what stands in `finally`, also after a cancel: then nothing of it counts."""
+        """Runs the body of `finally`, after a cancel too; an `output` in it is noted in `ended`."""
         frame.handed, frame.naming = [], UNNAMED
         try:
             self._body(frame, body)
@@ -749,7 +760,7 @@ class Interpreter:
                 frame.handed = [("input", value)] if number else frame.handed
                 value = self._value(frame, one)
         finally:
-            frame.handed = []  # also if it failed: who catches that was handed nothing
+            frame.handed = []  # after a failure too: a catch must not receive this input
         return value
 
     # --- loops ------------------------------------------------------------------------------------
@@ -757,7 +768,7 @@ class Interpreter:
     def _iterations(
         self, frame: Frame, loop: Iterator[Any], named: Callable[[Any], dict[str, Any]] | None
     ) -> Iterator[Any]:
-        """Yields each iteration of a loop, with names of its own."""
+        """Yields each iteration of a loop, each with a new scope."""
         outer, naming = frame.scope, frame.naming
         try:
             for one in loop:
@@ -825,7 +836,7 @@ class Interpreter:
         return found
 
     def _reduced(self, frame: Frame, node: tree.Pipe, items: list[Any], key: str | None) -> Any:
-        """Carries an accumulator from item to item: the first item is the first accumulator."""
+        """Folds the items; the first item is the initial accumulator. None without items."""
         if not items:
             return None
         carried = [items[0]]
@@ -845,7 +856,8 @@ class Interpreter:
         arms: dict[str, Any] = {}
         for key, branch in zip(keys, node.branches, strict=True):
             statement = branch.statement
-            if key in sums:  # `x = x + e`: what is added counts at the join, not the sum
+            # `x = x + e`: the arm returns what it adds, so that the sums of several arms add up.
+            if key in sums:
                 added = cast("tree.Expression", statement)
                 statement = tree.Assign(branch.line, branch.column, branch.name or "", added)
             arms[key] = (branch.name, (statement,), {})
@@ -871,9 +883,9 @@ class Interpreter:
     def _bind_branch(
         self, frame: Frame, name: str, left: dict[str, Any] | None, node: tree.Node
     ) -> None:
-        """`name =` in parallel binds a let, or assigns one that is there.
+        """Binds the variable of a `name =` branch, or assigns it if it exists.
 
-        A branch that failed or lost binds null. It assigns nothing, like every arm that does so.
+        A branch that failed or lost the race binds null, but it does not assign an existing one.
         """
         cell, _ = frame.scope.cell(name)
         if cell is None:
@@ -889,7 +901,7 @@ class Interpreter:
         names: list[dict[str, Any]],
         on_fail: tree.OnFail,
     ) -> list[Any]:
-        """Runs a body for each item at once, and returns the values in the order of the items."""
+        """Runs a body for all items in parallel, and returns the values in the items' order."""
         if not names:
             return []
         arms: dict[str, Any] = {str(number): (None, body, one) for number, one in enumerate(names)}
@@ -904,7 +916,7 @@ class Interpreter:
     def _joined(
         self, frame: Frame, node: tree.Node, arms: dict[str, Any], join: Any, on_fail: str
     ) -> dict[str, Any]:
-        """Runs arms side by side; returns what each that counts has left."""
+        """Runs arms in parallel; returns what each arm that counts for the join returned."""
         branches = {key: frame.ctx.branch(self._arm, frame, *arm) for key, arm in arms.items()}
         settles = on_fail != "fail-fast"
         if settles:
@@ -930,7 +942,7 @@ class Interpreter:
         body: tree.Body,
         names: dict[str, Any],
     ) -> dict[str, Any]:
-        """Runs one arm in a thread of its own, and returns all that it leaves."""
+        """Runs one arm in its own thread; returns its value with what it bound and assigned."""
         arm = Arm()
         scope = Scope(outer.scope, arm)
         frame = Frame(ctx, scope, Memories(outer.agents))
@@ -958,7 +970,10 @@ class Interpreter:
     def _apply(
         self, frame: Frame, left: dict[str, Any] | None, node: tree.Node, *, bind: bool = True
     ) -> None:
-        """Applies what an arm left to the names around it: its turn is the order of the arms."""
+        """Applies an arm's bindings and assignments to the surrounding scope.
+
+        Arms are applied in their written order, whichever ended first, so a replay agrees.
+        """
         if left is None:
             return
         for name, (kind, value) in left.get("bound", {}).items() if bind else ():
@@ -986,14 +1001,14 @@ def _global(frame: Frame) -> Any:
 
 
 def _close(generator: Iterator[Any]) -> None:
-    """Ends a loop that was left now, not when it is collected."""
+    """Ends a loop that was left, now instead of when its generator is garbage-collected."""
     cast("Generator[Any]", generator).close()
 
 
 def _prepared(body: tree.Body) -> tuple[Prepared, ...]:
-    """Returns how each statement of a body is run, and its operations are named.
+    """Returns how each statement of a body is run, and how its operations are named.
 
-    Definitions are left out: they were read before the program began, and have no value.
+    Definitions are left out: they took effect before the program began, and have no value.
     """
     found: list[Prepared] = []
     for statement, key in zip(body, tree.statement_keys(body), strict=True):
@@ -1005,7 +1020,7 @@ def _prepared(body: tree.Body) -> tuple[Prepared, ...]:
 
 
 def _is_sum(frame: Frame, branch: tree.Branch) -> bool:
-    """Says whether an arm is `x = x + e` of a variable that is there."""
+    """Returns whether an arm is `x = x + e` where x is bound."""
     name, value = branch.name, branch.statement
     if name is None or not isinstance(value, tree.Binary) or frame.scope.cell(name)[0] is None:
         return False
@@ -1028,7 +1043,7 @@ def _added(name: str, value: tree.Expression) -> list[tree.Expression] | None:
 
 
 def _called(variable: str | None) -> Callable[[Any], dict[str, Any]] | None:
-    """Returns what gives the number of an iteration its name, if it has one."""
+    """Returns the function that binds an iteration's number; None if the loop names none."""
     return None if variable is None else lambda number: {variable: number}
 
 
@@ -1046,7 +1061,7 @@ def _context_parts(node: tree.Expression) -> list[tuple[str, tree.Expression]]:
 
 
 def _named(node: tree.Expression) -> str | None:
-    """Returns what a value is called in a context."""
+    """Returns the name that a value has in a context; None if it has none."""
     if isinstance(node, tree.Name):
         return node.name
     return _shown(node) if isinstance(node, tree.Member | tree.Index) else None
@@ -1068,7 +1083,7 @@ def _permitted(permissions: tuple[tree.Permission, ...]) -> dict[str, Any]:
 
 
 def _bound_in(body: tree.Body) -> Iterator[str]:
-    """Yields the names that statements bind where they stand, those of `if` and `try` included."""
+    """Yields the names that statements bind, those inside `if`, `try` and `do` included."""
     for statement in body:
         match statement:
             case tree.Bind() | tree.Input():

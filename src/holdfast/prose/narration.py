@@ -1,15 +1,15 @@
-"""A program told aloud, and rebuilt from what was told.
+"""Writes and reads the transcript of a program.
 
-Without a store the transcript is the state. Every change of it is one line:
+Without a store, the transcript is the state. Every change of the state is one line:
 
     prose transcript 1 3f7c…
     prose 1 bound ["draft",{"value":"Dear Ada,\\nit works."}] 8b1a…
     prose 2 ended ["session.1",{}] 55d0…
 
-The line has a number, what happened, a JSON array of the journal path and the data, and a digest
-that is keyed by the nonce of the first line. Values are JSON in ASCII, so that no text of a session
-can begin a line. The nonce is never passed to a session, so that none can write a line that is
-believed. Lines in between that are not narration do not count.
+A line has a number, the kind of event, a JSON array of the journal path and the data, and a digest
+that is keyed with the nonce of the first line. Values are JSON in ASCII, so that no text of a
+session can begin a line. The nonce is never passed to a session, so that no session can forge a
+line. Other lines in between are ignored.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Told(Struct, frozen=True):
 
 
 class Transcript(Struct, frozen=True):
-    """What a transcript says: its events in order, and what is wrong with it.
+    """The content of a transcript: its events in order, and what is wrong with it.
 
-    `forged` are the numbers of lines that have the form of narration and were not written by the
-    narrator; they do not count. `missing` is the first event that is not there although a later one
-    is; the events end before it. `is_torn` says that the last line was not written whole.
+    `forged` has the numbers of lines in the form of narration that the narrator did not write; they
+    are ignored. `missing` is the first event that is not there although a later one is; `events`
+    ends before it. `is_torn` is set if the last line is incomplete.
     """
 
     events: tuple[Told, ...]
@@ -55,15 +55,15 @@ class Transcript(Struct, frozen=True):
 
     @property
     def has_nonce(self) -> bool:
-        """Whether there is a first line: without it nothing can be believed."""
+        """Whether there is a first line; without it no line can be verified."""
         return self.nonce is not None
 
 
 class Narrator:
-    """Tells the events of one execution, one line each.
+    """Writes the events of one execution, one line each.
 
-    `nonce` is 16 to 64 bytes that nobody can guess, in hexadecimal digits. A narrator that goes on
-    with a transcript is given the number of its last event.
+    `nonce` is 16 to 64 unpredictable bytes in hexadecimal digits. To go on with a transcript, pass
+    the number of its last event as `last`.
     """
 
     def __init__(self, nonce: str, last: int = 0) -> None:
@@ -86,8 +86,8 @@ class Narrator:
 def read_transcript(text: str) -> Transcript:
     """Returns the events of a transcript, in order, up to the first that is missing.
 
-    The nonce is that of the first line that has one: a session that printed another one later has
-    not known the first.
+    The first nonce in the text counts. A session cannot know it, so a later first line that a
+    session printed is ignored.
     """
     nonce: str | None = None
     found: dict[int, Told] = {}
@@ -115,7 +115,7 @@ def read_transcript(text: str) -> Transcript:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str, bool]]:
-    """Yields each line with its number, and whether its end is there."""
+    """Yields each line with its number, and whether it has a line end."""
     lines = text.split("\n")
     for number, line in enumerate(lines, 1):
         yield number, line.removesuffix("\r"), number < len(lines)

@@ -1,10 +1,10 @@
 """Tokens into a syntax tree, by recursive descent.
 
-A statement that cannot be read is reported and passed over together with its body, and reading
-goes on with the next one, so that one look at a program finds everything that is wrong with it.
+A statement that cannot be read is reported and skipped together with its body. Parsing continues
+with the next statement, so that one pass over a program reports all of its errors.
 
-Indentation is compared here and not in the tokens. A body is deeper than the line that its head
-stands on. A line that begins with `|` or `->` continues the statement if it is indented like the
+Indentation is compared here, not in the tokenizer. A body is indented deeper than the line of its
+head. A line that begins with `|` or `->` continues the statement if it is indented like the
 statement or deeper.
 """
 
@@ -36,9 +36,12 @@ from holdfast.prose.tokens import (
 )
 
 DEPTH_MAX = 64
-"""How deep blocks and brackets nest."""
+"""How deep blocks and brackets may nest.
+
+The limit keeps the recursion of the parser, the checker and the interpreter within Python's stack.
+"""
 CHAIN_MAX = 100
-"""How many operators, members or pipes follow each other in one expression."""
+"""How many operators, members or pipes may follow each other in one expression."""
 
 PROMPT_MAX = 10_000
 
@@ -94,7 +97,7 @@ _CONDITIONS = frozenset((CONDITION, WIDE_CONDITION))
 _CONTINUES = frozenset(("|", "->"))
 _NEVER = 1 << 30  # an indentation that no line has
 _AFTER_A_NAME = frozenset((LINE, "=", ".", "|", "->", ":", ")", ",", *_POWERS))
-"""What follows a variable that is called input, output or assert."""
+"""What may follow `input`, `output` or `assert` where it is the name of a variable."""
 _BINDS_NEXT = frozenset(("let", "const", "agent", "block", "session", "as", "for", ",", "{", "use"))
 
 T = TypeVar("T")
@@ -103,8 +106,8 @@ T = TypeVar("T")
 class Parsed(Struct, frozen=True, gc=False):
     """A program as far as it could be read.
 
-    `lost` are names that statements which could not be read may have bound: that one of them is
-    not bound elsewhere is no error to report.
+    `lost` holds the names that unreadable statements may have bound. The use of such a name is not
+    reported as unbound, because the cause is reported already.
     """
 
     program: Program
@@ -113,7 +116,7 @@ class Parsed(Struct, frozen=True, gc=False):
 
 
 def read_program(text: str, file: str) -> Parsed:
-    """Returns the syntax tree of a program, and every error of form."""
+    """Returns the syntax tree of a program and all of its syntax errors."""
     parser = _Parser(text)
     try:
         body = parser.program()
@@ -138,12 +141,12 @@ class _Parser:
         self.problems = tokens.problems
         self.lost: set[str] = set()
         self._at = 0
-        self._indent = 0  # of the line that is read
+        self._indent = 0  # of the current line
         self._statement_indent = 0  # of the line that the statement begins on
         self._depth = 0
-        # Above 0 in brackets and in heads, where a colon is not that of a session.
+        # Above 0 in brackets and in heads. There a colon does not begin a session's properties.
         self._closed: int = 0
-        self._has_calls: bool = True  # not in the heads of for and loop
+        self._has_calls: bool = True  # False in the heads of for and loop
 
     # --- places and problems ----------------------------------------------------------------------
 
@@ -154,7 +157,7 @@ class _Parser:
         self.problems.append(make_problem(*place, code, message))
 
     def _stop(self, expected: str, code: str = "syntax") -> _Stop:
-        """Reports what is expected at this token, and returns what to raise."""
+        """Reports what was expected at this token, and returns the exception to raise."""
         kind = self._kinds[self._at]
         if kind != BROKEN:  # which is reported already
             self._report(self._here(), code, f"expected {expected}, found {self._found()}")
@@ -248,7 +251,7 @@ class _Parser:
     # --- lines and bodies -------------------------------------------------------------------------
 
     def program(self) -> Body:
-        """Reads everything."""
+        """Reads the whole program."""
         return self._block(-1, 0, self._statement)
 
     def _block(self, base: int, expected: int, read: Callable[[], T | None]) -> tuple[T, ...]:
@@ -268,7 +271,7 @@ class _Parser:
         return tuple(found)
 
     def _guarded(self, read: Callable[[], T | None]) -> T | None:
-        """Reads one statement to the end of its line, or reports it and passes over it."""
+        """Reads one statement to the end of its line, or reports it and skips it."""
         begin, indent, depth = self._at, self._indent, self._depth
         kept = self._statement_indent, self._closed, self._has_calls
         self._statement_indent, self._closed, self._has_calls = indent, 0, True
@@ -286,7 +289,7 @@ class _Parser:
             self._statement_indent, self._closed, self._has_calls = kept
 
     def _meant(self, begin: int) -> str:
-        """Returns which word may have been meant by the first one of a statement."""
+        """Returns a hint at the word that a misspelled first word may have meant, or ""."""
         if self._kinds[begin] != NAME or self._at != begin + 1:
             return ""
         word: str = self._values[begin]
@@ -294,7 +297,7 @@ class _Parser:
         return f' after "{word}" (is "{near[0]}" meant?)' if near else ""
 
     def _pass_over(self, begin: int, indent: int) -> None:
-        """Goes to the next line that is not part of this statement; notes the names it binds."""
+        """Skips the rest of this statement with its clauses, and notes the names that it binds."""
         kinds, values = self._kinds, self._values
         while True:
             while kinds[self._at] != LINE or values[self._at] > indent:
@@ -326,7 +329,7 @@ class _Parser:
         return self._block(base, indent, read)
 
     def _clause(self, base: int, kinds: frozenset[str]) -> str | None:
-        """Goes to a clause on the next line, such as else, and returns its word."""
+        """Returns the word of a clause on the next line, such as else, and moves there."""
         at = self._at
         if self._kinds[at] == LINE and self._values[at] == base and self._kinds[at + 1] in kinds:
             self._at += 1
@@ -926,7 +929,7 @@ class _Parser:
     # --- expressions ------------------------------------------------------------------------------
 
     def _head(self, *, has_calls: bool = True) -> Expression:
-        """Reads the expression of a head, which a colon ends."""
+        """Reads the expression of a head, which ends at a colon."""
         kept = self._has_calls
         self._closed += 1
         self._has_calls = has_calls
@@ -1120,7 +1123,7 @@ class _Parser:
         return syntax.Entry(line, column, key, self._expression())
 
     def _items(self, closing: str, read: Callable[[], T]) -> tuple[T, ...]:
-        """Reads what is separated by commas, up to a closing bracket."""
+        """Reads items separated by commas, up to a closing bracket."""
         found: list[T] = []
         while self._kinds[self._at] != closing:
             found.append(self._bracketed(read))
@@ -1167,7 +1170,7 @@ _REACHED = (
     syntax.Binary,
     syntax.Not,
 )
-"""What may have members: with Binary and Not in brackets alone."""
+"""What `.name` and `[index]` may follow; Binary and Not are such operands only in brackets."""
 _PROPERTIES: dict[str, Callable[[_Parser], Any]] = {
     "prompt": _Parser._prompt_property,
     "model": _Parser._model_property,

@@ -1,6 +1,6 @@
-"""What can be wrong with a program: every code, and how a problem is shown.
+"""The problems that a program may have: every code, and how a problem is shown.
 
-A code never changes its meaning, and is never used again for another one.
+A code never changes its meaning, and is never reused for another problem.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ CODES = ERRORS | WARNINGS
 
 
 class Problem(Struct, frozen=True, gc=False):
-    """What is wrong with a program, or doubtful, and where. Lines and columns count from 1."""
+    """An error or warning in a program, and its place. Lines and columns count from 1."""
 
     line: int
     column: int
@@ -123,10 +123,10 @@ def in_order(problems: Iterable[Problem]) -> list[Problem]:
 
 
 def show_problems(problems: Iterable[Problem], text: str, file: str) -> Iterator[str]:
-    """Yields each problem for people: where, what, and the line with a caret.
+    """Yields each problem for people: place, message, and the line with a caret.
 
-    The part of a long line around the place is shown. Characters that a terminal would act on
-    are replaced, and a tab counts as one column, as it does for `column`.
+    Of a long line, the part around the place is shown. Control characters are replaced, so that
+    they do not act on a terminal. A tab counts as one column, as it does for `column`.
     """
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     lines = text.split("\n")

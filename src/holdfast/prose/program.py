@@ -1,8 +1,8 @@
-"""Programs as runs: each is the run `prose`, and all that it needs is in its inputs.
+"""Executes programs as runs of the function `prose`, with everything they need as inputs.
 
-The source of the program and of every program that it uses is stored when it starts, so that
-`resume` needs no file. An edited source is put into the run's state: it counts from then on, and
-where it differs from what was done already, the run diverges like any other.
+The source of a program and of every program that it uses is stored at its start, so that `resume`
+needs no file. An edited source is put into the run's state and is used from then on. Where it
+differs from what was done already, the run diverges like any other.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 NAME = "prose"
 SUFFIX = ".prose"
 EDITED = "program"
-"""Where an edited program stands in the state of its run."""
+"""The key of an edited program in the state of its run."""
 FRAMES_A_CALL = 60
-"""How deep Python may go for each block that calls another: many need more than it allows."""
+"""Python frames to allow for each nested block call; the default limit is too low for many."""
 
 
 class Source(Struct, frozen=True, omit_defaults=True):
-    """One program as it is stored; `uses` has the programs that it names, by their names here."""
+    """One stored program; `uses` maps its names for the programs that it uses to their keys."""
 
     file: str
     text: str
@@ -49,7 +49,7 @@ class Source(Struct, frozen=True, omit_defaults=True):
 
 
 class Stored(Struct, frozen=True, omit_defaults=True):
-    """What a run of a program is started with."""
+    """The input of a run: the programs, their inputs and settings."""
 
     main: str
     sources: dict[str, Source]
@@ -65,7 +65,7 @@ class Stored(Struct, frozen=True, omit_defaults=True):
 
 @lru_cache(maxsize=256)
 def loaded(text: str, file: str) -> tree.Program:
-    """Returns the tree of a program that has no errors."""
+    """Returns the syntax tree of a program; raises ProgramError if it has errors."""
     return load(text, file)
 
 
@@ -106,10 +106,10 @@ def _plain(value: Any) -> Any:
 def gather(
     path: Path, imports: Sequence[Path] = (), fetch: Callable[[str], bytes] | None = None
 ) -> Stored:
-    """Returns a program with all that it uses, read from files; ProgramError if one has errors.
+    """Returns a program with all that it uses, read from files.
 
-    What `use` names is looked for beside the program, then in the directories given. A URL is
-    fetched if `fetch` is given, and refused if it is not.
+    Programs that `use` names are searched beside the program, then in `imports`. A URL is fetched
+    with `fetch`, and refused without it. Raises ProgramError if a program has errors.
     """
     gathering = _Gathering(imports, fetch)
     main = gathering.add_file(path)
@@ -117,7 +117,7 @@ def gather(
 
 
 def gather_text(text: str, file: str = "program.prose") -> Stored:
-    """Returns a program that is given as text, and that uses no others."""
+    """Returns a program from its text; raises UsageError if it uses other programs."""
     for statement in loaded(text, file).body:
         if isinstance(statement, tree.Use):
             raise UsageError(f'{file} uses "{statement.path}": start it from its file')
@@ -125,7 +125,7 @@ def gather_text(text: str, file: str = "program.prose") -> Stored:
 
 
 class _Gathering:
-    """The programs that one program is made of, as they are found."""
+    """The programs that one program consists of, while they are collected."""
 
     def __init__(self, imports: Sequence[Path], fetch: Callable[[str], bytes] | None) -> None:
         self.sources: dict[str, Source] = {}
@@ -133,7 +133,7 @@ class _Gathering:
         self._fetch = fetch
 
     def add_file(self, path: Path) -> str:
-        """Adds the program in a file; returns its name here."""
+        """Adds the program in a file; returns its key."""
         real = path.resolve()
         for known in self.sources:
             if not fetching.is_url(known) and Path(known).resolve() == real:
@@ -146,7 +146,10 @@ class _Gathering:
         return self._add(str(path), data, find)
 
     def add_url(self, url: str) -> str:
-        """Adds the program at a URL; what it uses is beside it, never on this machine."""
+        """Adds the program at a URL; returns its key.
+
+        The programs that it uses are fetched from beside it. It must never reach a local file.
+        """
         if url in self.sources:
             return url
         if self._fetch is None:
@@ -165,7 +168,7 @@ class _Gathering:
     def _add(self, key: str, data: bytes, find: Callable[[str], str]) -> str:
         text = decoded(data, key)
         program = loaded(text, key)
-        self.sources[key] = Source(key, text)  # before what it uses, which may use it again
+        self.sources[key] = Source(key, text)  # added first: programs that it uses may use it
         uses = {
             one.name: self.add_url(one.path) if fetching.is_url(one.path) else find(one.path)
             for one in program.body
@@ -188,7 +191,7 @@ def find_used(name: str, beside: Path, imports: Sequence[Path]) -> Path:
 
 
 def read_program_file(path: Path) -> bytes:
-    """Returns what is in a file, or says why it cannot be read."""
+    """Returns the bytes of a file; raises NotFoundError or UnavailableError."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -207,9 +210,9 @@ def start(
     settings: Settings | None = None,
     subject: str | None = None,
 ) -> Run[Any]:
-    """Starts a program as a run; nothing is committed if it cannot be started.
+    """Starts a program as a run; nothing is committed if the arguments are wrong.
 
-    With `subject` it is that subject's, as with `store.runs.start(…, subject=…)`.
+    With `subject` the run belongs to that subject, as with `store.runs.start(…, subject=…)`.
     """
     chosen = settings or Settings()
     chosen.check()
@@ -241,12 +244,12 @@ def inputs_of(program: Stored) -> list[str]:
 
 
 def put_edited(store: Store, id: str, program: Stored) -> None:
-    """Puts an edited program into the state of a run: it counts when the run is resumed."""
+    """Puts an edited program into the state of a run, for when the run is resumed."""
     store.workflow(id).set(EDITED, msgspec.to_builtins(program.sources))
 
 
 def stored_of(store: Store, id: str) -> Stored:
-    """Returns the program of a run as it is run: as it was edited last, else as it was started."""
+    """Returns the current program of a run: the edited one, else the one it was started with."""
     created = store.runs.get(id).journal.created
     if created is None or created.name != NAME:
         raise UsageError(f'run "{id}" is no program', hint="holdfast runs show tells what it is")

@@ -1,9 +1,8 @@
-"""Names of a program while it runs: what each is bound to, and what parallel arms do to them.
+"""The names of a program while it runs, and their values inside parallel arms.
 
-An arm sees the variables around it as they were when its block began, plus its own assignments. It
-keeps those apart, as changes; they are applied at the join, in the order of the arms. An arm that
-has ended is not entered again when the run is replayed, so all that it leaves is one value:
-`Arm.left`.
+An arm sees outer variables as they were when its block began, plus its own assignments. Those are
+kept separately as changes, and are applied at the join, in the order of the arms. A replay does not
+run a finished arm again, so everything that an arm leaves is in the one value that it returns.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ Kind = Literal["let", "const", "input", "parameter", "loop", "catch"]
 
 
 class Cell:
-    """One name, and its value now."""
+    """One name and its current value."""
 
     __slots__ = ("kind", "place", "updated", "value", "variable")
 
@@ -25,15 +24,15 @@ class Cell:
         self.kind = kind
         self.value = value
         self.variable = variable
-        """What the run's journal knows of it; None if it only follows from something else."""
+        """The variable in the run's journal; None if the name has none there."""
         self.place: str | None = None
-        """The scope that a view shows it in; None if it is not shown."""
+        """The scope under which a view shows it; None if it is not shown."""
         self.updated: str | None = None
-        """When it got its value, if a view shows it and it may change."""
+        """When it was set last, for a let that a view shows."""
 
 
 class Change(Struct, frozen=True, array_like=True):
-    """An assignment of an arm to a name around it: what is added, or what replaces it."""
+    """An arm's assignment to an outer name: the values to add, or else the new value."""
 
     name: str
     added: list[Any] | None
@@ -41,7 +40,7 @@ class Change(Struct, frozen=True, array_like=True):
 
 
 class Memories:
-    """The newest output of each agent, and what each remembers in this run."""
+    """The newest output of each agent, and the memory of each in this run."""
 
     def __init__(self, outer: Memories | None = None) -> None:
         self._outer = outer
@@ -49,18 +48,18 @@ class Memories:
         self.memory: dict[str, str] = {}
 
     def output_of(self, agent: str) -> str | None:
-        """Returns what an agent answered last."""
+        """Returns the newest answer of an agent."""
         found = self.newest.get(agent)
         return self._outer.output_of(agent) if found is None and self._outer else found
 
     def memory_of(self, agent: str) -> str | None:
-        """Returns what an agent remembers."""
+        """Returns the memory of an agent."""
         found = self.memory.get(agent)
         return self._outer.memory_of(agent) if found is None and self._outer else found
 
 
 class Arm:
-    """What a parallel arm does to the names around it."""
+    """The assignments of a parallel arm to outer names."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -68,7 +67,7 @@ class Arm:
 
 
 class Scope:
-    """Names that are visible together, and those around them."""
+    """The names of one scope, and the scope around it."""
 
     __slots__ = ("arm", "cells", "outer")
 
@@ -78,7 +77,7 @@ class Scope:
         self.cells: dict[str, Cell] = {}
 
     def cell(self, name: str) -> tuple[Cell | None, Arm | None]:
-        """Returns a name's cell, and the innermost arm that it is outside of, if any."""
+        """Returns the cell of a name, and the innermost arm between here and it, if any."""
         scope: Scope | None = self
         arm: Arm | None = None
         while scope is not None:
@@ -90,7 +89,7 @@ class Scope:
         return None, None
 
     def get(self, name: str) -> tuple[bool, Any]:
-        """Returns whether a name is bound, and its value as it is seen from here."""
+        """Returns whether a name is bound, and its value as seen from here."""
         scope: Scope | None = self
         while scope is not None:
             found = scope.cells.get(name)
@@ -102,7 +101,7 @@ class Scope:
         return False, None
 
     def cells_here(self) -> Iterator[tuple[str, Cell]]:
-        """Yields the names of this scope and of those around it, innermost first."""
+        """Yields the names of this scope and of the outer ones, innermost first."""
         scope: Scope | None = self
         while scope is not None:
             yield from scope.cells.items()
@@ -110,7 +109,7 @@ class Scope:
 
     @property
     def is_in_arm(self) -> bool:
-        """Whether names around it belong to others, who may be at work on them."""
+        """Whether this is inside a parallel arm, where other arms may use the outer names too."""
         scope: Scope | None = self
         while scope is not None:
             if scope.arm is not None:
@@ -119,7 +118,7 @@ class Scope:
         return False
 
     def visible(self) -> Iterator[tuple[str, Any]]:
-        """Yields the names that are bound, with their values, newest last."""
+        """Yields the visible names with their values, the newest last."""
         scopes: list[Scope] = []
         scope: Scope | None = self
         while scope is not None:

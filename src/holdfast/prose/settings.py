@@ -1,4 +1,4 @@
-"""What may be set for programs: by a caller, kept with the run, and in `[prose]` of holdfast.toml.
+"""Settings of programs: of a caller, stored with the run, and in `[prose]` of holdfast.toml.
 
     [prose]
     imports = ["programs"]
@@ -7,8 +7,8 @@
     summarised_max = 8000
     limits = { statements = 30, branches = 5, imports = 3, depth = 3, characters = 200000 }
 
-The section names no commands, so that it needs no trust; a file that somebody else may write is
-refused all the same.
+The section names no commands, so it needs no trust. Still, a file that another user may write is
+refused.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ class Settings(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     sessions: str = "idempotent"
     """The class of every session: idempotent, or effect."""
     backoff_scale: float = 1.0
-    """What the waits of `backoff:` are multiplied by."""
+    """The factor for the waits of `backoff:`."""
     verbatim_max: int = VERBATIM_MAX
-    """Up to so many characters a value is passed as it is."""
+    """Values up to this many characters are passed unchanged."""
     summarised_max: int = SUMMARISED_MAX
-    """Up to so many characters it is passed as a summary, above them by reference."""
+    """Values up to this many characters are passed as a summary, longer ones by reference."""
     views: str | None = None
-    """The directory that shows the state of the program as files; None: there is none."""
+    """The directory for the view files of the program; None for none."""
     branches_min: int = BRANCHES_MIN
-    """From so many branches on a parallel block has files."""
+    """The least number of branches for which a parallel block gets files."""
 
     def check(self) -> None:
-        """Raises UsageError for settings that cannot be."""
+        """Raises UsageError for invalid settings."""
         if self.sessions not in ("idempotent", "effect"):
             raise UsageError(f"sessions are idempotent or effect, found {self.sessions!r}")
         if not 0 <= self.verbatim_max <= self.summarised_max:
@@ -60,7 +60,7 @@ class Settings(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
             raise UsageError(f"backoff_scale is at least 0, found {self.backoff_scale}")
 
     def reference(self, run: str, name: str, text: str) -> str:
-        """Returns what stands for a value that is too long to be passed: where it can be read."""
+        """Returns the text that replaces a value that is too long: where it can be read."""
         digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
         place = f"holdfast prose show {run} --value {name}"
         if self.views is not None and "." not in name and "[" not in name:
@@ -69,12 +69,12 @@ class Settings(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
 
 
 def settings_of(document: dict[str, Any]) -> Settings:
-    """Returns stored settings."""
+    """Decodes stored settings."""
     return msgspec.convert(document, Settings)
 
 
 class Limits(Struct, frozen=True, forbid_unknown_fields=True):
-    """How large a program in context may be; one that is larger is kept in the store."""
+    """How large a program in context may be; a larger one is kept in the store."""
 
     statements: int = 30
     branches: int = 5
@@ -84,7 +84,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ProseConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """The section as it is written; directories are relative to the file."""
+    """The section `[prose]` as written; directories are relative to the file."""
 
     imports: list[str] = []
     backoff_scale: float = 1.0
@@ -98,7 +98,7 @@ class _File(Struct):
 
 
 def load_config(path: str | os.PathLike[str] = FILE) -> tuple[ProseConfig, list[Path]]:
-    """Returns what a file says, and the directories that it names; defaults if there is none."""
+    """Returns the settings of a file, and the directories it names; defaults if it is missing."""
     if not Path(path).exists():
         return ProseConfig(), []
     found = read_config(path)

@@ -1,4 +1,4 @@
-"""The text of a program: parsed, checked, or loaded to be run. The entrance to the other parts."""
+"""Parses, checks and loads the text of a program, with the parser and the checker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.prose.syntax import Program
 
 
 def parse(source: str | bytes, file: str = "program.prose") -> Program:
-    """Returns the syntax tree of a program. ProgramError says what is wrong with its form."""
+    """Returns the syntax tree of a program; raises ProgramError for syntax errors."""
     text, problem = _decode(source)
     parsed = read_program(text, file)
     _refuse(problem or parsed.problems, text, file)
@@ -18,13 +18,13 @@ def parse(source: str | bytes, file: str = "program.prose") -> Program:
 
 
 def check(source: str | bytes, file: str = "program.prose") -> list[Problem]:
-    """Returns everything that is wrong with a program or doubtful, in the order of places."""
+    """Returns all errors and warnings of a program, in the order of their places."""
     text, problem = _decode(source)
     return problem or _check(text, file)[1]
 
 
 def load(source: str | bytes, file: str = "program.prose") -> Program:
-    """Returns the syntax tree of a program that can be run. ProgramError has every error of it."""
+    """Returns the syntax tree of a program; raises ProgramError with every error if it has any."""
     text, problem = _decode(source)
     parsed, problems = _check(text, file)
     _refuse(problem or problems, text, file)
@@ -32,7 +32,7 @@ def load(source: str | bytes, file: str = "program.prose") -> Program:
 
 
 def decoded(source: bytes, file: str) -> str:
-    """Returns the text of a program; ProgramError says which byte of it is no UTF-8."""
+    """Returns the text of a program; raises ProgramError for the first byte that is not UTF-8."""
     text, problem = _decode(source)
     _refuse(problem, text, file)
     return text

@@ -1,11 +1,11 @@
-"""The syntax tree of a program, and how its parts are named in the journal.
+"""The syntax tree of a program, and the names of its parts in the journal.
 
-Every node has the line and the column where it begins, both counted from 1. A node never changes.
+Every node has the line and the column where it begins, both counted from 1. Nodes are immutable.
 Sequences are tuples; a body is a tuple of statements.
 
-An expression is a value, an operation (what runs, asks or waits: a session, a block, a condition)
-or both. Operations are expressions too, so `let x = if …` and `let x = session …` have the same
-form in the tree. Statements are expressions, bindings and definitions.
+An expression is a value, or an operation: something that runs, asks or waits, such as a session, a
+block or a condition. So `let x = if …` and `let x = session …` have the same form in the tree.
+Statements are expressions, bindings and definitions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:-+[A-Za-z0-9_]+)*\Z")
 
 
 def is_name(text: str) -> bool:
-    """Says whether a text has the form of a name: letters, digits, `_`, and `-` inside."""
+    """Returns whether a text has the form of a name: letters, digits, `_`, and `-` inside."""
     return _NAME.match(text) is not None
 
 
@@ -41,7 +41,7 @@ class Constant(Node, frozen=True, gc=False):
 
 
 class Name(Node, frozen=True, gc=False):
-    """The value of a variable; in a context also the newest output of an agent."""
+    """The value of a variable; in a context, also the newest output of an agent."""
 
     name: str
 
@@ -61,10 +61,10 @@ class Index(Node, frozen=True, gc=False):
 
 
 class Interpolation(Node, frozen=True, gc=False):
-    """`{reference}` in a text. `source` is how it is written, braces included.
+    """`{reference}` in a text. `source` is the original text, with its braces.
 
-    In a `\"\"\"` text and in a condition, a name that is not bound leaves `source` as text. In a
-    one-line text the checker refuses it.
+    In a `\"\"\"` text and in a condition, `source` stays as text if the name is not bound. In a
+    one-line text, the checker reports an error then.
     """
 
     reference: Name | Member | Index
@@ -72,14 +72,14 @@ class Interpolation(Node, frozen=True, gc=False):
 
 
 class Doubt(Node, frozen=True, gc=False):
-    """Braces that look like an interpolation and are none: an error where `name` is bound."""
+    """Braces that look like an interpolation but are not; an error if `name` is bound."""
 
     name: str
     source: str
 
 
 class Text(Node, frozen=True, gc=False):
-    """A text: pieces of text and interpolations, in order. `is_long` says that it has `\"\"\"`."""
+    """A text: strings and interpolations in order. `is_long` is set for a `\"\"\"` text."""
 
     parts: tuple[str | Interpolation, ...]
     is_long: bool = False
@@ -225,7 +225,7 @@ class Parallel(Node, frozen=True, gc=False):
 
 
 class For(Node, frozen=True, gc=False):
-    """`for variable, index in collection:`, one after another or side by side."""
+    """`for variable, index in collection:`, sequential or parallel."""
 
     variable: str
     index: str | None
@@ -297,7 +297,7 @@ class If(Node, frozen=True, gc=False):
 
 
 class Arrow(Node, frozen=True, gc=False):
-    """`a -> b -> c`: each is handed the value of the one before."""
+    """`a -> b -> c`: each operand gets the value of the one before as context."""
 
     operands: tuple[Expression, ...]
 
@@ -367,7 +367,7 @@ class Bind(Node, frozen=True, gc=False):
 
 
 class Unpack(Node, frozen=True, gc=False):
-    """`let {name, …} = value`: the members of these names."""
+    """`let {name, …} = value`: binds the members with these names."""
 
     names: tuple[str, ...]
     value: Expression
@@ -387,7 +387,7 @@ class Throw(Node, frozen=True, gc=False):
 
 
 class Assert(Node, frozen=True, gc=False):
-    """`assert condition:` and what is said if it does not hold."""
+    """`assert condition:` and the message if it is false."""
 
     condition: Expression
     message: Text
@@ -440,7 +440,7 @@ Body: TypeAlias = tuple["Statement", ...]
 
 
 class Program(Struct, frozen=True, gc=False):
-    """A program as it is written."""
+    """A program: its file and its statements."""
 
     file: str
     body: Body
@@ -465,7 +465,7 @@ KINDS: dict[type, str] = {
     Pipe: "pipe",
     Condition: "condition",
 }
-"""What each operation is called in the journal."""
+"""The name of each kind of operation in the journal."""
 
 _STATEMENT_KINDS: dict[type, str] = {
     Use: "use",
@@ -481,10 +481,10 @@ _STATEMENT_KINDS: dict[type, str] = {
 def statement_keys(body: Body) -> tuple[str, ...]:
     """Returns the journal key of each statement of a body.
 
-    A statement that binds a name is keyed by it, and by `name#2` the second time. Every other is
-    keyed by its kind and number, `session.1`, `session.2`: comments and blank lines change no key,
-    and a new statement shifts only the later unnamed ones of its kind. The characters `#` and `.`
-    are not part of names, so no two keys of a body are equal.
+    A statement that binds a name is keyed by it, the second time by `name#2`. Other statements are
+    keyed by kind and number, such as `session.1`. So comments and blank lines change no key, and a
+    new statement changes only the keys of later unnamed statements of its kind. Names cannot have
+    the characters `#` and `.`, so no two keys of a body are equal.
     """
     counts: dict[str, int] = {}
     keys: list[str] = []
@@ -500,10 +500,10 @@ def statement_keys(body: Body) -> tuple[str, ...]:
 
 
 def branch_keys(branches: tuple[Branch, ...]) -> tuple[str, ...]:
-    """Returns the keys of the arms of a parallel block: names, and numbers for unnamed ones.
+    """Returns the keys of the branches of a parallel block: names, or numbers for unnamed ones.
 
-    They are the keys of the block's value, too. Arms that assign one variable have one name: from
-    the second on their keys have a number, `x:2`.
+    They are also the keys of the block's value. If several branches assign one variable, the second
+    key gets a number, as `x:2`, and so on.
     """
     unnamed = 0
     named: dict[str, int] = {}
@@ -519,7 +519,7 @@ def branch_keys(branches: tuple[Branch, ...]) -> tuple[str, ...]:
 
 
 def value_of(statement: Statement) -> Expression | None:
-    """Returns the expression that a statement evaluates; None for a definition and a throw."""
+    """Returns the expression whose value a statement has; None if it has none."""
     match statement:
         case Bind() | Unpack() | Assign() | Output():
             return statement.value
@@ -541,7 +541,7 @@ def bound_name(statement: Statement) -> str | None:
 
 
 def statement_kind(statement: Statement) -> str:
-    """Returns what a statement without a name is called in the journal."""
+    """Returns the kind that names an unnamed statement in the journal."""
     kind = type(statement)
     return KINDS.get(kind) or _STATEMENT_KINDS.get(kind) or "value"
 
@@ -583,9 +583,10 @@ def parts(node: Node) -> tuple[Node, ...]:
 
 
 def adds_to(name: str, value: Expression) -> bool:
-    """Says whether `name = value` adds to the variable: value is `name + …`.
+    """Returns whether `name = value` adds to the variable, that is, the value is `name + …`.
 
-    In parallel arms such an assignment adds to the newest value at the join; any other replaces it.
+    In parallel arms, such an assignment adds to the newest value at the join; any other replaces
+    it.
     """
     while isinstance(value, Binary) and value.operator == "+":
         if isinstance(value.left, Name):

@@ -1,4 +1,4 @@
-"""What stands between quotes: escapes, interpolations, and the indentation of long texts."""
+"""Parses the content of texts: escapes, interpolations, and the indentation of long texts."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _DOUBTFUL = re.compile(
     rf"|\{{(?P<reached>{_WORD})[.\[(][^{{}}]*\}}"
     rf"|\{{(?P<open>{_WORD})"
 )
-"""What looks like an interpolation: {{x}}, {x + 1}, {x.f()}, {x without an end."""
+"""Braces that look like an interpolation: {{x}}, {x + 1}, {x.f()}, {x without an end."""
 
 
 def read_text(
     written: str, line: int, column: int, problems: list[Problem], *, is_strict: bool
 ) -> tuple[Parts, tuple[Doubt, ...]]:
-    """Returns the parts of what is written on one line from `line` and `column` on.
+    """Returns the parts of a text on one line, which begins at `line` and `column`.
 
-    With `is_strict`, an unknown escape is an error; without, it stays text and is a warning.
+    With `is_strict`, an unknown escape is an error; otherwise it stays text, with a warning.
     """
     if "{" not in written and "\\" not in written:
         return (written,) if written else (), ()
@@ -51,8 +51,8 @@ def read_long_text(
 ) -> tuple[Parts, tuple[Doubt, ...]]:
     """Returns the parts of a text over several lines.
 
-    The first line end and the indentation that all lines have in common are dropped. Lines of
-    spaces alone have no say in what is common.
+    A line end at the beginning and the indentation that all lines have in common are dropped. Blank
+    lines do not count for the common indentation.
     """
     lines = written.split("\n")
     place = _Lines(line, column)
@@ -95,7 +95,7 @@ class _OneLine:
 
 
 class _Lines:
-    """Where the characters of a long text stand in its file."""
+    """Maps the characters of a long text to their places in the file."""
 
     def __init__(self, line: int, column: int) -> None:
         self.line, self.column = line, column
@@ -118,7 +118,7 @@ class _Lines:
 
 
 class _Reading:
-    """One text while it is taken apart."""
+    """One text while it is split into parts."""
 
     def __init__(
         self, text: str, place: _OneLine | _Lines, problems: list[Problem], is_strict: bool
@@ -181,7 +181,7 @@ class _Reading:
         return found.end()
 
     def _doubtful(self, start: int) -> int:
-        """Keeps braces as text. What looks like an interpolation is noted for the checker."""
+        """Keeps braces as text; those that look like an interpolation are noted for the checker."""
         found = _DOUBTFUL.match(self._text, start)
         if found and (found.lastgroup != "open" or start > self._last):
             name = found[found.lastgroup or ""]

@@ -1,8 +1,8 @@
-"""Text into tokens: names, numbers, texts, conditions, operators, and where lines end.
+"""Splits a program into tokens: names, numbers, texts, conditions, operators and line ends.
 
-One regular expression finds every token. Blank lines and comments give none. A line end outside
-brackets is one token whose value is the indentation of the next line, so that the parser can
-compare indentations itself: what continues a statement, and what is a body, depends on it.
+One regular expression finds every token. Blank lines and comments yield none. A line end outside of
+brackets is one token, whose value is the indentation of the next line. The parser compares these
+indentations to find bodies and lines that continue a statement.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ _TOKEN = re.compile(
 
 
 class Tokens(Struct, gc=False):
-    """The tokens of a program, in four lists of one length, and what is wrong with them."""
+    """The tokens of a program, in four lists of equal length, and the problems found."""
 
     kinds: list[str]
     values: list[Any]
@@ -100,8 +100,8 @@ def read_tokens(text: str) -> Tokens:
     reader = _Reader(text, is_mending=False)
     reader.read()
     if reader.brackets:
-        # One bracket that is not closed would hide every later error. Read again, and take a line
-        # that begins a statement, no deeper than the bracket's own line, for the end of it.
+        # An unclosed bracket would hide every later error. Read again, and end the bracket at the
+        # first line that begins a statement and is indented no deeper than the bracket's line.
         reader = _Reader(text, is_mending=True)
         reader.read()
     return reader.tokens
@@ -119,7 +119,7 @@ _WRITTEN = {
     "more_wide": (WIDE_CONDITION, 3),
     "more_condition": (CONDITION, 2),
 }
-"""The kind of what is written between marks, and the length of a mark."""
+"""The kind of token between marks, and the length of a mark."""
 
 
 class _Reader:
@@ -133,7 +133,7 @@ class _Reader:
         self.brackets: list[tuple[int, int, int]] = []  # line, column, indentation of its line
         self._line, self._begin = 0, 0  # the line, and where it begins in the text
         self._indent = 0
-        self._unclosed: set[int] = set()  # lines with texts that are not closed
+        self._unclosed: set[int] = set()  # lines with unclosed texts
 
     def read(self) -> None:
         """Reads every token."""
@@ -175,7 +175,7 @@ class _Reader:
         tokens.problems.append(make_problem(tokens.lines[-1], tokens.columns[-1], code, message))
 
     def _add_written(self, found: re.Match[str], group: str) -> None:
-        """Adds what is written between marks. The last of a run of marks close it."""
+        """Adds the text between marks. In a run of mark characters, the last ones close it."""
         kind, width = _WRITTEN[group]
         name = group.removeprefix("more_")
         self._add(kind, found[name] + found[group], found.start(name) - width)
@@ -202,7 +202,7 @@ class _Reader:
             self._add_bad(found, written, start)
 
     def _add_bad(self, found: re.Match[str], written: str, start: int) -> None:
-        """Adds one token for a character that begins none, and says why it does not."""
+        """Adds one token for text that cannot begin a token, and reports why."""
         self._add(BROKEN, written[:40], start)
         if written[0] in '"*':
             self._unclosed.add(self._line)
@@ -219,7 +219,7 @@ class _Reader:
         self._pass_lines(start, found.end())
 
     def _end_line(self, found: re.Match[str]) -> None:
-        """Passes a line end with the blank lines and comments after it."""
+        """Reads a line end with the blank lines and comments after it."""
         indent, after = len(found["indent"]), found.end()
         is_end = not self.brackets or self._closes_brackets(after, indent)
         if is_end:
@@ -241,7 +241,8 @@ class _Reader:
 
     def _report_open_bracket(self) -> None:
         line, column, _ = self.brackets[-1]
-        # A text that is not closed has the rest of its line in it, brackets included.
+        # An unclosed text swallows the rest of its line, closing brackets included, and is already
+        # reported.
         if line not in self._unclosed:
             said = "this bracket is not closed"
             problem = make_problem(line, column, "unclosed-bracket", said)
@@ -250,7 +251,7 @@ class _Reader:
         self._add(BROKEN, "", self._begin + 1)
 
     def _end(self) -> None:
-        """Adds the end, and a line end before it that is shallower than any line."""
+        """Adds the end, after a line end that is shallower than any line, which ends all bodies."""
         tokens = self.tokens
         if self.brackets:
             if not self._is_mending:

@@ -1,13 +1,13 @@
-"""Programs in context: nothing is on disk, and what is told aloud is the state.
+"""Programs in context: nothing is on disk, and the printed transcript is the state.
 
-Such a program is a run of a store in memory. Each event of its journal is told as one line
-(`narration`) before it counts, so that the lines are the journal: a store that is made from them
-has the same position and the same variables, and the program is resumed there. When it outgrows
-what is sensible to keep in a transcript, or when it waits, the same events are put into a store
-that lasts, and the program goes on from there.
+Such a program is a run in a store in memory. Each event of its journal is printed as one line
+(`narration`) before it is committed, so the lines are the journal. A store made from them has the
+same events and variables, and the program can be resumed there. When the transcript gets too long,
+or when the program waits for somebody, the same events are put into a durable store, and the
+program goes on there.
 
-The line of a session's answer is told together with the intent that follows it, like its record.
-What was being asked when the transcript ends is asked again.
+The answer of a session is printed together with the intent of the next step, as both are in one
+commit. So a session that was running when the transcript ends is asked again.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _logger = logging.getLogger("holdfast.prose")
 
 
 class MovedError(UsageError):
-    """The program has outgrown its transcript: it goes on in the store."""
+    """Raised when the transcript of a program is too long: it must go on in a durable store."""
 
 
 def reason_to_store(program: Stored, limits: Limits) -> str | None:
-    """Says why a program is better kept in the store; None if it fits into a transcript."""
+    """Returns why a program should be kept in the store; None if it fits into a transcript."""
     trees = [loaded(source.text, source.file) for source in program.sources.values()]
     counts = [_measured(one.body) for one in trees]
     found = {
@@ -91,11 +91,11 @@ def _measured(body: tree.Body) -> _Measured:
 
 
 class Telling:
-    """Tells the journal of one run aloud, each event before it counts.
+    """Prints the journal of one run, each event before it is committed.
 
-    It stands in the log's way as a validator: what it has told is what the run may rely on. When
-    there is too much of it, it tells the commit that is too much and refuses it: nothing of that
-    was acted on yet, and all of it goes to the store.
+    It is a validator of the log, so no event is committed that was not printed. When the transcript
+    gets too long, it prints the commit that exceeds the limit and refuses it. The run has not acted
+    on that commit yet, and all printed events go to the store.
     """
 
     def __init__(
@@ -111,17 +111,17 @@ class Telling:
         self.blobs: list[bytes] = []
         self.characters = 0
         self.waits = False
-        """Whether the run waits for somebody, who could not answer it here."""
+        """Whether the run waits for an answer, which cannot be given in a transcript."""
         self.is_full = False
         self._known: set[str] = set()
 
     def begin(self) -> None:
-        """Tells the first line, and all that is told from now on."""
+        """Prints the first line, and every event from now on."""
         self._tell(self._narrator.begin())
         self.go_on([])
 
     def go_on(self, told: Sequence[NewEvent]) -> None:
-        """Tells what comes after events that were told before."""
+        """Prints every event from now on that comes after the given ones."""
         self.told = list(told)
         kernel_of(self.store).log.add_validator(self._validate)
 
@@ -131,7 +131,7 @@ class Telling:
         if self.is_full:
             raise self._too_much()
         if before.revision < len(self.told):
-            return  # it was prepared again
+            return  # the commit was prepared again: its events were printed the first time
         for one in write.new_events:
             self._tell_event(one)
         if self.characters > self._most:
@@ -155,7 +155,7 @@ class Telling:
         self._tell(self._narrator.tell(one.type.removeprefix(_PREFIX), path, data))
 
     def tell_moved(self, place: str) -> None:
-        """Tells that the run goes on elsewhere: this transcript is not resumed any more."""
+        """Prints that the run goes on elsewhere, so that this transcript cannot be resumed."""
         self._tell(self._narrator.tell(_MOVED, place, {}))
 
     def _tell(self, line: str) -> None:
@@ -164,20 +164,20 @@ class Telling:
 
 
 class Rebuilt(Struct, frozen=True):
-    """What a transcript says: a run, its events, and the blobs that they name."""
+    """A run read from a transcript: its events, and the blobs that they name."""
 
     id: str
     told: tuple[NewEvent, ...]
     blobs: tuple[bytes, ...]
     count: int
-    """How many lines were told: a narrator goes on after them."""
+    """The number of lines so far; a narrator goes on after them."""
 
 
 def rebuild(transcript: Transcript) -> Rebuilt:
-    """Returns the run of a transcript; UsageError if there is none in it.
+    """Returns the run of a transcript; raises UsageError if there is none in it.
 
-    Lines that the narrator did not write do not count. After one that is missing nothing counts:
-    the journal would have a hole.
+    Lines that the narrator did not write are ignored. Nothing after a missing line counts, because
+    the journal would have a gap.
     """
     if not transcript.has_nonce or not transcript.events:
         raise UsageError(
@@ -206,7 +206,7 @@ def rebuild(transcript: Transcript) -> Rebuilt:
 
 
 def put_into(store: Store, run: Rebuilt) -> None:
-    """Puts a run into a store as if it had been executed there; ExistsError if it is there."""
+    """Puts a run into a store as if it had been executed there; raises ExistsError if it exists."""
     journal = Journal()
     for one in run.told:
         journal.apply(events.read(one.type, one.payload))
@@ -222,5 +222,5 @@ def put_into(store: Store, run: Rebuilt) -> None:
 
 
 def moved(telling: Telling) -> Rebuilt:
-    """Returns what was told of a run, to go on with it in a store."""
+    """Returns the printed events of a run, to go on with it in a store."""
     return Rebuilt(telling.id, tuple(telling.told), tuple(telling.blobs), 0)

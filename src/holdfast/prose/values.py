@@ -1,7 +1,8 @@
-"""Values of a program: what text counts as where another kind is wanted. Pure.
+"""Values of a program: how text is converted where another kind is needed. Pure functions.
 
-A session gives text. A member or an index of text reads it as JSON; a collection is a JSON array or
-lines; a number is text that is one. Whatever does not fit is a StepError with the line.
+A session returns text. A member or an index of a text parses it as JSON; a collection is a JSON
+array or lines; a number is a text that is one. A value that does not fit raises a StepError with
+the line.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ _NO = re.compile(r"\W*(?:no|false|drop|0)\b", re.IGNORECASE)
 
 
 def failure(kind: str, text: str, line: int) -> StepError:
-    """Returns an error of the program itself, which `catch` sees, with its line."""
+    """Returns an error of the program with its line, which `catch` can handle."""
     return StepError(kind, text, {"line": line})
 
 
 def _misfit(kind: str, text: str, line: int) -> StepError:
-    """Returns an error of a value that does not fit where it stands, which its text says."""
+    """Returns the error for a value of the wrong kind; its message names the line."""
     return failure(kind, f"line {line}: {text}", line)
 
 
 def text_of(value: Any) -> str:
-    """Returns a value as it stands in a text: a list as lines, an object as JSON."""
+    """Converts a value to text: a list to lines, an object to JSON."""
     if isinstance(value, str):
         return value
     if type(value) is int:
@@ -47,7 +48,7 @@ def json_of(value: Any) -> str:
 
 
 def parsed(text: str) -> tuple[bool, Any]:
-    """Returns whether a text is JSON, also inside one fenced block, and what it stands for."""
+    """Returns whether a text, or the first fenced block in it, is JSON, and the parsed value."""
     for found in (text, *_FENCED.findall(text)[:1]):
         try:
             return True, msgspec.json.decode(found.strip())
@@ -57,7 +58,7 @@ def parsed(text: str) -> tuple[bool, Any]:
 
 
 def structure(value: Any, shown: str, line: int) -> Any:
-    """Returns a list or an object; text is read as JSON."""
+    """Returns a value, parsed as JSON if it is text; raises if the text is not JSON."""
     if isinstance(value, str):
         is_json, found = parsed(value)
         if not is_json:
@@ -109,7 +110,7 @@ def collection(value: Any, line: int) -> list[Any]:
 
 
 def number(value: Any) -> int | float | None:
-    """Returns a number, or text that is one; None for anything else."""
+    """Converts a number, or a text that is one, to a number; None for anything else."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
@@ -121,7 +122,7 @@ def number(value: Any) -> int | float | None:
 
 
 def whole(value: Any, what: str, line: int) -> int:
-    """Returns how often something is done."""
+    """Returns a count, which must be a whole number from 0 up."""
     found = number(value)
     if not isinstance(found, int) or found < 0:
         raise _misfit("TypeError", f"{what} is a whole number, found {json_of(value)}", line)
@@ -129,7 +130,7 @@ def whole(value: Any, what: str, line: int) -> int:
 
 
 def said(value: Any) -> bool | None:
-    """Returns what a value says to a yes or no question; None if that must be asked."""
+    """Returns a value as an answer to a yes or no question; None if it does not say."""
     if isinstance(value, bool):
         return value
     if isinstance(value, str):

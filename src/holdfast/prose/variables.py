@@ -1,7 +1,7 @@
-"""The names that a program has bound, read from its journal alone; and other answers for a fork.
+"""The names that a program has bound, read from its journal alone; and edited answers for a fork.
 
-What a program binds follows from what was answered, so an edit changes the answer: the session or
-the wait that the name was bound from. What the program computes itself is edited in its source.
+The values of names follow from answers. So to edit a value is to edit the answer of the session or
+the wait that the name was bound from. A value that the program computed is edited in its source.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _BINDS = frozenset(("let", "const", "set"))
 _SHARED = re.compile(
     r"(?:^|(?<=/))(?:block\.(?:if|try|catch|do)|cleanup\.finally)(?:[=#][^/]*)?(?:/|$)"
 )
-"""Blocks whose names are visible after them: they are no scope of their own."""
+"""Blocks whose names are visible after them, because they have no separate scope."""
 
 
 class Variable:
-    """One name of a program with its newest value."""
+    """One name of a program, with the entry that has its newest value."""
 
     def __init__(self, entry: Entry, scope: str) -> None:
         self.name = entry.name
@@ -51,12 +51,12 @@ def variables_of(journal: Journal) -> dict[tuple[str, str], Variable]:
 
 
 def scope_of(path: str) -> str:
-    """Returns the scope that an operation binds names in; empty for that of the program."""
+    """Returns the scope in which an operation binds names; "" for that of the program."""
     return _SHARED.sub("", f"{block_of(path)}/").rstrip("/")
 
 
 class EditedAnswer(Struct, frozen=True):
-    """A record with another value, and the revision at which the name was bound from it."""
+    """An answer with another value, and the revision at which the name was bound from it."""
 
     path: str
     value: Any
@@ -66,7 +66,10 @@ class EditedAnswer(Struct, frozen=True):
 def edited_answers(
     journal: Journal, edits: dict[str, Any], load: Callable[[Any], Any]
 ) -> list[EditedAnswer]:
-    """Returns the records that give names other values, or raises what is wrong with them."""
+    """Returns the answers that give names other values.
+
+    Raises NotFoundError for a name that is not bound, and UsageError for one that was computed.
+    """
     known = {name: one for (scope, name), one in variables_of(journal).items() if not scope}
     found: list[EditedAnswer] = []
     for name, value in edits.items():
@@ -86,7 +89,7 @@ def edited_answers(
 
 
 def _answer_of(journal: Journal, name: str, bound: Entry) -> Entry | None:
-    """Returns the session or the wait that a name was bound from."""
+    """Returns the session or wait that a name was bound from; None if it was computed."""
     block = block_of(bound.path)
     begin = f"{block}/" if block else ""
     sessions, wait = f"{begin}session={name}", f"{begin}wait.{name}"

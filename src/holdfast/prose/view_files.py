@@ -1,11 +1,11 @@
-"""The directory that shows a program's state as files, and what is read back from it.
+"""The directory that shows a program's state as files, and the edits that are read back from it.
 
-What the files hold follows from the journal alone (`views`), so that it is known of each file
-whether it is as it was written, older, or edited. They are brought up to date right before a
-session is asked, and at the end: a `let` that somebody edited is imported first, a const that
-somebody edited is refused. Each file is replaced as a whole.
+The content of the files follows from the journal alone (`views`). So it can be told of each file
+whether it is unchanged, outdated or edited. Files are updated right before a session and at the
+end. A `let` that somebody edited is imported first; an edited const is refused. Each file is
+replaced atomically.
 
-A directory shows one run. Its id stands in `run`.
+A directory shows one run, whose id is in the file `run`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WRITING = Lock()
 
 
 class Shown(Struct, frozen=True):
-    """One name as it is to be shown; `updated` is None for a const."""
+    """One name to show; `updated` is None for a const."""
 
     name: str
     place: str
@@ -43,19 +43,19 @@ class Shown(Struct, frozen=True):
 
     @property
     def path(self) -> str:
-        """Where it stands in the directory."""
+        """Its file in the directory."""
         return state_path(self.name, self.place)
 
     @property
     def data(self) -> bytes:
-        """What its file holds."""
+        """The content of its file."""
         if self.updated is None:
             return render_const(self.name, self.value)
         return render_let(self.value, self.updated)
 
 
 class ModifiedError(Exception):
-    """The file of a const was modified: nobody knows which of the two values is meant."""
+    """Raised if the file of a const was modified, so that a person must choose the value."""
 
     def __init__(self, name: str, path: Path) -> None:
         super().__init__(f'the constant "{name}" was modified in {path}')
@@ -69,7 +69,10 @@ class ViewDirectory:
         self._root = Path(root)
 
     def claim(self, run: str, is_unfinished: Callable[[str], bool]) -> None:
-        """Makes the directory that of a run, and empties it; ExistsError if another needs it."""
+        """Empties the directory and gives it to a run.
+
+        Raises ExistsError if it shows another run that has not ended.
+        """
         owner = _read(self._root / OWNER)
         if owner is not None:
             before = owner.decode("utf-8", "replace").strip()
@@ -84,9 +87,11 @@ class ViewDirectory:
         self.write(OWNER, f"{run}\n".encode())
 
     def sync(self, shown: list[Shown], others: dict[str, bytes]) -> dict[str, Any]:
-        """Brings the files up to date; returns the lets that somebody edited, by name.
+        """Updates the files, and returns the values of lets that somebody edited, by name.
 
-        Raises ModifiedError for a const, before anything is written.
+        A let of the program itself counts as edited if the first line of its file, with the time of
+        the last update, is still the current one; otherwise the file is only outdated. Raises
+        ModifiedError for an edited const, before anything is written.
         """
         edited: dict[str, Any] = {}
         stale: list[Shown] = []
@@ -110,15 +115,15 @@ class ViewDirectory:
         return edited
 
     def remove(self, path: str) -> None:
-        """Takes a file away; it is written again when the program goes on."""
+        """Deletes a file; it is written again when the program goes on."""
         (self._root / path).unlink(missing_ok=True)
 
     def write(self, path: str, data: bytes) -> None:
-        """Replaces a file as a whole."""
+        """Replaces a file atomically, without a sync: it can be made again from the journal."""
         target = self._root / path
         temporary = target.with_name(f".{target.name}.new")
         try:
-            with _WRITING:  # arms write the same checkpoint
+            with _WRITING:  # parallel arms write the same checkpoint file
                 target.parent.mkdir(parents=True, exist_ok=True)
                 temporary.write_bytes(data)
                 temporary.replace(target)
@@ -142,7 +147,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _remove(path: Path) -> None:
-    """Removes a file or a directory of views, and follows no link."""
+    """Removes a file or a directory of views, without following links."""
     if path.is_symlink() or path.is_file():
         path.unlink()
     elif path.is_dir():

@@ -1,15 +1,15 @@
-"""The state of a program as files: what each holds, and what is read back from it.
+"""The state of a program as files: the format of each, and how it is read back.
 
-Only bytes and names here; whoever runs a program writes and reads the files. A view shows a value,
-the store keeps it. So a const that was edited is damage, whatever its digest says, if it differs
-from the stored one; a let that was edited is a new value.
+This module handles only bytes and names; `view_files` reads and writes the files. The store has the
+values, and views only show them. So a const in a file that differs from the stored one is damage,
+whatever its digest says; an edited let is a new value.
 
     # CONSTANT: plan - DO NOT MODIFY               <!-- updated 2026-11-17T15:00:00Z -->
     <!-- sha256 9f86d081… -->                      the output, byte for byte
     the output, byte for byte
 
-The output of a session is text and stands there as it is. Any other value is written as JSON, and a
-comment in the head says so, because the text "5" and the number 5 would look the same.
+The output of a session is text, and is written unchanged. Any other value is written as JSON, with
+a comment in the head that says so, because the text "5" and the number 5 would look the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Struct
 
 BRANCHES_MIN = 5
-"""From so many branches on a parallel block has files."""
+"""The least number of branches for which a parallel block gets files."""
 CHECKPOINT = "checkpoint.json"
 
 _JSON = b" <!-- json -->"
@@ -32,28 +32,28 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.+#=\[\]-]")
 
 
 class Damage(Struct, frozen=True):
-    """Why a view cannot be believed. `code` is header, digest, changed, encoding or json."""
+    """Why a view cannot be trusted. `code` is header, digest, changed, encoding or json."""
 
     code: str
     message: str
 
 
 def state_path(name: str, block: str = "") -> str:
-    """Returns where a variable is shown, below the directory of views.
+    """Returns the file of a variable, relative to the directory of views.
 
-    Variables of the program itself stand in `state`, those of blocks below it by journal path.
+    Variables of the program are in `state`, those of blocks in folders below it by journal path.
     """
     return "/".join(["state", *(_part(part) for part in block.split("/") if part), f"{name}.md"])
 
 
 def branch_path(block: str, branch: str) -> str:
-    """Returns where the result of a branch is shown; `block` is the block's journal path."""
+    """Returns the file of a branch's result; `block` is the journal path of the block."""
     parts = [_part(part) for part in block.split("/") if part]
     return "/".join(["parallel", *parts, f"{_part(branch)}.md"])
 
 
 def _part(part: str) -> str:
-    """Returns a part of a path as a file name: what may mean something else is written %2F."""
+    """Returns a part of a path as a file name; unsafe characters are escaped, as %2F."""
     if part.strip(".") == "":
         return "".join(f"%{ord(letter):02X}" for letter in part)
     return _UNSAFE.sub(
@@ -65,7 +65,7 @@ def _part(part: str) -> str:
 
 
 def render_const(name: str, value: Any) -> bytes:
-    """Returns the file of a const: the warning, a digest of name and value, the value."""
+    """Returns the content of a const's file: the warning, a digest of name and value, the value."""
     body, mark = _body(value)
     digest = _digest(name, body, mark).encode()
     return b"".join(
@@ -74,7 +74,7 @@ def render_const(name: str, value: Any) -> bytes:
 
 
 def read_const(name: str, data: bytes) -> Any:
-    """Returns the value in the file of a const, or Damage if the file was modified."""
+    """Returns the value in a const's file, or Damage if the file was modified."""
     warning, _, rest = data.partition(b"\n")
     if warning != _warning(name):
         return Damage("header", f'the first line is not "{_warning(name).decode()}"')
@@ -89,16 +89,16 @@ def read_const(name: str, data: bytes) -> Any:
 
 
 def render_let(value: Any, updated: str) -> bytes:
-    """Returns the file of a let: when it was updated (ISO 8601), and the value from line 2 on."""
+    """Returns the content of a let's file: a line with its time (ISO 8601), then the value."""
     body, mark = _body(value)
     return b"".join((b"<!-- updated ", updated.encode(), b" -->", mark, b"\n", body))
 
 
 def read_let(data: bytes) -> Any:
-    """Returns the value in the file of a let, or Damage if it cannot be read.
+    """Returns the value in a let's file, or Damage if it cannot be read.
 
-    A person or a tool may have edited the value. Where the first line was removed, nothing says
-    which part is the value, so that is damage.
+    A person or a tool may have edited the value. If the first line was removed, it is unclear which
+    part is the value, so that is damage.
     """
     line, _, body = data.partition(b"\n")
     found = _UPDATED.fullmatch(line)
@@ -108,7 +108,7 @@ def read_let(data: bytes) -> Any:
 
 
 def render_branch(value: Any) -> bytes:
-    """Returns the file of a branch: its output byte for byte, or a value as JSON."""
+    """Returns the content of a branch's file: text byte for byte, or a value as JSON."""
     return _body(value)[0]
 
 
@@ -127,7 +127,7 @@ def _digest(name: str, body: bytes, mark: bytes) -> str:
 
 
 def _body(value: Any) -> tuple[bytes, bytes]:
-    """Returns a value as bytes, and the comment that says how it is written."""
+    """Returns a value as bytes, and the comment for the head if it is JSON."""
     if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass"), b""
     return msgspec.json.encode(value), _JSON

@@ -1,10 +1,10 @@
-"""Where decisions are, for the lists of them: from the index, so that no conversation is read.
+"""Finds decisions for their lists in the index, so that no conversation is read.
 
-A list of decisions must equal what reading every event gives, so the index only says where they
-are: each is then read by its key. It is asked where many events would have to be read without it.
-If it has fallen far behind, it follows for about as long as reading them takes, and the events are
-read; so the next call finds it nearer, and none waits for an index that is made from the start.
-What is sealed is in no index, so where there is any the events are read.
+A list of decisions must equal what reading every event gives. So the index only says where they
+are, and each is then read by its key. It is asked when many events would have to be read without
+it. If it is far behind, it follows for about as long as reading those events takes, and then the
+events are read. So the next call finds it closer, and no call waits for an index that is made from
+the start. Sealed events are in no index; where there are any, the events are read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("holdfast.query")
 EVENT_S = 0.000_01
-"""About how long reading one event takes."""
+"""About how long it takes to read one event."""
 AT_ONCE = 100
 _IN = (
     "SELECT revision, id, scope FROM docs {hint} WHERE kind = 'decision' AND scope = ? "
@@ -41,9 +41,9 @@ def find_decisions(
     passed: tuple[Any, ...] | None,
     events: int,
 ) -> list[FoundDecision] | None:
-    """Returns the next decisions of a scope or of the store; None if the index is too far behind.
+    """Returns the next decisions of a scope or of the store; None if the index cannot be used.
 
-    What keeps the index from being used is logged: what is asked for can be read without it.
+    An error of the index is only logged, because the caller can read the events instead.
     """
     try:
         index = open_index()

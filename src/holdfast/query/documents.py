@@ -1,10 +1,10 @@
-"""What a question can find, as documents: made from events, the same whoever makes them.
+"""Documents: everything that a question can find, derived from events alone.
 
-A scope has documents for what its own lists show: its messages (those that were compacted too), its
-decisions, tasks and facts, and its state. A fork has what it inherited. A run has one. They are as
-the newest event left them, and gone when that is: deleted, rewound, withdrawn, or removed with the
-scope. Events that a program recorded in its own words are among them, and last as long as the
-scope's life. Besides, every event of the log is a document of the kind `log`, which never changes.
+A scope has documents for what its own lists show: its messages (including compacted ones), its
+decisions, tasks and facts, and its state. A fork also has what it inherited. A run has one
+document. Each shows its item as it is now, and is gone when that is deleted, rewound, withdrawn, or
+removed with the scope. Own events have documents too, which last as long as the life of the scope.
+In addition, every event of the log is a document of the kind `log`, which never changes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LOG = "log"
 
 
 class Document(Struct, frozen=True, kw_only=True):
-    """One thing that can be found. `texts` are what its words are taken from."""
+    """One thing that can be found; its words come from `texts`."""
 
     kind: str
     scope: str
@@ -53,7 +53,7 @@ class Document(Struct, frozen=True, kw_only=True):
     source: str = ""
     trust: str = ""
     position: int = 0
-    """Of an event of the log: the position of its commit; 0 in a mix, which has no one order."""
+    """For an event of the log, the position of its commit; 0 in a mix, which has no one order."""
 
     @property
     def shown(self) -> str:
@@ -61,12 +61,12 @@ class Document(Struct, frozen=True, kw_only=True):
 
 
 def is_of_scope(stream: str) -> bool:
-    """Says whether a stream is a scope's, and not one that only a layer writes."""
+    """Returns whether a stream is a scope's, not one that only a layer writes."""
     return stream.partition("/")[0] not in reserved_prefixes()
 
 
 def log_document(record: Record, position: int = 0) -> Document:
-    """Returns an event as the log has it: who did what when, without what it says."""
+    """Returns the document of an event in the log: who did what when, without its data."""
     return Document(
         kind=LOG,
         scope=record.stream,
@@ -81,7 +81,7 @@ def log_document(record: Record, position: int = 0) -> Document:
 
 
 def event_document(context: RecordContext, stream: str, record: Record) -> Document:
-    """Returns an event that a program recorded, in a scope or in a fork of it."""
+    """Returns the document of an own event, in a scope or in a fork that inherited it."""
     own = OwnEvent(record, context.log.blobs.read)
     data = own.raw
     said = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
@@ -101,20 +101,20 @@ def event_document(context: RecordContext, stream: str, record: Record) -> Docum
 
 
 def _said(source: str | None, trust: str | None) -> dict[str, Any]:
-    """Returns what the writer said of where something came from, as a document has it."""
+    """Returns the fields of a document for the source and trust that the writer gave."""
     if source is None and trust is None:
         return {}
     return {"source": plain(source or ""), "trust": plain(trust or "")}
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    """Returns the texts of a list, each once, in order."""
+    """Returns the texts in a list, each once, in order."""
     listed = cast("list[Any]", value) if isinstance(value, list | tuple) else []
     return tuple(dict.fromkeys(plain(one) for one in listed if isinstance(one, str) and one))
 
 
 def plain(text: str) -> str:
-    """Returns a text that every database can keep: no lone surrogate, and no zero, is in it."""
+    """Returns a text that every database can store, without lone surrogates and zero characters."""
     if text.isascii() and "\0" not in text:
         return text
     return text.encode("utf-8", "replace").decode().replace("\0", "�")
@@ -125,7 +125,7 @@ def _tags(said: dict[str, Any]) -> tuple[str, ...]:
 
 
 def message_document(stream: str, message: Message) -> Document:
-    """Returns a message of a scope, as it reads now; it links to the files that it changed."""
+    """Returns the document of a message with its edits; it links to the files it changed."""
     files = [f"file:{change.path}" for change in message.files]
     return Document(
         kind="message",
@@ -143,7 +143,7 @@ def message_document(stream: str, message: Message) -> Document:
 
 
 def decision_document(stream: str, decision: Decision) -> Document:
-    """Returns a decision of a scope, or one that a fork of it inherited."""
+    """Returns the document of a decision, in its scope or in a fork that inherited it."""
     links = [str(link) for link in decision.links]
     if decision.supersedes is not None:
         links.append(f"decision:{decision.supersedes}")
@@ -163,7 +163,7 @@ def decision_document(stream: str, decision: Decision) -> Document:
 
 
 def task_document(stream: str, task: Task) -> Document:
-    """Returns a task; it links to what it depends on."""
+    """Returns the document of a task, which links to its dependencies."""
     said = (task.title, task.note, task.outcome, task.why, task.epic)
     return Document(
         kind="task",
@@ -180,7 +180,7 @@ def task_document(stream: str, task: Task) -> Document:
 
 
 def fact_document(context: RecordContext, stream: str, name: str) -> Document | None:
-    """Returns a fact of a scope as it counts now; None if it was withdrawn."""
+    """Returns the document of a scope's current fact; None if it was withdrawn."""
     records = facts.current_records(context, stream, name)
     fact = None if records is None else facts.fold(context, *records)
     if records is None or fact is None:
@@ -198,7 +198,7 @@ def fact_document(context: RecordContext, stream: str, name: str) -> Document | 
 
 
 def state_document(state: StreamState, stream: str, changed: Record) -> Document | None:
-    """Returns a scope's state, with the event that changed it last; None if there is none."""
+    """Returns the document of a scope's state, dated by its last change; None if it has none."""
     if state.dropped or not state.root:
         return None
     return Document(
@@ -209,14 +209,14 @@ def state_document(state: StreamState, stream: str, changed: Record) -> Document
         actor=changed.actor,
         status="closed" if state.closed_at else "open",
         revision=changed.revision,
-        # A value with an end enters no index: it would be a copy that nobody lets go of.
+        # A value with an end must not be in the index: the copy there would outlive it (0073).
         texts=tuple(texts_in(tree.lasting(state.root, state.ends))),
         **_said(*source_and_trust(changed.meta)),
     )
 
 
 def run_document(context: RecordContext, stream: str) -> Document | None:
-    """Returns a run by its journal; None if it was removed."""
+    """Returns the document of a run, read from its journal; None if it was removed."""
     journal, first = Journal(), None
     for record in context.log.records(stream):
         kept = run_events.read(record.type, record.payload)
@@ -239,17 +239,17 @@ def run_document(context: RecordContext, stream: str) -> Document | None:
 
 
 def is_change(record: Record) -> bool:
-    """Says whether an event changed the state of its scope, or brought another one back."""
+    """Returns whether an event changed the state of its scope, or restored another state."""
     return record.type in (event.CHANGED, event.RESTORED)
 
 
 def documents_of(context: RecordContext, stream: str) -> Iterator[Document]:
-    """Yields everything that a stream has now but its events, by reading all of it.
+    """Yields the current documents of a stream except those of the kind `log`; reads all of it.
 
-    Raises ExpiredError if the stream has ended by itself.
+    Raises ExpiredError if the stream has expired.
     """
     if context.log.subject_of(stream) is not None:
-        return  # what is sealed is found by nobody who looks through the store
+        return  # sealed data is not found by questions over the store
     if stream.startswith(f"{RUN}/"):
         if (run := run_document(context, stream)) is not None:
             yield run
@@ -281,7 +281,7 @@ def documents_of(context: RecordContext, stream: str) -> Iterator[Document]:
 
 
 def messages_of(context: RecordContext, stream: str) -> Iterator[Document]:
-    """Yields the messages of a scope, those that a summary stands for too."""
+    """Yields the messages of a scope, including those that a summary replaces."""
     scan = context.scans.newest(stream, original=True)
     with scan.mutex:
         found = scan.all()
@@ -293,7 +293,7 @@ def messages_of(context: RecordContext, stream: str) -> Iterator[Document]:
 def again(
     context: RecordContext, kind: str, stream: str, id: str, revision: int
 ) -> Document | None:
-    """Returns one document of what somebody said, as it is now; None if it is gone."""
+    """Returns the current form of one document; None if it is gone. Runs and states have none."""
     try:
         if kind == "message":
             return edited_message(context, stream, revision)
@@ -316,7 +316,7 @@ def again(
 
 
 def edited_message(context: RecordContext, stream: str, revision: int) -> Document | None:
-    """Returns one message as it reads now; None if it is gone."""
+    """Returns the document of one message with its edits; None if it is gone."""
     message = message_now(context, stream, revision)
     return None if message is None else message_document(stream, message)
 

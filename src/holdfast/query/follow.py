@@ -1,10 +1,10 @@
-"""What new events change among the documents: most of them one, some all of a scope.
+"""Finds the documents that new events change: most events change one, some change a whole scope.
 
-A message that was added, a decision that was opened, a task, a fact or a key that was changed each
-touch one document. What changes many at once (a fork, a removal, a restore, a rewind, a close) has
-all documents of the scope made again. Documents are made of what the scope is now, which may be
-later than the events at hand. What was hidden since is hidden by a later event, which is still to
-come: so they are right once the position is reached up to which a question waits.
+An added message, an opened decision, a changed task, fact or key each touch one document. After an
+event that changes many (a fork, a removal, a restore, a rewind, a close), all documents of the
+scope are made again. Documents are made from the scope as it is now, which may be later than the
+events of the batch. That is right in the end: what changed since, changed by a later event, and a
+question waits until the index has followed up to its position.
 """
 
 from __future__ import annotations
@@ -49,30 +49,31 @@ class _Restored(Struct):
 
 
 class Changes(Struct):
-    """What a batch of events changes in an index."""
+    """The changes that a batch of events makes to an index."""
 
     logged: list[Document]
     puts: dict[tuple[str, str, str], Document | None]
-    """By kind, scope and key: the document that there is now, None if there is none."""
+    """By kind, scope and key: the current document, or None if it is gone."""
     whole: dict[str, list[Document]]
-    """The scopes whose documents are replaced by these."""
+    """By scope: all its documents, which replace those in the index."""
     origins: dict[str, str]
-    """The forks among them, each with the stream that it was forked from."""
+    """By new fork: the stream that it was forked from."""
     expiring: dict[str, int]
     copied: dict[str, Decision]
-    """Decisions that changed, by id: forks that inherited one have a document of it too."""
+    """Changed decisions by id. Forks that inherited one have a document of it too."""
 
 
 def key_of(document: Document) -> str:
-    """Returns what tells a document from others of its kind in its scope.
+    """Returns the key of a document, unique for its kind and scope.
 
-    Ids of messages come from other programs, so two may be the same.
+    Messages and events use the revision, because ids of messages come from other programs and may
+    occur twice.
     """
     return str(document.revision) if document.kind in ("message", "event") else document.id
 
 
 class Batch:
-    """Events in the order of the log, and what they touch."""
+    """Events in the order of the log, and the documents that they touch."""
 
     def __init__(self, context: RecordContext, forks_of: Callable[[str], Iterable[str]]) -> None:
         self._context = context
@@ -89,7 +90,7 @@ class Batch:
         self._changes = Changes([], {}, {}, {}, {}, {})
 
     def changes(self, records: Sequence[Record]) -> Changes:
-        """Returns what the events change."""
+        """Returns the changes that the events make."""
         is_split = self._log.routes.is_split
         for record in records:
             position = 0 if is_split else int(record.position)
@@ -100,7 +101,7 @@ class Batch:
             if record.type == event.FORKED:
                 self._changes.origins[record.stream] = event.origin_of(record)[0]
             if record.subject is not None:
-                continue  # what is sealed enters no index: that would be a copy in clear
+                continue  # sealed data in an index would be a copy in clear
             if record.stream.startswith("run/"):
                 if record.type in _OF_A_RUN:
                     self._runs.add(record.stream)
@@ -112,7 +113,7 @@ class Batch:
     def _note(self, record: Record) -> None:
         stream, type = record.stream, record.type
         if record.payload == GONE:
-            return  # let go of: the event that ended the scope has all of it made again
+            return  # let go of: the later event that ended the scope replaces all its documents
         if type == event.CHANGED:
             self._changed[stream] = record
         elif type == message_events.ADDED:
@@ -142,10 +143,10 @@ class Batch:
             self._facts.add((stream, str(Event(record).data["name"])))
 
     def _note_whole(self, record: Record) -> None:
-        """Has all documents of a scope made again.
+        """Notes that all documents of a scope must be made again.
 
-        What a fork inherited and was still open counts as it is in the scope that it was made in:
-        if that scope goes or comes back, the fork's decisions are others too.
+        A decision that a fork inherited while it was open is shown as it is in its original scope.
+        So if that scope is removed or restored, the documents of its forks change too.
         """
         waiting = [record.stream]
         while waiting:
@@ -157,7 +158,7 @@ class Batch:
                 waiting += [one for one in forks if one not in self._whole]
 
     def _note_decision(self, record: Record) -> None:
-        """Folds a decision that was opened in this batch; another is read as it is now."""
+        """Folds a decision that was opened in this batch; others are read from the store later."""
         said = Event(record)
         place = record.stream, decisions.key_of(said)
         if record.type == decisions.OPENED:

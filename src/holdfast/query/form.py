@@ -1,4 +1,4 @@
-"""The closed form of a question: every field that it may have, checked. Pure."""
+"""The closed form of a question: its fields, and the checks of each. Pure functions."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from holdfast.query.words import Term, parse_text
 Kind = Literal["message", "decision", "task", "fact", "state", "run", "event", "log"]
 KINDS: tuple[str, ...] = get_args(Kind)
 KINDS_OF_SCOPES = KINDS[:-1]
-"""What is found if no kind is named: what scopes and runs have, and not how it came about."""
+"""What is found if no kind is given: what scopes and runs have now, without the log."""
 Operator = Literal["=", "!=", "<", "<=", ">", ">=", "in", "exists"]
 OPERATORS: tuple[str, ...] = get_args(Operator)
 TIMEOUT_S = 30.0
 SQL_TIMEOUT_S = 30.0
 SQL_ROWS_MAX = 100_000
 SQL_BYTES_MAX = 64 << 20
-"""What a statement of SQL may take, unless it is told otherwise."""
+"""The limits of a SQL statement, unless the caller gives others."""
 FIELDS = ("kind", "type", "actor", "source", "trust", "scope", "since", "until", "text", "tag",
           "status", "links", "where", "limit", "after", "timeout", "stale_ok")  # fmt: skip
 
 
 class Where(NamedTuple):
-    """A comparison of what the state has at a path: ("customer.id", "=", 7)."""
+    """A comparison of the value at a path of the state, such as ("customer.id", "=", 7)."""
 
     path: str | tuple[str | int, ...]
     operator: Operator
@@ -59,7 +59,7 @@ class Condition(Struct, frozen=True):
     value: Any
 
     def holds(self, root: Map) -> bool:
-        """Says whether a state fulfils it. Values of two kinds are neither equal nor ordered."""
+        """Returns whether a state meets it. Values of two kinds are never equal or ordered."""
         found = get(root, self.path, MISSING)
         if self.operator == "exists":
             return (found is not MISSING) is self.value
@@ -83,7 +83,7 @@ _ORDER: dict[str, Any] = {
 
 
 def sort_of(value: object) -> str:
-    """Returns what a value is compared as: a number, a text, a flag, or its own type."""
+    """Returns the kind that a value is compared as: number, text, flag, or its type's name."""
     if isinstance(value, bool):
         return "flag"
     if isinstance(value, int | float):
@@ -96,11 +96,11 @@ def _is_same(a: Any, b: Any) -> bool:
 
 
 Place = tuple[int, str, int, str, str]
-"""What answers are sorted by, newest first: time, scope, revision, kind, id."""
+"""The sort key of hits, newest first: time, scope, revision, kind, id."""
 
 
 class Query(Struct, frozen=True, kw_only=True):
-    """A question that was checked. What is None, or empty, asks for nothing."""
+    """A checked question. A field that is None or empty does not restrict the answer."""
 
     kinds: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
@@ -122,7 +122,7 @@ class Query(Struct, frozen=True, kw_only=True):
 
 
 class Hit(Struct, frozen=True, kw_only=True):
-    """One thing that a question found: what it is, where it is, and how it begins."""
+    """One thing that a question found: what it is, where it is, and the beginning of its text."""
 
     kind: Kind
     id: str
@@ -140,23 +140,23 @@ class Hit(Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> Place:
-        """What it is sorted by: newer ones have greater places."""
+        """The sort key; newer hits have greater ones."""
         return from_datetime(self.time), self.scope, self.revision, self.kind, self.id
 
 
 class Hits(Page[Hit]):
-    """A page of what was found, and how far the index had followed the log."""
+    """A page of hits, and how far the index had followed the log."""
 
     position: int = 0
     """The position that the index had reached."""
     behind: int = 0
-    """By how much the store was ahead of that; 0 unless the question allowed it (`stale_ok`)."""
+    """How far the store was ahead of `position`; always 0 without `stale_ok`."""
     explained: tuple[str, ...] = ()
-    """How it was found, in words."""
+    """How the hits were found, in words."""
 
 
 class Rows(Struct, frozen=True):
-    """What a SQL statement returned: the names of its columns, and its rows."""
+    """The result of a SQL statement: the names of the columns, and the rows."""
 
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
@@ -184,10 +184,10 @@ def check_query(
     stale_ok: object = False,
     **unknown: object,
 ) -> Query:
-    """Returns the question that the arguments ask, or raises UsageError, which names the nearest.
+    """Returns the checked question; raises UsageError, which names the nearest known word.
 
-    With `type` alone only events are asked for, your own or those of the log; with `where` alone
-    only states.
+    Without `kind`, a question with `where` finds states, and one with `type` finds events: own
+    events, or those of the log if a type is not one of the program's.
     """
     for name in unknown:
         raise UsageError(
@@ -232,7 +232,7 @@ def _kinds(kind: object) -> tuple[str, ...]:
 
 
 def check_where(where: object) -> tuple[Condition, ...]:
-    """Returns comparisons given as a mapping (path to value), one tuple, or several."""
+    """Returns the comparisons given as a mapping of paths to values, one tuple, or several."""
     if where is None:
         return ()
     given: list[Any]
@@ -285,7 +285,7 @@ def check_place(path: object) -> tuple[str | int, ...]:
 
 
 def nearest(name: object, known: Sequence[str]) -> str:
-    """Returns what a misspelt word probably means, as the middle of a sentence."""
+    """Returns the known word nearest to a misspelt one, as part of a sentence."""
     close = get_close_matches(str(name), known, n=1, cutoff=0.1)
     return f'the nearest is "{close[0] if close else known[0]}"'
 
@@ -303,7 +303,7 @@ def _words(given: object, what: str) -> tuple[str, ...]:
 
 
 def _type_names(given: object) -> tuple[str, ...]:
-    """Returns types of events by their names, of a program's own by their classes too."""
+    """Returns the names of event types, which may be given as classes of own events."""
     listed = cast("Iterable[object]", given) if isinstance(given, list | tuple | set) else (given,)
     named = [stored_type(one) if isinstance(one, type) else one for one in listed]
     words = _words(named if given is not None else None, "type")
@@ -311,7 +311,7 @@ def _type_names(given: object) -> tuple[str, ...]:
 
 
 def _pattern(scope: object) -> str:
-    """Returns the name of a scope, or a pattern in which * stands for any characters."""
+    """Returns the name of a scope, or a pattern in which * matches any characters."""
     if isinstance(scope, str) and is_pattern(scope):
         return scope if "*" in scope else f"{check_level(scope)}/*"
     return name_of(scope)

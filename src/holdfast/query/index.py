@@ -1,10 +1,10 @@
-"""The index: documents in tables that follow the log, and questions answered from them.
+"""The index: documents in tables that follow the log, and the questions answered from them.
 
-It is derived and disposable. It says up to which position it has followed the log, and with which
-event that ended: an index that is damaged, of another store, of another format, or ahead of the log
-is made again, and that is logged. A question waits until the index has reached the position that
-the store had when it was asked, so it finds what was acknowledged before (guarantee 3). Whoever
-asks first has the index follow, one process at a time.
+It is derived and disposable. It notes up to which position it has followed the log, and the last
+event there. An index that is damaged, of another store, of another format, or ahead of the log is
+made again, and a warning is logged. A question waits until the index has reached the position that
+the store had when the question was asked, so it finds what was acknowledged before (guarantee 3).
+Nothing follows in the background: the questions do, one process at a time.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ _ORDER = "time DESC, scope DESC, revision DESC, kind DESC, id DESC"
 
 
 class QueryIndex:
-    """The index of one store, as one process uses it."""
+    """The index of one store, as used by one process."""
 
     def __init__(
         self, context: RecordContext, tables: SideTables, declared: Sequence[StateIndex] = ()
@@ -109,11 +109,15 @@ class QueryIndex:
     # --- asking ----------------------------------------------------------------------------------
 
     def ask(self, query: Query) -> Hits:
-        """Returns the answer to a question, from an index that has followed far enough."""
+        """Answers a question, after following the log up to the position of this call.
+
+        Raises UnavailableError if that takes longer than the timeout, unless `stale_ok`.
+        """
         try:
             return self._ask(query)
         except DamagedTablesError as error:
-            # Found only now: an answer from what was just made again would be empty.
+            # The damage showed only in the answer. The tables that are made again are empty, so
+            # the whole question is asked again, which follows the log first.
             self._make_again(str(error))
             return self._ask(query)
 
@@ -125,7 +129,10 @@ class QueryIndex:
         return answer
 
     def _reach(self, query: Query) -> tuple[Position, int]:
-        """Follows the log for a question; returns how far it is, and how far the store is ahead."""
+        """Follows the log for a question; returns the position reached, and how far behind it is.
+
+        Raises UnavailableError if the index is behind and the question does not allow that.
+        """
         newest, is_settled = self._log.settled_position(query.timeout_s)
         reached = self.follow(newest, query.timeout_s)
         behind = _distance(self._log.position(), reached) if newest > reached else 0
@@ -140,7 +147,7 @@ class QueryIndex:
         return reached, behind
 
     def similar(self, query: Query, embedder: Embedder, text: str, limit: int) -> list[Similar]:
-        """Returns what is nearest to a text in meaning, of what a question asks for."""
+        """Returns the hits of a question whose texts are nearest in meaning to a text."""
         until = monotonic() + query.timeout_s
         self._reach(query)
         [target] = vectors.embed(embedder, [text])
@@ -161,7 +168,11 @@ class QueryIndex:
         return [Similar(hit, score) for score, hit in hits[:limit]]
 
     def _fill_vectors(self, embedder: Embedder, until: float, *, stale_ok: bool) -> Model:
-        """Has the embedder see what it has not seen; raises UnavailableError if time is up."""
+        """Embeds the documents that the embedder has not seen yet, and stores their vectors.
+
+        Raises UnavailableError if the time is up, unless `stale_ok`. Each batch is kept, so the
+        next call goes on from there.
+        """
         while True:
             told = self.rows("SELECT value FROM about WHERE name = 'vectors'", [])[0][0]
             model = vectors.model_for(told, embedder)
@@ -186,7 +197,7 @@ class QueryIndex:
             )  # fmt: skip
 
     def _find(self, query: Query) -> tuple[list[Hit], list[str]]:
-        """Returns one hit more than is asked for, if there are more."""
+        """Returns the hits, one more than the limit if there are more, and how they were found."""
         most = None if query.limit is None else query.limit + 1
         if not query.where:
             rows, explained = self._rows(query, most)
@@ -219,7 +230,7 @@ class QueryIndex:
     def _asked(
         self, session: SideSession, query: Query, now_us: int | None
     ) -> tuple[Condition, list[str]]:
-        """Returns all that a question asks for as one condition, and says it in words."""
+        """Returns a question as one SQL condition, and lines that explain it."""
         parts = self._conditions(query, now_us)
         explained = [" AND ".join(text for text, _ in parts) or "everything"]
         others = _joined(parts)
@@ -231,19 +242,21 @@ class QueryIndex:
         return others, explained
 
     def _now_us(self) -> int | None:
-        """Returns the time that ends scopes with a lifetime; None where there are none.
+        """Returns the time at which expiry is judged; None if no scope expires.
 
-        The clock is asked outside of the transaction: a server may have one connection for both.
+        Call it outside of a transaction. The clock may be the server's, and with a pool of one
+        connection, asking for it within a transaction would wait for itself.
         """
         return None if self._expiring is None else self._log.now_us(self._expiring)
 
     def _conditions(self, query: Query, now_us: int | None) -> list[Condition]:
-        """Returns what a question asks for, each part with its values: none is in the text."""
+        """Returns a question as SQL conditions with parameters; no user's value is in the text."""
         parts: list[Condition] = []
         kinds = ("state",) if query.where else query.kinds
         if query.where and query.kinds and "state" not in query.kinds:
             parts.append(("1 = 0", []))
-        # Of a closed list, so they stand in the text: indexes of some kinds are used then.
+        # Kinds come from a closed list, so they may stand in the text. They must: the database
+        # uses a partial index only if the text of the statement implies the index's condition.
         if "log" not in kinds:
             parts.append(("kind <> 'log'", []))
         if kinds:
@@ -281,7 +294,7 @@ class QueryIndex:
         return parts
 
     def resolve(self, link: str, scope: str, timeout_s: float) -> Hit | None:
-        """Returns what a link leads to, as a scope has it; None if it leads nowhere, or outside."""
+        """Returns the target of a link in a scope; None if it has none in the store."""
         found = ("kind = 'state' AND scope = ?", [link]) if is_scope(link) else target(link, scope)
         if found is None:
             return None
@@ -291,10 +304,10 @@ class QueryIndex:
         return _hit(rows[0]) if rows else None
 
     def dangling(self, timeout_s: float) -> list[DanglingLink]:
-        """Returns the links that lead nowhere."""
+        """Returns the links whose target is not in the store."""
         self._follow_now(timeout_s)
         nowhere, scopes = self._tables.read(dangling)
-        # Asked outside of the transaction: a server may have one connection for both.
+        # Outside of the transaction above: the pool may have one connection for both.
         names = sorted({one.link for one in scopes})
         heads = self._log.heads(names) if names else []
         there = {name for name, head in zip(names, heads, strict=True) if head is not None}
@@ -308,23 +321,23 @@ class QueryIndex:
             )
 
     def catch_up(self, timeout_s: float) -> bool:
-        """Follows the log for about so long, or by one batch if that takes longer.
+        """Follows the log for about `timeout_s`, but by one batch at least.
 
-        Says whether it has reached the store's position.
+        Returns whether it has reached the position that the store had at the call.
         """
         newest, is_settled = self._log.settled_position(timeout_s)
         return self.follow(newest, timeout_s, batches=1) >= newest and is_settled
 
     def rows(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """Returns rows of the tables as they are."""
+        """Runs a statement on the tables and returns its rows, without following the log first."""
         return self._sound(
             lambda: self._tables.read(lambda session: session.ask(statement, values))
         )
 
     def has_sealed(self, stream: str | None) -> bool:
-        """Says whether the store, or a scope with what it inherited, has events that are sealed.
+        """Returns whether the store, or a scope with what it inherited, has sealed events.
 
-        Those are in no index: it is not to be asked for a list of everything then.
+        Sealed events are in no index, so a list of all events must not be taken from it then.
         """
         if stream is None:
             return bool(self.rows("SELECT 1 FROM sealed LIMIT 1", []))
@@ -333,15 +346,16 @@ class QueryIndex:
         return bool(self.rows(f"SELECT 1 FROM sealed WHERE stream IN ({marks}) LIMIT 1", names))
 
     def hint(self, index: str) -> str:
-        """Returns what has a table read by an index, where the database must be told."""
+        """Returns the SQL that makes the database use an index; "" where it needs none."""
         return self._tables.hint(index)
 
     # --- following -------------------------------------------------------------------------------
 
     def follow(self, to: Position, timeout_s: float, *, batches: int = 0) -> Position:
-        """Follows the log up to a position, or until the time is up; returns how far it is.
+        """Follows the log up to a position or until the time is up; returns the position reached.
 
-        By so many batches of events at least, whatever time that takes.
+        It follows by at least `batches` batches of events, however long that takes. If another
+        process holds the claim and follows, this one waits for its progress.
         """
         until = monotonic() + timeout_s
         reached = self._sound(self._reached)
@@ -363,12 +377,12 @@ class QueryIndex:
             self._make_again("it was asked for")
 
     def behind(self) -> tuple[Position, int]:
-        """Returns the position that the index has reached, and how far the store is ahead."""
+        """Returns the position that the index has reached, and how far it is behind the store."""
         reached = self._sound(self._reached)
         return reached, _distance(self._log.position(), reached)
 
     def _sound(self, work: Callable[[], T]) -> T:
-        """Does what needs sound tables; they are made again, once, if they are not."""
+        """Does some work on the tables; if they are damaged, makes them again and retries once."""
         try:
             if not self._is_known:
                 self._check()
@@ -405,7 +419,11 @@ class QueryIndex:
         paths.note_listed(session, declared)
 
     def _check(self) -> None:
-        """Looks once whether the tables are this store's, and what they follow is still there."""
+        """Checks once that the tables are of this store, and that the last event they saw exists.
+
+        The link of that event is compared too, because another event may be at its revision by now.
+        A stream that has expired has no events to compare.
+        """
 
         def look(session: SideSession) -> dict[str, str]:
             try:
@@ -439,7 +457,10 @@ class QueryIndex:
         self._is_known = True
 
     def _reached(self) -> Position:
-        """Returns how far the index is, and notes a scope that ends by itself if there is one."""
+        """Returns the position that the index has reached.
+
+        Also notes a scope with an expiry, if there is one, and the declared indexes of states.
+        """
 
         def look(session: SideSession) -> tuple[dict[str, str], list[tuple[Any, ...]]]:
             return _about(session), session.ask("SELECT stream FROM expiring LIMIT 1")
@@ -454,9 +475,9 @@ class QueryIndex:
         return self._log.routes.position(number) if number else START
 
     def _step(self, newest: Position) -> Position:
-        """Follows by one batch of events, in one transaction.
+        """Follows by one batch of events, which is written in one transaction.
 
-        The log is read before the transaction begins: a server may have one connection for both.
+        The log is read before that transaction begins: the pool may have one connection for both.
         """
 
         def look(session: SideSession) -> tuple[dict[str, str], list[tuple[str, str]]]:
@@ -489,7 +510,11 @@ class QueryIndex:
         to: Position,
         records: Sequence[Record],
     ) -> None:
-        """Writes what a batch changes, unless another process has written it meanwhile."""
+        """Writes the changes of a batch, unless another process has written them meanwhile.
+
+        The new position is written in the same transaction, so a crash leaves an older index, and
+        never one that has part of a batch.
+        """
         about = _about(session)
         if (about["position"], about["paths"]) != (seen["position"], seen["paths"]):
             return
@@ -500,7 +525,7 @@ class QueryIndex:
             "ON CONFLICT (stream) DO UPDATE SET expires = excluded.expires",
             changes.expiring.items(),
         )
-        # What was found before of a scope whose end slides ends with it.
+        # If the end of a scope slides, its documents from earlier batches get the new end too.
         moved = [(expires, stream) for stream, expires in changes.expiring.items()]
         session.many("UPDATE docs SET expires = ? WHERE scope = ?", moved)
         expiring: dict[str, int] = dict(session.ask("SELECT stream, expires FROM expiring"))  # pyright: ignore[reportArgumentType]
@@ -525,7 +550,10 @@ class QueryIndex:
         session.many("UPDATE about SET value = ? WHERE name = ?", [(v, k) for k, v in now.items()])
 
     def _copies(self, session: SideSession, changes: Changes) -> list[Document]:
-        """Returns the decisions that changed, as forks have them that inherited them."""
+        """Returns the changed decisions again for each fork that inherited them.
+
+        A decision is one act in the world, so its copies in forks follow the original (0039).
+        """
         copies: list[Document] = []
         has_forks = session.ask("SELECT 1 FROM forks LIMIT 1")
         ids = list(changes.copied) if has_forks else []
@@ -555,7 +583,7 @@ class QueryIndex:
         expiring: dict[str, int],
         at_paths: dict[str, list[Row]],
     ) -> int:
-        """Adds documents; returns the number of the next one."""
+        """Adds documents, numbered from `number`; returns the next free number."""
         rows: list[tuple[Any, ...]] = []
         of_paths: list[tuple[Any, ...]] = []
         words: list[tuple[int, int, list[str]]] = []
@@ -587,7 +615,7 @@ class QueryIndex:
     # --- paths -----------------------------------------------------------------------------------
 
     def _path_rows(self, streams: Iterable[str], listed: Sequence[Listed]) -> dict[str, list[Row]]:
-        """Returns the rows of the states of some scopes, as they are now."""
+        """Returns the rows of declared indexes for the current states of some scopes."""
         found: dict[str, list[Row]] = {}
         for stream in streams if listed else ():
             try:
@@ -597,9 +625,9 @@ class QueryIndex:
         return found
 
     def _fill_paths(self, until: float) -> None:
-        """Adds the rows of states that were there before an index was declared.
+        """Adds the rows of states that were stored before an index was declared.
 
-        If the time is up, the index is not used yet, and the next question begins again.
+        If the time is up, the index is not used yet, and the next question starts over.
         """
         new = [one for one in self._listed if not one.is_whole]
         if not new:
@@ -620,7 +648,7 @@ class QueryIndex:
     def fitting(
         self, where: Sequence[paths.Condition], prefix: str, after: str, limit: int
     ) -> list[str]:
-        """Returns the names of scopes whose states fulfil comparisons, in order, after a name."""
+        """Returns the names of scopes whose states meet the conditions, sorted, after a name."""
         self._follow_now(TIMEOUT_S)
         self._fill_paths(monotonic() + TIMEOUT_S)
         names: list[str] = []
@@ -647,13 +675,13 @@ class QueryIndex:
 
 
 def _states(changes: Changes) -> list[str]:
-    """Returns the scopes whose states a batch has documents of."""
+    """Returns the scopes for which a batch writes documents of states."""
     puts = [scope for kind, scope, _ in changes.puts if kind == "state"]
     return [*puts, *changes.whole]
 
 
 def _ordered_by(query: Query) -> str | None:
-    """Returns the index to read in order where nothing but kind and time narrows a question."""
+    """Returns the index to read in order if only kind and time narrow a question, else None."""
     is_narrow = query.terms or query.types or query.tag or query.links or query.actor
     is_narrow = is_narrow or query.source or query.trust
     if is_narrow or query.scope is not None or ("log" in query.kinds and len(query.kinds) > 1):
@@ -669,7 +697,7 @@ def _listed(names: tuple[str, ...]) -> str:
 def _rows_of(
     session: SideSession, changes: Changes, added: Sequence[Document]
 ) -> list[tuple[int, int]]:
-    """Returns the rows that a batch replaces or takes away, each with its number of chunks."""
+    """Returns the rows that a batch replaces or removes, each with its number of chunks."""
     keys = {*changes.puts, *((one.kind, one.scope, key_of(one)) for one in added)}
     listed = [key for key in keys if key[1] not in changes.whole]
     gone: list[tuple[int, int]] = []
@@ -708,7 +736,7 @@ def _hit(row: tuple[Any, ...]) -> Hit:
 
 
 def _distance(newest: Position, reached: Position) -> int:
-    """Returns how far one position is ahead of another, over all backends of a mix."""
+    """Returns how far one position is ahead of another, summed over the backends of a mix."""
     ahead = getattr(newest, "numbers", (newest,))
     behind = getattr(reached, "numbers", (reached,) if len(ahead) == 1 else (0,) * len(ahead))
     return sum(max(0, a - b) for a, b in zip(ahead, behind, strict=True))

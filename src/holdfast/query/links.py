@@ -1,10 +1,10 @@
-"""Where links lead: from what was recorded to what else was recorded, and which lead nowhere.
+"""Resolves links between recorded things, and finds dangling ones.
 
     decision:d7@team/red    task:t1    message:m1    fact:tests    event:team/red@7    run:r1
     conversation/b          a scope, by its name
 
-An id without a scope is one of the scope that the link stands in. Every other kind (`file:`,
-`commit:`, `https:`) leads out of the store, and is not judged.
+An id without a scope belongs to the scope that the link is in. Every other kind (`file:`,
+`commit:`, `https:`) points out of the store, and is not checked.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OF_A_SCOPE = ("task", "message", "fact")
 
 
 class DanglingLink(Struct, frozen=True):
-    """A link that leads nowhere: what has it, and what it says."""
+    """A link whose target is not in the store: the document that has it, and its text."""
 
     kind: str
     id: str
@@ -31,12 +31,12 @@ class DanglingLink(Struct, frozen=True):
 
 
 def is_scope(link: str) -> bool:
-    """Says whether a link is the name of a scope."""
+    """Returns whether a link is the name of a scope."""
     return link == GLOBAL or "/" in link.partition(":")[0]
 
 
 def target(link: str, scope: str) -> Condition | None:
-    """Returns what says that a document is the one a link leads to; None if it leads outside."""
+    """Returns the SQL condition for the target of a link; None if it points out of the store."""
     kind, _, to = link.partition(":")
     if kind == "decision":
         if "@" in to:
@@ -57,9 +57,9 @@ def target(link: str, scope: str) -> Condition | None:
 
 
 def dangling(session: SideSession) -> tuple[list[DanglingLink], list[DanglingLink]]:
-    """Returns the links that lead to no document, and those to scopes, which are not judged here.
+    """Returns the links without a document, and all links to scopes, which are not checked here.
 
-    Both by scope, kind and id.
+    Both are sorted by scope, kind and id.
     """
     known: dict[tuple[str, str], bool] = {}
     nowhere: list[DanglingLink] = []

@@ -1,8 +1,8 @@
-"""Where events are, for pages of them by type, actor, source or time: from the index.
+"""Finds the positions of events by type, actor, source or time in the index.
 
-A page of events must equal what reading the whole log gives, so the index only says at which
-positions there are any; the events are read there, and looked at again. It is asked where a page is
-not full after some events, and followed as for the lists of decisions (`decided.py`).
+A page of events must equal what reading the whole log gives. So the index only says at which
+positions to look; the events are read from the log and filtered again. It is asked when a page is
+not full after some events, and it follows the log as for lists of decisions (`decided.py`).
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def find_positions(
 ) -> list[int] | None:
     """Returns the next positions with such an event, above `low` and up to `high`.
 
-    None if the index is too far behind, or cannot be used; that is logged.
+    Returns None if the index is too far behind, or cannot be used, which is logged.
     """
     if wanted.type == OWN:
-        return None  # every type of the user's: they have no common name to be found by
+        return None  # all own events: the index has no common name for them
     parts, values = _conditions(wanted)
     order = "DESC" if newest_first else "ASC"
     try:
@@ -58,7 +58,7 @@ def find_positions(
 
 
 def _conditions(wanted: EventFilter) -> tuple[list[str], list[Any]]:
-    """Returns what is wanted of an event, with its values: none is in the text."""
+    """Returns the filter as SQL conditions and their parameters; no value is in the text."""
     type = None if wanted.type is None else wanted.type.removeprefix(OWN)
     asked = (
         ("type = ?", type),
@@ -73,7 +73,7 @@ def _conditions(wanted: EventFilter) -> tuple[list[str], list[Any]]:
 
 
 def _index_for(wanted: EventFilter) -> str:
-    """Returns the index to read: by time where that is asked for, else in the order of the log."""
+    """Returns the index to read: by time if the filter has a time, else in the log's order."""
     is_timed = wanted.since is not None or wanted.until is not None
     if wanted.source is not None:
         return "docs_source"

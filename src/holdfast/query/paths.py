@@ -1,12 +1,12 @@
-"""Indexes on paths of the state that a program declares: `holdfast.index("team", "customer.id")`.
+"""Declared indexes on paths of the state, such as `holdfast.index("team", "customer.id")`.
 
-For each state and each declared path a row says what is there. The rows narrow a question; whether
-a state fits is then seen by the state itself, so a row may stand for more than it says, and never
-for less: numbers are kept as floats, and texts by their beginnings.
+For each state and each declared path, a row holds the value there. The rows only narrow a question:
+each state they select is then compared itself. So a row may match too much, but never too little.
+That is why numbers are kept as floats, and texts by their beginnings.
 
-What is declared is kept with the index, and every process that follows the log keeps the rows up to
-date, whatever it declares itself. The rows hold what is stored. A program whose schema shows a
-state as another version looks at the state of every row of a version that is not its own.
+Declared indexes are stored with the index of questions. Every process that follows the log keeps
+their rows up to date, whatever it declares itself. The rows hold values as they are stored. A
+program whose schema shows states as another version compares every state of other versions itself.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ SAID_CHARACTERS = 100
 IN_MAX = 50
 _SCALARS = ("number", "text", "flag", "other")
 _ALWAYS = "sort IN ('outside', 'odd')"
-"""Rows that any comparison may hold for: of scopes that the index is not for, and of texts that a
-database cannot keep."""
+"""Rows that any comparison may match: scopes that the index does not cover, and texts that a
+database cannot store."""
 Row = tuple[int, str, float | None, str | None, int]
-"""Which index, the sort of what is there, the number or the text of it, and the state's version."""
+"""The index, the kind of the value, its number or text, and the version of the state."""
 
 
 class StateIndex(Struct, frozen=True):
-    """A declared index: of which scopes, and the path that it is on."""
+    """A declared index: the scopes that it covers, and its path."""
 
     scopes: str
     path: tuple[str | int, ...]
 
 
 def index(scopes: str, path: str | tuple[str | int, ...]) -> StateIndex:
-    """Declares an index on what states have at a path, for `Settings(indexes=[…])`.
+    """Declares an index on the values of states at a path, for `Settings(indexes=[…])`.
 
-    `scopes` is a level, or a pattern of names in which * is any characters. The path is text such
-    as `customer.id`, or a tuple of keys. Questions and lists that compare what is there
-    (`where=`) look at the scopes that fit, and not at all.
+    `scopes` is a level, or a pattern of names in which * matches any characters. `path` is text
+    such as `customer.id`, or a tuple of keys. Questions and lists with `where=` on that path then
+    read only the states that may match, instead of all.
     """
     if not isinstance(scopes, str) or not is_pattern(scopes):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(
@@ -89,7 +89,7 @@ def check_indexes(indexes: object) -> tuple[StateIndex, ...]:
 
 
 def read_indexes(path: str, tables: object) -> list[StateIndex]:
-    """Returns what `[[indexes]]` of a file declares, or raises UsageError that names the file."""
+    """Returns the indexes that `[[indexes]]` of a file declares; a UsageError names the file."""
     found: list[StateIndex] = []
     for table in cast("list[object]", tables if isinstance(tables, list) else [tables]):
         try:
@@ -103,7 +103,7 @@ def read_indexes(path: str, tables: object) -> list[StateIndex]:
 
 
 class Listed(Struct, frozen=True):
-    """An index as the tables have it: its number there, and whether all states have their rows."""
+    """An index in the tables: its number there, and whether all states have rows in it yet."""
 
     number: int
     of: StateIndex
@@ -111,7 +111,7 @@ class Listed(Struct, frozen=True):
 
 
 def read_listed(told: str) -> list[Listed]:
-    """Returns the indexes that tables have."""
+    """Decodes the declared indexes from the tables."""
     return [
         Listed(number, StateIndex(scopes, tuple(path)), is_whole)
         for number, (scopes, path, is_whole) in enumerate(json.loads(told))
@@ -119,13 +119,13 @@ def read_listed(told: str) -> list[Listed]:
 
 
 def note_listed(session: SideSession, listed: Iterable[Listed]) -> None:
-    """Has tables keep indexes."""
+    """Writes the declared indexes to the tables."""
     told = json.dumps([(one.of.scopes, one.of.path, one.is_whole) for one in listed])
     session.ask("UPDATE about SET value = ? WHERE name = 'paths'", [told])
 
 
 def declare(session: SideSession, told: str, declared: Sequence[StateIndex]) -> None:
-    """Adds the indexes that a program declares: whoever follows the log keeps them from here on."""
+    """Adds the indexes that a program declares; every follower of the log maintains them now."""
     listed = read_listed(told)
     new = [one for one in declared if one not in [known.of for known in listed]]
     note_listed(
@@ -135,9 +135,10 @@ def declare(session: SideSession, told: str, declared: Sequence[StateIndex]) -> 
 
 
 def add_rows(session: SideSession, states: Sequence[Any], rows: dict[str, list[Row]]) -> None:
-    """Adds the rows of states, which are given by number and scope, but of those that are gone.
+    """Adds the rows of states, given by number and scope, that are still in the index.
 
-    Those have been replaced, and have their rows. What is added twice replaces itself.
+    A state that was replaced since has another number, and got its rows with it. Rows are deleted
+    before they are added, so adding them twice is safe.
     """
     marks = ", ".join("?" * len(states))
     there = session.ask(f"SELECT n FROM docs WHERE n IN ({marks})", [n for n, _ in states])
@@ -148,7 +149,7 @@ def add_rows(session: SideSession, states: Sequence[Any], rows: dict[str, list[R
 
 
 def mark_whole(session: SideSession, told: str, numbers: Sequence[int]) -> None:
-    """Notes that every state has its rows of some indexes."""
+    """Notes that every state has its rows in some indexes, which may be used from now on."""
     note_listed(
         session,
         [
@@ -162,11 +163,11 @@ def mark_whole(session: SideSession, told: str, numbers: Sequence[int]) -> None:
 
 
 def rows_of(listed: Sequence[Listed], stream: str, state: StreamState) -> list[Row]:
-    """Returns the rows of a state."""
+    """Returns the rows of a state, one for each declared index."""
     rows: list[Row] = []
     for one in listed:
-        # What is sealed enters no index: that would be a copy in clear.
-        # And of what has an end: whether it is there must be asked of the state.
+        # Sealed data in the index would be a copy in clear. A value with an end is not in it
+        # either: only the state itself knows whether the value still exists.
         path = one.of.path
         is_kept = state.subject is None and not (state.ends and _may_end(state.ends, path))
         if is_kept and fits_pattern(one.of.scopes, stream):
@@ -180,7 +181,7 @@ def rows_of(listed: Sequence[Listed], stream: str, state: StreamState) -> list[R
 
 
 def _may_end(ends: Ends, path: Path) -> bool:
-    """Says whether what is at a path, or something in it, has an end."""
+    """Returns whether the value at a path, or one around or inside it, has an end."""
     return any(one and one[: len(path)] == path[: len(one)] for one in ends)
 
 
@@ -202,7 +203,8 @@ def _kept(value: Any) -> tuple[str, float | None, str | None]:
 
 
 def _float(value: float) -> float:
-    """Returns the nearest float: what is equal or in order stays so, perhaps as equal."""
+    """Returns the nearest float. Equal stays equal, and the order is kept, except that different
+    numbers may become equal."""
     try:
         return float(value)
     except OverflowError:
@@ -215,7 +217,7 @@ def _float(value: float) -> float:
 def narrowed(
     conditions: Sequence[Condition], listed: Sequence[Listed], typed: Typed
 ) -> list[SqlCondition]:
-    """Returns, for each comparison of a path with an index, what documents it may hold for."""
+    """Returns, for each comparison on an indexed path, the SQL condition that narrows it."""
     found: list[SqlCondition] = []
     for condition in conditions:
         for one in listed:
@@ -235,7 +237,7 @@ def narrowed(
 
 
 def _parts(condition: Condition) -> list[SqlCondition]:
-    """Returns what rows a comparison may hold for."""
+    """Returns conditions for the rows that a comparison may match."""
     match condition.operator:
         case "exists":
             sign = "<>" if condition.value else "="
@@ -251,7 +253,7 @@ def _parts(condition: Condition) -> list[SqlCondition]:
 
 
 def _compared(sign: str, value: Any) -> list[SqlCondition]:
-    # Beginnings of texts and nearest floats may be equal where the values are not.
+    # Different values may have equal beginnings or nearest floats, so < and > must include those.
     sign = {"<": "<=", ">": ">="}.get(sign, sign)
     sort, number, said = _kept(value)
     if sort in ("number", "flag"):
@@ -262,9 +264,9 @@ def _compared(sign: str, value: Any) -> list[SqlCondition]:
 
 
 def _trusted(typed: Typed, one: StateIndex) -> set[int] | None:
-    """Returns the versions of states that this program shows as they are stored; None means all.
+    """Returns the versions of states that this program shows as stored; None means all.
 
-    Those of which every schema says so that a scope of the index may have.
+    Of several schemas that scopes of the index may have, all must show a version as stored.
     """
     level = one.scopes.partition("/")[0]
     schemas = [

@@ -4,8 +4,8 @@ files        the folder `query` in the store's directory
 SQLite       the folder `state.db.query` beside the database `state.db`
 PostgreSQL   the schema `holdfast_query_…` of the same database
 Redis, a mix of backends    a folder of this user's caches, `holdfast/query/…`
-memory, and a handle that only reads where there is none yet    in memory
-a store that is encrypted    in memory: anywhere else it would be a copy in clear
+memory, or a read-only handle of a store without an index    in memory
+an encrypted store    in memory: anywhere else it would be a copy in clear
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast.core.log import Log
 
 
 def tables_for(log: Log, *, read_only: bool) -> SideTables:
-    """Returns where the index of a store is, or is to be; who only reads uses one that is there."""
+    """Returns the tables of a store's index; a read-only handle uses only a folder that exists."""
     folder = _folder_of(log)
     if read_only and (folder is None or not os.path.isdir(folder)):
         folder = None
@@ -28,7 +28,7 @@ def tables_for(log: Log, *, read_only: bool) -> SideTables:
 
 
 def outside_tables_for(log: Log, *, read_only: bool) -> SideTables:
-    """Returns where the tables for outside tools are; for who only reads they are in memory."""
+    """Returns the tables for outside tools; for a read-only handle they are in memory."""
     folder = None if read_only else _folder_of(log)
     return _tables(log, "sql", folder, read_only=read_only, name="tables.db")
 
@@ -36,13 +36,13 @@ def outside_tables_for(log: Log, *, read_only: bool) -> SideTables:
 def _tables(
     log: Log, what: str, folder: str | None, *, read_only: bool, name: str | None = None
 ) -> SideTables:
-    """Returns tables on the server that the store is on, or else in a file of a folder."""
+    """Returns tables on the store's server if it has them, else in a file of a folder."""
     on_server = None if read_only or log.is_encrypted else log.side_tables(what)
     return SideFile(folder, name=name) if on_server is None else on_server
 
 
 def is_there(log: Log) -> bool:
-    """Returns whether the store has an index, or may have one where that cannot be told."""
+    """Returns whether the store has an index, or may have one on its server."""
     if log.is_encrypted:
         return False
     folder = _folder(log.describe())
@@ -57,7 +57,7 @@ def forget_folder(log: Log) -> None:
 
 
 def _folder_of(log: Log) -> str | None:
-    """Returns the folder for derived tables; None if there is none, or nothing may be in clear."""
+    """Returns the folder for derived tables; None if there is none, or the store is encrypted."""
     return None if log.is_encrypted else _folder(log.describe())
 
 

@@ -1,4 +1,4 @@
-"""Questions to one store: the index is opened when the first is asked."""
+"""Questions to one store. The index is opened when the first question is asked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class IndexStatus(Struct, frozen=True):
-    """Where the index of a store is, the position that it has reached, and how far that lags."""
+    """The place of an index, the position it has reached, and how far that is behind the store."""
 
     place: str
     position: int
@@ -33,7 +33,7 @@ class IndexStatus(Struct, frozen=True):
 
 
 class Questions:
-    """The index of one store, opened once it is needed: who asks nothing pays nothing."""
+    """The index and the tables of one store, each opened at its first use."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._embedder = cast("Embedder | None", kernel.settings.embedder)
@@ -47,12 +47,12 @@ class Questions:
         self._tables: OutsideTables | None = None
 
     def ask(self, **arguments: Any) -> Hits:
-        """Returns the answer to a question."""
+        """Checks the arguments, and answers the question."""
         query = check_query(self._context.log.clock.now_us(), **arguments)
         return self._index().ask(query)
 
     def resolve(self, link: object, scope: str) -> Hit | None:
-        """Returns what a link leads to; None if it leads nowhere, or out of the store."""
+        """Returns the target of a link in a scope; None if it has none in the store."""
         if not isinstance(link, str) or not link:
             raise UsageError(
                 f"a link is text such as decision:d7@team/red, found {show_value(link)}"
@@ -60,7 +60,7 @@ class Questions:
         return self._index().resolve(link, scope, TIMEOUT_S)
 
     def dangling(self) -> list[DanglingLink]:
-        """Returns the links that lead nowhere."""
+        """Returns the links whose target is not in the store."""
         return self._index().dangling(TIMEOUT_S)
 
     def select(
@@ -97,13 +97,13 @@ class Questions:
     def fitting(
         self, where: tuple[Condition, ...], *, prefix: str, after: str, limit: int
     ) -> list[str]:
-        """Returns the names of scopes whose states fulfil comparisons, in order, after a name."""
+        """Returns the names of scopes whose states meet the conditions, sorted, after a name."""
         return self._index().fitting(where, prefix, after, limit)
 
     def similar(
         self, to: object, limit: object, embedder: Embedder | None, **question: Any
     ) -> list[Similar]:
-        """Returns what is nearest to a text in meaning, of what the other arguments ask for."""
+        """Returns what is nearest to a text in meaning, among what the other arguments select."""
         from holdfast.query.vectors import KINDS
 
         embedder = embedder or self._embedder
@@ -128,7 +128,7 @@ class Questions:
     def find_decisions(
         self, stream: str | None, passed: tuple[Any, ...] | None, events: int
     ) -> list[FoundDecision] | None:
-        """Returns where the next decisions are; None if reading events is the better way."""
+        """Returns where the next decisions are; None if the caller should read events instead."""
         from holdfast.query.decided import find_decisions
 
         return find_decisions(self._index, stream, passed, events)
@@ -143,7 +143,7 @@ class Questions:
         *,
         newest_first: bool,
     ) -> list[int] | None:
-        """Returns where the next such events are; None if reading the log is the better way."""
+        """Returns where the next such events are; None if the caller should read the log."""
         from holdfast.query.logged import find_positions
 
         return find_positions(
@@ -159,7 +159,10 @@ class Questions:
         self._index().rebuild()
 
     def let_go(self) -> None:
-        """Deletes the tables, if there are any: they have copies of what was let go of."""
+        """Makes the index again and deletes the tables for outside tools, where they exist.
+
+        Both may have copies of data that was let go of.
+        """
         from holdfast.query.place import is_there
 
         is_kept = is_there(self._context.log)
@@ -171,7 +174,7 @@ class Questions:
     def _index(self) -> QueryIndex:
         with self._mutex:
             if self._opened is None:
-                # Loaded here: who asks nothing does not load SQLite either.
+                # Imported here, so that a program without questions does not load SQLite.
                 from holdfast.query.index import QueryIndex
                 from holdfast.query.place import tables_for
 

@@ -1,6 +1,7 @@
-"""The plain scan: a question answered by reading the whole store. What every index must equal.
+"""The plain scan: answers a question by reading the whole store.
 
-It is used where there is no index, and by the tests as the judge of it.
+It defines the right answer. It is used where there is no index, and the tests compare the index
+with it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _logger = logging.getLogger("holdfast.query")
 
 
 def scan(context: RecordContext, query: Query) -> Hits:
-    """Returns the answer to a question, by looking at everything."""
+    """Answers a question by reading everything."""
     log = context.log
     position = log.position()
     found = [one for one in _all(context) if fits(query, one)]
@@ -61,7 +62,7 @@ def _all(context: RecordContext) -> Iterator[Document]:
 
 
 def fits(query: Query, one: Document) -> bool:
-    """Says whether a document is asked for, but for comparisons of the state."""
+    """Returns whether a document meets a question, apart from comparisons of the state."""
     if one.kind not in (query.kinds or KINDS_OF_SCOPES):
         return False
     if query.where and one.kind != "state":
@@ -83,9 +84,9 @@ def fits(query: Query, one: Document) -> bool:
 
 
 def has_state(context: RecordContext, query: Query, stream: str) -> bool:
-    """Says whether the state of a scope fulfils every comparison, as this program shows it.
+    """Returns whether a scope's state, as this program shows it, meets every comparison.
 
-    What its schema cannot upgrade is compared as it is stored.
+    A state that its schema cannot upgrade is compared as it is stored.
     """
     try:
         state = context.log.newest(stream)
@@ -98,12 +99,12 @@ def has_state(context: RecordContext, query: Query, stream: str) -> bool:
     except UpgradeError as error:
         _logger.warning("a state is compared as it is stored: %s", error)
         root = state.root
-    with kept_closed():  # what is sealed cannot be asked for, with an index or without
+    with kept_closed():  # sealed values match no question, with an index or without
         return all(one.holds(root) for one in query.where)
 
 
 def to_hit(one: Document) -> Hit:
-    """Returns a document as what a question finds."""
+    """Converts a document to a hit."""
     return Hit(
         kind=one.kind,  # pyright: ignore[reportArgumentType]
         id=one.id,

@@ -1,8 +1,9 @@
 """Tables for outside tools: everything recorded as plain SQL rows, to read with any client.
 
-They are apart from the index of questions, and nothing of ours depends on them. Each row has a
-checksum of its values. They are brought up to date when they are asked for: events are added, and
-every scope that has new ones has its rows made again. Scope by scope they are as at one moment.
+They are separate from the index of questions, and nothing in Holdfast depends on them. Each row has
+a checksum of its values. They are brought up to date on request: new events are added, and the rows
+of every scope with new events are made again. The rows of one scope show one moment; those of
+different scopes may not.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ COLUMNS: dict[str, str] = {
     "facts": "scope name* value:json about status stated_at stated_by updated_at valid_until",
     "runs": "scope* id function status created_at actor",
 }
-"""The columns of each table: those with * name a row within its scope."""
+"""The columns of each table; the scope and those with * are its primary key."""
 _WHOLE = ("revision",)
 
 
@@ -90,17 +91,17 @@ class OutsideTables:
 
     @property
     def place(self) -> str:
-        """Where they are, for people."""
+        """Where the tables are, for people."""
         return self._tables.place
 
     def select(self, statement: str, limits: SelectLimits) -> Rows:
-        """Runs a statement that only reads, on tables that are up to date."""
+        """Brings the tables up to date, and runs a statement that only reads."""
         self.refresh()
         columns, rows = self._tables.select(statement, limits)
         return Rows(tuple(columns), rows)
 
     def refresh(self) -> None:
-        """Brings the tables up to the log; made again if they are damaged or not ours."""
+        """Brings the tables up to date; makes them again if they are damaged or not ours."""
         with self._tables.claim():
             try:
                 self._check()
@@ -113,17 +114,20 @@ class OutsideTables:
             self._tables.note()
 
     def forget(self) -> None:
-        """Deletes the tables: they have copies of what was let go of. They are made when needed."""
+        """Deletes the tables, which may have copies of data that was let go of.
+
+        They are made again when they are needed.
+        """
         with self._tables.claim():
             if not self._tables.read(self._tables.is_empty):
                 self._tables.reset()
 
     def close(self) -> None:
-        """Lets the place go."""
+        """Closes the tables."""
         self._tables.close()
 
     def _check(self) -> None:
-        """Makes the tables if there are none; raises if they are not what was written."""
+        """Makes the tables if there are none; raises DamagedTablesError if they were changed."""
         if self._tables.read(self._tables.is_empty):
             self._tables.write(self._make)
         about = self._tables.read(_about)
@@ -133,7 +137,10 @@ class OutsideTables:
             self._tables.read(self._verify)
 
     def _verify(self, session: SideSession) -> None:
-        """Raises if a row is not as it was written: somebody else has changed it."""
+        """Raises DamagedTablesError if somebody else has changed, added or removed a row.
+
+        Outside tools have the tables open and might write to them.
+        """
         for table in COLUMNS:
             names = ", ".join(_names(table))
             for *row, known in session.ask(f"SELECT {names}, checksum FROM {table}"):
@@ -164,9 +171,10 @@ class OutsideTables:
     # --- following -------------------------------------------------------------------------------
 
     def _follow(self) -> None:
-        """Adds new events, then makes the rows of every scope again that has some.
+        """Adds new events, then makes the rows of every scope with new events again.
 
-        What is still to be made is in `touched`, so a kill in between loses nothing.
+        The scopes that are still to be done are in the table `touched`, which is written in the
+        same transaction as the events. So a kill in between loses nothing.
         """
         while self._add_events():
             pass
@@ -177,7 +185,7 @@ class OutsideTables:
         self._tables.write(self._count)
 
     def _add_events(self) -> bool:
-        """Adds a batch of events; says whether there were any."""
+        """Adds a batch of events; returns whether there were any."""
         number = int(self._tables.read(_about)["position"])
         position = self._log.routes.position(number) if number else START
         records = self._log.read_all(after=position, limit=BATCH_EVENTS)
@@ -192,7 +200,7 @@ class OutsideTables:
         self, session: SideSession, before: int, records: Sequence[Record], to: Position
     ) -> None:
         if int(_about(session)["position"]) != before:
-            return  # another process was faster
+            return  # another process has added these events meanwhile
         origins = {
             one.stream: event.origin_of(one)[0] for one in records if one.type == event.FORKED
         }
@@ -204,7 +212,8 @@ class OutsideTables:
             scopes,
         )
         _insert(session, "events", [_event_row(one) for one in records])
-        # A fork's inherited decisions are as they are in the scope that they were made in.
+        # A fork shows inherited decisions as they are in their original scope. So if that scope
+        # was touched, its forks, and their forks, were too.
         forks = session.ask("SELECT scope, origin FROM scopes WHERE origin IS NOT NULL")
         touched = set(streams)
         while more := {fork for fork, of in forks if of in touched} - touched:
@@ -234,11 +243,11 @@ class OutsideTables:
     # --- rows ------------------------------------------------------------------------------------
 
     def _rows_of(self, stream: str) -> dict[str, list[list[Any]]]:
-        """Returns the rows that a scope has now, by table; none if it has ended."""
+        """Returns the rows that a scope has now, by table; none if it has expired."""
         context, log = self._context, self._log
         try:
             if log.subject_of(stream) is not None:
-                return {}  # what is sealed enters no table: that would be a copy in clear
+                return {}  # a row with sealed data would be a copy in clear
             if stream.startswith("run/"):
                 return {"runs": list(self._runs(stream))}
             if not is_of_scope(stream):
@@ -310,7 +319,7 @@ def _facts(context: RecordContext, stream: str, records: Sequence[Record]) -> It
 
 
 def _event_row(record: Record) -> list[Any]:
-    """Returns an event; what a program recorded itself is in its metadata."""
+    """Returns the row of an event; the data of an own event is in `metadata`."""
     said: Any = None
     is_clear = record.subject is None and codec.SEALED_VALUE not in record.payload
     if record.type.startswith(OWN) and record.payload != GONE and is_clear:
@@ -324,7 +333,7 @@ def _event_row(record: Record) -> list[Any]:
 
 
 def _unread(name: str, size: int) -> bytes:
-    """Stands for a large value, which a table does not repeat."""
+    """Returns a reference in place of a large value, which is not copied into a table."""
     return codec.encode({"blob": name, "size": size})
 
 
@@ -347,7 +356,10 @@ def _about(session: SideSession) -> dict[str, str]:
 
 
 def _json(value: Any) -> str:
-    """Returns a value as JSON that databases take: what JSON lacks is as the log writes it."""
+    """Returns a value as JSON that databases accept, without \\u0000.
+
+    Types that JSON does not have are encoded as in the log.
+    """
     text = codec.encode(value).decode()
     return json.dumps(json.loads(text.replace("\\u0000", "")), ensure_ascii=False)
 

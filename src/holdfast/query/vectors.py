@@ -1,13 +1,13 @@
-"""What is near in meaning: vectors of texts by an embedder of the user's, kept as derived data.
+"""Search by meaning: vectors of texts from the user's embedder, kept as derived data.
 
-No model comes with Holdfast. An embedder says its name and its dimension, and turns texts into
-vectors. They are kept in the index, one for each document with text, and are disposable as that is:
-an event never holds one. Documents are numbered as they are added, and one that changes gets a new
-number, so it is enough to know up to which number an embedder has seen them.
+No model comes with Holdfast. An embedder has a name and a dimension, and turns texts into vectors.
+The index keeps one vector for each document with text. They are as disposable as the index; no
+event ever holds one. Documents are numbered as they are added, and a changed document gets a new
+number. So it is enough to note up to which number an embedder has seen them.
 
-A search is exact. Where the database can compare vectors (sqlite-vec, pgvector) it picks some more
-than are asked for, and the order among them is found here, from the vectors themselves; elsewhere
-all are compared here. So the same is found with each.
+A search is exact. If the database can compare vectors (sqlite-vec, pgvector), it returns some more
+candidates than needed, and they are sorted here by their vectors; otherwise all vectors are
+compared here. So every database finds the same.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from holdfast.backends.derived_tables import Condition, SideSession, SideTables
 
 KINDS = ("message", "decision", "task", "fact", "event")
-"""What has vectors: what somebody said. A state is looked for by its words and its paths."""
+"""The kinds of documents that get vectors. States are found by their words and paths instead."""
 TEXT_CHARACTERS_MAX = 8_000
 AT_ONCE = 64
 CLOSE = 0.001
-"""Two databases may compute the same distance so differently."""
+"""The most by which two databases may differ in the same distance."""
 DIMENSION_MAX = 16_000
 LISTED = (
     "SELECT n, kind, scope, id, revision FROM docs WHERE chunks > 0 AND n > ? AND kind IN "
@@ -49,15 +49,15 @@ def _sum_of_products(a: array[float], b: array[float]) -> float:
 
 
 _dot: Callable[[array[float], array[float]], float] = getattr(math, "sumprod", _sum_of_products)
-"""Python 3.12 and later have it built in."""
+"""The dot product: `math.sumprod` from Python 3.12 on."""
 
 
 @runtime_checkable
 class Embedder(Protocol):
-    """What turns texts into vectors: a model that you choose."""
+    """Turns texts into vectors, with a model that you choose."""
 
     name: str
-    """Says which model it is: vectors of different names are never compared."""
+    """Names the model: vectors of embedders with different names are never compared."""
     dimension: int
 
     def embed(self, texts: Sequence[str], /) -> Sequence[Sequence[float]]:
@@ -66,9 +66,9 @@ class Embedder(Protocol):
 
 
 class Similar(Struct, frozen=True):
-    """Something that was recorded, and how near it is in meaning: 1 is the same, 0 nothing like it.
+    """A hit, and how near it is in meaning: 1 is the same, 0 is unrelated.
 
-    It is the cosine of the angle between the two vectors.
+    The score is the cosine of the angle between the two vectors.
     """
 
     hit: Hit
@@ -85,7 +85,7 @@ class Model(Struct, frozen=True):
 
 
 def check_embedder(embedder: object) -> Embedder | None:
-    """Returns an embedder, or raises UsageError."""
+    """Returns the argument if it is an embedder or None, else raises UsageError."""
     if embedder is None:
         return None
     if not isinstance(embedder, Embedder):
@@ -106,12 +106,12 @@ def check_embedder(embedder: object) -> Embedder | None:
 
 
 def embed(embedder: Embedder, texts: Sequence[str]) -> list[bytes]:
-    """Returns the vectors of texts as they are kept: of length 1, in 32 bits each, little-endian.
+    """Returns the stored form of the vectors of texts: length 1, 32-bit floats, little-endian.
 
-    One that has no direction is empty: nothing is near it.
+    A vector of zeros has no direction; it is stored as empty, and nothing is near it.
 
-    Raises UnavailableError if the embedder fails, and UsageError if it does not return what it says
-    that it does.
+    Raises UnavailableError if the embedder fails, and UsageError if it does not return one vector
+    of its dimension for each text.
     """
     try:
         answer: Any = embedder.embed(texts)
@@ -160,7 +160,7 @@ def _bytes(numbers: array[float]) -> bytes:
 
 
 def numbers_of(kept: bytes) -> array[float]:
-    """Returns the numbers of a vector that is kept."""
+    """Decodes a stored vector."""
     numbers = array("f")
     numbers.frombytes(kept)
     if sys.byteorder == "big":
@@ -172,12 +172,15 @@ def numbers_of(kept: bytes) -> array[float]:
 
 
 def models_of(told: str) -> list[Model]:
-    """Returns the embedders whose vectors tables have."""
+    """Decodes the embedders whose vectors are in the tables."""
     return [Model(number, *one) for number, one in enumerate(json.loads(told))]
 
 
 def model_for(told: str, embedder: Embedder) -> Model:
-    """Returns an embedder as the index knows it, or is to know it; raises UsageError."""
+    """Returns the index's entry for an embedder, or a new one.
+
+    Raises UsageError if the name is known with another dimension.
+    """
     models = models_of(told)
     for one in models:
         if one.name == embedder.name:
@@ -194,7 +197,7 @@ def model_for(told: str, embedder: Embedder) -> Model:
 def texts_of(
     context: RecordContext, listed: Iterable[tuple[int, str, str, str, int]]
 ) -> list[tuple[int, str]]:
-    """Returns the numbers and texts of documents, as they are now; not of those that are gone."""
+    """Returns the numbers and current texts of documents, without those that are gone."""
     found: list[tuple[int, str]] = []
     for n, kind, scope, id, revision in listed:
         with kept_closed():
@@ -211,7 +214,7 @@ def keep(
     seen: int,
     vectors: Sequence[tuple[int, bytes]],
 ) -> None:
-    """Adds vectors of documents up to a number, unless another process has meanwhile."""
+    """Adds vectors of documents up to the number `seen`, unless another process did meanwhile."""
     told = session.ask("SELECT value FROM about WHERE name = 'vectors'")[0][0]
     models: list[list[Any]] = [[one.name, one.dimension, one.seen] for one in models_of(told)]
     if model.number == len(models):
@@ -222,7 +225,7 @@ def keep(
     marks = ", ".join("?" * len(vectors))
     numbers = [n for n, _ in vectors]
     rows = session.ask(f"SELECT n FROM docs WHERE n IN ({marks})", numbers) if vectors else []
-    there = {n for (n,) in rows}  # a document that was replaced has another number
+    there = {n for (n,) in rows}  # a document that was replaced since has another number
     tables.add_vectors(session, model.number, [one for one in vectors if one[0] in there])
     kept[2] = seen
     session.ask("UPDATE about SET value = ? WHERE name = 'vectors'", [json.dumps(models)])
@@ -239,10 +242,10 @@ def nearest(
     others: Condition,
     count: int,
 ) -> list[tuple[float, int]]:
-    """Returns the documents that are nearest to a vector, each with its score: a few too many.
+    """Returns the documents nearest to a vector, each with its score, perhaps more than `count`.
 
-    Those that are as near as the last one are all there, so that their order can be settled by
-    something else.
+    All documents with the same score as the last one are included, so that the caller can settle
+    their order. The database is asked for more until its last candidate is clearly farther away.
     """
     asked = count + 32
     while True:

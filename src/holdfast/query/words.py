@@ -1,12 +1,12 @@
-"""Text as words: how what is recorded, and what is looked for, is split. Pure.
+"""Splits texts into words, both what is recorded and what is searched for. Pure functions.
 
-Both sides are split here and nowhere else, and the words are stored for a tokeniser that splits at
-spaces only. So every backend finds the same, whatever its own idea of a word is.
+Words are split here and nowhere else, and are stored for a tokeniser that splits only at spaces. So
+every backend finds the same, whatever its own rules for words are.
 
-A word is a run of letters, digits and underscores, in compatibility form and without case; each
-character of a script that has no spaces is a word of its own. A text is kept in chunks of
-`CHUNK_WORDS` words: what a server keeps in one entry has limits of size and of number. Phrases are
-found within a chunk.
+A word is a run of letters, digits and underscores, normalised (NFKC) and case-folded. In scripts
+without spaces, each character is one word. A text is stored in chunks of `CHUNK_WORDS` words,
+because a server limits the size and the number of words in one entry. Phrases are found only
+within a chunk.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from holdfast.errors import UsageError, show_value
 CHUNK_WORDS = 2_000
 WORD_CHARACTERS_MAX = 100
 REPEATED_MAX = 250
-"""A server remembers at most 255 places of one word in an entry."""
+"""How often one word may be in a chunk. PostgreSQL keeps at most 255 positions of a word (0039)."""
 _SPACELESS = "぀-ヿ㐀-䶿一-鿿豈-﫿가-힯"
 _WORD = re.compile(f"[{_SPACELESS}]|[^\\W{_SPACELESS}]+")
 _ASCII_WORD = re.compile(r"\w+", re.ASCII)
@@ -33,7 +33,7 @@ _TERM = re.compile(r'"([^"]*)"|(\S+)')
 
 
 class Term(Struct, frozen=True):
-    """What a text must have: a word, or several next to each other; the last may be a beginning."""
+    """What a text must contain: a word, or adjacent words; the last may be only a prefix."""
 
     words: tuple[str, ...]
     is_prefix: bool = False
@@ -51,9 +51,9 @@ def split_words(text: str) -> list[str]:
 
 
 def chunks_of(texts: Iterable[str]) -> list[list[str]]:
-    """Returns the words of some texts in chunks; no phrase reaches from one text to the next.
+    """Returns the words of some texts in chunks. A phrase never spans two texts.
 
-    A chunk ends before it has more words, or one word more often, than a server can number.
+    A chunk ends before it has more words, or one word more often, than a server can index.
     """
     words: list[str] = []
     for text in texts:
@@ -73,11 +73,11 @@ def chunks_of(texts: Iterable[str]) -> list[list[str]]:
 
 
 GAP = "_"
-"""A word that stands between two texts of one item, so that no phrase reaches over."""
+"""A word put between two texts of one document, so that no phrase spans them."""
 
 
 def parse_text(text: object) -> tuple[Term, ...]:
-    """Returns what is looked for: words, "a phrase" in quotes, and beginnings such as `manag*`."""
+    """Parses a search text: words, "a phrase" in quotes, and prefixes such as `manag*`."""
     if not isinstance(text, str):
         raise UsageError(f"text is words to look for, found {show_value(text)}")
     if text.count('"') % 2:
@@ -96,7 +96,7 @@ def parse_text(text: object) -> tuple[Term, ...]:
 
 
 def has_term(chunks: Sequence[Sequence[str]], term: Term) -> bool:
-    """Says whether chunks of words have a term: what every index must answer too."""
+    """Returns whether chunks of words contain a term; every index must agree with this."""
     wanted, count = list(term.words), len(term.words)
     for chunk in chunks:
         for at in range(len(chunk) - count + 1):
@@ -109,7 +109,7 @@ def has_term(chunks: Sequence[Sequence[str]], term: Term) -> bool:
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """Yields every text among the values of a document, in order of keys where they have one."""
+    """Yields every text among the values of a document, sorted by key within mappings."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | Map):

@@ -1,11 +1,11 @@
-"""The audit of a scope's state: what is kept and never read, how often it changes, what it is for.
+"""The audit of a scope's state: what is never read, what changes often, and what is needed.
 
-State that nobody reads is noise: it takes room in every prompt and every backup. An audit observes
-which paths of a scope are read through this store while its block is open, lists afterwards what
-was not read, and runs a job with and without an item, which shows whether the item matters.
+State that nobody reads is noise: it takes room in every prompt and every backup. While its block is
+open, an audit observes which paths of a scope are read through this store. Afterwards it lists what
+was not read. It can also run a job with and without an item, to show whether the item matters.
 
-While an audit is open, the log hands out its scope's state as one that reports its readers
-(`Log.add_transform`). While none is open, reading costs nothing extra: no test, no call.
+While an audit is open, the log returns the scope's state in a form that reports reads
+(`Log.add_transform`). While none is open, reads cost nothing extra.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _lock = Lock()
 class AuditItem(Struct, frozen=True):
     """A part of a scope's state: how large it is, and how often it changes.
 
-    `changes` and `changed_at` are those of the top-level key that it is under. `read` is None where
+    `changes` and `changed_at` are those of the top-level key that it is under. `read` is None if
     reads were not observed.
     """
 
@@ -56,7 +56,7 @@ class AuditItem(Struct, frozen=True):
 
 
 class TrialOutcome(Struct, frozen=True):
-    """What a job returned or raised, and what it changed and said in its scope."""
+    """What a job returned or raised, its changes of the state, and the messages it added."""
 
     returned: Any
     error: str | None
@@ -65,7 +65,7 @@ class TrialOutcome(Struct, frozen=True):
 
 
 class Comparison(Struct, frozen=True):
-    """What a job did with everything, and what it did without one item."""
+    """What a job did with the whole state, and what it did without one item."""
 
     path: StatePath
     whole: TrialOutcome
@@ -73,7 +73,7 @@ class Comparison(Struct, frozen=True):
 
     @property
     def is_same(self) -> bool:
-        """Says whether the job did the same without the item: then it does not need the item."""
+        """Whether the job did the same without the item, and so does not need it."""
         return self.whole == self.without
 
 
@@ -120,11 +120,11 @@ class Audit:
 
     @property
     def reads(self) -> list[StatePath]:
-        """The paths that were read, those above them included, in the order of reading."""
+        """The paths that were read, including those above them, in the order of reading."""
         return list(self._check_begun())
 
     def items(self) -> list[AuditItem]:
-        """Returns every key of the state as it is now, the largest first."""
+        """Returns every top-level key of the present state, the largest first."""
         change_counts = _change_counts(self._scope)
         reads = self._reads
         found = [
@@ -134,9 +134,9 @@ class Audit:
         return sorted(found, key=_by_size)
 
     def unread(self) -> list[AuditItem]:
-        """Returns what was never read, the largest first: neither its value nor that it is there.
+        """Returns the items of which neither the value nor the key was read, the largest first.
 
-        Where nothing below a path was read, it is one item; a list is always one item.
+        A path below which nothing was read is one item; a list is always one item.
         """
         self._check_begun()
         change_counts = _change_counts(self._scope)
@@ -168,10 +168,10 @@ class Audit:
     # --- comparing -------------------------------------------------------------------------------
 
     def without(self, path: Path, job: TrialJob) -> Comparison:
-        """Runs job(scope) on two forks, one of them without an item, and compares what they did.
+        """Runs job(scope) on two forks, one of them without an item, and compares the outcomes.
 
-        The forks have everything else, messages and scopes above included, and are dropped
-        afterwards. What the job does outside of its scope is really done, twice.
+        The forks have everything else, including messages and the scopes above, and are dropped
+        afterwards. Anything that the job does outside of its scope is really done, and twice.
         """
         check_call(job, "a job")
         place = self._check_item(path)
@@ -216,7 +216,8 @@ class TrialRun:
         """Returns what the job did, and drops the fork."""
         changes = {change.path: change.new for change in self.scope.diff(self._begun)}
         if changes.get(self._item) is MISSING:
-            del changes[self._item]  # the item was not there to be deleted
+            # The job deleted the item. Without the item it cannot do that: so it is no difference.
+            del changes[self._item]
         said: list[tuple[str, str]] = []
         try:
             for message in reversed(self.scope.messages):
@@ -254,10 +255,10 @@ def _run_trial(attempt: TrialRun, job: TrialJob) -> TrialOutcome:
 
 
 class _Entries(dict[str, Any]):
-    """The entries of a map, which report what is read of them.
+    """The entries of a map that report reads.
 
-    They are the entries of a real Map, so that all functions of the tree work on it; a draft of it
-    reports its readers too.
+    They are in a real Map, so that all functions of the tree work on it. A draft made from it
+    reports reads too.
     """
 
     __slots__ = ("_notes", "_path")
@@ -293,7 +294,8 @@ class _Entries(dict[str, Any]):
             yield key
 
     def items(self) -> ItemsView[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        # The caller gets all there is, without asking the maps below.
+        # The caller gets whole values and does not ask the maps below, so everything counts as
+        # read.
         for key in super().__iter__():
             self._report(key, True)
         return super().items()
@@ -308,7 +310,7 @@ class _Entries(dict[str, Any]):
 
 
 def _observed(read_observers: dict[str, list[ReadObserver]], state: Map, name: str) -> Map:
-    """Returns a scope's state, as one that reports its readers if an audit of it is open."""
+    """Returns a scope's state, in a form that reports reads if an audit of the scope is open."""
     observers = tuple(read_observers.get(name, ()))
     return Map(_Entries(state._kept(), (), observers)) if observers else state
 
@@ -317,7 +319,7 @@ def _observed(read_observers: dict[str, list[ReadObserver]], state: Map, name: s
 
 
 def _change_counts(scope: Scope) -> dict[str | int, tuple[int, int]]:
-    """Returns for each key how many events changed it, and when the newest did."""
+    """Returns for each key how many events changed it, and the time of the newest."""
     found: dict[str | int, tuple[int, int]] = {}
     for event in scope.history():
         keys: set[str | int] = set()
@@ -345,7 +347,7 @@ def _item(
 
 
 def _size(kept: Any) -> int:
-    """Returns how many bytes a value takes, also as a blob."""
+    """Returns how many bytes a value takes, also if it is in a blob."""
     if type(kept) is Lazy:
         raw = kept.stored()
         reference = codec.parse_blob_ref(raw)

@@ -1,12 +1,12 @@
-"""Catches: what a control found amiss, logged where it happened.
+"""Catches: what a control found amiss, logged in the scope where it happened.
 
     policy.breached   {"effect", "policy", "worker"}      an effect without an open decision
     catch.logged      {"control", "caught", "outcome"?, "notes"?, "about"?}   by hand, or found
 
-A control is whatever looks: a reviewer, a hook, a policy. A person logs a catch by hand. A decision
-that stands in a message and in no record is found by its words: the sentence says that something
-was decided, and no decision of the scope has most of its words. That is a guess. It is logged for a
-person to look at, once for each message, and changes nothing else.
+A control is anything that checks: a reviewer, a hook, a policy. A person logs a catch by hand. A
+decision that is in a message but not in the record is found by its words: a sentence says that
+something was decided, and no decision of the scope has most of its words. This is a guess. It is
+logged once for each message, for a person to look at, and changes nothing else.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LOGGED = "catch.logged"
 TYPES = (LOGGED, BREACHED)
 BY_HAND = "review"
 DECIDE_FIRST = "decide first"
-"""The control that a policy is: no effect without an open decision."""
+"""The control behind `policy.breached`: no effect without an open decision."""
 UNRECORDED = "decision without a record"
 LAST = 200
 SHARED_LEAST = 0.6
@@ -56,14 +56,14 @@ _SAID_OF_ANY = frozenset(
      "this", "from", "instead", "because", "lets", "switch", "adopt", "replace", "remove", "keep",
      "drop")
 )  # fmt: skip
-"""Words that say that something was decided, and not what."""
+"""Words that say that something was decided, but not what."""
 
 Finder = Callable[[Message], str | None]
-"""Returns what a message decides, None if nothing."""
+"""Returns what a message decides, or None if it decides nothing."""
 
 
 class Catch(Struct, frozen=True, kw_only=True):
-    """What a control found: which one, what, and what became of it."""
+    """One finding: the control, what it caught, and the outcome."""
 
     scope: str
     revision: int
@@ -104,7 +104,7 @@ def log_catch(
 
 
 def read_catch(record: Record) -> Catch:
-    """Returns a catch from its event, of either type."""
+    """Returns the catch in an event of either type."""
     data: dict[str, Any] = codec.decode(record.payload)
     if record.type == BREACHED:
         outcome = "refused" if data["policy"] == "refuse" else "let through, with a warning"
@@ -119,7 +119,7 @@ def read_catch(record: Record) -> Catch:
 
 
 def catches_in(context: RecordContext, scope: Scope) -> Iterator[Catch]:
-    """Yields the catches of a scope, oldest first, those that a fork inherited too."""
+    """Yields the catches of a scope, oldest first, including those that a fork inherited."""
     after, last = context.log.life(scope.name), scope.revision
     while after < last:
         records = context.log.records(scope.name, after=after, until=last, limit=CHUNK)
@@ -130,7 +130,7 @@ def catches_in(context: RecordContext, scope: Scope) -> Iterator[Catch]:
 def catch_decisions(
     context: RecordContext, scope: Scope, *, last: object = LAST, find: Finder | None = None
 ) -> list[Catch]:
-    """Logs what the newest messages decide and no decision records; returns what is new."""
+    """Logs decisions in the newest messages that no record has; returns the new catches."""
     refuse_in_body("looking for decisions in messages")
     count = check_whole(last, "last")
     if find is not None:
@@ -164,12 +164,12 @@ def decided_in(message: Message) -> str | None:
 
 
 def significant(text: str) -> frozenset[str]:
-    """Returns the words of a text that say what it is about."""
+    """Returns the words of a text that tell what it is about."""
     return frozenset(_WORD.findall(text.casefold())) - _SAID_OF_ANY
 
 
 def is_recorded(said: str, recorded: Iterable[frozenset[str]]) -> bool:
-    """Says whether a decision has most of the words of what was said, or the other way round."""
+    """Returns whether a recorded decision and a text share most words of the shorter one."""
     words = significant(said)
     return any(
         len(words & one) >= SHARED_LEAST * min(len(words), len(one)) for one in recorded if one

@@ -1,4 +1,4 @@
-"""What all modules of one store's record share: the log, this worker, what it has open."""
+"""What all modules of one store's record share: log, worker, open decisions and caches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ReadObserver = Callable[[tuple[str | int, ...], bool], None]
 
 
 class FoundDecision(NamedTuple):
-    """Where a decision is: what it is listed by, its id, and the scopes that have it."""
+    """Where a decision is: its sort key, its id, and the scopes that have it."""
 
     key: tuple[str | int, ...]
     id: str
@@ -34,51 +34,51 @@ class FoundDecision(NamedTuple):
 FindDecisions = Callable[
     [str | None, "tuple[str | int, ...] | None", int], Sequence[FoundDecision] | None
 ]
-"""Returns the next decisions of a scope by their revisions, or of the store by time and id, newest
-first, after what the last one was listed by.
+"""Returns the next decisions, newest first, after a sort key: of a scope, sorted by revision, or of
+the store, sorted by time and id.
 
-It is told how many events would have to be read without it, and returns None where reading them is
-the better way (`query/decided.py`).
+The last argument is how many events would have to be read without the index. It returns None if
+reading them is the better way (`query/decided.py`).
 """
 
 
 class RecordContext:
-    """One per store. Whatever the record keeps for the life of the store is kept here."""
+    """What the record keeps in memory while a store is open; there is one per store."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.log = log = kernel.log
         self.lease_keeper = kernel.leases
         self.policy_log = log
-        """Where the policy of the store is read: not in the middle of a joint commit."""
+        """The log that the store's policy is read from: the store's own, also in a joint commit."""
         self.policy_seen = "off"
         self.policy_due = 0.0
-        """What it said when it was last read, and when a run reads it again (`monotonic`)."""
+        """The policy when it was last read, and when a run reads it again (`monotonic`)."""
         self.open_decisions: dict[str, str] = {}
         """The ids of decisions that this worker has opened and not closed, with their scopes."""
         self.unfinished_recoveries: set[str] = set()
-        """Decisions that this worker took over in a recovery, without an outcome so far. Their
-        owner lives, yet the next recovery here may try them again."""
+        """Decisions that this worker took over in a recovery and that have no outcome so far. Their
+        owner is alive, yet the next recovery of this worker may try them again."""
         self._recovering: set[str] = set()
         self._mutex = Lock()
         self.deciding: ContextVar[tuple[str, ...]] = ContextVar("holdfast-deciding", default=())
         """The decisions whose blocks the running code is in."""
         self.known_numbers: dict[KeyedItem, int] = {}
-        """How many events items had when they were last read."""
+        """How many events each item had when it was last read; a hint, checked before use."""
         self.scans = Scans(log)
         """Which messages conversations have, as far as they were read."""
         self.tables = TaskTables(log)
         """The tasks of the scopes that were read."""
         self.turn_memory: dict[str, dict[tuple[str, str], Any]] = {}
-        """By scope, what is kept for a turn (`memory.py`): it never reaches the store."""
+        """By scope, working memory with the lifetime of a turn (`memory.py`); never stored."""
         self.read_observers: dict[str, list[ReadObserver]] = {}
-        """By scope, whom to tell what of its state is read (`audit.py`)."""
+        """By scope, the observers of reads of its state (`audit.py`)."""
         self.find_decisions: FindDecisions | None = None
-        """What knows where decisions are; None in a joint commit, which has no index."""
+        """The index of decisions; None in a joint commit, which has no index."""
         self.settled: RecordContext | None = None
-        """Of what was recorded in a joint commit, once that is durable: the store's own."""
+        """In the context of a joint commit that is durable: the store's own context."""
         self.stop_observing: Callable[[], None] = lambda: None
-        """Ends what tells them; called when the last of them goes."""
+        """Stops observing reads; called when the last read observer is removed."""
         kernel.when_let_go(self.scans.forget, self.tables.forget)
 
     def remember_number(self, item: KeyedItem, number: int) -> None:
@@ -105,7 +105,7 @@ class RecordContext:
 
 
 def context_of(scope: WritableScope) -> RecordContext:
-    """Returns the record that a scope is of: in a joint commit, of what is recorded there."""
+    """Returns the record context of a scope; in a joint commit, that of the joint commit."""
     return scope_stream(scope).kernel.part(RecordContext)
 
 

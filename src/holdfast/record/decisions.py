@@ -1,21 +1,21 @@
 """Decisions: written before the act, closed by an outcome, found again after a crash.
 
 The `opened` event and the mark that makes it findable are one commit, and `open` returns when that
-is durable: whatever the caller does next, the decision is found later. Closing is one commit too:
-the event, and the mark cleared. A crash between the two leaves an open decision of a dead worker,
-and `recovery.py` judges it.
+is durable: whatever the caller does next, the decision can be found later. Closing is one commit
+too: it writes the event and clears the mark. A crash between opening and closing leaves an open
+decision of a dead worker, and `recovery.py` judges it.
 
     decision.opened       {"key", "decision", "owner", …}   durable before the act; with the tool
-                          "call"?, "arguments"?, "more"?    call that it belongs to, and fields
-                                                            of the program's own
+                          "call"?, "arguments"?, "more"?    call that it belongs to, and further
+                                                            fields of the program
     decision.failed       {"key", "error", "by"}            the act raised; still open
-    decision.taken        {"key", "owner", "why"}           another worker answers for it from here
+    decision.taken        {"key", "owner", "why"}           another worker is responsible from here
     decision.closed       {"key", "outcome", "by", "how", "output"?}
     decision.prioritized  {"key", "priority"}
     decision.superseded   {"key", "by"}                     closed, by the decision with that id
 
-Older programs wrote other types (`_OLD`), whose decisions are known by their number in the stream.
-An event never changes, so an old form is converted when it is read, here and nowhere else.
+Older programs wrote other types (`_OLD`), and their decisions are identified by their number in
+the stream. An event never changes, so old forms are converted on reading, here and nowhere else.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ DecisionStatus = Literal["open", "standing", "closed", "superseded", "abandoned"
 
 
 class Link(Struct, frozen=True):
-    """What a decision is about: kind is message, task, file, commit, or any other such word."""
+    """What a decision is about; `kind` is message, task, file, commit, or any other such word."""
 
     kind: str
     to: str
@@ -115,11 +115,11 @@ class Link(Struct, frozen=True):
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """A decision as it was when it was read; `hf.decisions.close(d.id, …)` closes an open one."""
+    """A decision at the time it was read; `hf.decisions.close(d.id, …)` closes an open one."""
 
     id: str
     key: str
-    """The idempotency key for the act: the same whoever acts, and it never changes."""
+    """The idempotency key for the act: it never changes, and is the same for every worker."""
     scope: str
     timestamp: datetime
     decision: str
@@ -132,10 +132,10 @@ class Decision(Struct, frozen=True, kw_only=True):
     status: DecisionStatus = "open"
     owner: str
     owner_alive: bool | None = None
-    """Whether the worker that answers for it lives; None if it is no longer open, or if a person
-    answers for it."""
+    """Whether the worker that is responsible for it is alive; None if it is no longer open, or if
+    a person is responsible."""
     is_personal: bool = False
-    """Whether its owner is a person, whom no process stands for."""
+    """Whether its owner is a person, so that no worker's life says anything about it."""
     actor: str = ""
     error: str | None = None
     closed_by: str | None = None
@@ -143,7 +143,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     verify: str | None = None
     act: str | None = None
     call: str | None = None
-    """The id of the tool call that it belongs to; its outcome is the result of that call."""
+    """The id of the tool call that it belongs to; the outcome becomes the result of that call."""
     arguments: Any = None
     """What the tool was called with."""
     alternatives: tuple[str, ...] = ()
@@ -151,22 +151,22 @@ class Decision(Struct, frozen=True, kw_only=True):
     supersedes: str | None = None
     superseded_by: str | None = None
     place: str | None = None
-    """The name of the place in a run that made it."""
+    """The place in a run's body where it was made."""
     priority: int = 0
     updated_at: datetime
     revision: int
     events: int = 1
     more: dict[str, Any] = {}
-    """What the program wrote beside it, under names that have no place here."""
+    """Further fields that the program gave, under names that are not attributes of a decision."""
     version: int = 0
     """The version of the schema that the program had for it; 0 if it had none."""
     source: str | None = None
-    """Where it came from, as whoever opened it said."""
+    """Where it came from, as the writer said."""
     trust: str | None = None
 
     @property
     def is_open(self) -> bool:
-        """Whether it has no outcome yet: its act may or may not have been done."""
+        """Whether it has no outcome yet: the act may or may not have been done."""
         return self.status == "open"
 
 
@@ -176,7 +176,7 @@ def make_id(key: str, stream: str) -> str:
 
 
 def split_id(id: object) -> tuple[str, str]:
-    """Returns key and scope of an id, or raises UsageError."""
+    """Returns the key and the scope in a decision's id, or raises UsageError."""
     key, at, stream = id.partition("@") if isinstance(id, str) else ("", "", "")
     if not key or not at or not stream:
         raise UsageError(
@@ -210,9 +210,9 @@ def parse_link(link: object) -> Link:
 
 
 def project(events: Iterable[Event]) -> dict[str, Decision]:
-    """Returns the decisions of one stream's events, by id, in the order they were made.
+    """Returns the decisions that one stream's events make, by id, in the order they were made.
 
-    Events of other types are passed over, and so are those of a decision that was made elsewhere.
+    Skips events of other types, and events of decisions that were opened in another stream.
     """
     found: dict[str, Decision] = {}
     made = 0
@@ -232,7 +232,7 @@ def project(events: Iterable[Event]) -> dict[str, Decision]:
 
 
 def fold(events: Iterable[Event]) -> Decision | None:
-    """Returns the decision that all its own events, oldest first, make; None if there are none."""
+    """Folds all events of one decision, oldest first; returns None if there are none."""
     decision = None
     for event in events:
         with _readable(event):
@@ -252,7 +252,7 @@ def key_of(event: Event) -> str:
 
 @contextmanager
 def _readable(event: Event) -> Generator[None]:
-    """Turns data that no version of Holdfast writes into an error that says where it is."""
+    """Turns errors from data that no version of Holdfast writes into a CorruptError."""
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -264,7 +264,7 @@ def _readable(event: Event) -> Generator[None]:
 
 
 class Envelope(Protocol):
-    """What an event has besides its data; a record has it, and so has a commit's result."""
+    """The fields of an event around its data, as far as a decision needs them."""
 
     @property
     def stream(self) -> str: ...
@@ -279,7 +279,7 @@ class Envelope(Protocol):
 
 
 def opened(envelope: Envelope, data: dict[str, Any]) -> Decision:
-    """Returns the decision that an event opened."""
+    """Returns the decision that an `opened` event makes."""
     key, time = data["key"], to_datetime(envelope.time)
     source, trust = source_and_trust(envelope.meta)
     return Decision(
@@ -313,7 +313,7 @@ def opened(envelope: Envelope, data: dict[str, Any]) -> Decision:
 
 
 def advance(decision: Decision, time: datetime, type: str, data: dict[str, Any]) -> Decision:
-    """Returns the decision one event later; an unknown type leaves it as it is."""
+    """Applies one event to a decision; an unknown type changes only its time and event count."""
     more = {**decision.more, **data["more"]} if data.get("more") else decision.more
     decision = replace(decision, updated_at=time, events=decision.events + 1, more=more)
     if type == CLOSED:
@@ -341,17 +341,17 @@ def advance(decision: Decision, time: datetime, type: str, data: dict[str, Any])
 
 
 def is_of_decision(type: str) -> bool:
-    """Says whether an event of that type is about a decision."""
+    """Returns whether an event of that type is about a decision."""
     return type.startswith("decision.") or type in _OLD
 
 
 def is_old(type: str) -> bool:
-    """Says whether a type is one that only older programs write."""
+    """Returns whether only older programs write events of that type."""
     return type in _OLD
 
 
 def upcast(type: str, data: Any) -> tuple[str, dict[str, Any]]:
-    """Returns an event of any form ever written as the type and data that are written today."""
+    """Converts an event of any form ever written to the type and data that are written today."""
     if type in _OLD:
         newer, convert = _OLD[type]
         return newer, convert(data)
@@ -402,17 +402,17 @@ _OLD: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
 # in the same scope. An effect that is not covered leaves the event `policy.breached` in the stream
 # of its scope, so that it can be found later. The mode "refuse" then raises before the effect.
 #
-# The policy is stored in a stream of its own: it binds every handle and process, at once, and who
-# set it and when is in its history. Before an effect it is read, but that a run, whose effects may
-# come by the thousand, reads one that was off every few seconds only.
+# The policy is stored in a stream of its own. So it binds every handle and process at once, and its
+# history says who set it and when. It is read before every effect, with one exception: a run may
+# have effects by the thousand, so if the policy was off, a run reads it again after `POLICY_S`.
 
 
 BREACHED = "policy.breached"
 POLICY_S = 5.0
-"""How long a run does without another look at a policy that was off."""
+"""How long a run relies on having seen that the policy is off, before it reads it again."""
 POLICY_STREAM = "policy/store"
-"""Its state has what the store says: "effects", "keep" and "expires" by level, "secrets" by pattern
-of scopes."""
+"""Its state holds the stored policies: "effects", "keep" and "expires" by level, and "secrets" by
+pattern of scopes."""
 
 PolicyMode = Literal["off", "warn", "refuse"]
 
@@ -422,22 +422,24 @@ class UndecidedWarning(UserWarning):
 
 
 def policy_of(context: RecordContext) -> PolicyMode:
-    """Returns what the store says about effects without an open decision."""
+    """Returns the store's policy for effects without an open decision."""
     mode = context.policy_log.newest(POLICY_STREAM).root.get("effects", "off")
-    return mode if mode in get_args(PolicyMode) else "refuse"  # a newer one: rather too strict
+    # An unknown mode was set by a newer version: too strict is safer than too lax.
+    return mode if mode in get_args(PolicyMode) else "refuse"
 
 
 def kept_when_closed(context: RecordContext, level: str) -> bool | None:
-    """Returns what the store says about the state of a level's closed scopes; None if nothing."""
+    """Returns whether closed scopes of a level keep their state; None if the policy is silent."""
     kept = context.policy_log.newest(POLICY_STREAM).root.get("keep", {})
     return kept.get(level)
 
 
 def term_of_level(log: Log, reserved: frozenset[str], level: str) -> ExpiryPolicy | None:
-    """Returns how long the store says that a level's new scopes last; None if for good.
+    """Returns how long new scopes of a level last by the store's policy; None for ever.
 
-    No user says how long the streams of layers last, whose levels are reserved. The log keeps this
-    function, and a thread keeps the log: so it is given no more than that.
+    Reserved levels belong to layers, and no policy of a user applies to their streams. The log
+    keeps this function, and a thread keeps the log; so it takes the log alone and no larger object
+    that would be kept alive with it.
     """
     if level in reserved:
         return None
@@ -445,7 +447,7 @@ def term_of_level(log: Log, reserved: frozenset[str], level: str) -> ExpiryPolic
 
 
 def terms_of_levels(log: Log) -> dict[str, ExpiryPolicy]:
-    """Returns how long the store says that new scopes last, by level."""
+    """Returns the store's policy on how long new scopes last, by level."""
     said = log.newest(POLICY_STREAM).root.get("expires", {})
     return {
         level: ExpiryPolicy(one["ttl_s"], one["slides"])
@@ -455,14 +457,14 @@ def terms_of_levels(log: Log) -> dict[str, ExpiryPolicy]:
 
 
 def secret_rules(context: RecordContext) -> dict[str, Mode]:
-    """Returns what the store says about secrets, by pattern of scopes."""
+    """Returns the store's policy on secrets, by pattern of scopes."""
     found = context.policy_log.newest(POLICY_STREAM).root.get("secrets", {})
-    # One that this version does not know is a newer one: rather too strict.
+    # An unknown mode was set by a newer version: too strict is safer than too lax.
     return {name: mode if mode in MODES else "refuse" for name, mode in found.items()}
 
 
 def set_policy(context: RecordContext, path: tuple[str, ...], value: object) -> None:
-    """Stores one thing that the store says, if it says something else now."""
+    """Stores one value of the policy, unless it has that value already."""
     log = context.policy_log
     context.policy_due = 0.0
     if tree.get(log.newest(POLICY_STREAM).root, path, None) != value:
@@ -475,7 +477,7 @@ def set_policy(context: RecordContext, path: tuple[str, ...], value: object) -> 
 
 
 class Policy:
-    """What `hf.decisions.policy(mode)` returns: it holds from then on, or while its block lasts."""
+    """What `hf.decisions.policy(mode)` returns; as a block, it restores the old mode at the end."""
 
     def __init__(self, context: RecordContext, mode: PolicyMode) -> None:
         if mode not in get_args(PolicyMode):
@@ -494,14 +496,17 @@ class Policy:
 
 
 def is_covered(context: RecordContext, scope: Scope) -> bool:
-    """Says whether an open decision covers what is done in this scope now."""
+    """Returns whether an open decision covers what is done in this scope now."""
     if any(id in context.open_decisions for id in context.deciding.get()):
         return True
     return scope.name in context.open_decisions.values()
 
 
 def check_effect(context: RecordContext, scope: Scope, effect: str) -> None:
-    """Records an effect that no open decision covers, and may refuse it; call it first."""
+    """Records an effect that no open decision covers, and warns or refuses it by the policy.
+
+    Call it before the effect.
+    """
     mode = policy_of(context)
     context.policy_seen, context.policy_due = mode, monotonic() + POLICY_S
     if mode == "off" or is_covered(context, scope):
@@ -522,8 +527,8 @@ INDEX_STANDING = "order"
 INDEX_SUPERSEDING = "superseding"
 PAGE = 200
 LOOKED_MAX = 2_000
-"""So many events are looked through for decisions before the index is asked where the others are.
-In a store, or in a part of a stream, that has no more of them the index is not asked at all."""
+"""How many events are searched for decisions before the index is asked where the others are. If
+a store, or the part of a stream in question, has no more events, the index is not used."""
 _CALL_BYTES_MAX = 256
 
 IfExists = Literal["raise", "attach"]
@@ -603,7 +608,7 @@ class Decisions:
                 _logger.debug('decision "%s" was just made: looking again', name)
 
     def find(self, stream: str, key: str) -> Decision | None:
-        """Returns the decision with that key in a scope, or in what the scope was forked from."""
+        """Returns the decision with that key in a scope, or in a scope that it was forked from."""
         for name, until in keyed_item.lineage(self.log, stream):
             found = self._read(KeyedItem(KIND, name, key))
             if found is not None and (until is None or found.revision <= until):
@@ -645,11 +650,11 @@ class Decisions:
             self._check_owner(entry)
 
     def supersede(self, newer: Decision) -> None:
-        """Closes what a decision supersedes, in a commit of its own.
+        """Closes the decision that a newer one supersedes, in a commit of its own.
 
-        The newer one is durable first, with a mark that says what is still to be done. After a
-        crash in between both count, and `recover` ends the older one. The other order could lose a
-        standing order and have nothing in its place.
+        The newer one is durable first, with a mark that the older one is still to be closed. After
+        a crash in between both count, and `recover` closes the older one. The other order could
+        lose a standing order and have nothing in its place.
         """
         assert newer.supersedes is not None, "BUG: a decision that supersedes none"
         done = _keyed_item(newer).cleared(INDEX_SUPERSEDING)
@@ -672,12 +677,12 @@ class Decisions:
             self.context.open_decisions.pop(older.id, None)
             if done in cleared:
                 return
-        # Nothing is written to the scope: the log cannot tell whose the mark is.
+        # This commit writes no event, so the log cannot tell which subject the mark belongs to.
         marks = self.log.closed_marks(newer.scope, (done,), self.log.subject_of(newer.scope))
         self.log.commit(ProposedCommit((), marks=marks))
 
     def abandon(self, scope: Scope, why: str) -> None:
-        """Closes what still counts in a scope that is being closed, each in its own commit."""
+        """Abandons the open and standing decisions of a scope that is being closed, one by one."""
         for index in (INDEX_OPEN, INDEX_STANDING):
             for entry in self._marked(index, scope.name):
                 try:
@@ -686,7 +691,7 @@ class Decisions:
                     _logger.debug('decision "%s" was closed meanwhile', entry.id)
 
     def has_open(self, scope: str) -> bool:
-        """Says whether anything still counts in a scope."""
+        """Returns whether a scope has an open or standing decision."""
         found = (self._marked(index, scope) for index in (INDEX_OPEN, INDEX_STANDING))
         return any(any(True for _ in entries) for entries in found)
 
@@ -695,13 +700,13 @@ class Decisions:
         return self._marked(INDEX_OPEN, scope)
 
     def pending_supersedes(self) -> list[Decision]:
-        """Returns the decisions that have not yet closed what they supersede, after a crash."""
+        """Returns decisions that a crash kept from closing the decision that they supersede."""
         return list(self._marked(INDEX_SUPERSEDING, None))
 
     def _attach(self, found: Decision, data: dict[str, Any], if_exists: IfExists) -> OpenDecision:
-        """Returns the handle of a decision that exists, if it is the same and free to take over.
+        """Returns the handle of an existing decision, if it is the same and free to take over.
 
-        The place in a run that made it gets it back, whichever worker has the run by now.
+        The place in a run that made it always gets it back, whichever worker has the run by now.
         """
         is_own = found.place is not None and found.place == data.get("place")
         if if_exists == "raise" and not is_own:
@@ -732,13 +737,13 @@ class Decisions:
         return OpenDecision(self, found)
 
     def close(self, id: str, outcome: str) -> Decision:
-        """Closes an open decision with its outcome; returns it as it is now."""
+        """Closes an open decision with its outcome, and returns the closed decision."""
         return self.close_entry(self.get(id), outcome)
 
     def close_entry(
         self, entry: Decision, outcome: str, *, how: str = "stated", output: Any = None
     ) -> Decision:
-        """Closes a decision that was read before; raises ExistsError if it is closed already."""
+        """Closes a decision that was read earlier; raises ExistsError if it is closed already."""
         data: dict[str, Any] = {"key": entry.key, "outcome": check_text(outcome, "an outcome")}
         data |= {"by": self.context.worker, "how": how}
         if output is not None:
@@ -754,7 +759,8 @@ class Decisions:
             try:
                 closed = self._append(entry, CLOSED, data, cleared, more=result)
             except ConflictError:
-                # Each round is another writer's event of this decision: they are few.
+                # No limit is needed: each round means that another writer added an event to this
+                # one decision, and there are few of them.
                 _logger.debug('decision "%s" changed: closing again', entry.id)
                 entry = self.get(entry.id)
             else:
@@ -776,7 +782,7 @@ class Decisions:
         return entry
 
     def take_over(self, entry: Decision, why: str) -> Decision:
-        """Makes this worker the owner; ConflictError if the decision changed meanwhile."""
+        """Makes this worker the owner; raises ConflictError if the decision changed meanwhile."""
         self.context.lease_keeper.register()
         data = {"key": entry.key, "owner": self.context.worker, "why": why}
         return self._append(entry, TAKEN, data)
@@ -797,8 +803,9 @@ class Decisions:
     def _result(self, entry: Decision, data: dict[str, Any]) -> NewEvent:
         """Returns the message that answers the tool call of a decision with its outcome.
 
-        It is in the commit that closes the decision, by whomever that is done: so after a crash no
-        model sees a call without a result whose act was done, and asks for it once more.
+        It is part of the commit that closes the decision, whether the owner or recovery closes it.
+        Otherwise a crash could leave an act that was done and a call without a result, and the
+        model would ask for the same act again.
         """
         output = data.get("output")
         content = data["outcome"] if output is None else output
@@ -842,7 +849,7 @@ class Decisions:
     # --- reading ---------------------------------------------------------------------------------
 
     def get(self, id: str) -> Decision:
-        """Returns the decision with that id, as it is now."""
+        """Returns the decision with that id, or raises NotFoundError."""
         key, stream = split_id(id)
         entry = self._read(KeyedItem(KIND, stream, key)) or self._read_old(id, stream)
         if entry is None:
@@ -864,7 +871,7 @@ class Decisions:
         return None if found is None else self._with_liveness(found)
 
     def _with_liveness(self, entry: Decision) -> Decision:
-        """Returns the decision with whether its owner is alive now."""
+        """Returns the decision with `owner_alive` judged now."""
         is_judged = entry.is_open and not entry.is_personal
         alive = self.context.lease_keeper.is_alive(entry.owner) if is_judged else None
         return replace(entry, owner_alive=alive)
@@ -879,7 +886,7 @@ class Decisions:
         before: int | None = None,
         older_than: object = None,
     ) -> Page[Decision]:
-        """Returns decisions: the open ones by priority and age, or all, newest first."""
+        """Returns a page of decisions: the open ones by priority and age, or all, newest first."""
         check_flag(incomplete, "incomplete")
         most = check_limit(limit)
         if before is not None:
@@ -905,7 +912,7 @@ class Decisions:
         return Page([entry for _, entry in page], more=len(page) < len(pairs), cursor=cursor)
 
     def _open_after(self, stream: str | None, passed: Key | None) -> Iterator[tuple[Key, Decision]]:
-        """Yields the open decisions with what they are listed by; reads no further than needed."""
+        """Yields the open decisions with their sort keys; reads no further than needed."""
         for mark in self.log.find_marks(INDEX_OPEN, group=stream):
             key = mark_key(mark)
             if passed is None or is_after(key, passed):
@@ -915,9 +922,9 @@ class Decisions:
     def _anywhere_after(
         self, limit: int | None, passed: Key | None
     ) -> Iterator[tuple[Key, Decision]]:
-        """Yields the newest of all scopes together, with what they are listed by.
+        """Yields the decisions of all scopes, newest first, with their sort keys.
 
-        From the index, unless the store is small.
+        They are found by the index, unless the store is small or has no index.
         """
         find, events = self.context.find_decisions, int(self.log.position())
         is_place = passed is None or tuple(map(type, passed)) == (int, str)
@@ -930,7 +937,8 @@ class Decisions:
             for passed, id, streams in found:
                 for entry in self._chosen(id, streams):
                     yield passed, entry
-        # Without a limit of each scope where some of its newest are passed.
+        # With a cursor, the newest decisions of a scope may all be before it: so the number that
+        # is read of each scope cannot be limited then.
         most = NO_LIMIT if limit is None or passed is not None else limit + 1
         for entry in self._decided_anywhere(most):
             key = _newest_first(entry)
@@ -938,7 +946,7 @@ class Decisions:
                 yield key, entry
 
     def standing(self, streams: Sequence[str]) -> list[Decision]:
-        """Returns the standing orders of these scopes: those of the first, then of the next."""
+        """Returns the standing orders of these scopes, one scope after the other."""
         found: list[Decision] = []
         for stream in streams:
             for name, until in keyed_item.lineage(self.log, stream):
@@ -952,7 +960,7 @@ class Decisions:
         return found
 
     def recent(self, scope: Scope, limit: int) -> list[Decision]:
-        """Returns the newest decisions of a scope, without standing orders, newest first."""
+        """Returns the last decisions of a scope, newest first, without standing orders."""
         made = self._decided_in(scope.name, None)
         return list(islice((entry for entry in made if entry.status != "standing"), limit))
 
@@ -966,28 +974,28 @@ class Decisions:
             except ExpiredError:
                 _logger.debug('mark "%s" is of an expired scope: passed over', mark.key)
                 continue
-            # It may have been closed since the marks were listed.
+            # The marks were listed earlier: the decision may have been closed since.
             if entry is not None and index in (_index(entry), INDEX_SUPERSEDING):
                 yield entry
 
     def all_in(self, stream: str) -> Iterator[Decision]:
-        """Yields the decisions of a scope, newest first, those that it inherited too.
+        """Yields the decisions of a scope, newest first, including those that it inherited.
 
-        All its events are read for that, so it is also what an index is made of.
+        It reads all events and uses no index, so an index can be built from it.
         """
         head = self.log.head(stream)
         newest = head.revision if head else 0
         yield from self._read_back(stream, newest, newest, self.log.life(stream))
 
     def newest(self, id: str) -> Decision | None:
-        """Returns the decision with that id as it is now; None if its scope has none."""
+        """Returns the decision with that id; None if its scope has none."""
         key, stream = split_id(id)
         return self._read(KeyedItem(KIND, stream, key))
 
     def _decided_in(self, stream: str, before: int | None) -> Iterator[Decision]:
         """Yields the decisions of one stream, newest first, and reads no further than needed.
 
-        Of a long one it looks through the newest events, and asks the index where the others are.
+        In a long stream it searches the newest events, and asks the index for older decisions.
         """
         head = self.log.head(stream)
         newest = head.revision if head else 0
@@ -1011,7 +1019,10 @@ class Decisions:
             yield from self._read_back(stream, last, newest, first)
 
     def as_had_by(self, stream: str, id: str) -> Decision | None:
-        """Returns a decision as a scope has it, found by its key; None if it cannot be."""
+        """Returns the decision with that id as a scope has it, or None if it cannot be read.
+
+        A fork has it as it was at the fork.
+        """
         key, of = split_id(id)
         item = KeyedItem(KIND, of, key)
         if of == stream:
@@ -1027,17 +1038,17 @@ class Decisions:
         return None
 
     def _as_it_is_now(self, stream: str, entry: Decision) -> Decision:
-        """Returns a decision that was read from the events of a scope.
+        """Returns the current form of a decision that was read from the events of a scope.
 
-        If a fork inherited it open: it is one act in the world, so what counts is its state now, in
-        the scope that it was made in.
+        A decision that a fork inherited open is still one act in the world: so what counts is its
+        present status in the scope that it was made in.
         """
         if entry.scope != stream and _index(entry):
             entry = self._read(_keyed_item(entry)) or entry
         return self._with_liveness(entry)
 
     def _chosen(self, id: str, streams: Sequence[str]) -> Iterator[Decision]:
-        """Yields a decision that several scopes may have; nothing if all are gone by now."""
+        """Yields the decision as these scopes have it: the copy with the most events, if any."""
         key, of = split_id(id)
         try:
             own = self._read(KeyedItem(KIND, of, key)) if of in streams else None
@@ -1053,10 +1064,11 @@ class Decisions:
     def _read_back(
         self, stream: str, last: int, newest: int, first: int
     ) -> Generator[Decision, None, bool]:
-        """Yields the decisions that were made between two revisions, the latest at `last`.
+        """Yields the decisions that were opened after `first` and up to `last`, newest first.
 
-        It goes backwards, so it meets the later events of a decision before the decision itself.
-        Returns whether it has met events of an old form, and then yielded all there are.
+        It reads backwards from `newest`, so it meets the later events of a decision before the one
+        that opened it. Returns True if it met an event of an old form; it has then yielded all
+        decisions of the stream up to there.
         """
         later: dict[tuple[str, str], list[Event]] = {}
         while newest > first:
@@ -1069,7 +1081,7 @@ class Decisions:
                     continue
                 event = Event(record)
                 if event.is_let_go:
-                    continue  # in a copy that is older than the erasure of its subject
+                    continue  # its payload is gone: it was sealed for a subject, erased since
                 key = record.stream, key_of(event)
                 if record.type != OPENED:
                     later.setdefault(key, []).append(event)
@@ -1081,9 +1093,9 @@ class Decisions:
         return False
 
     def _decided_in_old_form(self, stream: str, last: int) -> Iterator[Decision]:
-        """Yields those up to a revision of a stream with events of old forms.
+        """Yields the decisions up to a revision, for a stream with events of old forms.
 
-        Their decisions are numbered from the start of the stream, so all of it is read.
+        Old decisions are numbered from the start of the stream, so all of it is read.
         """
         records = self.log.records(stream, after=self.log.life(stream))
         entries = project(map(Event, records)).values()
@@ -1092,7 +1104,7 @@ class Decisions:
                 yield self._with_liveness(entry)
 
     def _decided_anywhere(self, limit: int) -> Iterator[Decision]:
-        """Yields the newest of all scopes together. It reads them all: name a scope if you can."""
+        """Yields the decisions of all scopes, newest first; it visits every scope of the store."""
         found: dict[str, Decision] = {}
         reserved = reserved_prefixes()
         for name in self.log.streams():
@@ -1101,7 +1113,7 @@ class Decisions:
             try:
                 for entry in islice(self._decided_in(name, None), limit):
                     known = found.get(entry.id)
-                    # A fork lists what it inherited: that is counted once, as it is known best.
+                    # A fork also lists what it inherited: keep the copy with the most events.
                     if known is None or known.events < entry.events:
                         found[entry.id] = entry
             except ExpiredError:
@@ -1114,7 +1126,7 @@ def _newest_first(entry: Decision) -> Key:
 
 
 def _revision_of(passed: Key, cursor: str | None, before: int | None) -> int:
-    """Returns the revision that a page of one scope's decisions goes on before."""
+    """Returns the revision before which the next page of one scope's decisions begins."""
     if len(passed) != 1 or not isinstance(passed[0], int):
         raise UsageError(
             f"{show_value(cursor)} is not a cursor of the decisions of one scope",
@@ -1124,13 +1136,13 @@ def _revision_of(passed: Key, cursor: str | None, before: int | None) -> int:
 
 
 def open_here(context: RecordContext, stream: str) -> Iterator[str]:
-    """Yields the decisions of a scope that are open, for whoever would remove it."""
+    """Yields a text for each open decision of a scope: the reasons not to remove it."""
     for entry in Decisions(context).open_in(stream):
         yield f'decision "{entry.id}" is open'
 
 
 def _call_key(call: str) -> str:
-    """Returns the key of the decision of a tool call: each call is decided once."""
+    """Returns the key of a tool call's decision, so that each call is decided once."""
     key = f"call:{call}"
     if "@" in key or not key.isprintable() or len(key.encode(errors="replace")) > _CALL_BYTES_MAX:
         return f"call:sha256:{sha256(call.encode(errors='surrogatepass')).hexdigest()}"
@@ -1144,7 +1156,7 @@ def _check_arguments(arguments: object) -> dict[str, Any]:
 
 
 def _check_more(more: object) -> dict[str, Any]:
-    """Returns the fields of the program's own, or raises UsageError."""
+    """Returns the program's further fields, or raises UsageError."""
     if more is not None and not isinstance(more, Mapping):
         raise UsageError(f"more is a mapping, found {show_value(more)}")
     found = dict(cast("Mapping[str, Any]", more or {}))
@@ -1171,7 +1183,7 @@ def _keyed_item(entry: Decision) -> KeyedItem:
 
 
 def _index(entry: Decision) -> str:
-    """Returns the index that has a decision's mark; empty for one that is closed."""
+    """Returns the index that has a decision's mark; an empty text if it is closed."""
     return {"open": INDEX_OPEN, "standing": INDEX_STANDING}.get(entry.status, "")
 
 
@@ -1212,14 +1224,15 @@ def stale_decisions(decisions: Decisions) -> Iterator[Stale]:
 
 
 CLOSED_BY_RECOVERY = ("verified", "done again")
-"""How recovery closed a decision."""
+"""The values of `how` in decisions that recovery closed."""
 
 
 class OpenDecision:
-    """A decision that this worker answers for: the block of `with scope.decide(…) as d:`.
+    """A decision that this worker is responsible for: the block of `with scope.decide(…) as d:`.
 
-    It is durable already. `outcome` closes it. Leaving the block without one closes it as "no
-    outcome stated". An exception that leaves the block is recorded, and the decision stays open.
+    It is durable before the block begins. `outcome` closes it. Leaving the block without an outcome
+    closes it as "no outcome stated". An exception that leaves the block is recorded, and the
+    decision stays open: nobody knows yet whether the act was done.
     """
 
     def __init__(self, decisions: Decisions, entry: Decision) -> None:
@@ -1232,12 +1245,12 @@ class OpenDecision:
 
     @property
     def _decisions(self) -> Decisions:
-        """The decisions that it is among: those of a joint commit, until that is durable."""
+        """What it is written with: the decisions of a joint commit until that is durable."""
         settled = self._opened_by.context.settled
         return self._opened_by if settled is None else Decisions(settled)
 
     def _place(self, record: Record) -> None:
-        """Notes the event that it became, when the joint commit that opened it is durable."""
+        """Takes its id, revision and time, once the joint commit that opened it is durable."""
         self.key = key_of(Event(record))
         self.id = make_id(self.key, record.stream)
         at = to_datetime(record.time)
@@ -1245,10 +1258,11 @@ class OpenDecision:
         self.stored = replace(self.stored, id=self.id, key=self.key, **place)
 
     def outcome(self, text: str, *, output: Any = None) -> Decision:
-        """Closes it with its outcome and output; returns the decision as it is now.
+        """Closes it with its outcome and output, and returns the closed decision.
 
-        A handle attached to a closed decision may repeat the same outcome, as a program does that
-        is run again from its start. What recovery found out meanwhile stands.
+        A program that is run again from its start attaches to a decision that is already closed.
+        Such a handle may repeat the same outcome. An outcome that recovery found stands, whatever
+        is said here.
         """
         if self._was_closed and (
             text == self.stored.outcome or self.stored.how in CLOSED_BY_RECOVERY
@@ -1258,12 +1272,12 @@ class OpenDecision:
         return self.stored
 
     def prioritise(self, priority: int | str) -> Decision:
-        """Gives it another priority: a whole number, or low, normal or high."""
+        """Changes its priority, to a whole number, or low, normal or high."""
         self.stored = self._decisions.prioritise(self.id, priority)
         return self.stored
 
     def _enter(self) -> None:
-        """Lets this decision cover what runs in this context from here on."""
+        """Makes this decision cover the effects of this context from here on."""
         if self.stored.status == "standing":
             raise UsageError(
                 "a standing order has no block: it counts until it is superseded",
@@ -1281,7 +1295,7 @@ class OpenDecision:
         if not self.stored.is_open:
             return
         if error is not None and not isinstance(error, Exception) and is_in_run():
-            return  # a run that waits, or is stopped: it comes back to this block
+            return  # the run waits or is stopped: when it is resumed it enters this block again
         try:
             if error is None:
                 stated = NO_OUTCOME
@@ -1289,7 +1303,7 @@ class OpenDecision:
             else:
                 self.stored = self._decisions.fail(self.stored, error)
         except ExistsError:
-            # Code in the block closed it by its id, or superseded it.
+            # Code in the block closed it by its id or superseded it.
             _logger.debug('decision "%s" was closed within its block', self.id)
             self.stored = self._decisions.get(self.id)
         except HoldfastError as trouble:

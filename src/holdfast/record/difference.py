@@ -1,9 +1,9 @@
-"""What differs between two moments of a scope, and what a return to one of them leaves as it is.
+"""What differs between two moments of a scope, and what a return to one of them does not change.
 
 State, messages and tasks go back and forth together. Decisions and facts do not, because the world
-does not go back: an e-mail stays sent. So whoever returns is told which ones were recorded since.
+does not go back: an e-mail stays sent. So a return reports which of them were recorded since.
 
-The past never changes, so nothing but the state is read before somebody asks for it.
+The past never changes, so everything but the state is read only when it is asked for.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ FACT_EVENTS = (
 
 
 class MessageChange(Struct, frozen=True):
-    """A message that came (`old` is None), went (`new` is None) or was edited (both are there)."""
+    """A message that was added (`old` is None), removed (`new` is None) or edited (has both)."""
 
     old: Message | None
     new: Message | None
 
 
 class TaskChange(Struct, frozen=True):
-    """A task that came (`old` is None), went (`new` is None) or changed (both are there)."""
+    """A task that was added (`old` is None), removed (`new` is None) or changed (has both)."""
 
     old: Task | None
     new: Task | None
@@ -52,9 +52,9 @@ class TaskChange(Struct, frozen=True):
 class Difference(list[Change]):
     """What differs between two moments of a scope: the changes of its state, as a list.
 
-    `messages` and `tasks` have what differs of those. `decisions` and `facts` are those that were
-    recorded, closed or withdrawn between the two moments, as they are now. These four are read when
-    they are first asked for.
+    `messages` and `tasks` have the differences in those. `decisions` and `facts` have those that
+    were recorded or changed between the two moments, in their present form. All four are read when
+    they are first used.
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class Difference(list[Change]):
         self._context = context
 
     def keys(self) -> list[str | int]:
-        """Returns the keys of the state, at its top, below which something differs."""
+        """Returns the top-level keys of the state below which something differs."""
         return list(dict.fromkeys(change.path[0] for change in self if change.path))
 
     @cached_property
     def messages(self) -> list[MessageChange]:
-        """The messages that are there at one of the two moments only, or were edited between."""
+        """The messages that exist at only one of the two moments, or were edited in between."""
         scans, stream = self._context.scans, self._scope.name
         old, new = scans.at(stream, self.since), scans.at(stream, self.until)
         read = self._context.log.blobs.read
@@ -94,7 +94,7 @@ class Difference(list[Change]):
 
     @cached_property
     def tasks(self) -> list[TaskChange]:
-        """The tasks that are there at one of the two moments only, or changed between."""
+        """The tasks that exist at only one of the two moments, or changed in between."""
         table = self._context.tables.of(self._scope.name)
         old, new = table.at(self.since), table.at(self.until)
         return [
@@ -105,7 +105,7 @@ class Difference(list[Change]):
 
     @property
     def decisions(self) -> list[Decision]:
-        """The decisions that were made or closed between the two moments, as they are now."""
+        """The decisions that were made or changed between the two moments, in present form."""
         return self._recorded[0]
 
     @property
@@ -128,7 +128,7 @@ class Difference(list[Change]):
 
     def _decisions(self, events: list[Event]) -> list[Decision]:
         if any(is_old(event.type) for event in events):
-            # Those of older programs are known by their number: it takes all of them to count.
+            # Decisions of older programs are identified by their number, so all must be counted.
             low, high = sorted((self.since, self.until))
             before, after = (project(self._scope.history(until=each)) for each in (low, high))
             now = project(self._scope.history())
@@ -139,17 +139,18 @@ class Difference(list[Change]):
         return [one for one in found if one is not None]
 
     def load(self) -> Self:
-        """Reads everything now; for a caller who must not wait later."""
+        """Reads everything now, for callers that must not wait later."""
         self.messages, self.tasks, self._recorded  # noqa: B018  # pyright: ignore[reportUnusedExpression]
         return self
 
 
 class Restored(int):
-    """The new revision, after `restore` and `undo`, with what the return did.
+    """The new revision after a `restore` or `undo`, with what the return changed.
 
-    `to` is the revision whose state is there again. `changes` has what differs by it, of state,
+    `to` is the revision whose state is there again. `changes` has the differences in state,
     messages and tasks. `decisions` and `facts` are those that were recorded after `to`: they stay.
-    All but `to` is read when it is first asked for, so a read that fails cannot hide the return.
+    Everything but `to` is read when it is first used, so a read that fails cannot hide that the
+    return was done.
     """
 
     to: int
@@ -167,17 +168,17 @@ class Restored(int):
 
     @cached_property
     def changes(self) -> Difference:
-        """What differs by the return: state, messages and tasks."""
+        """What the return changed: state, messages and tasks."""
         return self._scope.diff(self._since, int(self))
 
     @property
     def decisions(self) -> list[Decision]:
-        """The decisions that were made or closed since the moment that was returned to."""
+        """The decisions that were made or changed after `to`, in their present form."""
         return self._kept.decisions
 
     @property
     def facts(self) -> list[Fact]:
-        """The facts that were stated or verified since, and still count."""
+        """The facts that were stated or verified after `to`, and still count."""
         return self._kept.facts
 
     @cached_property
@@ -185,7 +186,7 @@ class Restored(int):
         return self._scope.diff(self.to, self._since)
 
     def load(self) -> Self:
-        """Reads everything now; for a caller who must not wait later."""
+        """Reads everything now, for callers that must not wait later."""
         self.changes.load()
         self._kept.facts  # noqa: B018  # pyright: ignore[reportUnusedExpression]
         return self

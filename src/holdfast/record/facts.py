@@ -5,11 +5,12 @@
     fact.contradicted  {"name", "of", "by", "found"?}     a verifier found otherwise
     fact.withdrawn     {"name", "of", "by"}
 
-`of` is the number of the statement that it is about, so a fact that was verified a thousand times
-is read with two lookups. `at` is the writer's own clock: the times of events never fall within a
-stream, so one writer whose clock was ahead would lengthen every later fact there. Whether a fact is
-stale is judged when it is read, before anybody can act on it. A fact that counts has a mark that is
-due when its time is over, so facts past their time are found without reading any stream.
+`of` is the number of the statement that an event is about, so a fact that was verified a thousand
+times is read with two lookups. `at` is the writer's own clock. The times of events cannot be used:
+they never fall within a stream, so one writer whose clock was ahead would make every later fact in
+the stream last longer. Whether a fact is stale is judged when it is read, before anybody can act on
+it. A fact that counts has a mark that is due when its time is over, so facts past their time are
+found without reading any stream.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ KIND = "fact"
 INDEX = "fact"
 """Has a mark for each fact that counts, due when its time is over."""
 INDEX_KEPT = "fact.kept"
-"""Has the marks of facts in scopes that were closed and kept: nothing is to be done about them."""
+"""Has the marks of facts that need no more attention: withdrawn, or in closed scopes."""
 NEVER_US = 1 << 62
 
 
@@ -78,7 +79,7 @@ class Contradicted(Struct, frozen=True):
 
 
 class Fact(Struct, frozen=True, kw_only=True):
-    """A fact as it was when it was read. `stale` says not to act on it, `reason` why."""
+    """A fact at the time it was read. If it is `stale`, do not act on it; `reason` says why."""
 
     name: str
     value: Any
@@ -104,14 +105,14 @@ class Fact(Struct, frozen=True, kw_only=True):
 
 
 class FactCheck(Struct, frozen=True):
-    """A fact, and what its verifier answered just now."""
+    """A fact, and its verifier's answer of just now."""
 
     fact: Fact
     verdict: Holds | Contradicted | Unknown
 
 
 class Facts:
-    """The facts of one scope; a fork's inherited ones included."""
+    """The facts of one scope, including those that a fork inherited."""
 
     def __init__(self, context: RecordContext, scope: Scope) -> None:
         self._context = context
@@ -130,9 +131,9 @@ class Facts:
     ) -> Fact:
         """States a fact, which replaces an earlier one of that name; durable when it returns.
 
-        `verify` is a registered verifier or its name, `valid_for` a length of time such as "1h".
-        With `subject` the value, and what it is about, are sealed by that subject's key, and read
-        as ERASED after `erase`. The name is not sealed: facts are found by it.
+        `verify` is a registered verifier or its name. `valid_for` is a length of time such as "1h".
+        With `subject`, value and `about` are sealed with that subject's key, and read as ERASED
+        after `erase`. The name is not sealed, because facts are found by it.
         """
         refuse_in_body("a fact")
         item = KeyedItem(KIND, self._scope.name, keyed_item.check_item_name(name, "a fact's name"))
@@ -175,7 +176,7 @@ class Facts:
         return fact
 
     def list(self, *, older_than: object = None) -> list[Fact]:
-        """Returns the facts of the scope by name; only those not updated for a while if asked."""
+        """Returns the facts of the scope by name, or those not updated for `older_than`."""
         keyed_item.check_not_dropped(self._log, self._scope.name)
         names = {
             name
@@ -189,9 +190,9 @@ class Facts:
         return [fact for fact in found if fact.updated_at <= latest]
 
     def _names_in(self, stream: str, until: int | None) -> Iterator[str]:
-        """Yields the names of the facts that may count in a stream; found by marks if it has any.
+        """Yields the names of the facts that may count in a stream, found by their marks.
 
-        A removal clears them. What a fork inherited from before is then found by its events.
+        A removal clears the marks. What a fork inherited from before is then found by its events.
         """
         if keyed_item.is_removed_since(self._log, stream, until):
             for record in self._log.read(stream, after=self._log.life(stream, until), until=until):
@@ -208,11 +209,12 @@ class Facts:
         fact = self.get(name)
         if fact.scope == self._scope.name:
             return check_fact(self._context, fact).fact
-        # It is inherited, and a fork does not write to the stream of its origin.
+        # The fact is inherited. The answer is not recorded, because a fork does not write to the
+        # stream of its origin.
         return _with_verdict(fact, ask_verifier(fact))
 
     def withdraw(self, name: str) -> None:
-        """Withdraws a fact; its history stays."""
+        """Withdraws a fact, which is not listed any more; its history stays."""
         refuse_in_body("withdrawing a fact")
         fact = self.get(name)
         item = KeyedItem(KIND, self._scope.name, fact.name)
@@ -226,13 +228,13 @@ class Facts:
 
 
 def sealed(context: RecordContext, stream: str, value: Any, seal: Seal) -> codec.SealedLeaf:
-    """Returns something about a subject's fact, sealed."""
+    """Returns a value of a subject's fact, sealed."""
     op = Op("set", ("value",), Raw(codec.encode(value)))
     return codec.SealedLeaf(bytes(context.log.blobs.sealed(op, stream, seal).value))
 
 
 def current_records(context: RecordContext, stream: str, name: str) -> tuple[Record, Record] | None:
-    """Returns what `read_records` does, of the scope or else of what it was forked from."""
+    """Does the same as `read_records`, in the scope or else in the scopes it was forked from."""
     for one, until in keyed_item.lineage(context.log, stream):
         records = read_records(context, KeyedItem(KIND, one, name), until)
         if records is not None:
@@ -243,7 +245,7 @@ def current_records(context: RecordContext, stream: str, name: str) -> tuple[Rec
 def read_records(
     context: RecordContext, item: KeyedItem, until: int | None = None
 ) -> tuple[Record, Record] | None:
-    """Returns the statement that counts and the newest event about it; None if it has none."""
+    """Returns the statement that counts and the newest event about it; None if there is none."""
     found = _current(context, item, until)
     return None if found is None else found[1:]
 
@@ -308,10 +310,10 @@ def append(
 ) -> None:
     """Commits a fact's next event; `make` gets its number and that of the statement it is about.
 
-    `due` is when the fact's time is over; with None it is withdrawn, and its mark moves to those of
-    facts that do not count any more: a fork from before lists it still. With `about` the event is
-    written only while the statement of that number counts: an answer about one says nothing of the
-    next.
+    `due` is when the fact's time is over. None means that the fact is withdrawn: its mark moves to
+    `INDEX_KEPT`, because a fork from before still lists it. With `about` the event is written only
+    while the statement of that number counts, because a verifier's answer about one statement says
+    nothing about the next.
     """
     marks = (item.cleared(INDEX), item.mark(INDEX_KEPT)) if due is None else ()
     marks = marks or (item.mark(INDEX, due=due or 0),)
@@ -331,7 +333,7 @@ def append(
         try:
             keyed_item.append(context.log, item, number + 1, write, marks=marks, follows=follows)
         except ConflictError:
-            # Another worker wrote an event of this fact first: this one comes after it.
+            # Another worker wrote an event of this fact first. This one gets the next number.
             _logger.debug('fact "%s" of "%s" changed: writing again', item.name, item.stream)
             continue
         context.remember_number(item, number + 1)
@@ -381,9 +383,9 @@ def marks_at_close(
 
 
 def check_fact(context: RecordContext, fact: Fact) -> FactCheck:
-    """Asks a fact's verifier and records the answer, if it is news.
+    """Asks a fact's verifier, and records the answer if it changes anything.
 
-    It is no news that a fact without a time limit still holds. An unknown answer changes nothing.
+    That a fact without a time limit still holds changes nothing, nor does an unknown answer.
     """
     item = KeyedItem(KIND, fact.scope, fact.name)
     found = _current(context, item)
@@ -424,7 +426,7 @@ def check_fact(context: RecordContext, fact: Fact) -> FactCheck:
 
 
 def ask_verifier(fact: Fact) -> Holds | Contradicted | Unknown:
-    """Asks the fact's verifier; never raises: what it cannot answer is `Unknown`.
+    """Asks the fact's verifier; never raises: a failure of the verifier is `Unknown`.
 
     A verifier of facts may also answer True or False.
     """
@@ -451,7 +453,7 @@ def ask_verifier(fact: Fact) -> Holds | Contradicted | Unknown:
 def _event_about(
     item: KeyedItem, type: str, data: dict[str, Any]
 ) -> Callable[[int, int], StreamWrite]:
-    """Returns a function that makes the event of that type about a statement."""
+    """Returns a function for `append` that makes an event of that type about a statement."""
 
     def make(number: int, of: int) -> StreamWrite:
         new_event = NewEvent(type, codec.encode({**data, "of": of}))
@@ -465,7 +467,7 @@ def _reason(verify: str | None, found: Any) -> str:
 
 
 def _with_verdict(fact: Fact, verdict: Holds | Contradicted | Unknown) -> Fact:
-    """Returns a fact with a verdict that is not recorded."""
+    """Returns a fact with a verdict that is not recorded in the store."""
     if not isinstance(verdict, Contradicted):
         return fact
     return replace(fact, stale=True, reason=_reason(fact.verify, verdict.found))
@@ -479,8 +481,8 @@ def _due(since_us: int, valid_s: float | None) -> int:
 def _expiry_reason(since_us: int, valid_s: float, now_us: int) -> str | None:
     """Returns why a fact with a time limit does not count now; None if it does.
 
-    A time that is further ahead than the fact may last comes from a wrong clock. Nobody knows how
-    old the fact is, so it counts as stale; else it would be believed for years.
+    If the fact was stated further in the future than it may last, a clock was wrong, and nobody
+    knows how old the fact is. So it counts as stale; otherwise it could be believed for years.
     """
     due = _due(since_us, valid_s)
     if now_us >= due:

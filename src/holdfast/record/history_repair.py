@@ -1,6 +1,6 @@
-"""Repairs a history for the next request to a model; what is stored stays as it is. Pure.
+"""Repairs a history for the next request to a model; the stored history is not changed. Pure.
 
-A crash in the middle of a turn leaves tool calls without results, and every model refuses such a
+A crash in the middle of a turn leaves tool calls without results, and model APIs reject such a
 history. Three forms of items are known, and one history may mix them:
 
     chat        {"tool_calls": [{"id"}]} and {"role": "tool", "tool_call_id"}, right after it
@@ -8,9 +8,9 @@ history. Three forms of items are known, and one history may mix them:
     blocks      {"type": "tool_use", "id"} in a content, and {"type": "tool_result", "tool_use_id"}
                 in that of the next message
 
-In this order: an item, call or result that comes a second time is left out; a result without a call
-is left out; a result that is elsewhere is moved after its call; a call without a result gets one
-that says so. Everything else is passed on unchanged, in its order.
+The repairs, in this order: an item, call or result that comes a second time is left out; a result
+without a call is left out; a result in the wrong place is moved after its call; a call without a
+result gets one that says so. Everything else is passed on unchanged and in order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _Item = dict[str, Any]
 
 
 class Fix(Struct, frozen=True):
-    """One defect that was repaired. `index` counts in the history as it was given."""
+    """One defect that was repaired; `index` is the place in the given history."""
 
     what: Literal["duplicate", "orphan", "moved", "missing"]
     index: int
@@ -52,7 +52,7 @@ class _ToolResult(Struct):
 
 
 def repair(history: Iterable[Any]) -> Repaired:
-    """Returns a history that a model accepts, and what was repaired; the given one stays as is."""
+    """Returns a history that a model API accepts, and the repairs; the given one is unchanged."""
     if isinstance(history, str | bytes | dict) or not isinstance(history, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         found = show_value(cast("object", history))
         raise UsageError(f"a history is a list of items, found {found}")
@@ -138,7 +138,7 @@ class _Repair:
                 self._take_result(index, str(block.get("tool_use_id")), block, is_block=True)
             else:
                 rest.append(block)
-        # An item that is empty now stays, because its results go back there.
+        # An item that is now empty is kept, because its results will be put back there.
         return item if len(rest) == len(item["content"]) else {**item, "content": rest}
 
     def _drop_orphans(self) -> None:
@@ -150,7 +150,7 @@ class _Repair:
     # --- putting together ------------------------------------------------------------------------
 
     def _assemble(self) -> list[Any]:
-        late = {  # results of the second form stay where they are, if that is after their call
+        late = {  # results of the form `responses` may stay in their place, if it is after the call
             found.index: found.value
             for id, found in self._results.items()
             if "call_id" in found.value and found.index > self._calls[id]
@@ -182,7 +182,7 @@ class _Repair:
         return any(_block_type(block) == "tool_result" for block in content)
 
     def _results_for(self, index: int, item: _Item) -> tuple[list[_Item], list[_Item]]:
-        """Returns the items, and the blocks, that follow an item with calls."""
+        """Returns the result items and the result blocks that must follow an item with calls."""
         results: list[tuple[int, _Item]] = []
         blocks: list[tuple[int, _Item]] = []
         for id in call_ids(item):
@@ -205,7 +205,7 @@ class _Repair:
         return ordered[0], ordered[1]
 
     def _is_in_place(self, found: _ToolResult, index: int) -> bool:
-        """Says whether nothing but other results stood between a call and its result."""
+        """Returns whether only other results are between a call and its result."""
         between = self._history[index + 1 : found.index]
         return found.index > index and all(_result_id(item) is not None for item in between)
 

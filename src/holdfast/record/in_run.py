@@ -1,14 +1,14 @@
 """The record in a run, whose body is entered again from the top after a crash.
 
-The writes of a body are journalled, and a replay must make the same ones. What the record writes
-contains who wrote it and when, and depends on what is there, so it differs each time. Therefore:
+The writes of a body are journalled, and a replay must make the same ones. The events of the record
+contain the worker and the time, and depend on what is there, so they differ each time. Therefore:
 
-- A decision, and a task that is added, is named by its place in the run. A replay finds it by that
+- A decision, or a task that is added, is named by its place in the run. A replay finds it by that
   name and continues with it. Such items guard themselves (`keyed_item.py`): their commits are
   fenced by the run's lease and are not journalled.
-- What has no such name (turns, facts, changes of tasks, working memory, whatever changes or looks
-  up messages that are there) is refused in a body, before it can make the run diverge when it is
-  resumed. It belongs in a step.
+- Everything without such a name (turns, facts, changes of tasks, working memory, anything that
+  changes or looks up existing messages) is refused in a body. It would make the run diverge when it
+  is resumed. It belongs in a step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from holdfast.errors import UsageError
 from holdfast.names import NAME_BYTES_MAX
 
 _ROOM_BYTES = 64
-"""What a key of the record needs in addition to the name."""
+"""How many bytes a key of the record needs in addition to the name."""
 
 _counted: WeakKeyDictionary[Writer, dict[str, int]] = WeakKeyDictionary()
 _lock = Lock()
@@ -53,13 +53,13 @@ def next_place() -> str | None:
 
 
 def is_in_run() -> bool:
-    """Says whether this code runs in a run or in a step of one."""
+    """Returns whether this code runs in a run or in a step of one."""
     return WRITER.get() is not None
 
 
 @contextmanager
 def unjournalled() -> Generator[None]:
-    """The block of commits that guard themselves: in a run they are fenced, but not journalled."""
+    """Returns a block for commits that guard themselves: a run fences but does not journal them."""
     writer = WRITER.get()
     if writer is None:
         yield

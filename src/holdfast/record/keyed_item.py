@@ -1,16 +1,17 @@
-"""Items of the record that have events of their own: an item has a name, its events have numbers.
+"""Items of the record: an item has a name, and its events are numbered.
 
 The nth event of an item carries the idempotency key `<kind>#<n>:<name>`, numbered from 1. On
-every backend, and without an index of our own, this gives:
+every backend, and without any further index, this has three effects:
 
 - All events of an item are found by key, however long the stream around them is.
-- Two writers that saw n events cannot both append event n + 1: the second is refused. That guards
-  the item alone; the stream's revision would conflict with whatever else is written there.
-- A commit whose outcome was unknown can be sent again as it is.
+- Two writers that saw n events cannot both append event n + 1: the second is refused. This guards
+  the item alone. A guard on the stream's revision would conflict with every other write there.
+- A commit with an unknown outcome can be sent again unchanged.
 
 A mark names an item by the digest of its stream and its name, and has the stream as its group. So
 equal names in two scopes are two marks, and a mark alone is enough to find the item. In a subject's
-scope the log seals the name on its way into a mark, and opens it (`core/sealed_marks.py`).
+scope the log seals the name when it writes the mark, and opens it when it reads the mark
+(`core/sealed_marks.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from holdfast.names import NAME_BYTES_MAX, check_name
 from holdfast.record.in_run import unjournalled
 
 _PREFIX_BYTES = 24
-"""Room for the prefix of a name in the key of an event and in the key of a mark."""
+"""Room for what precedes the name in the key of an event or of a mark."""
 
 
 class KeyedItem(Struct, frozen=True):
@@ -48,7 +49,7 @@ class KeyedItem(Struct, frozen=True):
         return cls(kind, mark.group, log.opened_mark(mark).key.partition(":")[2])
 
     def key(self, number: int) -> str:
-        """Returns the idempotency key of the item's event of that number."""
+        """Returns the idempotency key of the item's event with that number."""
         return f"{self.kind}#{number}:{self.name}"
 
     @property
@@ -64,7 +65,7 @@ class KeyedItem(Struct, frozen=True):
 
 
 def check_item_name(name: object, what: str) -> str:
-    """Returns a name that fits into a key together with its prefix, or raises UsageError."""
+    """Returns the name if it fits into a key with its prefix, or raises UsageError."""
     name = check_name(name, what)
     if len(name.encode()) > NAME_BYTES_MAX - _PREFIX_BYTES:
         raise UsageError(
@@ -77,9 +78,9 @@ def check_item_name(name: object, what: str) -> str:
 def find_event(
     log: Log, item: KeyedItem, number: int, until: int | None = None, life_at: int | None = None
 ) -> int:
-    """Returns the revision of an item's event, 0 if it has none of that number up to `until`.
+    """Returns the revision of an item's event; 0 if it has none with that number up to `until`.
 
-    In the life that the scope is in; or was in at `until`, or else at `life_at`.
+    It searches the present life of the scope, or the one at `until`, or else at `life_at`.
     """
     found = log.find(item.stream, key=item.key(number), until=until or life_at)
     if not found:
@@ -93,17 +94,17 @@ def find_event(
 
 
 def record_at(log: Log, item: KeyedItem, revision: int) -> Record:
-    """Returns the event whose key was found at a revision of the item's stream.
+    """Returns the item's event whose key was found at a revision of its stream.
 
-    A key is on the first event of its commit. That may be the event that gave the scope its parent;
-    then the item's event is the next.
+    A key is on the first event of its commit. That may be the event that gives the scope its
+    parent; then the item's event is the next one.
     """
     records = log.read(item.stream, after=revision - 1, until=revision + 1)
     return records[records[0].type == event.OPENED]
 
 
 def records_of(log: Log, item: KeyedItem, until: int | None = None) -> list[Record]:
-    """Returns all events of an item, oldest first, or those up to a revision; none if it has none.
+    """Returns all events of an item, oldest first, optionally up to a revision.
 
     Raises ExpiredError if its scope has expired.
     """
@@ -120,9 +121,9 @@ def newest_record(
 ) -> tuple[int, Record] | None:
     """Returns number and record of an item's newest event up to a revision; None if it has none.
 
-    Numbers have no gaps, so the newest is found by doubling steps and then by halving them: a fact
-    that was stated a million times costs 40 lookups, and one whose number is known costs one.
-    Raises ExpiredError if its scope has expired.
+    Numbers have no gaps, so the newest event is found by doubling the step and then by bisection. A
+    fact that was stated a million times costs 40 lookups; one whose number is `known`, two. Raises
+    ExpiredError if its scope has expired.
     """
     if log.head(item.stream) is None:
         return None
@@ -148,12 +149,12 @@ def append(
     marks: tuple[Mark | Cleared, ...] = (),
     follows: int = 0,
 ) -> CommitResult:
-    """Commits the event of that number, with marks.
+    """Commits an item's event with that number, with marks.
 
-    Raises ConflictError, and has written nothing, if another writer wrote the event of that number;
-    or if the scope was removed since the revision `follows`, which is of the life that the item was
-    read in. The key alone does not say so: it is free again in the next life, where an event of
-    that number would be one without those before it.
+    Raises ConflictError, and writes nothing, if another writer wrote the event with that number, or
+    if the scope was removed since the revision `follows`, at which the item was read. The key alone
+    does not detect a removal: in the scope's next life it is free again, and the event would be
+    there without those before it.
     """
     if follows:
         write = replace(write, follows=follows)
@@ -173,7 +174,10 @@ def append(
 
 
 def lineage(log: Log, stream: str) -> Iterator[tuple[str, int | None]]:
-    """Yields a stream and those it was forked from, each with its last revision that counts."""
+    """Yields a stream and those it was forked from, each with the last revision that counts.
+
+    For the stream itself that is None: all of it counts.
+    """
     until = None
     while True:
         yield stream, until
@@ -184,12 +188,12 @@ def lineage(log: Log, stream: str) -> Iterator[tuple[str, int | None]]:
 
 
 def is_removed_since(log: Log, stream: str, until: int | None) -> bool:
-    """Says whether a fork's past was removed where it is: then no mark leads to its items."""
+    """Returns whether a fork's origin was removed since: then no marks lead to its old items."""
     return until is not None and log.life(stream) > until
 
 
 def is_closed(log: Log, stream: str) -> bool:
-    """Says whether a scope was closed: its newest event tells."""
+    """Returns whether a scope is closed, which its newest event tells."""
     head = log.head(stream)
     if head is None:
         return False
@@ -198,13 +202,13 @@ def is_closed(log: Log, stream: str) -> bool:
 
 
 def check_not_dropped(log: Log, stream: str) -> None:
-    """Raises ClosedError if what a scope had was dropped when it was closed."""
+    """Raises ClosedError if the scope was closed and its content dropped."""
     if is_closed(log, stream):
         state_of(log.newest(stream), stream)
 
 
 def next_write(item: KeyedItem, number: int, new_event: NewEvent, *more: NewEvent) -> StreamWrite:
-    """Returns what a commit adds to a stream that exists: the item's event of that number."""
+    """Returns the write that adds the item's event with that number to an existing stream."""
     return StreamWrite(item.stream, (new_event, *more), key=item.key(number))
 
 

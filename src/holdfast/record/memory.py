@@ -1,11 +1,11 @@
 """Working memory: what an agent keeps at hand, each kind for as long as it is useful.
 
-It is state like any other, under the key `working_memory`, so history, diff, restore and forks
-cover it too. The lifetime of an item decides where it is kept: for a turn in the memory of this
-process, and it never reaches the store (0042); for a session in the scope itself, and it is deleted
-when that ends; for the project in the widest scope from here up that is neither a conversation nor
-the global one, or else in the global one, so that the next session finds it; forever in the global
-scope. Unless another lifetime is given:
+It is part of the state, under the key `working_memory`, so history, diff, restore and forks cover
+it too. The lifetime of an item decides where it is kept. Items for a turn are in the memory of this
+process and never reach the store (0042). Items for a session are in the scope itself, and are
+deleted when the session ends. Items for the project are in the widest scope, from this one up, that
+is neither a conversation nor the global one, or else in the global one; so the next session finds
+them. Items forever are in the global scope. The kinds and their default lifetimes are:
 
     files     files being discussed or modified             session
     notes     what research found                           project
@@ -45,7 +45,7 @@ LIFETIMES: tuple[str, ...] = get_args(MemoryLifetime)
 
 
 class MemoryItem(Struct, frozen=True):
-    """An item of working memory, as it was when it was read."""
+    """An item of working memory at the time it was read."""
 
     kind: str
     name: str
@@ -56,7 +56,7 @@ class MemoryItem(Struct, frozen=True):
 
 
 class MemoryKind(Struct, frozen=True):
-    """A kind of items, how long they are kept by default, and how many of them."""
+    """A kind of items, with its default lifetime and the largest number of items."""
 
     name: str
     lifetime: MemoryLifetime
@@ -71,7 +71,7 @@ SETTINGS = MemoryKind("settings", "forever")
 
 
 class MemorySection:
-    """The items of one kind in a scope's working memory, those of the scopes above it included."""
+    """The items of one kind in a scope's working memory, including those of scopes above it."""
 
     def __init__(self, memory: Memory, kind: MemoryKind) -> None:
         self._memory = memory
@@ -82,8 +82,8 @@ class MemorySection:
     ) -> MemoryItem:
         """Keeps a value under a name, and replaces an earlier one; durable when it returns.
 
-        The lifetime is turn, session, project or forever; without one it is that of the kind. What
-        is kept for a turn is kept in the memory of this process alone.
+        The lifetime is turn, session, project or forever, by default that of the kind. A value for
+        a turn is kept in the memory of this process only.
         """
         refuse_in_body("a change of working memory")
         name = check_name(name, f"a name among {self._kind.name}")
@@ -93,8 +93,9 @@ class MemorySection:
             return self._put_for_turn(scope, name, value)
         at = to_datetime(self._memory._context.log.clock.now_us())
         entry = {"value": value, "lifetime": lifetime, "at": at}
-        # One name is one item: an item of that name with another lifetime is deleted first, so that
-        # a crash in between leaves no item rather than two.
+        # A name is one item. An item of that name with another lifetime may be in another scope,
+        # and so in another commit. It is deleted first, so that a crash in between leaves no item
+        # rather than two.
         for other in self._memory._scopes:
             if other != scope and name in self._read(other):
                 other.edit(lambda draft: _drop(draft, self._kind.name, name), retries=RETRIES)
@@ -106,7 +107,7 @@ class MemorySection:
         return MemoryItem(self._kind.name, name, value, lifetime, scope.name, at)
 
     def _put_for_turn(self, scope: Scope, name: str, value: Any) -> MemoryItem:
-        """Keeps a value in this process; what is stored under its name goes first."""
+        """Keeps a value in this process, after deleting what is stored under its name."""
         kept = Lazy(codec.encode(value)).force()  # frozen, as a store would return it
         at = to_datetime(self._memory._context.log.clock.now_us())
         for other in self._memory._scopes:
@@ -121,7 +122,7 @@ class MemorySection:
         return self.put(new_id(self._memory._context.log.clock), value, lifetime=lifetime)
 
     def get(self, name: str) -> MemoryItem:
-        """Returns the item of a name, from this scope or else from one above."""
+        """Returns the item with that name, from this scope or else from one above."""
         for item in self.list():
             if item.name == name:
                 return item
@@ -152,7 +153,7 @@ class MemorySection:
         return [item for item in items if item.updated_at <= latest]
 
     def drop(self, name: str) -> None:
-        """Deletes the item of a name; its history stays."""
+        """Deletes the item with that name; its history stays."""
         item = self.get(name)
         if self._memory._for_turn.pop((self._kind.name, name), None) is not None:
             return
@@ -185,7 +186,7 @@ class Memory:
 
     @property
     def _for_turn(self) -> dict[tuple[str, str], MemoryItem]:
-        """What is kept for a turn, by kind and name."""
+        """The items for a turn, by kind and name."""
         return self._context.turn_memory.setdefault(self._scope.name, {})
 
     @property
@@ -222,14 +223,14 @@ class Memory:
 
     @contextmanager
     def turn(self) -> Generator[None]:
-        """The block of a turn: what was kept for it is deleted at its end, however it ends."""
+        """Returns the block of a turn; at its end, the items for the turn are deleted."""
         try:
             yield
         finally:
             self.end("turn")
 
     def end(self, lifetime: MemoryLifetime) -> None:
-        """Deletes the items of that lifetime; the end of a session also ends its turn."""
+        """Deletes the items of a lifetime; the end of a session also ends its turn."""
         ended = ("turn", "session") if _check_lifetime(lifetime) == "session" else (lifetime,)
         scope = self._scope_for(lifetime)
         if "turn" in ended:

@@ -15,13 +15,13 @@
     turn.begun           {"id", "worker"}
     turn.ended           {"id", "outcome", "error"?}      outcome: completed or failed
 
-`at`, `to`, `through` and `until` are revisions: in one stream, and in everything that was forked
-from it, a revision names one event for ever, so nothing has to be looked up to know what an event
-changes. A message's `id` is for people and other programs, and stays the same when it is merged. A
-foreign item is in `foreign`, last, as it was given; its role and content are not stored twice.
-A field of 64 KiB or more is a blob, and so is each such part of `parts`. A message of a subject in
-a scope that is not theirs has all but its id, role and turn in one sealed value, `sealed`; so has
-an edit of it, in place of `set`.
+`at`, `to`, `through` and `until` are revisions. In one stream, and in everything that was forked
+from it, a revision names one event for ever, so a reader knows without any lookup which event is
+changed. A message's `id` is for people and other programs, and stays the same when it is merged. A
+foreign item is in `foreign`, the last field, exactly as it was given; its role and content are not
+stored a second time. A field of 64 KiB or more is a blob, and so is each such part of `parts`. A
+subject's message in a scope that is not the subject's has everything but its id, role and turn in
+one sealed value, `sealed`; an edit of it has a sealed value as its `set`.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ _LISTS = ("parts", "tool_calls", "links", "files")
 _KEY_PREFIX = "message:"
 
 Spill = Callable[[bytes], bytes]
-"""Returns an encoded value, or the reference to a blob that was written for it."""
+"""Returns an encoded value as it is, or the reference to a blob that it was written to."""
 ReadBlob = Callable[[str, int], bytes]
 
 
 class FileChange(Struct, frozen=True):
-    """A file that was changed: sha256 in hex before and after; None where there was no file."""
+    """A changed file, with its sha256 in hex before and after; None where there was no file."""
 
     path: str
     before: str | None = None
@@ -73,13 +73,13 @@ class FileChange(Struct, frozen=True):
 
     @classmethod
     def of(cls, path: str, before: bytes | None, after: bytes | None) -> FileChange:
-        """Returns the change of a file from what it held before and after."""
+        """Makes the change from the file's content before and after."""
         return cls(path, *(None if data is None else sha256(data).hexdigest()
                            for data in (before, after)))  # fmt: skip
 
 
 class Message:
-    """One message. Its bytes are decoded when one of its fields is first read."""
+    """One message; its bytes are decoded when a field is first read."""
 
     __slots__ = ("_blobs", "_edits", "_fields", "_record")
 
@@ -91,7 +91,7 @@ class Message:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Its fields, under the names of `add`, with edits applied; do not change them."""
+        """Its fields, with the argument names of `add` and edits applied; do not change them."""
         fields = self._fields
         if fields is None:
             fields = self._fields = self._decode()
@@ -99,11 +99,11 @@ class Message:
 
     @property
     def stored_fields(self) -> Any:
-        """Its fields, or of a subject's message the sealed bytes: what a digest may be made of."""
+        """Its fields, or the sealed bytes of a subject's message: safe to make a digest of."""
         return self.fields if self.subject is None else [self._record.payload, *self._edits]
 
     def _place(self, record: Record) -> None:
-        """Notes the event that it became, when the joint commit that it was added in is durable."""
+        """Takes over its event, once the joint commit that added it is durable."""
         self._record, self._fields = record, None
 
     def _decode(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class Message:
             data = data["summary"]
         if "sealed" in data:
             sealed = data.pop("sealed")
-            if not isinstance(sealed, dict):  # erased, or in a place where nothing is opened
+            if not isinstance(sealed, dict):  # erased, or read where sealed values stay closed
                 return {**data, "content": sealed}
             data |= cast("dict[str, Any]", sealed)
         for edit in self._edits:
@@ -137,7 +137,7 @@ class Message:
 
     @property
     def subject(self) -> str | None:
-        """The random id of the subject whose message it is in a shared scope; None if nobody's."""
+        """In a shared scope, the random id of the subject whose message it is; else None."""
         if codec.SEALED_VALUE not in self._record.payload:
             return None
         return next(iter(codec.subjects_in(self._record.payload)), None)
@@ -154,13 +154,13 @@ class Message:
     def role(self) -> str:
         """Who speaks: user, assistant, system, tool, or any other name.
 
-        Empty for an item of another program that nobody speaks, such as a call or a thought.
+        Empty for a foreign item without a speaker, such as a tool call or a reasoning item.
         """
         return self.fields.get("role") or str(_foreign_field(self.fields, "role") or "")
 
     @property
     def content(self) -> str | None:
-        """The text; that of the foreign item if no other was given."""
+        """The text, or that of the foreign item if no other was given; None if it is not text."""
         content = self.fields.get("content")
         if content is None:
             content = _foreign_field(self.fields, "content")
@@ -168,7 +168,7 @@ class Message:
 
     @property
     def text(self) -> str:
-        """The content, or the text of all parts that have some; empty if there is none."""
+        """The content, or the texts of all parts in lines; empty if there is no text."""
         content = self.content
         if content is not None:
             return content
@@ -179,27 +179,27 @@ class Message:
 
     @property
     def parts(self) -> list[Any]:
-        """Its parts, where it is more than one text: images, files and so on."""
+        """Its parts, if it is more than one text: images, files and so on."""
         return self.fields.get("parts", [])
 
     @property
     def tool_calls(self) -> list[dict[str, Any]]:
-        """The calls of tools that it asks for."""
+        """The tool calls that it asks for."""
         return self.fields.get("tool_calls", [])
 
     @property
     def tool_call_id(self) -> str | None:
-        """The call that it is the result of, or None."""
+        """The id of the tool call that it is the result of, or None."""
         return self.fields.get("tool_call_id")
 
     @property
     def usage(self) -> dict[str, Any]:
-        """What it cost, in tokens and the like, as it was given."""
+        """Its cost, such as numbers of tokens, as it was given."""
         return self.fields.get("usage", {})
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Whatever else was given with it."""
+        """Further data that was given with it."""
         return self.fields.get("metadata", {})
 
     @property
@@ -214,7 +214,7 @@ class Message:
 
     @property
     def foreign(self) -> Any:
-        """The item of another program, exactly as it was given; None if there is none."""
+        """The foreign item, exactly as it was given; None if there is none."""
         return self.fields.get("foreign")
 
     @property
@@ -224,7 +224,7 @@ class Message:
 
     @property
     def turn(self) -> str | None:
-        """The id of the turn that it belongs to."""
+        """The id of the turn that it belongs to, or None."""
         return self.fields.get("turn")
 
     @property
@@ -259,7 +259,7 @@ class Message:
 
     @property
     def is_summary(self) -> bool:
-        """Says whether it stands for messages that were compacted."""
+        """Whether it is the summary of messages that were compacted."""
         return self._record.type == COMPACTED
 
     @property
@@ -270,7 +270,7 @@ class Message:
         return self.to_request()
 
     def to_request(self) -> dict[str, Any]:
-        """Returns it in the form that most models take: role, content, tool calls and results."""
+        """Returns it in the form that most model APIs take: role, content, calls and results."""
         fields = self.fields
         content = fields.get("parts", self.content)
         request: dict[str, Any] = {"role": self.role, "content": content}
@@ -280,7 +280,7 @@ class Message:
         return request
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns all of it as a plain dict."""
+        """Returns the whole message as a plain dict."""
         return {
             **self.fields,
             "role": self.role,
@@ -319,7 +319,7 @@ def _foreign_field(fields: dict[str, Any], name: str) -> Any:
 
 
 class MessageFields(TypedDict, total=False):
-    """What a message may have beside its role and its content."""
+    """The fields that a message may have beside its role and content."""
 
     parts: list[Any] | None
     tool_calls: list[dict[str, Any]] | None
@@ -334,9 +334,9 @@ class MessageFields(TypedDict, total=False):
 
 
 def check_fields(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a message, checked, without absent ones; a foreign item is last.
+    """Checks the fields of a message, and returns those that are present; a foreign item is last.
 
-    `content` may be a list, as several models have it: then it is stored as the parts.
+    `content` may be a list, as in several model APIs; it is then stored as `parts`.
     """
     fields: dict[str, Any] = {}
     for name, value in given.items():
@@ -364,7 +364,7 @@ def _check_name(value: object, name: str) -> str:
 
 
 def _check_id(value: object, name: str) -> str:
-    """Accepts any text that is not empty: ids come from other programs."""
+    """Accepts any text that is not empty, because ids come from other programs."""
     if not isinstance(value, str) or not value:
         raise UsageError(f"{name} is text, found {show_value(value)}")
     return str.__str__(value)
@@ -454,8 +454,8 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
 def foreign_id_key(foreign_id: str, again: int = 0) -> str:
     """Returns the idempotency key of a foreign item.
 
-    `again` is the revision that added it before, if it was deleted since: an item that was popped
-    may be added once more, and a retry of that is found by its own key.
+    `again` is the revision that added the item before, if it was deleted since. An item that was
+    popped may be added again, and a retry of that needs a key of its own to be found.
     """
     key = f"{_KEY_PREFIX}{foreign_id}"
     if not key.isprintable() or len(key.encode(errors="replace")) > NAME_BYTES_MAX - 32:
@@ -467,7 +467,7 @@ def foreign_id_key(foreign_id: str, again: int = 0) -> str:
 def make_id(clock: Clock, fields: dict[str, Any], number: int = 0) -> str:
     """Returns an id for a message that was given none.
 
-    In a run it is made from the run's path, so that a replay writes the same bytes.
+    In a run the id is derived from its place there, so that a replay writes the same bytes.
     """
     writer = WRITER.get()
     if writer is None:
@@ -479,11 +479,11 @@ def make_id(clock: Clock, fields: dict[str, Any], number: int = 0) -> str:
 # --- encoding ------------------------------------------------------------------------------------
 
 CLEAR = ("id", "role", "turn")
-"""The fields of a subject's message that are not sealed: where it stands, not what it says."""
+"""The fields of a subject's message that are not sealed: its place, and none of its content."""
 
 
 def seal_fields(fields: dict[str, Any], seal: Callable[[bytes], bytes]) -> dict[str, Any]:
-    """Returns the fields of a message with what it says as one sealed value."""
+    """Returns the fields of a message with its content as one sealed value."""
     said = {name: value for name, value in fields.items() if name not in CLEAR}
     clear = {name: fields[name] for name in CLEAR if name in fields}
     return {**clear, "sealed": codec.SealedLeaf(seal(codec.encode(said)))}

@@ -1,13 +1,13 @@
-"""Which messages of a conversation are there: found by reading back from its newest event.
+"""Works out which messages of a conversation are there, by reading back from its newest event.
 
-What changes a message comes after it in the stream. A scan that goes backwards meets every edit,
-deletion and rewind of a message before the message itself, and can stop as soon as it has found
-enough: the newest 20 of a million cost what the newest 20 of a hundred do. Nothing is folded, and
-only the few events that change others are decoded.
+An event that changes a message comes after it in the stream. So a scan that goes backwards meets
+every edit, deletion and rewind of a message before the message itself, and can stop as soon as it
+has found enough: the newest 20 of a million cost what the newest 20 of a hundred do. Nothing is
+folded, and only the few events that change others are decoded.
 
-A scan remembers how far it went. Revisions only fall: an event that rewinds is a jump to a lower
-revision, and the ranges between jumps are the segments of the path. Records are kept up to a limit;
-those below it are read again when they are needed, along the segments, without another search.
+A scan remembers how far it went. Its path only goes down: a rewind is a jump to a lower revision,
+and the ranges between jumps are the segments of the path. Records are kept in memory up to a limit.
+Older ones are read again along the known segments when they are needed.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Segment(Struct):
 
 
 class Scan:
-    """The messages of one stream at one revision, found from the newest as far as was needed."""
+    """The messages of one stream at one revision, found from the newest back as far as needed."""
 
     def __init__(
         self, log: Log, stream: str, until: int, link: bytes, first: int, *, original: bool
@@ -79,10 +79,10 @@ class Scan:
         self.link = link
         self.mutex = threading.RLock()
         self.removed: set[int] = set()
-        self.undone: set[int] = set()  # restores that were taken back: they hide nothing
+        self.undone: set[int] = set()  # restores that were undone: they hide nothing
         self.edits: dict[int, list[bytes]] = {}  # newest first
         self.summary: Record | None = None
-        self.floor = 0  # the summary stands for all messages up to this revision
+        self.floor = 0  # the summary replaces all messages up to this revision
         self.count = 0
         self.done = until == 0
         self.dropped_at = 0
@@ -101,7 +101,7 @@ class Scan:
     # --- reading ---------------------------------------------------------------------------------
 
     def last(self, n: int) -> list[Record]:
-        """Returns the newest n, the oldest of them first."""
+        """Returns the newest n messages, oldest first."""
         chunk = max(n - self.count, CHUNK_MIN)
         while self.count < n and not self.done:
             self._scan_more(chunk)
@@ -111,7 +111,7 @@ class Scan:
         return self.before(self.until + 1, n)
 
     def before(self, place: int, n: int) -> list[Record]:
-        """Returns the newest n before a place."""
+        """Returns the newest n messages before a place, oldest first."""
         high = place - 1
         width = max(CHUNK_MIN, 2 * n)
         while True:
@@ -123,7 +123,7 @@ class Scan:
             width *= 4
 
     def after(self, place: int, n: int) -> list[Record]:
-        """Returns the oldest n after a place; -1 is before the first."""
+        """Returns the oldest n messages after a place; -1 is before the first."""
         self._scan_down_to(place)
         low, width = place, max(CHUNK_MIN, 2 * n)
         found: list[Record] = []
@@ -143,19 +143,19 @@ class Scan:
         self._scan_down_to(-1)
 
     def seek(self, place: int) -> None:
-        """Scans until it is known whether a place lies within what a compaction covers."""
+        """Scans until it is known whether a compaction covers a place."""
         self._scan_down_to(place)
 
     def start(self) -> None:
-        """Scans the newest events, unless that was done: they tell whether anything is left."""
+        """Scans the newest events once; they tell whether the messages were dropped at close."""
         if self._frontier == self.until and not self.done:
             self._scan_more(CHUNK_MIN)
 
     def place(self, record: Record) -> int:
-        """Returns the place of a message: its revision; for a summary the last that it covers."""
+        """Returns the place of a message: its revision, or the last that a summary covers."""
         if record.type != COMPACTED:
             return record.revision
-        self.finish()  # the compaction must have been met to know what it covers
+        self.finish()  # what it covers is known only when the scan has met the compaction
         return self.floor
 
     def edits_of(self, record: Record) -> list[bytes]:
@@ -164,11 +164,11 @@ class Scan:
 
     @property
     def last_rewind(self) -> int:
-        """The newest event that rewound the stream, as far as it was scanned; 0 if none."""
+        """The newest event that rewound the stream, as far as it is scanned; 0 if there is none."""
         return self._segments[0].low if len(self._segments) > 1 else 0
 
     def events(self) -> Iterator[Record]:
-        """Yields every event on the path, of whatever type, newest first."""
+        """Yields every event on the path, of any type, newest first."""
         number, at = 0, self.until
         while True:
             segment = self._segments[number]
@@ -206,7 +206,7 @@ class Scan:
             if record.revision <= self.floor:
                 break
             if record.type == ADDED:
-                # What a policy let go of is not there any more, as if it were deleted.
+                # A message that a policy let go of counts as deleted.
                 if record.revision not in self.removed and record.payload != GONE:
                     found.append(record)
             elif record.type in _CHANGES:
@@ -225,13 +225,13 @@ class Scan:
             self.count += self.summary is not None
 
     def _read(self, after: int, until: int) -> list[Record]:
-        """Returns records of the path, without asking for the head of the stream again."""
+        """Reads records of the path; in the stream itself without asking for its head again."""
         if after + 1 >= self._first:
             return self._log.read(self.stream, after=after, until=until)
         return self._log.records(self.stream, after=after, until=until)
 
     def _keep(self, found: list[Record]) -> None:
-        """Adds messages, newest first, to those that are kept, as long as there is room."""
+        """Keeps messages, given newest first, in memory as long as there is room."""
         self.count += len(found)
         size = sum([len(record.payload) for record in found]) + _RECORD_BYTES * len(found)
         self._is_full = self._is_full or self.kept_bytes + size > KEPT_BYTES_MAX
@@ -241,17 +241,20 @@ class Scan:
             self.kept_bytes += size
 
     def _apply(self, record: Record) -> int | None:
-        """Applies an event that changes earlier ones; returns the revision that it rewinds to."""
+        """Applies an event that changes earlier ones.
+
+        Returns the revision that it rewinds to, or None if it is not a rewind.
+        """
         kind = record.type
         if record.payload == GONE:
-            return None  # it was let go of with the messages that it was about
+            return None  # it was let go together with the messages that it was about
         if kind in _REWINDS:
             jump = codec.decode_as(record.payload, _ToData)
             if record.revision in self.undone:
                 return None
             if jump.undoes:
                 self.undone.add(self._lower(jump.undoes, record))
-            # Undoing one change of the state leaves messages alone.
+            # The undo of one change of the state does not concern messages.
             return None if jump.undo else self._lower(jump.to, record)
         if kind == event.REMOVED:
             return None if record.revision in self.undone else 0
@@ -286,7 +289,7 @@ class Scan:
         return revision
 
     def _between(self, low: int, high: int) -> list[Record]:
-        """Returns what was found with low < place <= high, oldest first.
+        """Returns the messages with low < place <= high, oldest first.
 
         The events above `low` must have been scanned. With -1 the summary is included.
         """
@@ -315,17 +318,19 @@ class Scan:
     # --- extending -------------------------------------------------------------------------------
 
     def extended(self, until: int, link: bytes) -> Scan:
-        """Returns the scan for a later end of the stream: this one, extended, if it can be."""
+        """Returns a scan for a later end of the stream: this one, extended if that is possible."""
         newer = Scan(self._log, self.stream, until, link, self._first, original=self._original)
         newer._scan_down_to(self.until)
-        # A restore that was taken back may stand below: what it hid was not scanned.
+        # If the new events undo an older restore, messages that it hid are there again, and this
+        # scan passed them over.
         is_jump = len(newer._segments) > 1 or newer.summary is not None or newer.undone
         kept_bytes = self.kept_bytes + newer.kept_bytes
         if is_jump or self.dropped_at or newer._is_full or kept_bytes > KEPT_BYTES_MAX:
             return newer
         gone = {at for at in newer.removed if at <= self.until}
         if any(at <= self._tail_low or at == self._summary_at for at in gone):
-            # A record that is not kept may have been removed before: it cannot be counted.
+            # Whether a record that is not in memory was removed before is not known, so the count
+            # of messages cannot be corrected.
             return newer
         if gone:
             kept = [record for record in self._tail if record.revision not in gone]
@@ -351,18 +356,20 @@ def _revision(record: Record) -> int:
 
 
 def differing(old: Scan, new: Scan) -> list[tuple[Record | None, Record | None]]:
-    """Returns the messages that one of two scans of a stream shows, or that were edited between.
+    """Returns the messages that differ between two scans of a stream.
 
-    In the order of the stream, each as the old scan and as the new one has it. It reads what lies
-    between the two and where they part, not the whole conversation.
+    They are in the order of the stream, each in the form of the old scan and of the new one, None
+    where a scan does not have it. It reads down to where the paths of both meet, not the whole
+    conversation.
     """
     low = _meeting(old, new)
     edited = {at for at in {*old.edits, *new.edits} if old.edits.get(at) != new.edits.get(at)}
-    # Below, both show the same, but for what one of them took away or edited above.
+    # Below this both scans have the same messages, except for those that only one of them has
+    # removed or edited.
     low = min([low, *(at - 1 for at in edited | (old.removed ^ new.removed))])
     old._scan_down_to(low)
     new._scan_down_to(low)
-    if old.floor or new.floor:  # a summary stands below all that it covers
+    if old.floor or new.floor:  # the place of a summary is below everything that it covers
         old.finish()
         new.finish()
         low = -1
@@ -376,7 +383,7 @@ def differing(old: Scan, new: Scan) -> list[tuple[Record | None, Record | None]]
 
 
 def _meeting(old: Scan, new: Scan) -> int:
-    """Returns a revision on both paths, below which both are the same; -1 if there is none."""
+    """Returns a revision below which both paths are the same; -1 if there is none."""
     low = min(old.until, new.until)
     while True:
         old._scan_down_to(low)
@@ -392,7 +399,7 @@ def _meeting(old: Scan, new: Scan) -> int:
 
 
 class Scans:
-    """The scans of one store that are kept, the most recently used last."""
+    """A cache of the scans of one store, in the order of their last use."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -400,12 +407,12 @@ class Scans:
         self._scans: OrderedDict[tuple[str, bool], Scan] = OrderedDict()
 
     def forget(self) -> None:
-        """Drops every scan: some of what they were made of was let go of."""
+        """Drops every scan, after events that they were made of were let go."""
         with self._mutex:
             self._scans.clear()
 
     def newest(self, stream: str, *, original: bool = False) -> Scan:
-        """Returns the scan of a stream as it is now; one lookup tells whether it is current."""
+        """Returns a scan at a stream's newest revision; one lookup tells if it is current."""
         head = self._log.head(stream)
         until, link, first = (0, b"", 1) if head is None else (head.revision, head.link, head.first)
         name = (stream, original)
@@ -432,19 +439,19 @@ class Scans:
         return scan
 
     def trim(self) -> None:
-        """Forgets every scan: what is asked for again is read again."""
+        """Drops every scan to free memory; they are made again when they are needed."""
         with self._mutex:
             self._scans.clear()
 
     def at(self, stream: str, revision: int, *, original: bool = False) -> Scan:
-        """Returns a scan of a stream as it was at a revision; it is not kept here."""
+        """Returns a scan of a stream at a revision; it is not kept in this cache."""
         head = self._log.head(stream)
         first = 1 if head is None else head.first
         return Scan(self._log, stream, revision, b"", first, original=original)
 
 
 def check_messages_kept(scan: Scan) -> None:
-    """Raises ClosedError if the messages were dropped with the state, rather than show none."""
+    """Raises ClosedError if the messages were dropped at close; an empty list would be wrong."""
     scan.start()
     if scan.dropped_at:
         raise ClosedError(

@@ -1,8 +1,8 @@
 """Messages: what was said in a conversation, each durable when the call returns.
 
-A message changes no state, so adding one to a conversation of a million others folds nothing and
-reads nothing but the newest event. `message_events.py` has the events, `message_scan.py` finds out
-which messages are there.
+A message changes no state. Adding one to a conversation of a million others therefore folds nothing
+and reads only the newest event. `message_events.py` defines the events; `message_scan.py` reads
+the stream backwards and works out which messages are there.
 """
 
 from __future__ import annotations
@@ -64,18 +64,18 @@ _logger = logging.getLogger("holdfast.record")
 
 # --- choosing -------------------------------------------------------------------------------------
 #
-# Which messages a prompt needs, if not the newest: chosen by a scorer or by names. Pure.
+# Chooses the messages that a prompt needs, by a scoring function or by names. Pure.
 #
-# It reads every message of the conversation.
+# Choosing reads every message of the conversation.
 
 
 Scorer = Callable[[Message], float]
 Selector = Scorer | Iterable[str]
-"""What messages are chosen by: a function that scores a message, or names that it mentions."""
+"""How messages are chosen: a function that scores each one, or names that it must mention."""
 
 
 def check_names(by: object) -> tuple[str, ...] | None:
-    """Returns the names to choose by, None for a function, or raises UsageError."""
+    """Returns the names to choose by, or None for a function; raises UsageError otherwise."""
     if callable(by):
         return None
     names = (by,) if isinstance(by, str) else by
@@ -89,7 +89,7 @@ def check_names(by: object) -> tuple[str, ...] | None:
 
 
 def choose(messages: Iterable[Message], by: Selector, n: int) -> list[Message]:
-    """Returns the n messages with the highest score above 0, of equals the newest, oldest first."""
+    """Returns the n messages with the highest scores above 0, oldest first; newer ones win ties."""
     names = check_names(by)
     score = cast("Scorer", by) if names is None else _mentions(names)
     scored: list[tuple[float, int, Message]] = []
@@ -108,7 +108,7 @@ def _check_score(score: object) -> float:
 
 
 def fact_lines(facts: Iterable[Fact], names: tuple[str, ...]) -> list[str]:
-    """Returns a line for each fact about one of the names; a stale one says so."""
+    """Returns one line for each fact about any of the names, and marks stale facts as such."""
     has = name_pattern(names)
     return [
         f"{fact.name}: {fact.value}{f' (stale: {fact.reason})' if fact.stale else ''}"
@@ -123,18 +123,18 @@ def _mentions(names: tuple[str, ...]) -> Scorer:
 
 
 def name_pattern(names: tuple[str, ...]) -> re.Pattern[str]:
-    """Returns a pattern that finds a name as a whole word, in any case."""
+    """Returns a pattern that matches any of the names as a whole word, ignoring case."""
     words = "|".join(re.escape(name.strip()) for name in names)
     return re.compile(rf"(?<![^\W_])(?:{words})(?![^\W_])", re.IGNORECASE)
 
 
 # --- as text --------------------------------------------------------------------------------------
 #
-# A message for a prompt that is text: what the APIs of models have as fields, in a line each.
+# Renders a message for a plain-text prompt: each field of a model API becomes one line.
 
 
 def shown_lines(message: Message) -> list[str]:
-    """Returns a message as lines: what was said, the tools that were called, and their results."""
+    """Returns a message as lines: its text, the tools it called, and their results."""
     role, said = message.role or "assistant", message.text
     found: Any = message.item
     item = cast("dict[str, Any]", found) if type(found) is dict else {}
@@ -152,7 +152,7 @@ def shown_lines(message: Message) -> list[str]:
 
 
 def _shown_call(role: str, call: dict[str, Any]) -> list[str]:
-    """Returns the line of a call or of a result, in any of the forms that `repair` knows."""
+    """Returns the line for a tool call or result, in any of the forms that `repair` knows."""
     kind, function = call.get("type"), call.get("function")
     id = call.get("call_id") or call.get("tool_use_id") or call.get("id")
     if kind == "function_call_output":
@@ -175,14 +175,14 @@ def _shown_value(value: Any) -> str:
 
 # --- merging --------------------------------------------------------------------------------------
 #
-# Two histories as one: ordered by time, nothing twice. Pure.
+# Merges two histories into one, ordered by time and without duplicates. Pure.
 
 
 def merged_order(mine: list[Message], theirs: list[Message]) -> tuple[list[Message], list[Message]]:
-    """Returns both histories in one order, and those messages of it that only the second has.
+    """Returns the merged history, and the messages in it that only the second history has.
 
-    Each side keeps its own order. A message that both have, by foreign id or by id, counts as the
-    first history's. Of two in the second history that share an id, the earlier one is taken.
+    Each side keeps its own order. A message that both have, by foreign id or by id, is taken from
+    the first history. If two messages of the second history share an id, the earlier one is taken.
     """
     known = {name for message in mine for name in _names(message)}
     new: list[Message] = []
@@ -207,7 +207,7 @@ def _names(message: Message) -> tuple[str, ...]:
 
 
 def moved_fields(message: Message) -> dict[str, Any]:
-    """Returns the fields of a message that is written again elsewhere: it keeps its time."""
+    """Returns the fields of a message that is written again elsewhere; it keeps its time."""
     fields = {**message.fields, "said_at": said_us(message)}
     if "foreign" in fields:
         fields["foreign"] = fields.pop("foreign")  # it comes last, where a reader expects it
@@ -216,7 +216,7 @@ def moved_fields(message: Message) -> dict[str, Any]:
 
 # --- history --------------------------------------------------------------------------------------
 #
-# The messages of a conversation as a sequence: lazy, read from either end, never folded.
+# The messages of a conversation as a lazy sequence, read from either end and never folded.
 
 
 PAGE = 50
@@ -226,7 +226,7 @@ _SUMMARY_MARK = b"s1:"
 
 
 class MessagePage(Struct, frozen=True):
-    """Some messages, oldest first, and the cursors of the next pages; None if there is none."""
+    """Some messages, oldest first, and the cursors of the pages on either side, or None."""
 
     messages: list[Message]
     older: str | None
@@ -234,7 +234,7 @@ class MessagePage(Struct, frozen=True):
 
 
 class Summary(Struct, frozen=True):
-    """A summary of messages. A compacted one replaces them in what is read."""
+    """A summary of messages. If it is compacted, it replaces them for readers."""
 
     text: str
     through: int
@@ -252,10 +252,11 @@ _decode_foreign = msgspec.json.Decoder(_ForeignItem).decode
 
 
 class History(Sequence[Message]):
-    """Messages, oldest first. Nothing is read before it is needed.
+    """The messages of a conversation, oldest first, read lazily.
 
-    `last(n)`, `[-n:]` and pages cost what they return, however long the conversation is. `len`, an
-    index from the front and iteration read all of it once, and are quick from then on.
+    The cost of `last(n)`, `[-n:]` and pages depends on how much they return, not on how long the
+    conversation is. `len`, an index from the front and iteration read all of it once per process,
+    and are quick from then on.
     """
 
     def __init__(
@@ -310,7 +311,7 @@ class History(Sequence[Message]):
         return self.length()
 
     def length(self) -> int:
-        """Returns how many there are, as `len` does."""
+        """Returns the number of messages, as `len` does."""
         scan = self._scan()
         with scan.mutex:
             scan.finish()
@@ -367,7 +368,7 @@ class History(Sequence[Message]):
     # --- pages and single messages ---------------------------------------------------------------
 
     def last(self, n: int = 20) -> list[Message]:
-        """Returns the newest n, the oldest of them first; fewer if there are fewer."""
+        """Returns the newest n messages, oldest first; fewer if there are fewer."""
         check_whole(n, "n")
         scan = self._scan()
         with scan.mutex:
@@ -381,10 +382,10 @@ class History(Sequence[Message]):
         after: str | None = None,
         oldest: bool = False,
     ) -> MessagePage:
-        """Returns the newest messages, the `oldest` ones, or those next to a cursor.
+        """Returns a page: the newest messages, the `oldest` ones, or those next to a cursor.
 
-        A page's `older` and `newer` are the cursors of the next pages. They stay valid whatever is
-        added, edited or deleted meanwhile.
+        The page's `older` and `newer` are the cursors of the neighbouring pages. They stay valid
+        whatever is added, edited or deleted meanwhile.
         """
         check_whole(limit, "limit", least=1)
         if sum((before is not None, after is not None, check_flag(oldest, "oldest"))) > 1:
@@ -407,7 +408,7 @@ class History(Sequence[Message]):
             return MessagePage(self._messages(scan, records), older, newer)
 
     def cursor(self, message: Message) -> str:
-        """Returns the cursor of a message, for the page before it or after it."""
+        """Returns the cursor of a message, with which `page` reads before or after it."""
         if not isinstance(message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"a cursor is of a message, found {show_value(message)}")
         scan = self._scan()
@@ -417,8 +418,8 @@ class History(Sequence[Message]):
     def _place_before(self, scan: Scan, cursor: str) -> int:
         """Returns the place that a page ends before.
 
-        A cursor that was given out before a compaction may lie within what that covers. Before it
-        is the summary then; before the summary there is nothing.
+        A cursor from before a compaction may point at a message that the summary now covers. What
+        comes before that cursor is the summary; before the summary there is nothing.
         """
         place = parse_cursor(cursor)
         scan.seek(place)
@@ -427,7 +428,7 @@ class History(Sequence[Message]):
         return scan.floor + 1
 
     def get(self, id: str) -> Message:
-        """Returns a message by its id, or raises NotFoundError; it searches from the newest on."""
+        """Returns a message by its id, or raises NotFoundError; searches from the newest back."""
         if not isinstance(id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"a message is named by its id, found {show_value(id)}")
         for message in reversed(self):
@@ -446,15 +447,16 @@ class History(Sequence[Message]):
         return History(self._scope, self._context, until=until, is_original=self._is_original)
 
     def original(self) -> History:
-        """Returns the messages without any compaction: what was really said."""
+        """Returns the messages as they were said, ignoring every compaction."""
         return History(self._scope, self._context, until=self._until, is_original=True)
 
     # --- for other programs ----------------------------------------------------------------------
 
     def items(self, last: int | None = None) -> list[Any]:
-        """Returns foreign items, exactly as they were given, and other messages in request form.
+        """Returns foreign items exactly as they were given, and other messages in request form.
 
-        Only the item is decoded: this is for a framework that wants its whole history back.
+        It is meant for a framework that wants its whole history back, so only the item of each
+        message is decoded.
         """
         scan = self._scan()
         with scan.mutex:
@@ -477,16 +479,17 @@ class History(Sequence[Message]):
     def for_request(self, last: int | None = None) -> list[Any]:
         """Returns the history for the next request to a model: `items`, repaired.
 
-        A tool call without a result gets one that says so: after a turn that a crash interrupted
-        the model must neither refuse the history nor believe that something was done.
+        A tool call without a result is given one that says so. After a crash in the middle of a
+        turn, the model API must not reject the history, and the model must not believe that the
+        call was carried out.
         """
         return repair(self.items(last)).history
 
     def select(self, by: Selector, n: int = 10) -> list[Message]:
-        """Returns the n messages that a prompt needs most, oldest first.
+        """Returns the n best-scoring messages, oldest first.
 
-        `by` is a function that scores a message (0 leaves it out), or names: then those messages
-        are chosen that mention one. All messages are read for it.
+        `by` is either a function that scores a message (0 leaves it out), or names: then a message
+        scores by how often it mentions them. This reads all messages.
         """
         return choose(self, by, check_whole(n, "n"))
 
@@ -495,11 +498,11 @@ class History(Sequence[Message]):
     ) -> str:
         """Returns the simplest prompt context: "role: content" lines, then the decisions.
 
-        A tool call has its name, arguments and id, and a result the id of its call.
+        A tool call is shown with its name, arguments and id, a result with the id of its call.
 
-        They are the last messages, or those that `select` chooses; with names, the facts about
-        them come first. `decisions` is how many decisions are searched for, as far back as needed;
-        with 0 there are none, and only the last messages are read.
+        The messages are the last ones, or those that `select` chooses; if `select` gives names,
+        the facts about them come first. `decisions` is how many decisions are included; they are
+        searched for as far back as needed. With 0, only the last messages are read.
         """
         names = None if select is None else check_names(select)
         by = names or select
@@ -526,7 +529,7 @@ class History(Sequence[Message]):
     # --- what else was recorded ------------------------------------------------------------------
 
     def turns(self, last: int = 20) -> list[Turn]:
-        """Returns the newest turns, newest first: completed, failed, open or interrupted."""
+        """Returns the last turns, newest first; each is completed, failed, open or interrupted."""
         check_whole(last, "last")
         scan = self.original()._scan()
         head = self._log.head(self.name)
@@ -561,7 +564,7 @@ class History(Sequence[Message]):
         )
 
     def file_changes(self, path: str | None = None) -> list[tuple[Message, FileChange]]:
-        """Returns the file changes that messages caused, oldest first; of one path if given."""
+        """Returns the file changes that messages caused, oldest first, optionally for one path."""
         return [
             (message, change)
             for message in self
@@ -571,18 +574,18 @@ class History(Sequence[Message]):
 
 
 def make_cursor(place: int, *, mark: bytes = _MARK) -> str:
-    """Returns a place among the messages as an opaque text."""
+    """Returns an opaque cursor for a place among the messages."""
     return base64.urlsafe_b64encode(mark + str(place).encode()).decode().rstrip("=")
 
 
 def _cursor_of(scan: Scan, record: Record) -> str:
-    """Returns the cursor of a message; that of a summary says so."""
+    """Returns the cursor of a message; the cursor of a summary has a mark of its own."""
     mark = _SUMMARY_MARK if record.type == COMPACTED else _MARK
     return make_cursor(scan.place(record), mark=mark)
 
 
 def is_of_summary(cursor: str) -> bool:
-    """Says whether a cursor, which was parsed before, is that of a summary."""
+    """Returns whether a valid cursor is that of a summary."""
     return cursor.startswith(base64.urlsafe_b64encode(_SUMMARY_MARK).decode())
 
 
@@ -604,13 +607,13 @@ def parse_cursor(cursor: object) -> int:
 
 RETRIES = 100
 BYTES_PER_TOKEN = 4
-"""Tokens are estimated by this where the caller did not count them."""
+"""Used to estimate tokens when the caller does not give their number."""
 _END = 1 << 62
 """A revision after the end of any stream."""
 
 
 class PreparedMessages(Struct, frozen=True):
-    """Messages to be added: the commit that adds them, and which of its events they are."""
+    """The commit that adds some messages, and which of its events these messages are."""
 
     commit: ProposedCommit
     first: int
@@ -619,7 +622,7 @@ class PreparedMessages(Struct, frozen=True):
 
 
 class _ForeignToAdd:
-    """An item of another program that is to be added, unless it is there."""
+    """A foreign item that is added unless it is there already."""
 
     def __init__(self, given: dict[str, Any], seal: Seal | None) -> None:
         self.given = given
@@ -631,17 +634,19 @@ class _ForeignToAdd:
 
     @property
     def name(self) -> str | int:
-        """What it shares with the same item in the same list, and with nothing else."""
+        """Identifies the item within one list: two copies of one item have the same name."""
         return self.key or id(self)
 
 
 class Messages(History):
-    """The messages of one conversation: a sequence to read, and everything that changes it.
+    """The messages of one conversation: a sequence to read, and the methods that change it.
 
-    Nothing is lost by a change: `at` reads what was there before. What changes messages that are
-    there depends on what is there, and its event says so. When the body of a run is entered again,
-    it would find something else there, so it is refused in a body, before it can make the run
-    diverge. `clear` says the same each time, so it is allowed.
+    No change destroys anything: `at` reads what was there before.
+
+    Most changes to existing messages are refused in the body of a run. Such a change names the
+    messages that are there now. When the body is replayed, other messages would be there, it would
+    write another event, and the run would diverge. `clear` writes the same event each time, so it
+    is allowed. In a step all of them are allowed.
     """
 
     # --- adding ----------------------------------------------------------------------------------
@@ -658,14 +663,14 @@ class Messages(History):
         expected: int | None = None,
         **fields: Unpack[MessageFields],
     ) -> Message:
-        """Adds a message and returns it; durable when it returns.
+        """Adds a message and returns it; it is durable when this returns.
 
         The other fields of a message are `parts`, `tool_calls`, `tool_call_id`, `usage`,
         `metadata`, `links`, `files`, `said_at`, and `foreign`: another program's item, kept
-        exactly. With `foreign_id`, its id there, it is added once, however often it is sent.
-        `state` is set in the same commit. With `subject` what
-        it says is sealed by that subject's key, also in a conversation of several, and reads as
-        ERASED after `erase`.
+        exactly. With `foreign_id`, the item's id in that program, it is added once, however often
+        it is sent. `state` is set in the same commit. With `subject`, the content is sealed with
+        that subject's key, even in a conversation of several subjects, and reads as ERASED after
+        `erase`.
         """
         given: dict[str, Any] = {"role": role, "content": content, **fields}
         seal = None if subject is None else self._seal_for(subject)
@@ -679,7 +684,7 @@ class Messages(History):
         return self._committed(prepared, self._log.commit(prepared.commit))[0]
 
     def _seal_for(self, subject: str) -> Seal | None:
-        """Returns what seals messages of a subject here; None if all of the scope is theirs."""
+        """Returns the seal for a subject's messages; None if the whole scope is that subject's."""
         return self._log.seal_for(self.name, check_name(subject, "subject"))
 
     def add_many(
@@ -692,12 +697,13 @@ class Messages(History):
         key: str | None = None,
         expected: int | None = None,
     ) -> list[Message]:
-        """Adds several messages, each a mapping with the names of `add`, all or nothing.
+        """Adds several messages, each a mapping with the argument names of `add`.
 
-        They are one commit, and `state` is set in it too. Items with a `foreign_id` are known by
-        it: those that are there already are left out, not the others; if all of them are there,
-        nothing is written. The answer has every message, those that were there included. With
-        `subject` all of them are that subject's, as with `add`; `state` is not.
+        They and `state` are one commit, all or nothing. Items with a `foreign_id` that are there
+        already are left out; if all of them are, nothing is written. Returns every message,
+        including those that were there already. On a backend that takes one key in a commit,
+        items with a `foreign_id` are one commit each. With `subject` all messages are sealed for
+        that subject, as with `add`; `state` is not.
         """
         given = [_check_item(item) for item in _listed(items)]
         if not given:
@@ -727,10 +733,11 @@ class Messages(History):
         keys: Sequence[str | None] = (),
         seal: Seal | None = None,
     ) -> PreparedMessages:
-        """Returns the commit that adds messages; their blobs are written by now.
+        """Returns the commit that adds messages, after writing their blobs.
 
-        `keys` has one for each message (clause 26), in place of one for the commit. `seal` is that
-        of the subject whose messages they are, in a scope of others; then keys are digests by it.
+        `keys` has one idempotency key for each message (clause 26), instead of `key` for the whole
+        commit. `seal` is given for a subject's messages in a scope that is not that subject's;
+        the keys are then digests made with it.
         """
         clock = self._log.clock
         new_events: list[NewEvent] = []
@@ -744,11 +751,14 @@ class Messages(History):
         for number, item in enumerate(given):
             fields = check_fields(item)
             if "id" not in fields:
-                # A retry with the same key must have the same bytes, and so the same id.
+                # A retry with the same key must have the same bytes, or the log would refuse it:
+                # so the id is derived from the key and not made anew.
                 own_key = f"{key}/{number}" if key and number else key
                 if seal is None:
                     id = fields.get("foreign_id") or own_key or make_id(clock, fields, number)
-                else:  # it stands in clear: nothing that was given, nor a digest without a key
+                else:
+                    # The id is stored in clear: it must not be text that the caller gave, nor an
+                    # unkeyed digest of it, which could be guessed after the subject is erased.
                     own_key = keys[number] if keys else own_key
                     id = own_key or seal.digest("id", make_id(clock, fields, number))
                 fields = {"id": id, **fields}
@@ -770,7 +780,7 @@ class Messages(History):
         return PreparedMessages(ProposedCommit((write,), marks=marks), first, len(given), turn)
 
     def _committed(self, prepared: PreparedMessages, result: CommitResult) -> list[Message]:
-        """Returns the messages that a commit added, now that it is durable."""
+        """Returns the messages that a finished commit added."""
         write = prepared.commit.writes[0]
         if result.redacted:
             write = result.written(write)
@@ -842,9 +852,10 @@ class Messages(History):
         expected: int | None,
         seal: Seal | None,
     ) -> list[Message]:
-        """Adds items as one commit, each under its own key, without those that are there.
+        """Adds the items that are not there yet in one commit, each under its own key.
 
-        Which are there is asked only if the commit is refused: mostly all of them are new.
+        Mostly all items are new. So it commits first, and looks up which of them are there already
+        only if the commit is refused.
         """
         refuse_in_body("adding foreign items without a key=")
         items = [_ForeignToAdd(item, seal) for item in given]
@@ -881,9 +892,9 @@ class Messages(History):
         return [one.there for one in items if one.there is not None]
 
     def _find_known(self, items: list[_ForeignToAdd], *, is_fork: bool) -> bool:
-        """Looks up which items are there; returns whether anything was found out.
+        """Looks up which items are there already, and returns whether any key was in use.
 
-        One that was deleted since is added once more, under another key.
+        An item that was deleted since gets another key, under which it is added again.
         """
         is_news = False
         for one in items:
@@ -905,7 +916,7 @@ class Messages(History):
         return is_news
 
     def _add_batch(self, given: list[dict[str, Any]], seal: Seal | None) -> list[Message]:
-        """Adds items, each under its own key, with one sync for all, unless they are there.
+        """Adds the items that are not there yet, one commit each, with one sync for all.
 
         For backends that take one key in a commit.
         """
@@ -935,12 +946,12 @@ class Messages(History):
     def import_many(
         self, items: Iterable[Mapping[str, Any]], *, subject: str | None = None
     ) -> list[Message]:
-        """Adds what was said elsewhere to a new conversation, with the times of then.
+        """Imports what was said elsewhere into a new conversation, with its original times.
 
-        Each item has a `foreign_id` and a `said_at`, in the order of time. The times are those of
-        the events, so `at(datetime)` finds what was there then. Each is a commit of its own, in
-        order: if it is interrupted, the beginning is there, and the same call again adds the rest.
-        With `subject` all of them are that subject's, as with `add`.
+        Each item has a `foreign_id` and a `said_at`, in the order of time. The events get these
+        times, so `at(datetime)` finds what was there then. Each item is a commit of its own, in
+        order: after an interruption the first items are there, and the same call adds the rest.
+        With `subject` all of them are sealed for that subject, as with `add`.
         """
         refuse_in_body("an import of messages")
         seal = None if subject is None else self._seal_for(subject)
@@ -954,8 +965,9 @@ class Messages(History):
                 firsts.setdefault(one.name, one)
         adding = list(firsts.values())
         expected: int | None = None
-        # The first one alone: with it an event may be written that opens the scope. Each of the
-        # others expects the one before it, so that none is there without those before it.
+        # The first item is committed alone, because that commit may also write an event that opens
+        # the scope, so the revision after it is not known before. Each later item expects the
+        # revision of the one before it, so that an interruption leaves no gap.
         for first, until in [(0, 1), *_chunks(1, len(adding))]:
             prepared: list[PreparedMessages] = []
             for at, one in enumerate(adding[first:until]):
@@ -972,7 +984,7 @@ class Messages(History):
         return [message for message in found if message is not None]
 
     def _inherited(self, key: str) -> Message | None:
-        """Returns the message of a key in a stream that this one was forked from."""
+        """Returns the message with that key in the streams that this one was forked from."""
         stream, until = self.name, _END
         while (origin := self._log.origin(stream)) is not None:
             stream, until = origin[0], min(until, origin[1])
@@ -982,9 +994,9 @@ class Messages(History):
         return None
 
     def _moved(self, there: Message) -> Message | None:
-        """Returns the same foreign item as a merge wrote it again, after where it was.
+        """Returns the copy of a foreign item that a merge wrote later in the stream, if any.
 
-        Each later message is decoded once, however many items are looked up.
+        Each later message is decoded only once, however many items are looked up.
         """
         scan = self._scan_to(there.revision)
         with scan.mutex:
@@ -1001,7 +1013,7 @@ class Messages(History):
             return self._message(scan, record)
 
     def _key_of(self, message: Message) -> str | None:
-        """Returns the key by which a foreign item is known here; None if it is none, or erased."""
+        """Returns the key of a foreign item here; None for other messages and erased subjects."""
         if message._record.type == message_events.MOVED:
             said = message.fields
             return said["key"] if "key" in said else foreign_id_key(said["foreign_id"])
@@ -1014,12 +1026,14 @@ class Messages(History):
             return None
 
     def _by_key(self, stream: str, key: str, until: int = _END) -> Message | None:
-        """Returns the message that a stream was given under a key, up to a revision.
+        """Returns the message that was added to a stream with a key, up to a revision.
 
-        The key is on the first event of the commit: before the message there may be the event that
-        gave the scope its parent, and the one that began a turn. If a merge reserved the key, the
-        message is the one that it wrote. If that was never written, or was deleted, what is
-        returned is not there, and has nothing but its foreign id.
+        The key is on the first event of the commit, and the message may come up to two events
+        later: after the one that gives the scope its parent, and the one that begins a turn.
+
+        If a merge reserved the key, the message is the one that the merge wrote. If that was never
+        written, or was deleted, the result is the reservation: a message that has only a foreign
+        id, and of which `is_there` is false.
         """
         for found in self._log.find(stream, key=key, until=until):
             after = found.revision - 1
@@ -1032,16 +1046,16 @@ class Messages(History):
         return None
 
     def is_there(self, message: Message) -> bool:
-        """Says whether a message is there: not deleted or rewound; it may be compacted."""
+        """Returns whether a message is there: not deleted or rewound. A compacted one is there."""
         scan = self._scan_to(message.revision)
         with scan.mutex:
             found = scan.before(scan.place(message._record) + 1, 1)
             return bool(found) and found[0].revision == message.revision
 
     def _scan_to(self, revision: int) -> Scan:
-        """Returns the scan down to a revision, with the messages that were compacted there.
+        """Returns a scan that reaches down to a revision and includes compacted messages.
 
-        What was compacted was not deleted: if it is sent again, it is not added once more.
+        A compacted message was not deleted: if it is sent again, it must not be added again.
         """
         scan = self._scan()
         with scan.mutex:
@@ -1055,17 +1069,17 @@ class Messages(History):
     def turn(self) -> OpenTurn:
         """Returns the block of a turn: `with chat.messages.turn() as turn:`, then `turn.add(…)`.
 
-        A block that raises ends the turn as failed, with the error. If its process dies, the turn
-        stays open and reads as `interrupted`.
+        If the block raises, the turn ends as failed, with the error. If its process dies, nothing
+        ends the turn, and it reads as `interrupted`.
         """
         return OpenTurn(self, self._log, self._context.lease_keeper)
 
     # --- changing --------------------------------------------------------------------------------
 
     def edit(self, message: Message | str, **fields: Any) -> Message:
-        """Sets fields of a message, removes those given as None, and returns it as it is now.
+        """Sets fields of a message, removes those given as None, and returns the edited message.
 
-        The history keeps what it was before: `messages.at(…)` reads it.
+        The history keeps the earlier version: `messages.at(…)` reads it.
         """
         refuse_in_body("an edit of a message")
         unknown = fields.keys() - set(message_events.EDITABLE)
@@ -1073,7 +1087,7 @@ class Messages(History):
             found = f"{sorted(unknown)[0]!r}" if unknown else "nothing"
             raise UsageError(f"edit sets {', '.join(message_events.EDITABLE)}, found {found}")
         target = self._target(message)
-        # An item of another program may have no role, and get one.
+        # A foreign item may have no role; `check_fields` wants one.
         checked = check_fields({"role": target.role or "user", **fields})
         values = dict.fromkeys(fields) | checked
         if "role" not in fields:
@@ -1110,11 +1124,11 @@ class Messages(History):
         raise self._contended("pop")
 
     def clear(self) -> None:
-        """Deletes all messages; the history keeps them."""
+        """Deletes all messages; `at` and earlier forks still read them."""
         self._commit_events((_event_with(message_events.CLEARED, to=0),))
 
     def rewind(self, to: Message | Moment) -> None:
-        """Deletes every message after a given one, or after a moment; state stays."""
+        """Deletes every message after a given one, or after a moment; the state is unchanged."""
         refuse_in_body("rewinding messages")
         revision = to.revision if isinstance(to, Message) else self._scope.life.revision_at(to)
         if not 0 <= revision <= self._scope.revision:
@@ -1126,7 +1140,8 @@ class Messages(History):
                 f"removed at revision {began}",
                 hint=f"messages.at({revision}) reads it",
             )
-        # A removal meanwhile must not be rewound past: it would bring the old life's back.
+        # If the scope is removed meanwhile, this rewind must fail: going back past the removal
+        # would bring back messages of the earlier life.
         follows = max(revision, began + 1) if revision else 0
         self._commit_about((_event_with(message_events.REWOUND, to=revision),), follows)
 
@@ -1138,14 +1153,14 @@ class Messages(History):
         return self._log.commit(ProposedCommit((write,), marks=marks))
 
     def _commit_about(self, new_events: tuple[NewEvent, ...], follows: int) -> CommitResult:
-        """Commits events that name revisions; in a joint commit they may be those to come."""
+        """Commits events that name revisions, which in a joint commit may be still to come."""
         expected = self._log.pinned(self.name)
         write = scope_stream(self._scope).write(new_events, expected=expected)
         write = replace(write, follows=follows)
         return self._log.commit(ProposedCommit((write,)))
 
     def _commit_at(self, until: int, *new_events: NewEvent) -> CommitResult | None:
-        """Commits if the stream is still at a revision; None if another writer was faster."""
+        """Commits if the stream is still at a revision; returns None if it has moved on."""
         write = scope_stream(self._scope).write(new_events, expected=until)
         try:
             return self._log.commit(ProposedCommit((write,)))
@@ -1163,7 +1178,7 @@ class Messages(History):
         )
 
     def _target(self, message: Message | str) -> Message:
-        """Returns a message as it is now, or raises NotFoundError."""
+        """Returns the current form of a message, or raises NotFoundError."""
         if not isinstance(message, Message):
             return self.get(message)
         scan = self._scan()
@@ -1183,7 +1198,8 @@ class Messages(History):
     def _moved_sealed(self, message: Message, subject: str) -> bytes:
         """Returns the payload of a subject's message that is written again elsewhere.
 
-        It is not opened for that, unless it was edited: then it is sealed as it is now.
+        The sealed content is copied without opening it. Only an edited message is opened, and
+        sealed again in its current form.
         """
         fields: dict[str, Any] = codec.decode_as(message._record.payload, dict[str, Raw])
         fields = {name: codec.decode(raw) for name, raw in fields.items() if name != "sealed"} | {
@@ -1211,9 +1227,9 @@ class Messages(History):
         tokens_before: int | None = None,
         tokens_after: int | None = None,
     ) -> Message:
-        """Replaces all messages but the last few by a summary, and returns it.
+        """Replaces all messages but the last `keep_last` by a summary, and returns the summary.
 
-        `original()` still has all of them. Tokens that are not given are estimated.
+        `original()` still has all of them. Token counts that are not given are estimated.
         """
         refuse_in_body("compacting messages")
         fields = check_fields({"role": role, "content": summary})
@@ -1259,9 +1275,9 @@ class Messages(History):
         tokens_before: int | None = None,
         tokens_after: int | None = None,
     ) -> None:
-        """Records a summary of everything up to a message, by default up to the newest.
+        """Records a summary of everything up to a message, by default the newest.
 
-        It changes nothing in what is read; `summaries()` lists it.
+        Unlike `compact` it replaces nothing: `summaries()` lists it.
         """
         refuse_in_body("a summary of messages")
         if not isinstance(text, str) or not text:  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -1288,8 +1304,9 @@ class Messages(History):
     def merge(self, other: Scope | History) -> list[Message]:
         """Merges the messages of another conversation into this one by time; returns the new ones.
 
-        Each side keeps its order. A message that both have, by foreign id or by id, stays as it is
-        here. It is one commit: the messages after the first new one are written again after it.
+        Each side keeps its order. A message that both have, by foreign id or by id, keeps the form
+        it has here. The merge is one commit: it goes back to the message before the first new one,
+        and writes all later messages of both sides again.
         """
         refuse_in_body("a merge of messages")
         theirs = other if isinstance(other, History) else _history_of(other)
@@ -1314,10 +1331,10 @@ class Messages(History):
         raise self._contended("merge")
 
     def _moved_here(self, message: Message, *, is_new: bool) -> NewEvent:
-        """Returns the event that writes a message here, a new foreign item with its key (26).
+        """Returns the event that writes a message here; a new foreign item gets its key (26).
 
-        A key that was used before belongs to an item that was deleted: whoever sends that again
-        finds the one that is written here, after it.
+        A key that was used before belongs to an item that was deleted, and cannot be used again.
+        If that item is sent again, `_moved` finds the copy that is written here.
         """
         version = version_of(message._record.meta)  # it stays as it was written
         meta = encode_meta(Meta(schema=version)) if version else None
@@ -1335,19 +1352,18 @@ class Messages(History):
     def _reserve_keys(self, new: list[Message], known: set[str]) -> bool:
         """Reserves the keys of foreign items that are about to be merged; False if there are none.
 
-        For backends that take one key in a commit. An item that is sent again is found by its key,
-        but the keys of several items cannot be in the commit that adds them. They are written
-        before it. A crash between the two leaves keys without items, which read as deleted items
-        and may be added once more. In the other order a crash would leave items that are not known
-        by their id and would be added a second time; another writer who is faster than the keys
-        would do the same.
+        For backends that take one key in a commit, so that the keys of several items cannot be in
+        the commit that adds them. They are written before it. A crash between the two leaves keys
+        without items, which read as deleted items and may be added again. In the other order a
+        crash would leave items that cannot be found by their key and would be added a second time.
+        So would another writer who comes between the items and their keys.
         """
         commits: list[ProposedCommit] = []
         for one in new:
             key = self._key_of(one)
             if key is not None and key not in known:
                 known.add(key)
-                # Of a subject's item the id is not stored, but what it is known by.
+                # The foreign id of a subject's item is not stored in clear, only its keyed digest.
                 said = {"foreign_id": one.foreign_id}
                 if one.subject is not None:
                     said = {"foreign_id": key, "key": key}
@@ -1388,10 +1404,10 @@ def _estimate(records: list[Record]) -> int:
 
 
 def _is_same(there: Message, given: dict[str, Any]) -> bool:
-    """Says whether a message is the one given again; id and turn differ between attempts.
+    """Returns whether a message has the same content as what is given now.
 
-    A merged message has the time it was said at. A key that a merge reserved without writing its
-    item stands for whatever has that id.
+    Id, turn and `said_at` are compared only if they are given: id and turn differ between attempts,
+    and a merge adds `said_at`. A key that a merge reserved matches any item with that foreign id.
     """
     if there._record.type == message_events.MOVED:
         return True

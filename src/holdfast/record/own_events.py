@@ -1,7 +1,7 @@
-"""What is written when a program records an event of its own (`core/own_event.py`).
+"""Makes the events that are written when a program records own events (`core/own_event.py`).
 
-The payload is made from the arguments alone, without a time or an id. So a run that is entered
-again writes the same bytes, and its journal gives each the key of its place there.
+The payload is made from the arguments alone, without a time or an id. So a replay of a run writes
+the same bytes, and the run gives each event the key of its place in the journal.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def prepare(
     unchecked: object,
     seal: Seal | None = None,
 ) -> NewEvent:
-    """Returns the event that is to be written, its data sealed, or in a blob if it is large."""
+    """Returns the event to write; its data is sealed with `seal`, or in a blob if it is large."""
     name, version, plain = _checked(event, data, is_checked=not check_flag(unchecked, "unchecked"))
     texts = check_refs(refs)
     op = Op("set", ("data",), Raw(codec.encode(plain)))
@@ -51,7 +51,7 @@ def prepare(
 
 
 def recorded(log: Log, write: StreamWrite, result: CommitResult) -> OwnEvent:
-    """Returns the event that a commit wrote, or that an earlier one with its key did."""
+    """Returns the event that a commit wrote, or the one of an earlier commit with its key."""
     after = result.after[0]
     if result.repeated and not log.is_gathering:
         return OwnEvent(log.record(write.stream, after.revision), log.blobs.read)
@@ -68,7 +68,7 @@ def recorded(log: Log, write: StreamWrite, result: CommitResult) -> OwnEvent:
 
 
 def _checked(event: object, data: object, *, is_checked: bool) -> tuple[str, int, Any]:
-    """Returns name, version and plain data of what a caller records, or raises."""
+    """Returns name, version and plain data of the event to record, or raises UsageError."""
     if isinstance(event, str) and not is_checked:
         return check_type_name(event), 0, _mapping(data)
     if isinstance(event, str):

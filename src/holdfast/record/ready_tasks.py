@@ -1,8 +1,8 @@
-"""Which tasks can be begun, kept in order while events come: nobody sorts all tasks to see a few.
+"""The tasks that can be begun, kept in order as events arrive.
 
-A task can be begun while it is open and everything that it depends on is closed. The order is that
-of every list of tasks: highest priority first, then oldest. An event costs the tasks that it
-changes and those that wait for them.
+So listing a few does not sort all tasks. A task can be begun while it is open and everything that
+it depends on is closed. The order is that of every list of tasks: highest priority first, then
+oldest. The cost of an event depends on the tasks that it changes and those that wait for them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ Rank = tuple[int, int]
 
 
 def rank(task: Task) -> Rank:
-    """Returns what tasks are ordered by: highest priority first, then oldest."""
+    """Returns the sort key of tasks: highest priority first, then oldest."""
     return -task.priority, task.order
 
 
 class ReadyTasks:
-    """The tasks of one table that can be begun, and those that somebody has begun."""
+    """The tasks of one table that can be begun, and those that are in progress."""
 
     def __init__(self, tasks: Mapping[str, Task]) -> None:
         self.in_progress: set[str] = set()
@@ -35,7 +35,7 @@ class ReadyTasks:
         self.update(tasks)
 
     def update(self, changed: Iterable[str]) -> None:
-        """Takes over what has become of some tasks, by their ids."""
+        """Updates the order after the tasks with these ids have changed."""
         touched: set[str] = set()
         for id in changed:
             touched.add(id)

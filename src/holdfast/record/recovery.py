@@ -1,13 +1,13 @@
-"""After a crash: the decisions whose worker is dead, judged one by one through their verifiers.
+"""Recovery after a crash: judges each open decision of a dead worker by its verifier.
 
 An act is done again only if its verifier says that it was not done. Before it acts, the recovering
-worker makes the decision its own, with an event that two workers cannot both write
-(`keyed_item.py`). So two workers that recover at once never both act. (Two threads of one worker
-would write the same event, so one of them leaves it to the other.) A worker that dies between that
+worker makes the decision its own, by an event that two workers cannot both write (`keyed_item.py`).
+So two workers that recover at the same time never both act. (Two threads of one worker would write
+the same event; so the second leaves the decision to the first.) A worker that dies between that
 event and the outcome leaves an open decision of a dead worker, as before: the next recovery asks
-the verifier again, and finds what was done.
+the verifier again, and learns whether the act was done.
 
-`stale` lists what is not to be trusted, and `sweep` clears marks of what has ended.
+`stale` lists what can no longer be trusted, and `sweep` clears marks of things that have ended.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 
 # --- sweep ----------------------------------------------------------------------------------------
 #
-# `recover` clears the marks of what has ended.
+# `recover` also clears left-over marks.
 #
-# A mark is cleared in the commit that ends what it stands for. Two ends come without a commit: a
-# scope expires, or a worker dies in a turn, which then reads as interrupted for good. Readers pass
-# such marks over; sweeping keeps them from piling up.
+# A mark is cleared in the commit that ends the thing it stands for. Two kinds of ends have no
+# commit: a scope expires, or a worker dies in a turn, which then reads as interrupted for ever.
+# Readers skip such marks; sweeping keeps them from accumulating.
 
 
 _logger = logging.getLogger("holdfast.record")
@@ -63,10 +63,10 @@ _DECISION_INDEXES = (
 
 
 def sweep(context: RecordContext) -> int:
-    """Clears the marks of what has ended without a commit; returns how many."""
+    """Clears the marks of things that ended without a commit; returns how many it cleared."""
     found = {(mark.index, mark.key) for mark in (*_expired(context.log), *_interrupted(context))}
     for index, key in found:
-        # One commit each: in a store over several backends they may be on different ones.
+        # One commit for each: in a mixed store the marks may be in different backends.
         context.log.commit(ProposedCommit((), marks=(Cleared(index, key),)))
     return len(found) + mark_ends.sweep(context.log)
 
@@ -101,7 +101,7 @@ def _interrupted(context: RecordContext) -> Iterator[Mark]:
 
 
 def recover(decisions: Decisions, *, scope: Scope | str | None = None) -> Recovery:
-    """Judges every open decision whose worker is dead, and reports each."""
+    """Judges every open decision whose worker is dead, and returns a report on each."""
     for newer in decisions.pending_supersedes():
         decisions.supersede(newer)
     found = [
@@ -115,13 +115,13 @@ def recover(decisions: Decisions, *, scope: Scope | str | None = None) -> Recove
 
 
 def _recover(decisions: Decisions, entry: Decision) -> Recovered | None:
-    """Returns what became of one; None if its owner is alive, or it is closed, by now."""
+    """Recovers one decision and reports on it; None if its owner is alive or it is closed."""
     with decisions.context.recovering(entry.id) as is_first:
         if not is_first:
             _logger.debug('decision "%s" is recovered by another thread', entry.id)
             return None
         try:
-            # It was listed a while ago: verifiers of other decisions were asked since.
+            # Read it again: it was listed a while ago, before other decisions were judged.
             return _judge(decisions, decisions.get(entry.id))
         except ExpiredError:
             _logger.debug('decision "%s" has ended with its scope', entry.id)
@@ -134,7 +134,7 @@ def _judge(decisions: Decisions, entry: Decision) -> Recovered | None:
         try:
             return _settle(decisions, entry, verdict)
         except ConflictError:
-            # Another worker was faster with this decision: its state now counts.
+            # Another worker changed this decision first, so judge its new status.
             _logger.debug('decision "%s" changed: judging it again', entry.id)
             entry = decisions.get(entry.id)
         except ExistsError:
@@ -147,9 +147,10 @@ def _judge(decisions: Decisions, entry: Decision) -> Recovered | None:
 
 
 def _is_left(decisions: Decisions, entry: Decision) -> bool:
-    """Says whether nobody works on a decision: its owner is dead, or failed to recover it here.
+    """Returns whether nobody works on a decision: its owner is dead, or failed to recover it here.
 
-    For one of a person nobody can know; its verifier is asked, if it has one.
+    Whether a person still works on a decision cannot be known. So the verifier of a personal
+    decision is asked, if it has one.
     """
     if entry.is_personal:
         return entry.verify is not None
@@ -176,7 +177,8 @@ def _settle(decisions: Decisions, entry: Decision, verdict: Verdict) -> Recovere
     try:
         mine = decisions.take_over(entry, "recover")
     except UnavailableError:
-        # The decision may belong to this worker by now, which lives and does nothing about it.
+        # The outcome is unknown: this worker may own the decision now. It is alive and does nothing
+        # about it, so no other worker would recover the decision; the next recovery here does.
         unfinished.add(entry.id)
         raise
     # If this ends without an outcome, the next recovery here tries again.
@@ -191,8 +193,8 @@ def _settle(decisions: Decisions, entry: Decision, verdict: Verdict) -> Recovere
     try:
         decisions.close_entry(mine, text, how="done again", output=_storable(output))
     except (ConflictError, ExistsError) as overtaken:
-        # This worker was silent for so long that it was taken for dead. It did the act anyway, and
-        # the report must say so.
+        # This worker was silent for so long that others took it for dead. It has done the act
+        # nevertheless, and the report must say so.
         _logger.warning('decision "%s" was taken over during its act', entry.id)
         report = f"{text}; {overtaken.message}"
     unfinished.discard(mine.id)
@@ -204,7 +206,7 @@ def _report(entry: Decision, verdict: Verdict, did: Any, text: str) -> Recovered
 
 
 def _text(output: Any) -> str:
-    """Returns what came of an act as the text of an outcome."""
+    """Returns the output of an act as the text of an outcome."""
     if output is None:
         return "done"
     text = output if isinstance(output, str) and output.strip() else show_value(output)
@@ -212,7 +214,7 @@ def _text(output: Any) -> str:
 
 
 def _storable(output: Any) -> Any:
-    """Returns an output that can be stored, else None: the outcome matters more."""
+    """Returns the output if it can be stored, else None: recording the outcome matters more."""
     try:
         codec.encode(output)
     except HoldfastError as error:
@@ -225,11 +227,11 @@ def _storable(output: Any) -> Any:
 
 
 def stale(context: RecordContext, *, verify: bool) -> list[Stale]:
-    """Returns what is not to be trusted any more, layer by layer; with `verify` facts are asked."""
+    """Returns what can no longer be trusted, by layer; with `verify`, asks the facts' verifiers."""
     return [one for list_stale in stale_sources() for one in list_stale(context, verify)]
 
 
-# The record's layers, in the order in which `stale` lists what is left of them.
+# The record's layers, in the order in which `stale` lists their items.
 register_layer(
     Layer(
         name="facts",

@@ -1,9 +1,9 @@
-"""What the removal of a scope needs to know: what is under way there, and which marks it has.
+"""The removal of a scope: checks that nothing is under way there, and clears its marks.
 
-A removal is one event, `removed`, with which the state begins anew and empty. Everything that is
-found by key or by reading back (messages, tasks, decisions, facts, sessions) begins anew with it,
-because a key belongs to the life that it was used in. What is found by marks has them cleared in
-the same commit; the event says which, so that an undo can set them again (0025).
+A removal is one event, `removed`, after which the state begins anew and empty. Everything that is
+found by key or by reading back (messages, tasks, decisions, facts, sessions) begins anew too,
+because a key belongs to the life in which it was used. Marks are cleared in the same commit; the
+event lists them, so that an undo can set them again (0025).
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _logger = logging.getLogger("holdfast.scope")
 
 _SHOWN_MAX = 3
 LEASE_S = 10.0
-"""How long a removal may take: after that its lease can be taken, and its commit is refused."""
+"""How long a removal may take. After that others can take its lease, and its commit is refused."""
 _REMOVER = ".remove"
 
 
 def check_nothing_under_way(context: RecordContext, stream: str) -> None:
-    """Raises UsageError that names what a scope cannot be removed for."""
+    """Raises UsageError, with the reasons, if a scope cannot be removed now."""
     held = list(layers.held_by(context, stream))
     holder = context.log.leases.holder(stream)
     hint = "end it first, or let recover() close what a dead worker left"
     if holder is not None and holder.owner != _remover(context):
         held.append(f'"{holder.owner}" holds the lease "{stream}"')
         if holder.owner.endswith(_REMOVER):
-            # On a server nobody knows of a killed process before its lease is over.
+            # On a server, a killed process is not noticed before its lease is over.
             hint = f"somebody else removes it; if that was killed, try again in {LEASE_S:.0f} s"
     if held:
         more = f", and {len(held) - _SHOWN_MAX} more" if len(held) > _SHOWN_MAX else ""
@@ -47,19 +47,19 @@ def check_nothing_under_way(context: RecordContext, stream: str) -> None:
 
 
 def _remover(context: RecordContext) -> str:
-    """Returns whose the lease is that a removal takes: not the worker's own, which may have it."""
+    """Returns the owner of a removal's lease; not the worker itself, which may hold the lease."""
     return f"{context.worker}{_REMOVER}"
 
 
 @contextmanager
 def leased(context: RecordContext, *streams: str) -> Generator[Fence | None]:
-    """Holds the leases of scopes' names while these are removed, but for those that others have.
+    """Holds the leases on the names of scopes while these are removed, except those of others.
 
-    What is under way is looked for before the commit. A lease is no event of the scope, so one that
-    somebody takes in between would be no conflict: he would hold the lease of what is gone. While
-    the removal has it nobody gets it, and the commit is fenced by the first of them: if that lapsed
-    before the commit, nothing is removed. Inside another lease's block, and in a run, the commit
-    has that fence, because it has one only.
+    What is under way is checked before the commit. A lease is not an event of the scope. If
+    somebody took the scope's lease between check and commit, there would be no conflict, and that
+    worker would hold the lease of a scope that is gone. So the removal holds the lease itself, and
+    its commit is fenced by the first of them: if that lapses before the commit, nothing is removed.
+    A commit has only one fence. Inside another lease's block, and in a run, it is that one's.
     """
     leases, owner = context.log.leases, _remover(context)
     taken = [leases.acquire(stream, owner, ttl_s=LEASE_S) for stream in streams]
@@ -76,7 +76,7 @@ def leased(context: RecordContext, *streams: str) -> Generator[Fence | None]:
 
 
 def removal(context: RecordContext, stream: str) -> tuple[NewEvent, tuple[Mark | Cleared, ...]]:
-    """Returns the event that removes a scope, and what becomes of marks with it."""
+    """Returns the event that removes a scope, and the changes of its marks."""
     own = (ABSENT, EXPIRING)
     marks = [mark for mark in context.log.find_marks(group=stream) if mark.index not in own]
     changes = [Cleared(mark.index, mark.key) for mark in marks]
@@ -85,15 +85,15 @@ def removal(context: RecordContext, stream: str) -> tuple[NewEvent, tuple[Mark |
 
 
 def removed(stream: str) -> StreamWrite:
-    """Returns what ends the life of a layer's stream, wherever that is by then."""
+    """Returns the write that ends the life of a layer's stream, at whatever revision it is."""
     new_event = NewEvent(REMOVED, removed_payload([]))
     return StreamWrite(stream, (new_event,), checkpoint=LIFE)
 
 
 def along(context: RecordContext, stream: str) -> list[StreamWrite]:
-    """Returns what ends the streams of layers that are about a scope, in the commit of its removal.
+    """Returns the writes, for the commit of a scope's removal, that end layers' streams about it.
 
-    In a mixed store, one that another backend keeps stays: no commit reaches both.
+    In a mixed store, a stream in another backend stays, because no commit reaches both backends.
     """
     place_of = context.log.routes.place_of
     near = place_of(stream)

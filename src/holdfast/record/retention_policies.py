@@ -1,14 +1,14 @@
-"""Policies of retention: what goes of scopes that live, by age, number and size (0049).
+"""Retention policies: which data of living scopes is let go, by age, number and size (0049).
 
-A policy without types is about whole scopes. What it is for is removed, as `remove` does it, and is
-in the bin then: until the time of grace is over, `retention.bring_back` brings it back whole, and
-`retain` lets go of its bytes after that. A policy with types is about events of the user's own in
-scopes that stay, or with the word `messages` about what was said there: that data goes, once it is
-as old as the policy and the time of grace say. One with the type `state` is about the changes of
-their states, of which a base is made first (`compaction.py`).
+A policy without types is about whole scopes. The scopes that it does not keep are removed, as
+`remove` does it, and are then in the bin: until the time of grace is over, `retention.bring_back`
+restores them completely; after that `retain` lets go of their bytes. A policy with types is about
+own events in scopes that stay, or, with the word `messages`, about what was said there. That data
+goes when it is as old as the policy and the time of grace together. A policy with the type `state`
+is about the changes of states; before they go, a base is made of them (`compaction.py`).
 
 Nothing that is under way is removed: an open decision, an unfinished run, a live worker. A hold
-beats every policy.
+overrides every policy.
 """
 
 from __future__ import annotations
@@ -48,22 +48,25 @@ _logger = logging.getLogger("holdfast.retention")
 
 M = TypeVar("M")
 MESSAGES = "messages"
-"""In place of types: what was said, by whom it may be, with calls of tools and their results."""
+"""In place of types: all messages, whoever wrote them, with tool calls and their results."""
 _SAID = (message_events.ADDED, message_events.EDITED)
 STATE = "state"
-"""In place of types: the changes of the state, whose past is folded into a base."""
+"""In place of types: the changes of the state, which are folded into a base."""
 
 
 class RetentionPolicy(Struct, frozen=True):
-    """What is kept of the scopes that fit a pattern; the rest goes when `hf.retention.run()` does.
+    """What is kept of the scopes that match a pattern; `hf.retention.run()` lets go of the rest.
 
-    Without `types`: scopes that were not written to for `older_than` are removed, and all but the
-    newest `count`, and all but the newest that hold `bytes` of data together. With `types`, the
-    names of types of your own events (`*` at the end is any ending), or "messages" for what was
-    said, calls of tools and their results with it: in each scope their data goes by the same three.
-    A message that went is not listed any more; summaries of compacted ones stay. With
-    `types=["state"]` old changes of the state go so: its checkpoints, and every state since the
-    cut, are still known. What one of several names goes, whatever the others keep.
+    Without `types` it removes scopes: those not written to for `older_than`, all but the newest
+    `count`, and all but the newest that together hold at most `bytes` of data.
+
+    With `types` scopes stay, and in each of them the data of these events goes by the same three
+    limits. Types are names of your own events (`*` at the end matches any ending), or "messages"
+    for all messages with their tool calls and results. Messages that went are not listed any more;
+    summaries of compacted messages stay. With `types=["state"]` old changes of the state go;
+    checkpoints, and every state since the cut, can still be read.
+
+    If several policies match, data goes as soon as one of them does not keep it.
     """
 
     scopes: str
@@ -95,7 +98,7 @@ class RetentionPolicy(Struct, frozen=True):
 
     @property
     def age_us(self) -> int:
-        """What `older_than` is in microseconds; 0 if nothing goes by its age."""
+        """`older_than` in microseconds; 0 if the policy has no age limit."""
         return 0 if self.older_than is None else round(_seconds(self.older_than) * 1_000_000)
 
 
@@ -104,7 +107,7 @@ def _seconds(value: Duration) -> float:
 
 
 def _stored_types(policy: RetentionPolicy) -> tuple[str, ...]:
-    """Returns the types of a policy as they are stored, or raises UsageError."""
+    """Returns the event types that a policy is about, as events have them; or raises UsageError."""
     types: object = policy.types
     if isinstance(types, str) or not isinstance(types, list | tuple):
         raise UsageError(f"types is a list of names, found {show_value(types)}")
@@ -132,7 +135,7 @@ def _stored_types(policy: RetentionPolicy) -> tuple[str, ...]:
 
 
 class _Due(Struct, frozen=True):
-    """A scope that a policy is for, as it was when it was looked at."""
+    """A scope that a policy removes, with its head at the time of the look."""
 
     scope: str
     policy: RetentionPolicy
@@ -140,7 +143,7 @@ class _Due(Struct, frozen=True):
 
 
 class AppliedPolicies:
-    """The policies of one run of `retain`, over the scopes that there are."""
+    """The policies of one run of `retain`, applied to the scopes of the store."""
 
     def __init__(
         self,
@@ -155,10 +158,10 @@ class AppliedPolicies:
         said: str = "",
         is_lasting: bool = True,
     ) -> None:
-        """`levels` lists those of the store, and `scope_of` returns a scope.
+        """Takes the policies, and the functions that list levels and return scopes.
 
-        `before` is called before a scope is removed; what it raises keeps the scope. `said` stands
-        before the policy where it is told. Without `is_lasting` the policies are for this once.
+        `before` is called before a scope is removed; if it raises, the scope stays. `said` is put
+        before the policy in reports. Without `is_lasting` the policies are for this run only.
         """
         self._is_lasting = is_lasting
         self._before = before
@@ -178,14 +181,18 @@ class AppliedPolicies:
     # --- whole scopes ----------------------------------------------------------------------------
 
     def plan(self, held: set[str]) -> Retention:
-        """Returns which scopes would be removed; raises UsageError if none can fit a policy."""
+        """Returns which scopes would be removed; raises UsageError if a policy can match none."""
         due = self._due()
         binned = [_binned(one) for one in due if one.scope not in held]
         kept = [one.scope for one in due if one.scope in held]
         return Retention([], 0, kept, [], True, binned, self.refused, warnings=self.warnings)
 
     def apply(self, held: set[str]) -> Retention:
-        """Removes those scopes, each told of first; one that is in use stays, and is named."""
+        """Removes these scopes, each noted in the bin first; one in use stays, and is named.
+
+        The note comes first, so that a crash cannot leave a removed scope that the bin does not
+        list. A note without a removal is harmless: `in_bin` checks that the scope was removed.
+        """
         binned, kept, refused = list[Binned](), list[str](), self.refused
         for one in self._due():
             if one.scope in held:
@@ -206,7 +213,7 @@ class AppliedPolicies:
         return Retention([], 0, kept, [], False, binned, refused, warnings=self.warnings)
 
     def _due(self) -> list[_Due]:
-        """Returns the scopes that some policy removes, each once."""
+        """Returns the scopes that any policy removes, each once."""
         found: dict[str, _Due] = {}
         for policy, heads in self._matched():
             if not policy.types:
@@ -215,9 +222,9 @@ class AppliedPolicies:
         return [found[name] for name in sorted(found)]
 
     def _matched(self) -> list[tuple[RetentionPolicy, dict[str, Head]]]:
-        """Returns each policy with the scopes that it is for, as they were when it was first asked.
+        """Returns each policy with the scopes that it matches, as they were at the first call.
 
-        Raises UsageError if there can be none for one.
+        Raises UsageError if no scope can match a policy.
         """
         if self._found is None:
             self._found = list(self._match())
@@ -239,17 +246,16 @@ class AppliedPolicies:
             yield policy, matched
 
     def _has_fitted(self, policy: RetentionPolicy, levels: Sequence[str]) -> bool:
-        """Says whether a scope is known that fits: one that has ended or was removed, too.
+        """Returns whether any known scope matches, including those that ended or were removed.
 
-        So a policy that has done all its work stays a good one, and does not keep others from
-        theirs.
+        So a policy that has done all its work is not refused, which would stop the others too.
         """
         is_fit = fits(policy.scopes)
         names = self._log.streams(prefix=policy.scopes.partition("*")[0])
         return any(is_fit(name) and name.partition("/")[0] in levels for name in names)
 
     def _tell_useless(self, policy: RetentionPolicy, levels: Sequence[str]) -> None:
-        """Warns of a policy for which there was no scope yet; raises UsageError if none can be."""
+        """Warns of a policy that no scope has matched yet; raises UsageError if none can match."""
         says = f'the retention policy "{policy}" is for no scope of the store'
         if not self._is_lasting or policy.scopes.partition("/")[0] not in levels:
             raise UsageError(
@@ -285,9 +291,9 @@ class AppliedPolicies:
     # --- events of scopes that stay --------------------------------------------------------------
 
     def condemned(self, *, dry_run: bool) -> Iterator[Condemned]:
-        """Yields what goes of scopes that stay; what is younger than the grace never does.
+        """Yields the data that goes in scopes that stay; data younger than the grace never goes.
 
-        Before old changes of a state go, a base is written that has what they came to.
+        Before old changes of a state go, a base is written with the state that they led to.
         """
         typed = [(policy, heads) for policy, heads in self._matched() if policy.types]
         kept = kept_for_forks(self._log) if typed else {}
@@ -301,7 +307,7 @@ class AppliedPolicies:
                 if until <= after:
                     continue
                 if MESSAGES in policy.types and (under_way := self._under_way(name)):
-                    self.refused[name] = under_way  # who is at work there may look back
+                    self.refused[name] = under_way  # whoever works there may still need the past
                 elif STATE not in policy.types:
                     yield Condemned(name, "policy", self._now_us, after, until, types)
                 elif (one := self._compacted(name, head, after, until, dry_run)) is not None:
@@ -314,10 +320,10 @@ class AppliedPolicies:
     def _compacted(
         self, name: str, head: Head, after: int, cut: int, dry_run: bool
     ) -> Condemned | None:
-        """Returns what goes of the changes of a state, once a base has what they came to.
+        """Returns which changes of a state go, after writing a base with the state they led to.
 
-        None if nothing would go, or if the scope is in use: closed, written to meanwhile, or with
-        something under way that may look back.
+        None if nothing would go, or if the scope does not allow it: it is closed, was written to
+        meanwhile, or has something under way that may still need the past.
         """
         after = max(after, compaction.folded_until(self._log, name, after))
         if cut <= after:
@@ -344,7 +350,7 @@ class AppliedPolicies:
         head: Head,
         after: int,
     ) -> int:
-        """Returns up to which revision events of some types go; `after` if none do."""
+        """Returns the revision up to which events of some types go; `after` if none do."""
         latest = self._log.revision_at_time(name, self._now_us - self._grace_us)
         cut = after
         if policy.age_us:
@@ -371,7 +377,7 @@ def _binned(one: _Due) -> Binned:
 
 
 def in_bin(log: Log, retainer: Retainer) -> list[Binned]:
-    """Returns the scopes that policies have removed and that can be brought back, by name."""
+    """Returns the scopes that policies have removed and that can still be brought back, by name."""
     found: list[Binned] = []
     for name, (revision, policy) in sorted(retainer.binned().items()):
         removed_at = log.life(name)
@@ -386,7 +392,7 @@ def in_bin(log: Log, retainer: Retainer) -> list[Binned]:
 
 
 def unretain(log: Log, retainer: Retainer, scope: Scope) -> int:
-    """Takes a scope out of the bin: its removal is taken back, whole. Returns the new revision.
+    """Takes a scope out of the bin by undoing its removal; returns the new revision.
 
     Raises NotFoundError if it is not in the bin: no policy has removed it, or its bytes are gone.
     """
@@ -402,7 +408,7 @@ def unretain(log: Log, retainer: Retainer, scope: Scope) -> int:
 
 
 class LevelRule:
-    """What a TOML file says of the scopes of a level: when they end, and what closing one does."""
+    """A TOML file's rule for the scopes of a level: when they end, and what closing one does."""
 
     def __init__(
         self,
@@ -421,7 +427,7 @@ class LevelRule:
 
 
 class Care(Struct, frozen=True):
-    """What a TOML file says of a store beside where it is."""
+    """The settings of a store in a TOML file, apart from its location."""
 
     retention: tuple[RetentionPolicy, ...] = ()
     quotas: tuple[Quota, ...] = ()
@@ -430,7 +436,7 @@ class Care(Struct, frozen=True):
 
 
 def check_policies(policies: object) -> tuple[RetentionPolicy, ...]:
-    """Returns retention policies as they are given to a store, or raises UsageError."""
+    """Returns the retention policies given to a store as a tuple, or raises UsageError."""
     if not isinstance(policies, Sequence) or isinstance(policies, str):
         raise UsageError(f"retention policies are a list, found {show_value(policies)}")
     for one in cast("Sequence[object]", policies):
@@ -443,9 +449,9 @@ _EXAMPLE = 'write [[retention]], then lines such as scopes = "conversation/*", o
 
 
 def read_care(path: str, tables: Mapping[str, Any]) -> Care:
-    """Returns what `[[retention]]`, `[[quotas]]`, `[disk_watch]` and `[levels.NAME]` of a file say.
+    """Reads the tables `[[retention]]`, `[[quotas]]`, `[disk_watch]` and `[levels.NAME]` of a file.
 
-    Raises UsageError that names the table.
+    Raises UsageError, which names the table.
     """
     policies = _each(path, tables, "retention", RetentionPolicy)
     quotas = _each(path, tables, "quotas", Quota)

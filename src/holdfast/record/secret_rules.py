@@ -1,4 +1,4 @@
-"""What a store and the opener of a handle say about secrets, heeded by its log."""
+"""The rules on secrets, of the store and of whoever opened it, that a log applies."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _logger = logging.getLogger("holdfast.secrets")
 
 
 class SecretRules:
-    """The stored rules and those given at opening: of two that fit alike the stricter counts."""
+    """The stored rules combined with those given at opening: the stricter of two counts."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._given = check_rules(kernel.settings.secrets)
 
     def use(self) -> None:
-        """Has the log heed what is said now."""
+        """Makes the log apply the present rules."""
         stored: dict[str, Mode] = {}
         try:
             stored = secret_rules(self._kernel.part(RecordContext))
         except HoldfastError as error:
-            # A store that is too damaged to tell is still read; what is written is guarded by what
-            # the opener says.
+            # A store that is too damaged to read its rules can still be opened. What is written is
+            # then checked by the rules given at opening alone.
             _logger.warning("what the store says about secrets cannot be read: %s", error)
         rules = stricter(stored, self._given)
         is_on = any(mode != "off" for mode in rules.values())

@@ -1,4 +1,4 @@
-"""A session as one document of plain JSON, to keep when the session itself is let go of (0042).
+"""A session as one document of plain JSON, to keep after the session itself is let go (0042).
 
     session_id     the id of its scope
     scope          the scope's whole name
@@ -10,10 +10,10 @@
     decisions      id, timestamp, decision, rationale, planned_action, outcome, completed_at, status
                    and message_index: how many messages there were when it was decided
     tool_results   tool_call_id, content and message_index of each result of a tool
-    files_read     the names that its working memory has as files
+    files_read     the names of the files in its working memory
     state          its state
 
-Times are ISO 8601. What JSON has no word for stands as it is stored (`{"$bytes": …}`).
+Times are ISO 8601. Values that JSON cannot express are in their stored form (`{"$bytes": …}`).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 def session_document(scope: Scope, decisions: list[Decision]) -> dict[str, Any]:
-    """Returns the session of a scope; `decisions` are all of its own, oldest first.
+    """Returns the document of a scope's session; `decisions` are all of its own, oldest first.
 
-    Raises NotFoundError if there is nothing of it, and ClosedError if its state was dropped.
+    Raises NotFoundError if the scope has no events, and ClosedError if its state was dropped.
     """
     first = next(scope.history(), None)
     newest = scope.revision
@@ -81,9 +81,10 @@ def _decision(scope: Scope, one: Decision) -> dict[str, Any]:
 
 
 def write_session(document: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """Writes the document beside its name, synced, and gives it the name when it is whole.
+    """Writes the document to a file, atomically: a reader sees the old file or the new one.
 
-    A reader sees the old file or the new one. Raises UnavailableError if it cannot be written.
+    It is written and synced under another name, and then renamed. The sync of the directory makes
+    the rename durable. Raises UnavailableError if it cannot be written.
     """
     target = os.fspath(path)
     if not isinstance(target, str) or not os.path.basename(target):  # pyright: ignore[reportUnnecessaryIsInstance]

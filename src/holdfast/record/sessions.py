@@ -1,20 +1,20 @@
-"""Sessions and turns: who is in a conversation, and whether they ended it or died in it.
+"""Sessions and turns: which workers are in a conversation, and whether they ended it or died.
 
     session.begun    {"worker", "keep"?}    a worker entered it; keep: its state stays at the end
     session.crashed  {}                     its worker was found dead when its state was dropped
     turn.begun       {"id", "worker"}
     turn.ended       {"id", "outcome", "error"?}    outcome: completed or failed
 
-The events of a scope's sessions are numbered (`keyed_item.py`): a session that is kept may begin
-again after a crash. A session ends with its scope, and nothing but the event `closed` is written
-for that. Whether a session that has not ended is active or crashed is not stored. It is judged when
-it is read, by the lease of its worker, and so it is for turns.
+The events of a scope's sessions are numbered (`keyed_item.py`), because a session that is kept may
+begin again after a crash. A session ends with its scope, and only the event `closed` is written for
+that. Whether a session that has not ended is active or crashed is not stored. It is judged when it
+is read, by its worker's lease. The same holds for turns.
 
-A turn is a bracket around the messages of one exchange. `turn.begun` is written together with the
-turn's first message, so a turn without messages leaves nothing; `turn.ended` is written when the
-block is left. A mark, set with the one and cleared with the other, finds every turn that has not
-ended without reading a stream. A turn whose worker is dead reads as `interrupted`: its messages are
-there, and no more will follow.
+A turn groups the messages of one exchange. `turn.begun` is written together with the turn's first
+message, which saves a sync, and a turn without messages leaves nothing. `turn.ended` is written
+when the block is left. A mark is set with the first and cleared with the second, so that turns that
+have not ended are found without reading a stream. A turn whose worker is dead reads as
+`interrupted`: its messages are there, and no more will follow.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ SessionStatus = Literal["active", "completed", "crashed"]
 
 
 class Session(Struct, frozen=True):
-    """A session as it was when it was read."""
+    """A session at the time it was read."""
 
     scope: str
     worker: str
@@ -83,7 +83,7 @@ def _keyed_item(stream: str) -> KeyedItem:
 
 
 def begin_session(context: RecordContext, scope: Scope, *, keep: bool) -> None:
-    """Records that this worker is in a session now; its mark lasts until the session has ended."""
+    """Records that this worker began a session; the mark stays until the session has ended."""
     context.lease_keeper.register()
     item = _keyed_item(scope.name)
     newest = keyed_item.newest_record(context.log, item)
@@ -115,7 +115,7 @@ def cleared_mark(stream: str) -> Cleared:
 
 
 def read_session(context: RecordContext, stream: str) -> Session | None:
-    """Returns the newest session of a scope, None if there was none.
+    """Returns the newest session of a scope; None if there was none.
 
     Raises ExpiredError if the scope has expired.
     """
@@ -161,7 +161,7 @@ def status_of(context: RecordContext, stream: str) -> SessionStatus:
 
 
 def live_here(context: RecordContext, stream: str) -> Iterator[str]:
-    """Yields the session and the turns of live workers in a scope, for whoever would remove it."""
+    """Yields a text for each session or turn of a live worker: the reasons not to remove it."""
     session = read_session(context, stream)
     if session is not None and session.status == "active":
         yield f'worker "{session.worker}" has its session there'
@@ -171,7 +171,7 @@ def live_here(context: RecordContext, stream: str) -> Iterator[str]:
 
 
 def marked_sessions(context: RecordContext) -> Iterator[tuple[str, Session | None]]:
-    """Yields the scopes with a session that has a mark; None for one that has expired."""
+    """Yields each scope with the mark of a session, and the session; None if it has expired."""
     for mark in context.log.marks.list(INDEX_SESSION, limit=NO_LIMIT):
         try:
             yield mark.group, read_session(context, mark.group)
@@ -189,7 +189,7 @@ def unended_sessions(context: RecordContext) -> list[Session]:
 
 
 def begun_first(one: Session) -> tuple[int, str]:
-    """Returns what sessions are listed by."""
+    """Returns the sort key of sessions: the oldest first."""
     return from_datetime(one.begun_at), one.scope
 
 
@@ -213,7 +213,7 @@ TurnStatus = Literal["completed", "failed", "open", "interrupted"]
 
 
 class Turn(Struct, frozen=True):
-    """A turn as it was when it was read."""
+    """A turn at the time it was read."""
 
     id: str
     scope: str
@@ -236,7 +236,7 @@ class _TurnEnded(Struct):
 
 
 class OpenTurn:
-    """The block of `with chat.messages.turn() as turn:`; what is added through it belongs to it."""
+    """The block of `with chat.messages.turn() as turn:`; messages added by it are the turn's."""
 
     def __init__(self, messages: Messages, log: Log, lease_keeper: LeaseKeeper) -> None:
         self.id = new_id(log.clock)
@@ -259,9 +259,9 @@ class OpenTurn:
         return self._messages.add_many(items, subject=subject, key=key, turn=self)
 
     def _begin(self) -> tuple[tuple[NewEvent, ...], tuple[Mark | Cleared, ...]]:
-        """Returns what the first commit of the turn has in addition to its messages.
+        """Returns the events and marks that begin the turn, for its first commit; later nothing.
 
-        Later commits have nothing. The worker is registered first, so that its death is noticed.
+        The worker is registered first: without a lease, nobody would notice its death.
         """
         if self._is_over:
             raise UsageError(f'turn "{self.id}" has ended: it takes no more messages')
@@ -281,15 +281,15 @@ class OpenTurn:
         return f"{self.id}@{self._lease_keeper.worker}"
 
     def _mark_begun(self, _: object = None) -> None:
-        """Remembers that the first commit is durable."""
+        """Notes that the turn's first commit is durable."""
         self._has_begun = True
 
     def _mark_over(self) -> None:
-        """Remembers that its end is durable."""
+        """Notes that the turn's end is durable."""
         self._is_over = True
 
     def end(self, error: BaseException | None = None) -> None:
-        """Ends the turn; a turn without messages leaves nothing."""
+        """Ends the turn; writes nothing for a turn without messages."""
         if self._is_over:
             return
         if self._has_begun or self._is_marked():
@@ -299,7 +299,7 @@ class OpenTurn:
         self._is_over = True  # not earlier: an end that failed can be tried again
 
     def _is_marked(self) -> bool:
-        """Says whether the turn was begun by a commit whose result was lost."""
+        """Returns whether a commit whose result was lost has begun the turn."""
         return self._was_sent and bool(self._log.find_marks(INDEX_TURN, keys=[self._mark_key]))
 
     def _end_event(self, error: BaseException | None) -> NewEvent:
@@ -318,19 +318,19 @@ class OpenTurn:
         except HoldfastError as trouble:
             if error is None:
                 raise
-            # The error that ended the block is never hidden.
+            # The error that ended the block must not be hidden by this one.
             _logger.warning('turn "%s" was not ended: %s', self.id, trouble)
             error.add_note(f'turn "{self.id}" was not ended: {trouble}')
         return False
 
 
 def go_on_after(turn: OpenTurn, scope: Scope) -> None:
-    """Lets a turn that was begun in a joint commit go on after it."""
+    """Makes a turn that was begun in a joint commit write to the store itself from now on."""
     turn._messages, turn._log = scope.messages, scope_stream(scope).log
 
 
 def end_in(turn: OpenTurn, messages: Messages) -> Callable[[], None]:
-    """Ends a turn in the joint commit that the messages are of; call what it returns after it."""
+    """Ends a turn in a joint commit; returns what to call when that is durable."""
     if turn.name != messages.name or turn._is_over:
         found = "it has ended" if turn._is_over else f'it is one of "{turn.name}"'
         raise UsageError(f'turn "{turn.id}" cannot be ended in "{messages.name}": {found}')
@@ -350,8 +350,8 @@ def read_turns(
     """Yields turns, newest first, from the events of a conversation, newest first.
 
     Only a turn that was begun after `last_rewind` (the newest event that rewound or forked the
-    stream) can still be open: one before it goes on in another stream, if at all. A turn that was
-    begun twice, by two threads at once or because a result was lost, is one turn.
+    stream) can still be open. An earlier one goes on in another stream, if at all. A turn that was
+    begun twice, by two threads at once or because a result was lost, counts as one.
     """
     ends: dict[str, tuple[_TurnEnded, int]] = {}
     known: set[str] = set()

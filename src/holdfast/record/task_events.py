@@ -12,9 +12,9 @@
     task.restored   {"to", "tasks"}           the scope was restored: each changed task, or null
     task.ended      {"outcome"}               the scope was closed: open tasks are cancelled
 
-Each also has "by", the worker that wrote it; the event's actor is in whose name. A table is a left
-fold of these and of nothing else, so it is the same whoever folds it, at any revision, in a fork
-and in a copy.
+Each also has "by", the worker that wrote it; the event's actor says in whose name. A table is a
+left fold of these events and of nothing else. So every process, fork and copy folds the same table
+at the same revision.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ TRANSITIONS: dict[str, tuple[tuple[str, ...], str]] = {
     CLOSED: (("open", "in_progress", "blocked"), "completed or cancelled"),
     REOPENED: (CLOSED_STATUSES, "open"),
 }
-"""For each event the statuses that it leads from, and the one that it leads to."""
+"""For each event, the statuses in which it is allowed, and the status that it leads to."""
 
 
 class StatusChange(Struct, frozen=True):
-    """One line of a task's history: since when it had that status, and by whom."""
+    """One line of a task's history: a status, since when, and who set it."""
 
     status: TaskStatus
     at: datetime
@@ -88,7 +88,7 @@ class StatusChange(Struct, frozen=True):
 
 
 class Task(Struct, frozen=True, kw_only=True):
-    """A task as it was when it was read."""
+    """A task at the time it was read."""
 
     id: str
     title: str
@@ -114,11 +114,11 @@ class Task(Struct, frozen=True, kw_only=True):
     epoch: int = 0
     until: datetime | None = None
     claim: int = 0
-    """The number of the event that claimed it. It only grows, and fences late owners."""
+    """The number of the event that claimed it. It only grows, so it fences off late owners."""
     order: int = 0
     held_at: datetime | None = None
     source: str | None = None
-    """Where it came from, as whoever added it said."""
+    """Where it came from, as the writer said."""
     trust: str | None = None
     # Known only when the task is read:
     scope: str = ""
@@ -141,7 +141,7 @@ class Task(Struct, frozen=True, kw_only=True):
 
 
 class TaskEvent(Struct, frozen=True):
-    """An event of a scope's tasks; `number` counts them."""
+    """An event of a scope's tasks; `number` counts these events from 1."""
 
     type: str
     data: dict[str, Any]
@@ -188,7 +188,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
 
 
 def check_status(status: object) -> tuple[str, ...] | None:
-    """Returns the statuses to filter by; None for any; raises UsageError if one is unknown."""
+    """Returns the statuses to filter by, None for any; raises UsageError if one is unknown."""
     if status is None:
         return None
     if isinstance(status, Sequence) and not isinstance(status, str):
@@ -212,7 +212,7 @@ class TaskFilter(Struct, frozen=True):
     tag: str | None = None
 
     def matches(self, task: Task) -> bool:
-        """Says whether a task passes the filter."""
+        """Returns whether a task passes the filter."""
         return (
             (self.statuses is None or task.status in self.statuses)
             and (self.owner in (None, task.owner) or self._is_worker_of_owner(task))
@@ -227,7 +227,7 @@ class TaskFilter(Struct, frozen=True):
 def check_filter(
     status: object, owner: object, epic: object, tag: object, suspect: object
 ) -> TaskFilter:
-    """Returns the filter, or raises UsageError at the first value that is wrong."""
+    """Returns the filter, or raises UsageError for the first wrong value."""
     for value, what in ((owner, "owner"), (epic, "epic"), (tag, "tag")):
         if value is not None and not isinstance(value, str):
             raise UsageError(f"{what} is a name, found {show_value(value)}")
@@ -237,7 +237,7 @@ def check_filter(
 
 
 def find_cycle(tasks: dict[str, Task], id: str, dependencies: Sequence[str]) -> list[str]:
-    """Returns the ids of a cycle that these dependencies would make; none if there is none."""
+    """Returns the ids of a cycle that these dependencies would make; empty if there is none."""
     came: dict[str, str] = dict.fromkeys(dependencies, id)
     waiting = list(dependencies)
     while waiting:
@@ -258,7 +258,7 @@ def find_cycle(tasks: dict[str, Task], id: str, dependencies: Sequence[str]) -> 
 
 
 def advance(tasks: dict[str, Task], event: TaskEvent) -> dict[str, Task | None]:
-    """Returns the tasks that an event changes, each as it is then; None for a removed one."""
+    """Returns the tasks that an event changes, in their new form; None for a removed one."""
     at, data, by = to_datetime(event.time), event.data, event.actor
     if event.type == ADDED:
         return {data["id"]: _added(event, at, by)}
@@ -377,7 +377,7 @@ def _task_event(event: Event, number: int) -> TaskEvent:
 
 
 def apply_changes(tasks: dict[str, Task], changed: dict[str, Task | None]) -> None:
-    """Changes a table by what an event made different."""
+    """Applies the changes that `advance` returned to a table."""
     for id, task in changed.items():
         if task is None:
             tasks.pop(id, None)
@@ -395,8 +395,8 @@ def without_claim(task: Task) -> Task:
 def restore_changes(now: dict[str, Task], then: dict[str, Task]) -> dict[str, Any]:
     """Returns the data of `task.restored`: each task that differs, as it was then.
 
-    A claim is not restored, since it is a right in the present. A task that was in progress then
-    stays so only if the same claim is still valid, and is open otherwise.
+    A claim is not restored, because it is a right in the present. A task that was in progress then
+    stays so only if the same claim is still valid; otherwise it becomes open.
     """
     changed: dict[str, Any] = {id: None for id in now if id not in then}
     for id, was in then.items():
@@ -414,17 +414,17 @@ def restore_changes(now: dict[str, Task], then: dict[str, Task]) -> dict[str, An
 
 # --- the table -----------------------------------------------------------------------------------
 #
-# The process keeps the table of a scope's tasks and brings it up to date by what is new.
+# The process keeps the table of a scope's tasks and folds only new events into it.
 #
 # All task events of a stream are numbered, from 1: the nth has the key of that number
-# (`keyed_item.py`). So a writer that saw n of them is refused if anybody wrote another one
-# meanwhile, whatever else was written to the stream: a claim, a cycle of dependencies and a taken
-# id are judged against the very table that the event lands on. And a table is brought up to date by
-# one look for the next number; if it is there, what follows it is read, in pages that grow where
-# tasks lie close together.
+# (`keyed_item.py`). So a writer that saw n of them is refused if anybody wrote another task event
+# meanwhile; other events of the stream do not matter. Claims, dependency cycles and ids in use are
+# therefore judged against exactly the table that the event is added to. And one lookup, of the next
+# number, tells whether a table is up to date. If it is not, the stream is read from there, in pages
+# that grow where task events lie close together.
 #
-# A snapshot of the table bounds what a new process must fold. It is disposable, and believed only
-# if its digest fits and the log still has the event that it ends at.
+# A snapshot of the table bounds what a new process must fold. It can be deleted at any time. It is
+# used only if its digest is right and the log still has the event that it ends at.
 
 
 SNAPSHOT_EVENTS = 512
@@ -432,7 +432,7 @@ TABLES_MAX = 1024
 _PAGE_MIN = 16
 _PAGE_MAX = 1000
 _FIRST_MAX = 2
-"""How many events may precede a task's in its commit: a scope's parent, and a restore."""
+"""How many events may precede a task event in its commit: the scope's parent, and a restore."""
 INDEX_TASK = "task"
 """Has a mark for each task that is not closed."""
 INDEX_CLAIM = "claim"
@@ -450,18 +450,18 @@ class _TableSnapshot(Struct):
 
 
 class TaskTable:
-    """The tasks of one stream. Hold `lock` to read it and to write by what was read."""
+    """The tasks of one stream. Hold `lock` while reading it, and until a write based on it ends."""
 
     def __init__(self, log: Log, stream: str, lock: RLock | None = None) -> None:
         self.lock = lock or RLock()
         self.stream = stream
         self.tasks: dict[str, Task] = {}
         self.inherited: set[str] = set()
-        """The tasks that a fork has from its origin, unchanged: they have no marks."""
+        """The tasks that a fork inherited and has not changed: they have no marks."""
         self.gone: set[str] = set()
-        """The ids that a restore took away: an undo may bring them back, so none is given again."""
+        """The ids that a restore removed. They are not reused, because an undo may restore them."""
         self.unanswered: list[tuple[int, dict[str, Any]]] = []
-        """Claims whose outcome is unknown: the number that each was to have, and its content."""
+        """Claims with an unknown outcome: the number that each was sent with, and its content."""
         self.number = 0
         self.revision = 0
         self._log = log
@@ -472,7 +472,7 @@ class TaskTable:
 
     @property
     def ready(self) -> ReadyTasks:
-        """The tasks that can be begun, in order; made when it is first asked for."""
+        """The tasks that can be begun, in order; computed on first use."""
         if self._ready is None:
             self._ready = ReadyTasks(self.tasks)
         return self._ready
@@ -483,7 +483,7 @@ class TaskTable:
         return KeyedItem("tasks", self.stream, "all")
 
     def refresh(self, until: int | None = None) -> None:
-        """Folds what is new, up to a revision if one is given.
+        """Folds new events, up to a revision if one is given.
 
         Raises ExpiredError if the scope has expired.
         """
@@ -510,7 +510,7 @@ class TaskTable:
                         self._fold(record)
                 if self.number == before:
                     if until is not None and until < found + _FIRST_MAX:
-                        return  # that revision is within the commit, before its task event
+                        return  # the revision lies within the commit, before its task event
                     raise CorruptError(
                         f'the key of task event {before + 1} is on another event of "'
                         f'{self.stream}"',
@@ -523,7 +523,7 @@ class TaskTable:
                 self._keep()
 
     def _forget(self, life: int) -> None:
-        """Begins anew: the scope was removed, or that was taken back."""
+        """Empties the table: the scope was removed, or a removal was undone."""
         self.tasks, self.inherited, self.gone = {}, set(), set()
         self.unanswered = []
         self._ready = None
@@ -531,7 +531,7 @@ class TaskTable:
         self._life, self._begun = life, False
 
     def apply(self, event: TaskEvent, revision: int) -> dict[str, Task | None]:
-        """Folds one event; returns what it changed."""
+        """Folds one event, and returns the tasks that it changed."""
         changed = advance(self.tasks, event)
         apply_changes(self.tasks, changed)
         if self._ready is not None:
@@ -543,7 +543,7 @@ class TaskTable:
         return changed
 
     def take(self, other: TaskTable) -> None:
-        """Begins with what another table of the same stream has."""
+        """Copies the content of another table of the same stream."""
         self.tasks, self.inherited, self.gone = {**other.tasks}, {*other.inherited}, {*other.gone}
         self._ready = None
         self.number, self.revision = other.number, other.revision
@@ -556,7 +556,7 @@ class TaskTable:
         return table.tasks
 
     def commit(self, scope: Scope, type: str, data: dict[str, Any]) -> None:
-        """Commits the next event, with its marks; ConflictError if another writer was faster."""
+        """Commits the next event, with its marks; raises ConflictError if its number is in use."""
         number = self.number + 1
         marks = self.marks(advance(self.tasks, TaskEvent(type, data, 0, number)))
         new_event = NewEvent(type, codec.encode(data))
@@ -571,9 +571,9 @@ class TaskTable:
         self.apply(TaskEvent(type, data, after.time, number, *self._log.provenance), after.revision)
 
     def answered(self, number: int) -> None:
-        """Notes that what the event of that number wrote is told to its caller.
+        """Drops the claim of that number from `unanswered`, because a caller has its answer now.
 
-        Another call that was to have this number wrote nothing, or is the same one tried again.
+        Another call that was sent with this number wrote nothing, or is a retry of the same one.
         """
         self.unanswered = [lost for lost in self.unanswered if lost[0] != number]
 
@@ -599,7 +599,7 @@ class TaskTable:
         self.apply(event, record.revision)
 
     def _begin(self, until: int | None) -> None:
-        """Starts from the stream that this one is a fork of, or from a snapshot."""
+        """Loads the table of the stream that this one was forked from, then the own snapshot."""
         origin = self._log.origin(self.stream)
         if origin is not None and origin[1] > self._life:
             stream, at = origin
@@ -662,7 +662,8 @@ class TaskTable:
                 expires_us=self._log.expiry.keep_until(self.stream),
             )
         except HoldfastError as error:
-            # Nothing depends on it: on a full disk, or in a read-only store, it only costs time.
+            # A snapshot only saves time. Without it, on a full disk or in a read-only store, the
+            # next process folds more events.
             _logger.warning('the tasks of "%s" have no new snapshot: %s', self.stream, error)
             self._log.report(f'tasks of "{self.stream}" were not kept: {error}')
         self._kept = self.number
@@ -686,16 +687,16 @@ class TaskTables:
         self._others: TaskTables | None = None
 
     def begin_with(self, others: TaskTables) -> None:
-        """Lets new tables begin with what other tables of the same streams have."""
+        """Makes new tables start as copies of another set's tables of the same streams."""
         self._others = others
 
     def forget(self) -> None:
-        """Drops every table: some of what they were made of was let go of."""
+        """Drops every table, after events that they were made of were let go."""
         with self._mutex:
             self._tables.clear()
 
     def _begun(self, stream: str) -> TaskTable:
-        """Returns a new table; it takes over what another one has that is not ahead of the log."""
+        """Returns a new table, a copy of the other set's unless that is ahead of the log."""
         table = TaskTable(self._log, stream, self._locks.setdefault(stream, RLock()))
         other = None if self._others is None else self._others.of(stream)
         if other is not None:
@@ -708,7 +709,8 @@ class TaskTables:
     def of(self, stream: str) -> TaskTable:
         """Returns the table of a stream, which may not be up to date.
 
-        The lock outlives the table: two threads of one worker never write the same number.
+        The lock outlives the table. Otherwise, after a table was dropped, two threads of one worker
+        could have two locks and write the same number.
         """
         with self._mutex:
             table = self._tables.pop(stream, None)

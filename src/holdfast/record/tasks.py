@@ -1,10 +1,10 @@
-"""Tasks: what is to be done, by whom, in which order, and whether its owner still lives.
+"""Tasks: what must be done, by whom, in which order, and whether the owner is still alive.
 
-A claim is an event, and depends on the lease that shows that its worker lives. The lease keeper
-renews that one lease, so no claim needs its own. When the lease has lapsed, the task is suspect and
-another worker may claim it. The old owner cannot write to it any more, however late it wakes up:
-every event of a scope's tasks is numbered, and one that was to follow the old claim is refused,
-because the new claim has its number (`task_events.py`). No clock is involved in that.
+A claim is an event. It is valid while the worker's lease is, and the lease keeper renews that one
+lease, so a claim needs none of its own. When the lease has lapsed, the task is suspect and another
+worker may claim it. The old owner cannot write to it any more, however late it wakes up: every
+event of a scope's tasks is numbered, and an event that the old owner meant to write after its claim
+is refused, because the new claim has that number (`task_events.py`). No clock is involved in that.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("holdfast.record")
 
 AMENDED_US = 30 * 86_400_000_000
-"""How long a claim lasts that a person wrote for somebody."""
+"""How long a claim lasts that `amend` makes in somebody's name."""
 LOOK_S = 1.0
-"""How often a claim that waits looks by itself: that an owner has died is written by nobody."""
+"""How often a waiting claim looks without an event: no event says that an owner has died."""
 
 # --- owners ---------------------------------------------------------------------------------------
 #
-# Whether the owners of tasks are alive: this is known only when a task is read.
+# Whether the owners of tasks are alive. It is not stored, but judged when a task is read.
 
 
 class OwnerStatus:
-    """Whether owners of tasks are alive at one moment; each worker is looked up once."""
+    """Tells which owners of tasks are alive at one moment; looks up each worker once."""
 
     def __init__(self, context: RecordContext) -> None:
         self._context = context
@@ -86,7 +86,7 @@ class OwnerStatus:
         self._heartbeats: dict[str, datetime] | None = None
 
     def is_held(self, task: Task) -> bool:
-        """Says whether the claim of a task in progress is valid."""
+        """Returns whether the claim of a task in progress is still valid."""
         if task.until is not None:
             return to_datetime(self._context.log.clock.now_us()) < task.until
         assert task.worker is not None, "BUG: in progress without an owner"
@@ -94,8 +94,8 @@ class OwnerStatus:
             name = f"worker/{task.worker}"
             self._leases[task.worker] = self._context.log.leases.holder(name)
         lease = self._leases[task.worker]
-        # A worker that was silent too long goes on in a new epoch. It may have lost what it claimed
-        # in the old one, and must claim it again.
+        # A worker that was silent too long goes on in a new epoch. Meanwhile others may have taken
+        # its tasks, so claims of the old epoch are not valid and must be made again.
         return lease is not None and lease.epoch == task.epoch
 
     def annotate(self, scope: str, tasks: dict[str, Task], task: Task) -> Task:
@@ -119,7 +119,7 @@ class OwnerStatus:
 
 
 def waits_for(tasks: dict[str, Task], task: Task) -> tuple[str, ...]:
-    """Returns the dependencies of a task that are not closed; none once it is closed itself."""
+    """Returns the dependencies of a task that are not closed; none if it is closed itself."""
     if task.is_closed:
         return ()
     return tuple(id for id in task.dependencies if not tasks[id].is_closed)
@@ -127,14 +127,14 @@ def waits_for(tasks: dict[str, Task], task: Task) -> tuple[str, ...]:
 
 # --- tasks across scopes --------------------------------------------------------------------------
 #
-# The tasks of all scopes of a store, and what happens to those of a scope that is closed or
-# restored. They are found by their marks, so a stream without tasks is not read.
+# The tasks of all scopes of a store, and what closing or restoring a scope does to its tasks. They
+# are found by their marks, so a stream without tasks is not read.
 
 
 def marked_tasks(
     context: RecordContext, index: str = INDEX_TASK
 ) -> Iterator[tuple[TaskTable, Task]]:
-    """Yields the tasks of all scopes that have a mark, highest priority first."""
+    """Yields the tasks that have a mark in an index, of all scopes, highest priority first."""
     expired: set[str] = set()
     tables: dict[str, TaskTable] = {}
     for mark in context.log.marks.list(index, limit=NO_LIMIT):
@@ -150,7 +150,7 @@ def marked_tasks(
             tables[item.stream] = table
         table = tables.get(item.stream)
         task = None if table is None else table.tasks.get(item.name)
-        # It may have been closed since the marks were listed.
+        # The marks were listed earlier: the task may have been closed since.
         if table is not None and task is not None and index in indexes(task):
             yield table, task
 
@@ -166,7 +166,7 @@ def open_tasks(
     after: str | None,
     limit: int | None,
 ) -> Page[Task]:
-    """Returns the tasks of all scopes that are not closed, highest priority first, then oldest."""
+    """Returns a page of the open tasks of all scopes, highest priority first, then oldest."""
     task_filter = check_filter(status, owner, epic, tag, suspect)
     check_limit(limit)
     owners = OwnerStatus(context)
@@ -193,7 +193,7 @@ def stale_tasks(context: RecordContext) -> Iterator[Stale]:
 
 
 def cancel_tasks(context: RecordContext, scope: Scope, outcome: str) -> None:
-    """Cancels the tasks that are not closed, in one commit, when their scope is closed."""
+    """Cancels all open tasks of a scope that is being closed, in one commit."""
     table = context.tables.of(scope.name)
     with table.lock:
         while True:
@@ -209,7 +209,7 @@ def cancel_tasks(context: RecordContext, scope: Scope, outcome: str) -> None:
 
 
 def has_open_tasks(context: RecordContext, stream: str) -> bool:
-    """Says whether a scope has a task that is not closed."""
+    """Returns whether a scope has a task that is not closed."""
     table = context.tables.of(stream)
     with table.lock:
         table.refresh()
@@ -217,7 +217,7 @@ def has_open_tasks(context: RecordContext, stream: str) -> bool:
 
 
 def tasks_in_progress(context: RecordContext, stream: str) -> Iterator[str]:
-    """Yields the tasks of a scope that a live worker has claimed, for whoever would remove it."""
+    """Yields a text for each task that a live worker holds: the reasons not to remove the scope."""
     table = context.tables.of(stream)
     with table.lock:
         table.refresh()
@@ -228,7 +228,7 @@ def tasks_in_progress(context: RecordContext, stream: str) -> Iterator[str]:
 
 
 class TaskRestore(Struct, frozen=True):
-    """What a restore of a scope adds to its commit so that its tasks are restored too."""
+    """What the restore of a scope adds to its commit to restore the tasks too."""
 
     events: KeyedItem
     number: int
@@ -241,7 +241,7 @@ class TaskRestore(Struct, frozen=True):
 
 
 def restore_tasks(context: RecordContext, stream: str, to: int) -> TaskRestore | None:
-    """Returns what restores a scope's tasks to a revision; None if they have not changed."""
+    """Returns the event that restores a scope's tasks to a revision; None if nothing changed."""
     table = context.tables.of(stream)
     with table.lock:
         table.refresh()
@@ -250,10 +250,10 @@ def restore_tasks(context: RecordContext, stream: str, to: int) -> TaskRestore |
 
 
 def undo_restore_of_tasks(context: RecordContext, stream: str, undoes: int) -> TaskRestore | None:
-    """Returns what takes back what a restore did to a scope's tasks; None if that was nothing.
+    """Returns the event that undoes a restore of a scope's tasks; None if there is nothing to undo.
 
-    A task that was changed since stays as it is. What a restore did is the event after it, in the
-    same commit.
+    A task that was changed after the restore stays as it is. A restore's effect on tasks is the
+    event right after it, in the same commit.
     """
     records = context.log.records(stream, after=undoes, until=undoes + 1) if undoes else []
     if not records or records[0].type != task_events.RESTORED:
@@ -273,7 +273,7 @@ def undo_restore_of_tasks(context: RecordContext, stream: str, undoes: int) -> T
 def _restoring(
     context: RecordContext, table: TaskTable, to: int, back: dict[str, Any] | None
 ) -> TaskRestore | None:
-    """Returns what gives tasks the values of `back`; None if there are none."""
+    """Returns the event that sets tasks to the values in `back`; None if there are none."""
     if not back:
         return None
     number = table.number + 1
@@ -291,7 +291,7 @@ TaskStep = tuple[str, dict[str, Any]]
 
 
 class Tasks:
-    """The tasks of one scope; a fork's inherited ones included."""
+    """The tasks of one scope, including those that a fork inherited."""
 
     def __init__(self, context: RecordContext, scope: Scope) -> None:
         self._context = context
@@ -302,7 +302,7 @@ class Tasks:
     # --- reading ---------------------------------------------------------------------------------
 
     def get(self, id: str) -> Task:
-        """Returns a task as it is now."""
+        """Returns the task with that id, or raises NotFoundError."""
         table = self._fresh()
         with table.lock:
             return self._annotated(table.tasks, self._find(table, id), OwnerStatus(self._context))
@@ -320,11 +320,11 @@ class Tasks:
         after: str | None = None,
         limit: int | None = PAGE_SIZE,
     ) -> Page[Task]:
-        """Returns tasks, highest priority first, then oldest; those that fit what is given.
+        """Returns a page of the tasks that match, highest priority first, then oldest.
 
-        `status` is one or several; `older_than` a length of time since the last change; `at` a
-        revision of the scope, to see the tasks as they were. The cursor of a page, given as
-        `after`, leads to the next one.
+        `status` is one status or several. `older_than` is a length of time since the last change.
+        `at` is a revision of the scope, to see the tasks as they were then. The page's cursor,
+        given as `after`, leads to the next page.
         """
         task_filter = check_filter(status, owner, epic, tag, suspect)
         latest = None if older_than is None else older_bound(self._log.clock.now_us(), older_than)
@@ -344,8 +344,8 @@ class Tasks:
     def ready(self, *, limit: int | None = PAGE_SIZE) -> list[Task]:
         """Returns the tasks that can be begun, highest priority first, then oldest.
 
-        They are open and wait for no other task, or are in progress and their owner is silent. A
-        few of many cost no more than a few of few.
+        They are open and wait for no other task, or are in progress and their owner is silent. The
+        cost depends on `limit` and the tasks in progress, not on the number of all tasks.
         """
         check_limit(limit)
         table = self._fresh()
@@ -376,9 +376,10 @@ class Tasks:
         id: str | None = None,
         key: str | None = None,
     ) -> Task:
-        """Adds a task; durable when it returns. Without an id it gets the next of t1, t2, …
+        """Adds a task and returns it; durable when it returns.
 
-        The same `key` adds once: with the same title again, it returns the task that is there.
+        Without an `id` the task gets the next of t1, t2, … A task is added once per `key`: the same
+        key with the same title again returns the task that is there.
         """
         fields = {"title": title, "priority": priority, "epic": epic, "tags": tags}
         data = check_fields({**fields, "dependencies": depends_on})
@@ -407,7 +408,7 @@ class Tasks:
     def update(self, task: Task | str, **fields: Any) -> Task:
         """Changes title, priority, epic, tags or depends_on, or adds a note; anybody may do so.
 
-        `owner` says whom an open or blocked task is meant for; others are not given it as the next.
+        `owner` assigns an open or blocked task to somebody: for others it is never the next task.
         """
         if "depends_on" in fields:
             fields["dependencies"] = fields.pop("depends_on")
@@ -436,16 +437,15 @@ class Tasks:
         lasts: object = None,
         wait_s: Duration | None = None,
     ) -> Task | None:
-        """Takes a task for this worker: the given one, or the next; None if there is none.
+        """Claims a task for this worker: the given one, or the next; None if there is no next one.
 
-        After an error that leaves the outcome unknown, call it again: it returns what was claimed.
-        With `wait_s` it waits so long for the next one: until somebody adds a task, closes what one
-        waits for, releases one, or dies.
+        The next task is the one of highest priority whose dependencies are closed and which nobody
+        holds, or whose owner is silent. With `wait_s` the call waits up to so many seconds for a
+        next task: until somebody adds or releases one, closes a dependency, or dies.
 
-        The next is the one of highest priority whose dependencies are closed and which nobody
-        holds, or whose owner is silent. The claim lasts while this worker lives. A claim for
-        somebody who is not a worker has a name and a duration: `claim("t1", owner="ana",
-        lasts="8h")`.
+        The claim lasts while this worker lives. A claim for somebody who is not a worker has a name
+        and a duration: `claim("t1", owner="ana", lasts="8h")`. After an error that leaves the
+        outcome unknown, call it again: it returns the task that was claimed.
         """
         refuse_in_body("a claim")
         check_filter(None, None, epic, tag, None)
@@ -487,7 +487,7 @@ class Tasks:
             self._log.wait_after(seen, min(left_s, LOOK_S))
 
     def _check_wait(self, id: object, wait_s: object) -> float:
-        """Returns how long a claim waits, or raises UsageError if it cannot."""
+        """Returns how long a claim waits, or raises UsageError if it cannot wait."""
         if id is not None or self._log.is_gathering:
             where = "inside a joint commit" if id is None else "for a task that is named"
             raise UsageError(f"wait_s waits for the next task, not {where}")
@@ -498,7 +498,7 @@ class Tasks:
     ) -> Task:
         """Confirms that the owner still works on the task; LeaseLostError if it lost the claim.
 
-        A worker's claim does not need this. A claim by name is extended for `lasts`.
+        A worker's own claim does not need this. A claim by name is extended by `lasts` from now.
         """
         lasts_s = None if lasts is None else check_duration(lasts, "lasts")
 
@@ -519,7 +519,7 @@ class Tasks:
     def release(
         self, task: Task | str, *, owner: str | None = None, why: str | None = None
     ) -> Task:
-        """Gives a task back unfinished: it is open again. Anybody may do so for a silent owner."""
+        """Gives back an unfinished task, so that it is open; for a silent owner anybody may."""
         return self._move(task, owner, task_events.RELEASED, {"why": _check_why(why)})
 
     def block(self, task: Task | str, *, owner: str | None = None, why: str | None = None) -> Task:
@@ -538,7 +538,7 @@ class Tasks:
         status: Literal["completed", "cancelled"] = "completed",
         owner: str | None = None,
     ) -> Task:
-        """Ends a task with its outcome; tasks that depended on it can be claimed."""
+        """Closes a task with its outcome; tasks that waited only for it can then be claimed."""
         if status not in task_events.CLOSED_STATUSES:
             statuses = " or ".join(task_events.CLOSED_STATUSES)
             raise UsageError(f"a task ends {statuses}, found {show_value(status)}")
@@ -558,10 +558,11 @@ class Tasks:
         why: str | None = None,
         **fields: Any,
     ) -> Task:
-        """Makes a task what a person says that it is: any status, and any field of `update`.
+        """Corrects a task by hand: sets any status, and any field of `update`.
 
-        Nothing stands against it, neither a status nor a claim: who holds the task has lost it. An
-        `owner` of a task in progress is one by name, for 30 days.
+        Neither the present status nor a claim prevents it: a worker that holds the task loses it.
+        If the task becomes one in progress, its `owner` has it by name, for 30 days. Each change is
+        an event and a commit of its own.
         """
         if "depends_on" in fields:
             fields["dependencies"] = fields.pop("depends_on")
@@ -629,9 +630,10 @@ class Tasks:
         return found
 
     def _write_or_not(self, make: Callable[[TaskTable], Task | TaskStep | None]) -> Task | None:
-        """Commits what `make` returns for the newest table; repeats it if another was faster.
+        """Commits the event that `make` returns for the newest table, and retries on a conflict.
 
-        Each round is another writer's event of this scope's tasks, so somebody always succeeds.
+        The retries have no limit: each one means that another writer's event was written, so some
+        writer always makes progress.
         """
         table = self._context.tables.of(self._stream)
         with table.lock:
@@ -664,7 +666,8 @@ class Tasks:
             lease = self._log.leases.holder(f"worker/{lease_keeper.worker}")
             if lease is not None:
                 return lease
-            # It lapsed while this process was stopped: the lease keeper is about to take it again.
+            # The lease lapsed while this process was stopped, and the lease keeper is about to take
+            # it again. A claim without it would be suspect from the start.
             _logger.debug('the lease of worker "%s" has lapsed: waiting', lease_keeper.worker)
             self._log.clock.sleep(0.01)
 
@@ -678,7 +681,7 @@ class Tasks:
         return min([*silent, *([first] if first else [])], key=rank, default=None)
 
     def _claim(self, named: str | None, lasts_s: float | None, own: Lease | None) -> dict[str, Any]:
-        """Returns who is to hold a task, and for how long."""
+        """Returns the fields of a claim that say who holds the task, and for how long."""
         claim: dict[str, Any] = {"owner": named or self._context.worker}
         if lasts_s is not None:
             claim["until"] = self._log.clock.now_us() + round(lasts_s * 1_000_000)
@@ -689,14 +692,14 @@ class Tasks:
     def _unanswered(
         self, table: TaskTable, owners: OwnerStatus, fits: Callable[[Task], bool]
     ) -> Task | None:
-        """Returns a task that an earlier call claimed without learning of it, if one fits.
+        """Returns a task that an earlier call claimed with an unknown outcome, if one fits.
 
-        Nobody works on it, and its worker lives: without this nobody would ever get it. It is
-        returned once.
+        Its worker is alive, so the claim is valid, but nobody works on the task. Without this call
+        nobody would ever get it. Each such task is returned once.
         """
         for number, data in list(table.unanswered):
             if number > table.number:
-                continue  # it was not written, or is still on its way
+                continue  # the claim was not written, or is still on its way
             task = table.tasks.get(data["id"])
             is_there = task is not None and _is_claim(task, number, data) and owners.is_held(task)
             if task is not None and is_there and not fits(task):
@@ -774,7 +777,7 @@ class Tasks:
 
 
 def _steps_to(task: Task, target: str, outcome: str | None, why: str | None) -> list[TaskStep]:
-    """Returns the events that lead a task to a status, whatever it is now; but for a claim."""
+    """Returns the events, without a claim, that lead a task from any status to another."""
     steps: list[TaskStep] = []
     status = task.status
     is_said = (task.is_closed and outcome not in (None, task.outcome)) or (
@@ -801,7 +804,7 @@ def _steps_to(task: Task, target: str, outcome: str | None, why: str | None) -> 
 
 
 def _silent(table: TaskTable, owners: OwnerStatus) -> Iterator[Task]:
-    """Yields tasks in progress whose owner is silent, and that wait for nothing."""
+    """Yields the tasks in progress whose owner is silent and that wait for no other task."""
     for id in table.ready.in_progress:
         task = table.tasks[id]
         if not waits_for(table.tasks, task) and not owners.is_held(task):
@@ -809,7 +812,7 @@ def _silent(table: TaskTable, owners: OwnerStatus) -> Iterator[Task]:
 
 
 def _is_claim(task: Task, number: int, data: dict[str, Any]) -> bool:
-    """Says whether a task is held by the claim of that number and content."""
+    """Returns whether a task is held by the claim with that number and content."""
     until = None if task.until is None else from_datetime(task.until)
     held = (task.claim, task.owner, task.worker, task.epoch, until)
     made = (number, data["owner"], data.get("worker"), data.get("epoch", 0), data.get("until"))

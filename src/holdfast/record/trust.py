@@ -1,17 +1,18 @@
-"""Configuration files that the user has read and trusts: only they may name commands to run.
+"""Configuration files that the user has read and trusts; only these may name commands to run.
 
-Whoever clones a repository owns its files, so an owner says nothing about an author. A file counts
-after its user has looked at it and said so, with `holdfast trust`; what is trusted is these bytes
-at this place. One that changes, also by `git pull`, is looked at again.
+The user who clones a repository owns its files, so the owner of a file says nothing about its
+author. A file is trusted only after its user has read it and said so with `holdfast trust`. What is
+trusted is these bytes at this path. A file that changes, also by `git pull`, must be trusted again.
 
-A file that somebody else may write never counts: neither the file itself nor a directory on its way
-may belong to another user or be open to others for writing. (What lies in a directory with the
-sticky bit, such as /tmp, can be replaced by its owner alone.) The file is read once, and the bytes
-that were judged are those that are parsed.
+A file that somebody else may write is never trusted: neither the file nor any directory above it
+may belong to another user or be writable by others. (A directory with the sticky bit, such as /tmp,
+is allowed, because only the owner of a file can replace it there.) The file is read once, so the
+bytes that are checked are the bytes that are parsed.
 
 The list is kept in the user's own data directory, one file for each path:
 `$XDG_DATA_HOME/holdfast/trusted/<digest of the path>`, with the path and the digest of the bytes.
-What a command runs is not part of it: who trusts `make check` trusts the Makefile too.
+The programs that a command runs are not part of it: who trusts `make check` trusts the Makefile
+too.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class ConfigFile(Struct, frozen=True):
     """A configuration file that only its user can write, read once."""
 
     path: str
-    """Where it really is."""
+    """Its path, with symbolic links resolved."""
     data: bytes
 
     @property
@@ -54,14 +55,14 @@ class ConfigFile(Struct, frozen=True):
 
 
 class TrustedFile(Struct, frozen=True):
-    """What is kept of a file that was trusted."""
+    """The record of a file that was trusted."""
 
     path: str
     digest: str
 
 
 def _trusted_owners() -> set[int]:
-    """Whose files count: this user's, and root's, who can write everything anyway."""
+    """Returns whose files may be trusted: this user's and root's, who can write everything."""
     return {os.geteuid(), 0}
 
 
@@ -91,13 +92,13 @@ def read_config(path: str | os.PathLike[str]) -> ConfigFile:
 
 
 def is_trusted(found: ConfigFile) -> bool:
-    """Returns whether this user trusts exactly these bytes at this place."""
+    """Returns whether this user trusts exactly these bytes at this path."""
     kept = _kept(found.path)
     return kept is not None and kept == TrustedFile(found.path, found.digest)
 
 
 def was_trusted(found: ConfigFile) -> bool:
-    """Returns whether this user once trusted what was at this place."""
+    """Returns whether this user once trusted a file at this path."""
     return _kept(found.path) is not None
 
 
@@ -118,7 +119,7 @@ def untrusted_error(found: ConfigFile, commands: dict[str, str]) -> UntrustedErr
 
 
 def add(found: ConfigFile) -> None:
-    """Trusts these bytes at this place, from now on, in place of what was there before."""
+    """Trusts these bytes at this path from now on, instead of any earlier ones."""
     folder = _checked_directory(create=True)
     data = json_codec.encode(TrustedFile(found.path, found.digest)) + b"\n"
     target = folder / _name(found.path)
@@ -135,7 +136,7 @@ def add(found: ConfigFile) -> None:
 
 
 def revoke(path: str | os.PathLike[str]) -> str:
-    """Forgets a file, which need not be there any more; returns where it is or was."""
+    """Stops trusting a file, which need not exist any more; returns its path."""
     real = _real(path)
     folder = _checked_directory(create=False)
     try:
@@ -148,7 +149,7 @@ def revoke(path: str | os.PathLike[str]) -> str:
 
 
 def states() -> list[tuple[str, str]]:
-    """Returns each path of the list, and whether it is trusted, changed, gone, or unsafe."""
+    """Returns each path of the list with its state: trusted, changed, gone, unsafe or damaged."""
     folder = _checked_directory(create=False)
     found: list[tuple[str, str]] = []
     for kept_in in sorted(folder.glob("*")) if folder.is_dir() else ():
@@ -167,8 +168,8 @@ def states() -> list[tuple[str, str]]:
 
 
 def directory() -> Path:
-    """Returns where the list is kept."""
-    # A relative path is to be ignored, says the specification of this variable.
+    """Returns the directory of the list."""
+    # The specification of this variable says to ignore relative paths.
     given = os.environ.get("XDG_DATA_HOME", "")
     data = Path(given) if os.path.isabs(given) else Path.home() / ".local" / "share"
     return data / "holdfast" / "trusted"
@@ -220,7 +221,7 @@ def _checked_directory(*, create: bool) -> Path:
 
 
 def _check_owner(path: str, found: os.stat_result, kind: str) -> None:
-    """Raises UsageError if somebody else than this user and root may write it."""
+    """Raises UsageError if anybody but this user and root may write it."""
     if found.st_uid not in _trusted_owners():
         raise UsageError(
             f'{kind}"{path}" belongs to user {found.st_uid}: who owns it decides what would be run',

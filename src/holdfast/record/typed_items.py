@@ -1,4 +1,4 @@
-"""Decisions and messages as values of a type of the program's own, whichever version wrote them.
+"""Decisions and messages as values of a program's own type, whichever version wrote them.
 
     @holdfast.schema("conversation", version=2, kind="decision", aliases={"outcome": "result"})
     class Choice(msgspec.Struct):
@@ -12,9 +12,9 @@
 
     read_as(Choice, hf.decisions.list(scope=chat.name)[0]).result
 
-Each is upgraded by itself, when it is read as that type. Nothing else runs this code: the decision
-or message is handed out as it is stored, so an upgrade that fails keeps nobody from closing a
-decision or from recovering it.
+Each item is upgraded separately, when it is read as that type. Nothing else runs the program's
+upgrades: decisions and messages are otherwise returned as they are stored. So an upgrade that fails
+prevents nobody from closing or recovering a decision.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 _WORDS = {number: word for word, number in PRIORITIES.items()}
 _BESIDE = ("more", "version")
-"""What is no data of a decision: its own fields stand among the others."""
+"""The attributes of a decision that are not data; the fields in `more` are merged with the rest."""
 
 
 @overload
@@ -46,9 +46,10 @@ def read_as(type: type[T], item: Decision | Message, *, raw: Literal[True]) -> d
 def read_as(type: type[T], item: Decision | Message, *, raw: bool = False) -> T | dict[str, Any]:
     """Returns a decision or message as a value of a class with a schema of that kind.
 
-    Its data is all its fields; of a decision those of `more` too, and its priority as a word if it
-    has one. With `raw` that data is returned as it is stored. Raises UpgradeError, which names the
-    event, if an upgrade is missing or fails, and SchemaError if the data is not what the type says.
+    The data is all fields of the item. For a decision it includes those of `more`, and the priority
+    as a word if it has one. With `raw` the data is returned as it is stored. Raises UpgradeError,
+    which names the event, if an upgrade is missing or fails, and SchemaError if the data does not
+    fit the type.
     """
     schema = schema_of(type)
     if schema.kind not in ITEMS:

@@ -4,13 +4,13 @@
     command = ["python3", "tools/branch_exists.py"]
     timeout_s = 10
 
-A command is a list of words and is run without a shell, in the directory of the file. What is
-stored never becomes a word of it (guarantee 10): the fact or decision goes to its standard input as
-JSON, and its name and value are in HOLDFAST_NAME and HOLDFAST_VALUE. It answers by its exit code:
-0 means holds (or done), 1 means it does not. Anything else, or a timeout, means unknown. What it
-prints is what it found.
+A command is a list of words and is run without a shell, in the directory of the file. Stored data
+never becomes part of the command line (guarantee 10): the command gets the fact or decision as JSON
+on its standard input, and name and value in HOLDFAST_NAME and HOLDFAST_VALUE. It answers by its
+exit code: 0 means holds (or done), 1 means it does not (or not done). Any other code, or a timeout,
+means unknown. Its output is recorded as what it found.
 
-A file that names commands counts only after its user has trusted it (trust.py).
+A file that names commands is used only after its user has trusted it (trust.py).
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class VerifierCommand(Struct, frozen=True, forbid_unknown_fields=True):
 def load_verifiers(path: str | os.PathLike[str] = FILE, *, trust: bool = False) -> list[str]:
     """Registers the commands of a configuration file as verifiers; returns their names.
 
-    A file that names commands must have been trusted with `holdfast trust`, else UntrustedError
-    says what it would run. With `trust=True` the calling program vouches for it. One that another
-    user may write is refused either way.
+    A file that names commands must have been trusted with `holdfast trust`; otherwise it raises
+    UntrustedError, which says what the file would run. With `trust=True` the calling program
+    vouches for the file. A file that another user may write is refused in any case.
     """
     if not isinstance(path, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"a configuration file is a path, found {show_value(path)}")
@@ -73,7 +73,7 @@ def load_verifiers(path: str | os.PathLike[str] = FILE, *, trust: bool = False) 
 
 
 def parse_commands(found: trusted_files.ConfigFile) -> dict[str, VerifierCommand]:
-    """Returns the commands that a file names, whether it is trusted or not."""
+    """Returns the commands that a file names, without asking whether it is trusted."""
     import tomllib
 
     place = found.path
@@ -95,7 +95,10 @@ def parse_commands(found: trusted_files.ConfigFile) -> dict[str, VerifierCommand
 
 
 class _CommandVerifier:
-    """A command as a verifier function. Loading a file again replaces its commands."""
+    """A command as a verifier function.
+
+    It takes the file as its module, so loading the file again replaces its commands.
+    """
 
     def __init__(self, name: str, command: VerifierCommand, directory: Path) -> None:
         self._command = command
@@ -134,8 +137,9 @@ class _CommandVerifier:
             try:
                 out, err = child.communicate(_as_json(subject), command.timeout_s)
             except BaseException as error:
-                # Kills all that it started too, which would go on unseen. Its process id stays its
-                # own until it is waited for, at the end of this block.
+                # Kill the whole group: what the command started would go on unseen. This is safe,
+                # because the process id cannot be reused until the process is waited for, which
+                # happens at the end of this block.
                 try:
                     os.killpg(child.pid, signal.SIGKILL)
                 except ProcessLookupError:
@@ -163,7 +167,7 @@ def _as_json(subject: Any) -> bytes:
 
 
 def _environment(subject: Any) -> dict[str, str]:
-    """Returns name and value for the environment, except those that it cannot hold."""
+    """Returns name and value for the environment, except texts with a zero byte."""
     name = subject.name if isinstance(subject, Fact) else subject.key
     value = subject.value if isinstance(subject, Fact) else subject.planned_action or ""
     text = value if isinstance(value, str) else codec.encode(value).decode()

@@ -21,7 +21,7 @@ from holdfast.render.text import time_text
 
 
 def path_text(path: str) -> str:
-    """Returns a path as text: a byte that is none is written out."""
+    """Returns a path as text; a byte that is not UTF-8 is written as an escape."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
@@ -126,7 +126,7 @@ def file_document(
 
 
 def file_at_document(path: str, commit: Commit, data: bytes) -> dict[str, Any]:
-    """Returns what a file held at a commit, as text, or in base64 if it is none."""
+    """Returns what a file held at a commit, as text, or in base64 if it is not UTF-8."""
     try:
         content: dict[str, Any] = {"text": data.decode("utf-8")}
     except UnicodeDecodeError:

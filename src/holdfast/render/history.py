@@ -29,9 +29,9 @@ T = TypeVar("T")
 def event_document(event: Event) -> dict[str, Any]:
     """Returns an event; `data` is its payload as stored, large values as references to blobs.
 
-    `meta` is as stored too, with the keys that this version does not know.
+    `meta` is as stored too, so it keeps keys that this version does not know.
     """
-    # What cannot be decoded raises here, not at the reader's.
+    # Raw is written unread: damage must raise here, and not in the reader of the document.
     if not event.is_let_go:
         codec.decode(event.record.payload)
     event.meta  # noqa: B018
@@ -149,7 +149,7 @@ def value_document(scope: str, revision: int, path: Path, value: Any) -> dict[st
 def write_document(
     scope: str, revision: int, path: Path, ends_at: datetime | None = None
 ) -> dict[str, Any]:
-    """Returns where a value was set or deleted, the revision that this made, and when it ends."""
+    """Returns the place of a write, the revision that it made, and when the value ends."""
     found: dict[str, Any] = {"scope": scope, "revision": revision, "path": list(path)}
     return found if ends_at is None else found | {"ends_at": time_text(ends_at)}
 

@@ -13,7 +13,7 @@ def new_key_document(key: str) -> dict[str, Any]:
 
 
 def key_document(found: KeyStatus) -> dict[str, Any]:
-    """Returns by which keys a store is encrypted."""
+    """Returns the ids of the keys that a store is encrypted with."""
     return {
         "encrypted": found.is_encrypted,
         "store_key": found.store_key or None,

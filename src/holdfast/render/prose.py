@@ -1,7 +1,7 @@
 """`.prose` programs as documents: their problems, and where they stand when they run. Pure.
 
-Flow, variables, outputs, loops and recovery are read from the journal, so that they are the same
-from whichever process asks.
+Flow, variables, outputs, loops and recovery are read from the journal, so every process that asks
+gets the same answer.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def program_document(run: RunView, program: Stored) -> dict[str, Any]:
 
 
 def is_session(entry: Entry) -> bool:
-    """Says whether an operation is a session of an agent."""
+    """Returns whether an operation is an agent session."""
     return entry.kind == "step" and entry.name == "session"
 
 
@@ -178,7 +178,7 @@ def session_document(entry: Entry, run: RunView) -> dict[str, Any]:
 
 
 def program_facts(run: RunView, program: Stored) -> list[tuple[str, str]]:
-    """Returns the same in short, for people."""
+    """Returns where a program stands, in short, as names and values for people."""
     document = program_document(run, program)
     flow = document["flow"]
     facts = [("program", program.main), ("run", run.id), ("status", run.standing)]

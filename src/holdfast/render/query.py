@@ -35,7 +35,7 @@ def hit_document(hit: Hit) -> dict[str, Any]:
 
 
 def linked_document(hit: Hit, leads: Mapping[str, str | None]) -> dict[str, Any]:
-    """Returns what a link leads to, with where its own links lead; None for nowhere."""
+    """Returns what a link leads to, and where the links of that lead; None for nowhere."""
     return {**hit_document(hit), "leads": dict(leads)}
 
 
@@ -48,7 +48,7 @@ def linked_check_document(
 
 
 def hits_document(answer: Hits) -> dict[str, Any]:
-    """Returns a page of what was found, with the position that it is of."""
+    """Returns a page of what was found, with the position that it was read at."""
     return {
         "hits": [hit_document(hit) for hit in answer],
         "position": answer.position,

@@ -34,7 +34,7 @@ def trusted_document(found: Sequence[tuple[str, str]]) -> dict[str, Any]:
 
 
 def own_event_document(event: OwnEvent) -> dict[str, Any]:
-    """Returns an event of a program's own, its data as it is stored; null if it was let go of."""
+    """Returns an own event, with its data as stored; null if the data was let go of."""
     is_there = not event.is_let_go
     return {
         "scope": event.stream,
@@ -178,7 +178,7 @@ def stale_document(found: Sequence[Stale]) -> dict[str, Any]:
 
 
 def _write_times(document: dict[str, Any], names: Sequence[str]) -> None:
-    """Replaces each time that is set by its text."""
+    """Replaces each of the named times by its text; None stays."""
     for name in names:
         document[name] = None if document[name] is None else time_text(document[name])
 

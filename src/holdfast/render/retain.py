@@ -1,4 +1,4 @@
-"""Documents of letting go: what went or would go, what is held, what was told."""
+"""Documents of letting go: what went or would go, what is held, and the log of it."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class RunView(Struct):
     def seconds_of(self, entry: Entry) -> float | None:
         """Returns how long an operation took, retries included; None if only its end is recorded.
 
-        That is so of a pure step: it has one event, which is stored with the next that must be.
+        A pure step has only one event, which is written together with the next that cannot wait.
         """
         began, ended = self.times.get(entry.revision), self.times.get(entry.closed)
         if began is None or ended is None or entry.closed <= entry.revision:
@@ -109,6 +109,7 @@ def _close(node: TreeNode, *, over: bool) -> None:
     """
     node.is_over = over
     last = len(node.children) - 1
+    # Branches of a parallel block run at once: a later branch does not say that one is over.
     for number, child in enumerate(node.children.values()):
         ended = child.entry is not None and child.entry.state != "open"
         is_branch = node.entry is not None and node.entry.kind == "parallel"
@@ -116,7 +117,7 @@ def _close(node: TreeNode, *, over: bool) -> None:
 
 
 def path_parts(path: str) -> list[str]:
-    """Returns the names from the body down to an operation; an iteration is one of its own."""
+    """Returns the names from the body down to an operation; an iteration is a part of its own."""
     parts: list[str] = []
     for segment in path.split("/"):
         name, *_ = _ITERATION.split(segment, maxsplit=1)
@@ -246,7 +247,7 @@ def divergence_text(diverged: events.Diverged) -> str:
 
 
 def removed_runs_document(id: str, removed: list[str]) -> dict[str, Any]:
-    """Returns a run that was removed, and the ids of all that went: its own, and its children's."""
+    """Returns a run that was removed, and the ids of all removed runs: it and its children."""
     return {"run": id, "runs": removed, "removed": True}
 
 

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 def created_document(facts: Mapping[str, Any], *, created: bool) -> dict[str, Any]:
-    """Returns which store there is now, and whether it was created just now."""
+    """Returns kind and place of a store, and whether it was created just now."""
     return {"made": created, "kind": facts["kind"], "place": facts["place"]}
 
 
 def status_document(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the facts that a store tells about itself."""
+    """Returns the facts about a store that `Store.status` has."""
     return dict(facts)
 
 

@@ -29,12 +29,12 @@ def tenants_document(tenants: Sequence[Tenant]) -> dict[str, Any]:
 
 
 def shown_tenant_document(tenant: Tenant, problems: Sequence[str]) -> dict[str, Any]:
-    """Returns a tenant, and what keeps it less apart than it should."""
+    """Returns a tenant, and the problems that keep it less apart than it should be."""
     return {**tenant_document(tenant), "problems": list(problems)}
 
 
 def login_document(made: NewTenant) -> dict[str, Any]:
-    """Returns a tenant with the URL of its application, password and all."""
+    """Returns a tenant with the URL that its application opens, password included."""
     return {**tenant_document(made.tenant), "url": made.url}
 
 

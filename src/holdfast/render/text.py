@@ -65,7 +65,7 @@ def encode_json(document: Any) -> bytes:
 
 
 def _as_text(value: object) -> str:
-    """Returns the text of what is a kind of text, such as ERASED."""
+    """Returns an object of a subclass of str, such as ERASED, as plain text."""
     if isinstance(value, str):
         return str(value)
     raise TypeError(f"a document cannot have a {type(value).__name__}")
@@ -91,12 +91,12 @@ PREVIEW_ITEMS_MAX = 20
 
 
 def encode_value(value: Any) -> Raw:
-    """Returns any stored value as JSON; whatever its size, because it is stored already."""
+    """Returns a stored value as JSON, without a limit on its size: it is stored already."""
     return Raw(codec.encode(value, size_max=sys.maxsize))
 
 
 def preview(value: Any) -> str:
-    """Returns a value as one line of JSON for people; large ones by their size."""
+    """Returns a value as one line of JSON for people; a large map or list as its size."""
     if isinstance(value, Map) and len(value) > PREVIEW_ITEMS_MAX:
         return f"{{{len(value)} keys}}"
     if isinstance(value, List) and len(value) > PREVIEW_ITEMS_MAX:
@@ -123,14 +123,14 @@ def time_text(moment: datetime) -> str:
 
 
 def page_document(page: Page[Any]) -> dict[str, Any]:
-    """Returns what every list says of itself: whether there is more, and where it goes on."""
+    """Returns what each document of a page has: whether there is more, and the cursor."""
     return {"more": page.more, "cursor": page.cursor}
 
 
 def show_summary(event: Event) -> str:
     """Returns what an event did, in short; an unknown type shows its data.
 
-    What is known beside the data stands at the end, as it is stored.
+    The meta of the event comes last, as it is stored.
     """
     try:
         did = _summary(event)
@@ -144,7 +144,7 @@ def show_summary(event: Event) -> str:
 
 
 def _stored(event: Event) -> Any:
-    """Returns the data of an event as it is stored: nothing of a program's is needed for it."""
+    """Returns the data of an event as stored, which needs no code of the program that wrote it."""
     return event.raw if isinstance(event, OwnEvent) else event.data
 
 
@@ -174,7 +174,7 @@ _SAID = {
     "task.added": "title",
     "fact.stated": "name",
 }
-"""Of records that people write: the field that has their words."""
+"""The field that has the words, by the type of event; for what people write."""
 SHORT_ID = 12
 
 

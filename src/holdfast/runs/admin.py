@@ -1,4 +1,4 @@
-"""What is done about runs that nobody executes: settle, adopt, fork, answer, recover, list."""
+"""Operations on runs from outside: settle, adopt, fork, remove, answer, recover, list."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from holdfast.runs.waits import check_id, message_name
 _BLOCKS = frozenset(
     ("branch", "parallel", "iteration", "run", "fold", "each", "repeat", "loop", "block")
 )
-"""What fails because something inside it did."""
+"""Kinds of operations that fail because something inside them failed."""
 
 
 def place_to_retry(journal: Journal, id: str) -> str | int:
-    """Returns what to fork a failed run at: the step that it failed with, or its last record.
+    """Returns where to fork a failed run in order to retry it: a step, or its last record.
 
-    The step is the newest whose error is the run's own. A run that failed with none failed in its
-    body: all its steps are replayed, and the body meets whatever comes after them again.
+    The step is the newest one with the same error as the run. If there is none, the run failed in
+    its body: then all its steps are replayed, and the body runs on from there again.
     """
     ended = journal.ended
     if ended is None or ended.error is None:
@@ -79,7 +79,7 @@ class RunSummary(Struct, frozen=True):
 
 
 class HeldRun:
-    """A run's journal, held under its lease by a worker that does not execute it."""
+    """A run's journal, under the lease of a worker that does not execute the run."""
 
     def __init__(self, engine: Engine, id: str, lease: Any) -> None:
         self._engine = engine
@@ -88,10 +88,10 @@ class HeldRun:
         self.journal = engine.journal_of(id)
 
     def add(self, added: Any) -> None:
-        """Appends an event, under the run's lease, with the marks of the status it leads to.
+        """Appends an event, under the run's lease, with the marks of the resulting status.
 
-        Nothing goes on after the end. But whoever finds out what became of an act that was under
-        way then may say so: a verdict changes nothing of how the run ended.
+        After the end only verdicts are allowed, on acts that were under way when the run ended. A
+        verdict does not change how the run ended.
         """
         if self.journal.ended is not None and not isinstance(added, events.Settled):
             raise UsageError(
@@ -105,7 +105,7 @@ class HeldRun:
 
 @contextmanager
 def hold(engine: Engine, id: str) -> Generator[HeldRun]:
-    """Takes a run's lease for a moment; LeaseLostError if somebody executes it."""
+    """Takes a run's lease for a moment; raises LeaseLostError if somebody executes the run."""
     with engine.only_one(id):
         lease = None if id in engine.active else engine.acquire_lease(id)
         if lease is None:
@@ -119,7 +119,7 @@ def hold(engine: Engine, id: str) -> Generator[HeldRun]:
 
 
 def settle(engine: Engine, id: str, path: str, verdict: Verdict) -> None:
-    """Records a person's verdict on an act whose outcome nobody knew."""
+    """Records a person's verdict on an uncertain act."""
     if not isinstance(verdict, Verdict):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"a verdict is Done, NotDone or Unknown, found {show_value(verdict)}")
     with hold(engine, check_id(id)) as run:
@@ -156,7 +156,7 @@ def fork(
     signals: str,
     children: str,
 ) -> Run[Any]:
-    """Makes a run that begins where another one was before a step (rule 12)."""
+    """Creates a run that begins where another one was before a step (rule 12)."""
     for what, value, allowed in (
         ("effects", effects, _EFFECTS),
         ("signals", signals, _SIGNALS),
@@ -184,7 +184,7 @@ def fork(
     write = StreamWrite(f"run/{target}", tuple(new_events), origin=(stream, revision))
     writes = [write]
     if signals == "copy":
-        # In the same commit: a run that is resumed at once finds what it waits for.
+        # In the same commit, so that a run that is resumed at once finds what it waits for.
         writes += _copied_messages(engine, stream, f"run/{target}", journal.taken)
     engine.log.commit(ProposedCommit(tuple(writes), marks=status_marks(target, "pending")))
     return Run(engine, target)
@@ -204,7 +204,7 @@ def _fork_point(journal: Journal, id: str, at: str | int) -> int:
 def _copied_messages(
     engine: Engine, source: str, target: str, taken: set[int]
 ) -> list[StreamWrite]:
-    """Returns what puts the messages that a run has not taken into the inbox of another one."""
+    """Returns the writes that copy the messages that a run has not taken to another's inbox."""
     box = inbox.Inbox(engine.log, source)
     box.look()
     waiting = sorted(box.waiting(taken), key=lambda message: message.revision)
@@ -214,11 +214,11 @@ def _copied_messages(
 
 
 def remove(engine: Engine, id: str) -> list[str]:
-    """Removes a run that has ended, with its children: their ids can begin again (0025).
+    """Removes a run that has ended, with its children; their ids can be used again (0025).
 
-    One commit ends the journal, the inbox and the own state of each. It is guarded by where each of
-    them was when it was looked at. Nobody adds to a journal that has ended, so its lease is not
-    needed; those of the own states are held meanwhile, as for every scope that is removed.
+    One commit ends the journal, the inbox and the own state of each. It is guarded by the revisions
+    at which they were checked. The lease of a journal is not needed, because nothing is added to a
+    run that has ended. The leases of the own states are held meanwhile, as for every removal.
     """
     id = check_id(id)
     for _ in range(REMOVE_RETRIES):
@@ -247,9 +247,9 @@ def remove(engine: Engine, id: str) -> list[str]:
 
 
 def _with_children(engine: Engine, id: str, known: dict[str, Journal]) -> Iterator[str]:
-    """Yields a run and those that it started, at any depth; UsageError if one has not ended."""
+    """Yields a run and all that it started, at any depth; raises UsageError if one goes on."""
     if (active := engine.active.get(id)) is not None and engine.ended(id) is not None:
-        active.over.wait()  # it has ended, and its thread is just leaving
+        active.over.wait()  # it has ended, and its thread is about to leave
     journal = known[id] = engine.journal_of(id)
     if journal.ended is None:
         raise _cannot_remove(next(iter(known)), f'run "{id}" is {journal.status}')
@@ -261,8 +261,8 @@ def _with_children(engine: Engine, id: str, known: dict[str, Journal]) -> Iterat
     children = [entry.child for entry in journal.entries.values() if entry.origin is None]
     for child in children:
         if child is None or child in known or engine.free_after(child) is not None:
-            continue  # no child, or one that was removed before
-        if engine.created_of(child).parent == id:  # not another's that was found there
+            continue  # not a child, or one that was removed before
+        if engine.created_of(child).parent == id:  # else the id belongs to another run's child
             yield from _with_children(engine, child, known)
 
 
@@ -279,7 +279,7 @@ def _cannot_remove(id: str, reason: str) -> UsageError:
 def _removal_of(
     engine: Engine, id: str, revision: int
 ) -> tuple[list[StreamWrite], tuple[Mark | Cleared, ...]]:
-    """Returns what ends the streams of one run, and what becomes of marks with that."""
+    """Returns the writes that end the streams of one run, and the changes of marks."""
     log, state = engine.log, engine.state_of(id)
     gone = NewEvent(event.REMOVED, event.removed_payload([]))
     writes = [StreamWrite(f"run/{id}", (gone,), revision, checkpoint=event.LIFE)]
@@ -318,7 +318,7 @@ def answer(engine: Engine, id: str, name: str, value: Any) -> None:
 
 
 def recovered_steps(engine: Engine) -> list[Recovered]:
-    """Judges the open acts of runs that nobody executes, and records the verdicts."""
+    """Judges the uncertain acts of runs that nobody executes, and records the verdicts."""
     found: list[Recovered] = []
     for mark in engine.log.marks.list(INDEX, limit=_PAGE):
         id = mark.key
@@ -332,7 +332,7 @@ def recovered_steps(engine: Engine) -> list[Recovered]:
                 open_acts = [entry for entry in acts if entry.verdict is None]
                 found += [_judge(engine, id, run, entry) for entry in open_acts]
         except LeaseLostError as error:
-            # Another worker was faster, and judges them.
+            # Another worker took the run first, and judges its acts.
             _logger.debug('the acts of run "%s" are not judged here: %s', id, error)
             continue
     return found
@@ -353,7 +353,7 @@ def _judge(engine: Engine, id: str, run: HeldRun, entry: Entry) -> Recovered:
 def runs(
     engine: Engine, status: str | None, *, after: str | None, limit: int | None
 ) -> Page[RunSummary]:
-    """Returns runs by id: unfinished ones from their marks, finished ones by a scan."""
+    """Returns a page of runs by id: unfinished ones by their marks, finished ones by a scan."""
     limit = check_limit(limit)
     if after is not None:
         check_id(after)
@@ -376,7 +376,8 @@ def _runs(engine: Engine, status: str | None, after: str) -> Iterator[RunSummary
             if id > after and unfinished[id] == status:
                 yield RunSummary(id, unfinished[id])
         return
-    # Also of those that are marked: a run has a stream from the commit on that sets its mark.
+    # The streams include those of marked runs: a run's mark is set in the commit that begins its
+    # stream.
     for name in engine.log.streams(prefix="run/", after=f"run/{after}"):
         id = name.removeprefix("run/")
         if id not in unfinished:

@@ -1,4 +1,4 @@
-"""Which run this code is in."""
+"""The run that the calling code is part of."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from holdfast.runs.execution import StepWriter
 
 
 class Current(Struct, frozen=True):
-    """The run that code is part of, and the step of it, by the step's path in the journal."""
+    """The run that code is part of, and the path of its step in the journal, if it is in one."""
 
     run: str
     step: str | None = None
 
 
 def current() -> Current | None:
-    """Returns the run, and the step, that this code is executed by; None outside of runs.
+    """Returns the run and the step that execute the calling code; None outside of runs.
 
-    It is kept in context variables: a thread that a step starts by itself knows of it if it was
+    This is kept in context variables. A thread that a step starts itself has them only if it is
     started with `contextvars.copy_context().run`, as `asyncio.to_thread` does.
     """
     context = CURRENT.get()

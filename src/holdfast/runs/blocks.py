@@ -1,4 +1,4 @@
-"""Blocks of a run: its body, parallel branches, folds, nested runs; and what it is doing now.
+"""Blocks of a run (its body, parallel branches, folds, nested runs), and its progress.
 
 Generators and plain functions, without I/O.
 """
@@ -61,7 +61,7 @@ class LoopPosition(Struct, frozen=True):
 
 
 _LASTING = frozenset(("each", "repeat", "loop", "fold", "run", "block", "child", CLEANUP))
-"""What stays open while operations after it are performed."""
+"""Kinds of operations that stay open while later ones are performed."""
 
 
 class CurrentOperation(Struct, frozen=True, gc=False):
@@ -73,7 +73,7 @@ class CurrentOperation(Struct, frozen=True, gc=False):
 
 
 class Progress(Struct, frozen=True):
-    """What a run is doing now: one line for each block that is at work."""
+    """What a run is doing now, with one statement for each branch that is at work."""
 
     status: events.Status
     statements: tuple[str, ...]
@@ -87,7 +87,7 @@ class Progress(Struct, frozen=True):
 
 
 def progress_of(run: Execution) -> Progress:
-    """Returns what a run in this process is doing."""
+    """Returns the progress of a run that is executed in this process."""
     statements: list[str] = []
     loops: dict[str, None] = {}
     for context in list(run.contexts):
@@ -102,7 +102,7 @@ def progress_of(run: Execution) -> Progress:
 
 
 def recorded_progress(journal: Journal) -> Progress:
-    """Returns what a run was doing when its journal was written."""
+    """Returns the progress of a run as its journal tells."""
     statements: list[str] = []
     loops: dict[str, None] = {}
     for entry in at_work(journal):
@@ -114,12 +114,12 @@ def recorded_progress(journal: Journal) -> Progress:
 def at_work(journal: Journal) -> list[Entry]:
     """Returns the newest operation of the body, or of each branch that has not ended.
 
-    One that has begun and not ended counts before any that has.
+    An operation that is still open is preferred to any that has ended.
     """
     entries = journal.entries
     parallels = [e.path for e in entries.values() if e.kind == "parallel" and e.state == "open"]
     places = {path: _place_of(path, parallels) for path in entries}
-    # A body or branch that is inside a parallel block is where its branches are.
+    # A body or branch that waits for a parallel block is represented by the block's branches.
     left = {place.rpartition("/")[0] for place in places.values()}
     newest: dict[str, tuple[bool, int, Entry]] = {}
     for path, entry in entries.items():
@@ -132,12 +132,12 @@ def at_work(journal: Journal) -> list[Entry]:
         newest[place] = max(newest.get(place, rank), rank, key=lambda rank: rank[:2])
     inside = {_place_of(block, parallels) for block in left if block}
     found = [entry for place, (_, _, entry) in newest.items() if place not in inside]
-    # All branches have ended, and the block has not recorded it yet: the block is at work.
+    # If all branches have ended and the block has not recorded that yet, the block is at work.
     return found or [entries[path] for path in parallels[-1:]]
 
 
 def _place_of(path: str, parallels: list[str]) -> str:
-    """Returns the branch that an operation stands in; empty for one of the body."""
+    """Returns the path of the branch that an operation is in; empty if it is in the body."""
     place = ""
     for block in parallels:
         if path.startswith(f"{block}/"):
@@ -147,7 +147,7 @@ def _place_of(path: str, parallels: list[str]) -> str:
 
 
 def _statement(path: str, entry: Entry | None, attempts: int) -> str:
-    """Says where it is, and which attempt of several: the next one, if one has failed."""
+    """Returns an operation as text: where it is, and the attempt, the next one after a failure."""
     attempt = 1 if entry is None else entry.attempt + (entry.retry_at is not None)
     tries = f" (attempt {attempt} of {attempts})" if attempts > 1 else ""
     source = f" at {entry.source}" if entry is not None and entry.source else ""
@@ -168,9 +168,10 @@ def loops_at(journal: Journal, path: str) -> list[LoopPosition]:
 
 
 def _number_of(journal: Journal, loop: str, index: str, total: int | None) -> int:
-    """Returns which iteration of a loop this is, also if iterations are named (`by=`).
+    """Returns the number of an iteration in its loop.
 
-    Named ones are counted as they come: one that recorded nothing is not.
+    Named iterations (`by=`) are counted in the order of their records; those that recorded nothing
+    are not counted.
     """
     if total is None:
         return int(index)
@@ -181,7 +182,7 @@ def _number_of(journal: Journal, loop: str, index: str, total: int | None) -> in
 
 
 def iterations_of(journal: Journal, loop: str) -> list[str]:
-    """Returns the names of a loop's iterations that recorded something, in their order."""
+    """Returns the names of a loop's iterations that recorded something, in order."""
     begin = f"{loop}["
     paths = [
         (entry.revision, path) for path, entry in journal.entries.items() if path.startswith(begin)
@@ -215,7 +216,7 @@ def opened(
 
 
 def invoke(context: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Operation:
-    """Calls the body of a block: a step, a run, or a function that gets `ctx` if it asks for it."""
+    """Calls the body of a block: a step, a run, or a function, which gets `ctx` if it takes it."""
     if is_step(function):
         operation: Operation = context._guarded(context._step_operation(function, args, kwargs))
         return (yield from operation)
@@ -227,7 +228,7 @@ def invoke(context: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str,
 
 @lru_cache(maxsize=512)
 def first_parameter(function: Callable[..., Any]) -> str:
-    """Returns the name of what a function takes first."""
+    """Returns the name of a function's first parameter."""
     return Signature(function).first
 
 
@@ -239,7 +240,7 @@ def nested(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Operation:
-    """Runs another run's body as a block of this one; a finished one is not entered again."""
+    """Runs another run's body as a block of this one; a replay does not enter a finished one."""
     run: Execution = context._execution
     if answer.verdict == "diverged":
         raise run.diverge(answer)
@@ -269,7 +270,7 @@ def fold(
     init: Any,
     body: Any,
 ) -> Operation:
-    """Carries an accumulator through a body, from the first iteration that has no record."""
+    """Performs a fold, beginning with the first iteration that has no record."""
     run: Execution = context._execution
     if answer.verdict == "diverged":
         raise run.diverge(answer)
@@ -312,10 +313,10 @@ def fold(
 
 
 def clean_up(context: Any, answer: Answer, call: Branch, error: BaseException | None) -> Operation:
-    """Performs a cleanup when its part of the body was left, by a value, an error or a stop.
+    """Performs a cleanup after its part of the body was left, normally, by an error or by a stop.
 
-    What it does is in a block of its own, and is not kept from acting by a stop. After a stop its
-    own failure does not count: it is noted, and the stop goes on.
+    Its operations are in a block of their own, and a stop does not refuse them. After a stop, a
+    failure of the cleanup is only noted, and the stop goes on.
     """
     run: Execution = context._execution
     path, is_stop = answer.path, isinstance(error, Control)
@@ -354,7 +355,9 @@ def clean_up(context: Any, answer: Answer, call: Branch, error: BaseException | 
         del context._loops[depth:]
         del run.cleaning[path]
     if not is_stop and not is_replayed:
-        context._begin()  # a stop that came meanwhile counts now: the journal ends here
+        # A stop that came during the cleanup takes effect now. This pass performed the cleanup, so
+        # the outer block has no records beyond this point.
+        context._begin()
         if outer.refuse is not None:
             raise outer.refuse()
 
@@ -383,36 +386,36 @@ class Outcome(Struct, frozen=True):
 
 
 class Enough(int):
-    """A join policy: so many values end it; if too few come, all branches are waited for.
+    """A join policy: a number of successes ends the block, and too few are not a failure.
 
-    It never fails. It gives `Outcome`s: of the values that counted, or, if they are too few, of all
-    branches.
+    If too few branches succeed, all are waited for. The block returns `Outcome`s: those of the
+    successes that counted or, if there were too few, of all branches.
     """
 
 
 class ParallelJoin:
-    """The branches of a parallel block on their way, and whether enough of them have ended."""
+    """The state of a parallel block: its branches, how they ended, and whether it is decided."""
 
     def __init__(self, branches: dict[str, Branch], join: str | int) -> None:
         self.branches = branches
         self.join = join
-        self.order: list[str] = []  # those that ended with a value, in the order they did
+        self.order: list[str] = []  # branches that ended with a value, in the order they ended
         self.faults: dict[str, Fault] = {}
         self.causes: dict[str, BaseException] = {}
         self.controls: list[Control] = []
         self.contexts: dict[str, Any] = {}
-        self.over: set[str] = set()  # those that are at work no more, whatever they ended with
+        self.over: set[str] = set()  # branches that are not at work any more, however they ended
 
     @property
     def needed(self) -> int:
-        """How many must end with a value."""
+        """How many branches must end with a value."""
         if isinstance(self.join, int):
             return self.join
         return 1 if self.join == "first" else len(self.branches)
 
     @property
     def decided(self) -> bool:
-        """Whether what the other branches do no longer counts."""
+        """Whether the outcome is fixed, whatever the other branches do."""
         if self.settles and len(self.order) + len(self.faults) == len(self.branches):
             return True
         if self.join == "settle":
@@ -424,7 +427,7 @@ class ParallelJoin:
 
     @property
     def settles(self) -> bool:
-        """Whether it gives outcomes, of failures too, instead of failing."""
+        """Whether it returns outcomes, including failures, instead of failing."""
         return self.join == "settle" or isinstance(self.join, Enough)
 
     @property
@@ -445,7 +448,10 @@ class ParallelJoin:
             self.order.append(name)
 
     def control(self) -> Control | None:
-        """Returns what the whole block is left with if it is undecided: the most serious one."""
+        """Returns the most serious control exception of the branches, to leave the block with.
+
+        If all of them are waits, they are combined into one.
+        """
         left = [control for control in self.controls if not isinstance(control, Stopped)]
         for control in left:
             if not isinstance(control, RunSuspended):
@@ -461,7 +467,7 @@ class ParallelJoin:
 
 
 def check_join(join: object, count: int) -> str | int:
-    """Returns a join policy, or raises UsageError."""
+    """Returns the join policy if it is valid, or raises UsageError."""
     if not count:
         raise UsageError("parallel was given no branches")
     if join in ("all", "settle", "first"):
@@ -474,7 +480,7 @@ def check_join(join: object, count: int) -> str | int:
 
 
 def shape_of(branches: dict[str, Branch]) -> str:
-    """Returns what two parallel blocks with the same branches have in common."""
+    """Returns a digest of the branches' names, which tells whether a replay has the same ones."""
     for name, branch in branches.items():
         values.check_name_text(name, "a branch's name")
         if not isinstance(branch, Branch):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -485,7 +491,7 @@ def shape_of(branches: dict[str, Branch]) -> str:
 
 
 def parallel(context: Any, answer: Answer, joining: ParallelJoin) -> Operation:
-    """Runs what has not ended yet, and returns what the join policy makes of it."""
+    """Runs the branches that have not ended yet, and returns their values by the join policy."""
     run: Execution = context._execution
     path, entries = answer.path, run.journal.entries
     if answer.verdict == "diverged":
@@ -517,7 +523,7 @@ def parallel(context: Any, answer: Answer, joining: ParallelJoin) -> Operation:
 
 
 def _forked(context: Any, answer: Answer, joining: ParallelJoin, names: list[str]) -> Fork:
-    """Returns the branches of these names, to be run; if all is decided, no longer wanted."""
+    """Returns the act that runs these branches; if the block is decided, only to clean them up."""
     is_unwanted, journal = joining.decided, context._execution.journal
     joining.over.difference_update(names)
     joining.contexts = {}
@@ -529,9 +535,10 @@ def _forked(context: Any, answer: Answer, joining: ParallelJoin, names: list[str
 
 
 def _uncleaned(run: Execution, joining: ParallelJoin, places: dict[str, str]) -> list[str]:
-    """Returns the losers that have to clean up: they waited, or their owner died, when they lost.
+    """Returns the losing branches that still have cleanups to do.
 
-    They are entered for that alone: each is left where its journal ends.
+    When they lost, they were waiting, or their owner had died. They are entered for the cleanups
+    alone: each is left where its journal ends.
     """
     return [
         name
@@ -543,7 +550,7 @@ def _uncleaned(run: Execution, joining: ParallelJoin, places: dict[str, str]) ->
 
 
 def _by_end(entries: dict[str, Entry], places: dict[str, str]) -> list[tuple[str, str]]:
-    """Returns the branches that have ended already, in the order in which they did."""
+    """Returns the branches that have ended already, in the order in which they ended."""
     ended = [
         (name, place)
         for name, place in places.items()
@@ -553,14 +560,17 @@ def _by_end(entries: dict[str, Entry], places: dict[str, str]) -> list[tuple[str
 
 
 def _verdict(joining: ParallelJoin) -> tuple[str, Fault] | None:
-    """Returns the failure that the whole block fails with; None if it does not."""
+    """Returns the failure that the whole block fails with, if it fails."""
     if joining.settles or len(joining.order) >= joining.needed:
         return None
     return next(iter(joining.faults.items()))
 
 
 def _joined(run: Execution, joining: ParallelJoin, entry: Entry) -> dict[str, Any]:
-    """Returns the values by branch, or raises, from the records alone: live equals replay."""
+    """Returns the values by branch, or raises.
+
+    It uses the records alone, so the live result and that of a replay are the same.
+    """
     if entry.error is not None:
         raise values.error_of(entry.error, entry.path)
     found: dict[str, Any] = {}
@@ -586,7 +596,7 @@ def _rebuilt(run: Execution, joining: ParallelJoin, name: str, entry: Entry) -> 
 
 
 def branch_body(context: Any, name: str, joining: ParallelJoin) -> Operation:
-    """Runs one branch: its body, its end, and the record of both."""
+    """Runs the body of one branch and records how it ended; returns its error and fault, if any."""
     run: Execution = context._execution
     branch = joining.branches[name]
     path = context._block.path
@@ -616,7 +626,7 @@ def branch_body(context: Any, name: str, joining: ParallelJoin) -> Operation:
 
 
 def perform_pass(context: Any) -> Operation:
-    """Runs the body and records how it was left; returns the control it was left with, if any."""
+    """Runs the body and records how it was left; returns the control exception, if any."""
     run: Execution = context._execution
     encoded = b"null"
     error: BaseException | None = None
@@ -632,7 +642,7 @@ def perform_pass(context: Any) -> Operation:
             yield from _await_children(context)
     except BaseException as raised:
         error = raised
-    run.when_stopped = None  # the pass is over: what is left to be done must not be interrupted
+    run.when_stopped = None  # the pass is over: recording its end must not be interrupted
     control = context._left_with or (error if isinstance(error, Control) else None)
     if control is None and error is not None and not isinstance(error, Exception):
         control = run.lost(error)  # an interrupt of this process, not of the run
@@ -643,12 +653,14 @@ def perform_pass(context: Any) -> Operation:
     is_left_to_clean = run.stop_wanted and not is_stopping and bool(run.journal.cleanups)
     if isinstance(control, RunSuspended | Parked) and run.stop_wanted and not is_left_to_clean:
         control = Cancelled(f'run "{run.id}" is to stop')
-    # What comes after this was not seen by every wait of this pass: it wakes a suspended run.
+    # Messages after this revision were not seen by every wait of this pass. They wake the run if
+    # it is suspended; so this is the oldest look, not the newest, and no message is missed.
     run.seen = run.inbox.revision
     if isinstance(control, RunSuspended) and control.seen is not None:
         run.seen = control.seen
     if is_left_to_clean and isinstance(control, RunSuspended):
-        # It is due at once, and the next pass knows of the stop from its begin.
+        # The run is due at once. The next pass knows of the stop from its beginning, and does the
+        # cleanups.
         control = RunSuspended(control.reason, run.log.clock.now_us(), 0, control.children)
         run.seen = 0
     try:
@@ -676,8 +688,8 @@ def _leave(
         return
     to_cancel = children_to_cancel(run.journal, is_cancelled=isinstance(control, Cancelled))
     if to_cancel:
-        # What made the body end is durable before a child is cancelled (rule 7): entered again,
-        # the body might not end here, and ask for the child.
+        # What made the body end is made durable before a child is cancelled (rule 7). Otherwise,
+        # after a crash, the body might not end here when it is replayed, and need the child.
         yield COMMIT
     for id in to_cancel:
         yield Call(context._engine.cancel_child, (run.id, id))

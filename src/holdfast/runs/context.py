@@ -1,8 +1,8 @@
-"""The context of a run's body: every durable operation of it.
+"""The context of a run's body, with every durable operation that the body can perform.
 
-`Operations` has them all. Those that only record (`let`, `const`, `now`, loops) are plain calls;
-those that may act or wait are generators given to `_drive`. There are two drivers: `Context`,
-below, performs what a generator asks for in the thread that it is in; `AsyncContext` of
+`Operations` has all of them. Those that only record (`let`, `const`, `now`, loops) are plain calls;
+those that may act or wait are generators that are given to `_drive`. There are two drivers:
+`Context`, below, performs in its own thread what a generator asks for; `AsyncContext` of
 `holdfast.aio` awaits it.
 """
 
@@ -74,7 +74,7 @@ R = TypeVar("R")
 
 # --- variables ------------------------------------------------------------------------------------
 #
-# Variables of a run: every value they had is in the journal, and replay passes through them.
+# Variables of a run. The journal has every value that they had; a replay assigns them again.
 
 
 class GivenNames(Struct, frozen=True):
@@ -85,14 +85,14 @@ class GivenNames(Struct, frozen=True):
     source: str | None
 
     def ask(self, block: Block, kind: str, name: str, digest: str | None = None) -> Answer:
-        """Asks the journal what the operation is to do."""
+        """Asks the journal what to do for this operation."""
         return block.ask(
             kind, name, "pure", digest, key=self.key, label=self.label, source=self.source
         )
 
 
 class Variable:
-    """What `ctx.let` returns. In a replay `.value` is what it was at that point."""
+    """What `ctx.let` returns. In a replay, `.value` is the value that it had at that point."""
 
     __slots__ = ("_context", "_is_const", "_value", "name")
 
@@ -104,7 +104,7 @@ class Variable:
 
     @property
     def value(self) -> Any:
-        """The value now: change it with `set`, not in place."""
+        """The current value. Change it with `set`, not in place: the journal would not know."""
         return self._value
 
     def set(
@@ -115,7 +115,7 @@ class Variable:
         label: str | None = None,
         source: str | None = None,
     ) -> Any:
-        """Gives it another value, which is returned as it was stored."""
+        """Sets another value, and returns it as it was stored."""
         if self._is_const:
             raise UsageError(f'"{self.name}" is a const: its value never changes')
         if CURRENT.get() not in (None, self._context):
@@ -158,13 +158,14 @@ class Variable:
 
 
 class Operations:
-    """What a run can do, in one block of it. Each thread or task has a context of its own.
+    """The operations of a run's body, or of one branch of it; each branch has its own context.
 
-    What only records is a plain call for both drivers; what acts or waits is given to `_drive`.
+    Operations that only record are plain calls, the same for both drivers. Operations that act or
+    wait are given to `_drive`.
     """
 
     _replays_at_once = False
-    """Whether what a question gave is returned as it is, not awaited."""
+    """Whether the answer to a question is returned directly, and not as an awaitable."""
 
     def __init__(self, execution: Execution, block: Block, parent: Any, engine: Any) -> None:
         self._execution = execution
@@ -182,9 +183,9 @@ class Operations:
         self._thread = threading.get_ident()
 
     def _drive(self, operation: Operation) -> Any:
-        """Performs an operation: its value, or what awaits it.
+        """Performs an operation and returns its value, or an awaitable of it.
 
-        A control exception that leaves it is what the block is left with.
+        If a control exception leaves the operation, the block is left with it.
         """
         raise AssertionError("BUG: a context without a driver")
 
@@ -197,7 +198,7 @@ class Operations:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the run is to stop; the next operation will raise."""
+        """Whether the run was asked to stop; if so, the next operation will raise."""
         run = self._execution
         is_leaving = run.stop_wanted or self._is_stopped
         return is_leaving and not run.is_cleaning(f"{self._block.path}/")
@@ -215,7 +216,7 @@ class Operations:
     # --- entering and leaving --------------------------------------------------------------------
 
     def _begin(self, *, anywhere: bool = False) -> None:
-        """Raises if the block is to be left; returns if an operation may begin."""
+        """Returns if an operation may begin here; raises if the block must be left."""
         if threading.get_ident() != self._thread and not anywhere:
             raise UsageError(
                 f'block "{self._block.path or "body"}" of run "{self.run_id}" was used by another '
@@ -235,11 +236,11 @@ class Operations:
                 raise self._leave_with(control) from None
 
     def _begin_to_leave(self) -> None:
-        """Raises if the block is to be left here.
+        """Raises if the block must be left here.
 
-        While a cleanup is still to be done it is left where the journal ends: what was done so far
-        leads to the cleanups, in this pass and in one after a crash. So the block refuses what has
-        no outcome yet.
+        While a cleanup is still to be done, the block is left only where its journal ends. The body
+        is replayed up to there, because that is the way it reaches its cleanups, in this pass and
+        in one after a crash. So the block refuses only operations that have no outcome yet.
         """
         run, block = self._execution, self._block
         is_unwanted = self._is_stopped and not run.is_closed
@@ -255,7 +256,7 @@ class Operations:
         self._check_stop()
 
     def _refuse(self) -> Control:
-        """Returns what the block is left with, now that it has come to the end of its journal."""
+        """Returns the control exception to raise at the end of the block's journal."""
         try:
             self._check_stop()
         except Control as control:
@@ -263,7 +264,7 @@ class Operations:
         raise AssertionError("BUG: nothing is to be left")
 
     def _check_stop(self) -> None:
-        """Raises, in any thread, if what this block does is no longer wanted."""
+        """Raises if what this block does is no longer wanted; may be called from any thread."""
         run = self._execution
         if run.cleaning and run.is_cleaning(f"{self._block.path}/"):
             run.check_cleanup()
@@ -273,13 +274,16 @@ class Operations:
         run.check()
 
     def _check_wanted(self) -> None:
-        """Raises, in any thread, if a long step of this block is to end; a process asks this."""
+        """Raises if a long step of this block must end; a process that runs asks this repeatedly.
+
+        May be called from any thread.
+        """
         self._check_stop()
         if not self._execution.is_sure():
             self._execution.confirm()
 
     def _stop_of(self, control: Control) -> Control:
-        """Returns what a cleanup is left with: a run that is to stop waits for nobody."""
+        """Returns what a cleanup is left with; in a run that must stop, a wait becomes the stop."""
         if isinstance(control, OwnerLost):
             return control
         if self._is_stopped:
@@ -288,22 +292,22 @@ class Operations:
         return Cancelled(f'run "{run.id}" is to stop') if run.stop_wanted else control
 
     def _as_control(self, error: BaseException | None) -> BaseException | None:
-        """Returns what left a body, as the run has it."""
+        """Returns the exception that left a body, translated to the run's control exceptions."""
         return error
 
     def _move_here(self) -> None:
-        """Makes the calling thread the block's own."""
+        """Makes the calling thread the one that may use this context."""
         self._thread = threading.get_ident()
 
     def _leave_with(self, control: Control) -> Control:
-        """Remembers what the block is left with, and returns it to be raised."""
+        """Notes the control exception that the block is left with, and returns it for `raise`."""
         if self._leaving is None:
             self._leaving = control
         return control
 
     @property
     def _left_with(self) -> Control | None:
-        """What the block is left with, even if its body swallows it."""
+        """The control exception that the block is left with, even if the body swallowed it."""
         run = self._execution
         if self._leaving is None and run.cleaning and run.is_cleaning(f"{self._block.path}/"):
             return None if isinstance(run.leaving, Cancelled) else run.leaving
@@ -314,7 +318,7 @@ class Operations:
         self._execution.swallowed(self._block.path, where)
 
     def _guarded(self, operation: Operation) -> Operation:
-        """Runs an operation inside another, as `_drive` does: a control exception is remembered."""
+        """Runs an operation inside another and, as `_drive` does, notes a control exception."""
         try:
             return (yield from operation)
         except Control as control:
@@ -322,7 +326,10 @@ class Operations:
             raise
 
     def _close_block(self, block: Block) -> None:
-        """Looks at what the pass through a block did not read: a note, or a divergence (rule 2)."""
+        """Checks for records of a block that this pass did not read (rule 2).
+
+        Harmless ones become a note, acts a divergence.
+        """
         while self._left_loops:
             left, path, seen = self._left_loops.pop()
             self._close_block(left)
@@ -363,7 +370,10 @@ class Operations:
         label: str | None = None,
         source: str | None = None,
     ) -> Any:
-        """Declares a value that never changes, and returns it; another one is a divergence."""
+        """Declares a value that never changes, and returns it.
+
+        If a replay computes another value, the run diverges.
+        """
         return self._declare("const", name, value, GivenNames(key, label, source)).value
 
     def _declare(self, kind: str, name: str, value: Any, names: GivenNames) -> Variable:
@@ -392,7 +402,7 @@ class Operations:
     def now(
         self, *, key: str | None = None, label: str | None = None, source: str | None = None
     ) -> datetime:
-        """Returns the time, the same one when the run is replayed."""
+        """Returns the current time; a replay returns the same one."""
         clock = self._execution.log.clock
         return self._recorded_value(
             "now", "", lambda: to_datetime(clock.now_us()), GivenNames(key, label, source)
@@ -401,7 +411,7 @@ class Operations:
     def random(
         self, *, key: str | None = None, label: str | None = None, source: str | None = None
     ) -> float:
-        """Returns a number from 0 up to 1, the same one when the run is replayed."""
+        """Returns a random number from 0 up to but not including 1; a replay returns the same."""
         clock = self._execution.log.clock
         return self._recorded_value(
             "random",
@@ -413,7 +423,7 @@ class Operations:
     def uuid(
         self, *, key: str | None = None, label: str | None = None, source: str | None = None
     ) -> str:
-        """Returns a random UUID as text, the same one when the run is replayed."""
+        """Returns a random UUID as text; a replay returns the same one."""
 
         def make() -> str:
             number = int.from_bytes(self._execution.log.clock.random_bytes(16), "big")
@@ -426,7 +436,7 @@ class Operations:
     def _recorded_value(
         self, kind: str, name: str, make: Callable[[], Any], names: GivenNames
     ) -> Any:
-        """Returns a recorded value, or makes and records it."""
+        """Returns the recorded value; makes and records it if there is none."""
         self._begin()
         answer = names.ask(self._block, kind, name)
         if answer.verdict == "diverged":
@@ -485,7 +495,7 @@ class Operations:
         source: str | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Performs a step, or returns what it gave when it was performed before."""
+        """Performs a step and returns its value; if it was performed before, the recorded value."""
         if not is_step(function):
             raise UsageError(
                 f"ctx.step takes a step, found {show_value(function)}",
@@ -504,7 +514,11 @@ class Operations:
         label: str | None = None,
         source: str | None = None,
     ) -> Operation:
-        """Takes the step's place in the journal now, and returns how it is performed."""
+        """Takes the step's place in the journal, and returns the operation that performs it.
+
+        The place is taken at once, and not when the operation runs, so that paths and ordinals
+        follow the order of the calls.
+        """
         self._begin()
         inputs = step.signature.inputs(args, kwargs)
         digest = digest_of(inputs)
@@ -520,7 +534,7 @@ class Operations:
     def _call_step(
         self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Performs a step that is called like a function in a run's body."""
+        """Performs a step that a body called like a plain function."""
         return self._drive(self._step_operation(step, args, kwargs))
 
     def txn(
@@ -533,7 +547,7 @@ class Operations:
         source: str | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Calls `function(tx, …)`; its writes and the record of it are one commit (rule 11)."""
+        """Calls `function(tx, …)`; its writes and their record in the journal are one commit."""
         step = function if is_step(function) else steps.txn_step(function)
         if step.effect != "txn":
             raise UsageError(f'ctx.txn takes a step of the class txn, found "{step.effect}"')
@@ -551,10 +565,10 @@ class Operations:
         source: str | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Calls `function(connection, …)` in a transaction of another SQL database, once.
+        """Calls `function(connection, …)` once, in a transaction of another SQL database.
 
-        A row of a ledger there, in the same transaction, remembers that it was done. The connection
-        is yours: it must not be in autocommit mode, nor have a transaction open.
+        A row in a ledger table there, in the same transaction, records that it was done. You open
+        and close the connection; it must not be in autocommit mode, nor have a transaction open.
         """
         step = steps.ledger_step(connection, function)
         if key or label or source:
@@ -585,10 +599,11 @@ class Operations:
     ) -> Any:
         """Runs a command as a step, without a shell, and returns its `Output`.
 
-        It ends with the run: a cancel, a timeout, a lost race or lease sends TERM to its process
-        group, and KILL when `grace` is over or this process dies. An exit code other than 0 raises
-        StepError of the kind ExitError, unless `check` is False. HOLDFAST_RUN and HOLDFAST_KEY, the
-        idempotency key, are in its environment, with `env`, which is not journalled.
+        The command ends with the run: a cancel, a timeout, a lost race or a lost lease sends TERM
+        to its process group, and KILL when `grace` is over or this process dies. An exit code other
+        than 0 raises StepError of the kind ExitError, unless `check` is False. Its environment has
+        HOLDFAST_RUN, HOLDFAST_KEY (the idempotency key) and `env`, which is not journalled because
+        it may hold secrets.
         """
         command = processes.Command(
             argv,
@@ -628,11 +643,11 @@ class Operations:
     ) -> Any:
         """Asks an agent, as a step, and returns its `Answer`.
 
-        Prompt, context and model are its inputs; text, model and usage its value. With
-        `effect="effect"` it is asked again only after an error that proves that nothing was sent,
-        and any other error parks the run. `remember=True` keeps the agent's memory in the answer;
-        a scope and a path: it is also written there, in the commit that closes the session. A
-        command runs in `directory`.
+        The step's inputs are prompt, context and model; its value is text, model and usage. With
+        `effect="effect"` the agent is asked again only after an error that proves that nothing was
+        sent; any other error parks the run. `remember=True` keeps the agent's memory in the answer;
+        with a scope and a path it is also written there, in the commit that closes the session. An
+        executor that is a command runs in `directory`.
         """
         call = AgentCall(
             prompt,
@@ -670,7 +685,7 @@ class Operations:
     ) -> Any:
         """Asks an agent to decide, as an idempotent step, and returns one of the options.
 
-        An answer that is none of them is asked for once more, then it is a StepError.
+        If the answer is none of them, the agent is asked once more; then StepError is raised.
         """
         asked = Question(question, kind, tuple(options), sessions.pairs_of(context))
         made = self._engine.agents
@@ -702,7 +717,7 @@ class Operations:
         source: str | None,
         closing: Any = None,
     ) -> Any:
-        """Performs a question to an agent as a step, and returns what its value stands for."""
+        """Asks an agent as a step, and returns the step's value in the form that callers get."""
         self._begin()
         step, args = asked.step, asked.args
         if asked.inputs is None:
@@ -735,13 +750,13 @@ class Operations:
         label: str | None = None,
         source: str | None = None,
     ) -> Any:
-        """Returns a value of a scope's state as it was when the run first read it (rule 3)."""
+        """Returns a value of a scope's state, as it was when the run first read it (rule 3)."""
         steps_ = () if path is None else check_path(path)
         scope = getattr(scope, "sync", scope)
         shown = "/".join([scope.name, *map(str, steps_)])[:200]
 
         def look() -> Any:
-            with codec.kept_closed():  # the journal keeps what was read: sealed as it is there
+            with codec.kept_closed():  # the value goes into the journal: sealed values stay sealed
                 found = get(scope.state, steps_, default) if steps_ else scope.state
                 plain = found.thaw() if isinstance(found, codec.Thawable) else found
             try:
@@ -779,8 +794,9 @@ class Operations:
     ) -> Any:
         """Runs branches side by side and returns their values by name.
 
-        `join` is "all" (the first failure ends it), "settle" (waits for all, returns `Outcome`s),
-        "first" (the first success counts), or a number (that many successes count).
+        `join` is "all" (all must succeed, the first failure ends the block), "settle" (waits for
+        all and returns `Outcome`s), "first" (the first success ends it), or a number (that many
+        successes end it).
         """
         self._begin()
         every = {**(branches or {}), **named}
@@ -799,9 +815,9 @@ class Operations:
         label: str | None = None,
         source: str | None = None,
     ) -> Iterator[Any]:
-        """Yields items, each in a block of its own that is entered again when the run is replayed.
+        """Yields items, each in a block of its own, which a replay enters again.
 
-        Blocks are named by index, or by what `by(item)` says. Use it right in a `for` statement.
+        Blocks are named by index, or by `by(item)`. Use it directly in a `for` statement.
         """
         return self._loop("each", name, list(items), by, key, label, source)
 
@@ -871,8 +887,8 @@ class Operations:
                 self._close_block(self._block)
             self._close_loop(answer.path, seen)
         except GeneratorExit:
-            # It was left by a break, or by an error on its way out. Which of them, nobody can say
-            # here: if the block around it ends well, its last iteration is looked at then.
+            # The loop was left by a break or by an exception; a generator cannot tell which. So its
+            # last iteration is checked for unread records only if the block around it ends well.
             self._left_loops.append((self._block, answer.path, seen))
             raise
         finally:
@@ -880,9 +896,10 @@ class Operations:
             del self._loops[depth:]
 
     def _is_at_end(self, loop: str, block: str, seen: set[str]) -> bool:
-        """Says whether the journal has nothing of an iteration, nor of anything after it.
+        """Returns whether the journal has no record of an iteration, nor of anything after it.
 
-        Asked while the run is to stop: a loop whose body performs nothing must be left, too.
+        Asked while the run is stopping. A loop is otherwise left by the first operation in it that
+        has no record; a loop whose body performs no operation would never be left.
         """
         journal = self._execution.journal
         if block in journal.ordinals:
@@ -904,11 +921,11 @@ class Operations:
         source: str | None = None,
         **kwargs: Any,
     ) -> Cleanup:
-        """Surrounds a part of the body (`with`): the function is called however it is left.
+        """Returns a block for `with`; the function is called however the block is left.
 
-        It gets `ctx` if it takes one. Its operations are performed after a cancel, too, and by the
-        next owner if this one dies; they may begin for a minute after the cancel, and wait for
-        nobody. Its value does not count.
+        The function gets `ctx` if its first parameter has that name. Its operations are performed
+        after a cancel, too, and by the next owner if this one dies. After a cancel, they may begin
+        for one minute, and they may not wait for anybody. Its return value is ignored.
         """
         signature = Signature(function)
         signature.check_settings("ctx.cleanup", args, key=key, label=label, source=source)
@@ -917,7 +934,7 @@ class Operations:
         return Cleanup(self, name, Branch(function, args, kwargs), names)
 
     def _close_loop(self, path: str, seen: set[str]) -> None:
-        """Looks for acts of iterations that the loop no longer has."""
+        """Parks the run if the journal has acts of iterations that the loop no longer has."""
         journal = self._execution.journal
         for act in journal.acts_outside(path, seen):
             entry = journal.entries.get(act)
@@ -937,8 +954,8 @@ class Operations:
     ) -> Any:
         """Calls `body(ctx, accumulator, item)` for each item and returns the last accumulator.
 
-        The accumulator is all that goes from one iteration to the next, so finished iterations are
-        skipped when the run is replayed, not entered again.
+        Only the accumulator goes from one iteration to the next. So a replay skips finished
+        iterations, where `each` would enter them again.
         """
         self._begin()
         if body is None or not callable(body):
@@ -958,7 +975,7 @@ class Operations:
         source: str | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Runs another run's function as a block of this run; it may call itself."""
+        """Runs another run's function as a block of this run; recursion is allowed."""
         if not is_run(function):
             raise UsageError(f"ctx.run takes a run, found {show_value(function)}")
         function.signature.check_settings("ctx.run", args, key=key, label=label, source=source)
@@ -974,7 +991,7 @@ class Operations:
         label: str | None = None,
         source: str | None = None,
     ) -> Any:
-        """Does what `run` does, for one that may also be called like a function."""
+        """Does the work of `run`, also for a run that is called like a plain function."""
         self._begin()
         digest = digest_of(function.signature.inputs(args, kwargs))
         name = function.name.rpartition(":")[2]
@@ -991,7 +1008,10 @@ class Operations:
         label: str | None = None,
         source: str | None = None,
     ) -> Any:
-        """Waits for a length of time ("10m", 1.5), across crashes; a long wait holds no thread."""
+        """Waits for a length of time ("10m", 1.5) that crashes do not extend.
+
+        A long wait holds no thread: the run is suspended meanwhile.
+        """
         self._begin()
         answer = self._block.ask("sleep", "", "pure", key=key, label=label, source=source)
         return self._drive(waits.sleep(self._execution, answer, length))
@@ -1007,10 +1027,10 @@ class Operations:
         label: str | None = None,
         source: str | None = None,
     ) -> Any:
-        """Waits without a thread until somebody answers (`hf.runs.answer`); the first one counts.
+        """Waits until somebody answers (`hf.runs.answer`), without holding a thread.
 
-        After `timeout` it returns `default`, or raises StepError if there is none. An answer that
-        does not fit `schema` is refused, and the wait goes on.
+        The first answer counts. After `timeout` it returns `default`, or raises StepError if there
+        is none. An answer that does not fit `schema` is refused, and the wait goes on.
         """
         return self._wait("wait", name, schema, timeout, default, key, label, source)
 
@@ -1025,7 +1045,10 @@ class Operations:
         label: str | None = None,
         source: str | None = None,
     ) -> Any:
-        """Returns the oldest signal of that name (`hf.runs.signal`) that was not taken yet."""
+        """Returns the oldest signal of that name (`hf.runs.signal`) that was not taken yet.
+
+        If there is none it waits, as `wait` does.
+        """
         return self._wait("signal", name, schema, timeout, default, key, label, source)
 
     def _wait(
@@ -1053,7 +1076,7 @@ class Operations:
         label: str | None = None,
         source: str | None = None,
     ) -> Any:
-        """Takes what came for the run and was not taken yet, of these kinds or of all but stop."""
+        """Takes and returns the messages in the run's inbox, of these kinds or of all but stop."""
         self._begin()
         answer = self._block.ask("inbox", "", "pure", key=key, label=label, source=source)
         return self._drive(waits.take(self._execution, answer, kinds))
@@ -1074,8 +1097,8 @@ class Operations:
     ) -> Any:
         """Starts another run and returns it; `ctx.join(child)` waits for its result.
 
-        When this run ends before it, the child is cancelled, left alone ("leave") or waited for
-        ("wait"), as `when_parent_ends` says.
+        `when_parent_ends` says what happens if this run ends first: the child is cancelled
+        ("cancel"), left alone ("leave") or waited for ("wait").
         """
         self._begin()
         spec = waits.check_child(function, args, kwargs, id, when_parent_ends)
@@ -1095,7 +1118,7 @@ class Operations:
         label: str | None = None,
         source: str | None = None,
     ) -> Any:
-        """Waits for a child's result, which is recorded; raises StepError if it failed."""
+        """Waits for a child's result and records it; raises StepError if the child failed."""
         self._begin()
         if not isinstance(child, waits.ChildRun):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"ctx.join takes what ctx.child returned, found {show_value(child)}")
@@ -1104,7 +1127,7 @@ class Operations:
 
 
 class Cleanup:
-    """What `ctx.cleanup` returns, for a `with` statement; in async runs for `async with`."""
+    """What `ctx.cleanup` returns: the block of a `with`, or in async runs of an `async with`."""
 
     def __init__(self, context: Operations, name: str, call: Branch, names: GivenNames) -> None:
         self._context = context
@@ -1120,7 +1143,7 @@ class Cleanup:
         self._begin()
 
     def _begin(self) -> None:
-        """Records that there is something to clean up."""
+        """Records that a cleanup is due, so that a later pass knows of it after a crash."""
         context, name = self._context, self._name
         context._begin()
         answer = self._names.ask(context._block, CLEANUP, name)
@@ -1152,14 +1175,14 @@ class Cleanup:
 
 
 def is_end(error: BaseException | None) -> bool:
-    """Says whether a part of a body is over: not if the run waits, is parked or is lost."""
+    """Returns whether a part of a body is over; it is not if the run waits, is parked or lost."""
     return error is None or isinstance(error, Exception | Cancelled | Stopped)
 
 
 # --- the sync driver ------------------------------------------------------------------------------
 
 SLICE_S = 0.05
-"""How often a thread that waits looks whether it may go on."""
+"""How often a waiting thread checks whether it may go on."""
 
 
 # --- what front ends and other layers ask of a context --------------------------------------------
@@ -1181,27 +1204,29 @@ def block_in(ctx: Operations) -> Block:
 
 
 def declared_here(ctx: Operations, name: str) -> Variable | None:
-    """Returns what this very block has declared by a name."""
+    """Returns the variable that the current block itself declared under a name, if any."""
     return ctx._variables.get((ctx._block.path, name))
 
 
 def is_const(variable: Variable) -> bool:
-    """Says whether a variable never changes."""
+    """Returns whether a variable was declared by `const`."""
     return variable._is_const
 
 
 def reworded(ctx: Operations, text: str, source: str) -> Any:
-    """Returns a question to a person as the executor words it, if it does; a step of read."""
+    """Returns a question to a person in the executor's words, asked by a step of the class read.
+
+    If the executor does not reword questions, returns the text itself.
+    """
     asked = ctx._engine.agents.rewording(text)
     return text if asked is None else ctx._ask(asked, None, None, source)
 
 
 @contextmanager
 def inner_block(ctx: Operations, name: str, key: str | None, source: str | None) -> Generator[None]:
-    """Surrounds a part of a body with a block of its own: names in it count by themselves.
+    """Surrounds a part of a body with a block of its own, in which names are counted from 1.
 
-    For front ends, whose code has blocks where Python has none. It is entered again when the run
-    is replayed.
+    For front ends whose language has blocks where Python has none. A replay enters it again.
     """
     ctx._begin()
     answer = ctx._block.ask("block", name, "pure", key=key, source=source)
@@ -1328,7 +1353,7 @@ class _Branches:
         self._left = len(joining.contexts)
 
     def run(self) -> None:
-        """Returns when the joining is decided, or when no branch is at work any more."""
+        """Runs the branches; returns when the join is decided or no branch is at work any more."""
         pool = self._context._engine.pool
         jobs = [
             PoolCall(partial(_in, copy_context(), self._run_branch, name, context))
@@ -1339,7 +1364,8 @@ class _Branches:
         for job in jobs if early else jobs[1:]:
             pool.submit(job)
         if not early:
-            # The caller does one itself, and whatever no thread has begun: nesting cannot deadlock.
+            # The calling thread does the first branch itself, and then every branch that no thread
+            # has begun. So nested blocks cannot deadlock when the pool has no threads left.
             for job in jobs:
                 job.do()
         gate = shut_gate()
@@ -1353,7 +1379,7 @@ class _Branches:
             self._waiters.remove(gate)
 
     def _is_over(self) -> bool:
-        """Says whether nobody need be waited for: it is decided, and no loser has to clean up."""
+        """Returns whether the join is decided and no losing branch still has to clean up."""
         joining, journal = self._joining, self._context._execution.journal
         return joining.decided and not (
             journal.cleanups

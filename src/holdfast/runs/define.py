@@ -1,4 +1,4 @@
-"""Functions that become runs and steps: the two decorators, and where they are found by name."""
+"""The decorators that make functions runs and steps, and the table of runs by name."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _REBUILT_TYPES = (Struct, enum.Enum, set, frozenset, tuple)
 
 
 class Signature:
-    """What a function takes and returns, looked at once."""
+    """The parameters and annotations of a function, inspected once."""
 
     def __init__(self, function: Callable[..., Any], ignore: tuple[str, ...] = ()) -> None:
         self._function = function
-        self._rebuilt: dict[str, Any] | None = None  # the annotations that values are rebuilt for
+        self._rebuilt: dict[str, Any] | None = None  # annotations that need values rebuilt
         self._signature: inspect.Signature | None = None
         try:
             self._signature = inspect.signature(function)
@@ -78,9 +78,9 @@ class Signature:
             raise UsageError(f"{self._shown} cannot be called like this: {error}") from error
 
     def check_settings(self, call: str, args: tuple[Any, ...], **settings: Any) -> None:
-        """Raises UsageError if a setting of a call may be meant for a parameter of that name.
+        """Raises UsageError if a setting has the name of a parameter and may be meant for it.
 
-        It is not when the parameter was given by position.
+        It cannot be meant for a parameter that was given by position.
         """
         for name, value in settings.items():
             if value is not None and name in self._known and name not in self.names[: len(args)]:
@@ -94,9 +94,9 @@ class Signature:
         return getattr(self._function, "__qualname__", str(self._function))
 
     def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        """Returns the stored form of a call's arguments, by name, those ignored left out."""
+        """Returns the stored form of a call's arguments, by name, without ignored ones."""
         named: dict[str, Any] = {}
-        for place, value in enumerate(args[: len(self.names)]):  # a third of what zip costs
+        for place, value in enumerate(args[: len(self.names)]):  # three times as fast as zip
             named[self.names[place]] = value
         if len(args) > len(self.names):
             named["*"] = list(args[len(self.names) :])
@@ -104,13 +104,13 @@ class Signature:
         for name in self._ignore:
             named.pop(name, None)
         try:
-            # Sorted, so that a(x=1, y=2) and a(y=2, x=1) are one and the same call.
+            # Sorted, so that a(x=1, y=2) and a(y=2, x=1) are the same call.
             return codec.encode_sorted(named) if named else b"{}"
         except ValueDomainError:
             return codec.encode_sorted(codec.decode(encode(named)))
 
     def arguments(self, inputs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Returns stored inputs as arguments, rebuilt as the parameters are annotated."""
+        """Returns stored inputs as arguments, converted to the annotated types."""
         rest = dict(inputs)
         extra = rest.pop("*", [])
         by_position = self.names if extra else [name for name in self._nameless if name in rest]
@@ -118,11 +118,12 @@ class Signature:
         return args, {name: self.rebuild(name, value) for name, value in rest.items()}
 
     def rebuild(self, name: str, value: Any) -> Any:
-        """Returns a stored value as the annotation of that parameter, or "return", wants it."""
+        """Converts a stored value to the annotated type of a parameter, or of "return"."""
         if self._rebuilt is None:
             self._rebuilt = self._read_annotations()
         if name not in self._rebuilt or value is None:
-            return value  # None: an act that a dry fork left out, or that a person settled
+            # None stands for an act that a dry fork left out or a person settled without a value.
+            return value
         try:
             return msgspec.convert(value, self._rebuilt[name], builtin_types=KEPT_TYPES)
         except msgspec.ValidationError as error:
@@ -131,17 +132,17 @@ class Signature:
             ) from error
 
     def _read_annotations(self) -> dict[str, Any]:
-        """Returns the annotations, by parameter, that plain values must be rebuilt for."""
+        """Returns the annotations, by parameter, that plain values must be converted for."""
         try:
             hints = typing.get_type_hints(self._function)
-        except Exception as error:  # names that are only there for a type checker
+        except Exception as error:  # names that exist for type checkers only
             _logger.debug("%s: its values are not rebuilt as annotated: %s", self._shown, error)
             return {}
         return {name: hint for name, hint in hints.items() if is_rebuilt(hint)}
 
 
 def is_rebuilt(hint: Any) -> bool:
-    """Says whether a type has parts that plain values must be turned into."""
+    """Returns whether a type, or a part of it, is one that plain values must be converted to."""
     if isinstance(hint, type) and not typing.get_args(hint):
         kind = cast("type[Any]", hint)
         return issubclass(kind, _REBUILT_TYPES) or dataclasses.is_dataclass(kind)
@@ -157,14 +158,14 @@ R_co = TypeVar("R_co", covariant=True)
 _logger = logging.getLogger("holdfast.runs")
 
 ACTING = frozenset(("effect", "txn"))
-"""The classes that are refused outside a run: without its journal nothing remembers them."""
+"""The classes that are refused outside a run, where no journal would record the act."""
 
 CURRENT: ContextVar[Any] = ContextVar("holdfast_run", default=None)
-"""The context of the block that is running here; None outside a run, and inside a step."""
+"""The context of the block that this code runs in; None outside a run, and inside a step."""
 
 
 class Retry(Struct, frozen=True):
-    """How often a step is tried, and how long it waits: `wait_s`, then `factor` times it, …"""
+    """How often a step is tried, and how long it waits: `wait_s`, then `factor` times that, …"""
 
     attempts: int = 3
     wait_s: float = 1.0
@@ -173,7 +174,7 @@ class Retry(Struct, frozen=True):
     on: tuple[type[Exception], ...] = (Exception,)
 
     def pause_us(self, attempt: int) -> int:
-        """Returns how long to wait after that attempt failed."""
+        """Returns how long to wait after the attempt with that number failed."""
         longest = max(self.wait_max_s, self.wait_s)
         return round(min(self.wait_s * self.factor ** (attempt - 1), longest) * 1e6)
 
@@ -182,9 +183,9 @@ ONCE = Retry(attempts=1)
 
 
 class Step(Generic[P, R_co]):
-    """A function that runs journal. Called inside a run's body it is a step of that run.
+    """A function whose calls a run records in its journal: the result of `@step`.
 
-    It has the function's parameters without `ctx` or `tx`, which the caller does not give.
+    Called in a run's body it is a step of that run. The caller does not give `ctx` or `tx`.
     """
 
     def __init__(
@@ -207,7 +208,7 @@ class Step(Generic[P, R_co]):
         self.not_done = not_done
         self.signature = Signature(function, ignore)
         self.is_async: bool = inspect.iscoroutinefunction(function)
-        self.drop: Callable[[], None] | None = None  # ends a call that is on its way
+        self.drop: Callable[[], None] | None = None  # ends a call that is under way
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         context = CURRENT.get()
@@ -222,7 +223,7 @@ class Step(Generic[P, R_co]):
         return self.outside(*args, **kwargs)
 
     def outside(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
-        """Calls the function as it is: nothing is journalled, whatever its class."""
+        """Calls the plain function; nothing is journalled, whatever its class."""
         if self.signature.first == "ctx":
             return self.function(Outside(), *args, **kwargs)
         return self.function(*args, **kwargs)
@@ -242,9 +243,9 @@ class Outside(Struct, frozen=True):
 
 
 class RunFunction(Generic[P, R_co]):
-    """A function whose executions are durable. Called inside a run it is a block of that run.
+    """A function whose executions are durable: the result of `@run`.
 
-    It has the function's parameters without `ctx`, which the caller does not give.
+    Called in a run's body it is a block of that run. The caller does not give `ctx`.
     """
 
     def __init__(self, function: Callable[..., R_co], name: str) -> None:
@@ -256,7 +257,7 @@ class RunFunction(Generic[P, R_co]):
 
     @functools.cached_property
     def code(self) -> str | None:
-        """The thumbprint of the function's definition, None if it has no source."""
+        """The thumbprint of the function's definition; None if its source is not known."""
         function = inspect.unwrap(self.function)
         return definition_thumb(function) if inspect.isfunction(function) else None
 
@@ -274,20 +275,20 @@ class RunFunction(Generic[P, R_co]):
 
 
 def is_step(value: object) -> TypeGuard[Step[..., Any]]:
-    """Says whether something is a step."""
+    """Returns whether a value is a step."""
     return isinstance(value, Step)
 
 
 def is_run(value: object) -> TypeGuard[RunFunction[..., Any]]:
-    """Says whether something is a run's function."""
+    """Returns whether a value is a run's function."""
     return isinstance(value, RunFunction)
 
 
 _runs: dict[str, RunFunction[..., Any]] = {}
 
 
-# What a decorator is given, for type checkers. The parameter is matched by its name, as it is when
-# the function is called: one that has no `ctx` takes all of its arguments from the caller.
+# The functions that the decorators accept, for type checkers. The first parameter is matched by its
+# name, as it is in a call: a function without `ctx` takes all of its arguments from the caller.
 
 
 class TakesRunContext(Protocol[P, R_co]):
@@ -337,7 +338,7 @@ def run(function: Callable[P, R], /) -> RunFunction[P, R]: ...
 @overload
 def run(*, name: str | None = None) -> RunDecorator: ...
 def run(function: Any = None, /, *, name: str | None = None) -> Any:
-    """Makes a function, `def` or `async def`, a run, known as `module:function` or by `name`."""
+    """Makes a function, `def` or `async def`, a run; its name is `name` or `module:function`."""
 
     def define(function: Any) -> Any:
         if not inspect.isroutine(function):
@@ -351,7 +352,7 @@ def run(function: Any = None, /, *, name: str | None = None) -> Any:
 
 
 def find_run(name: str) -> RunFunction[..., Any]:
-    """Returns the run of that name, or raises NotFoundError: stored names never import anything."""
+    """Returns the run of that name, or raises NotFoundError; it never imports by stored names."""
     found = _runs.get(name)
     if found is None:
         raise NotFoundError(
@@ -361,7 +362,7 @@ def find_run(name: str) -> RunFunction[..., Any]:
 
 
 def has_run(name: str) -> bool:
-    """Says whether this process has the code of a run."""
+    """Returns whether this process has the code of a run."""
     return name in _runs
 
 
@@ -376,12 +377,14 @@ def step(
     name: str | None = None,
     ignore: tuple[str, ...] = (),
 ) -> StepDecorator:
-    """Makes a function a step of the given class; there is no default.
+    """Makes a function a step of an effect class, which says what may happen after a crash.
 
-    `pure` and `read` may run again; `idempotent` may run again with the same key; `effect` is never
-    repeated unless `verify` says that it was not done; `txn` commits with its own record.
-    `not_done` names the exceptions that prove that nothing was done; `ignore` the parameters that
-    are no inputs, such as a client.
+    There is no default class. `pure` and `read` may run again. `idempotent` may run again with the
+    same key. `effect` is never repeated unless `verify` says that it was not done. `txn` commits
+    its writes together with the record that it was done.
+
+    `not_done` has the exceptions that prove that nothing was done. `ignore` names parameters that
+    are not inputs, such as a client.
     """
     if function is not None or effect not in EFFECTS:
         raise UsageError(
@@ -413,7 +416,7 @@ def step(
 
 
 def check_retry(retry: object) -> Retry:
-    """Returns how often a step is tried, or raises UsageError."""
+    """Returns the retry policy that `retry` means, or raises UsageError."""
     if retry is None:
         return ONCE
     if isinstance(retry, int):

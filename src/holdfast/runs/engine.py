@@ -64,7 +64,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Run(Generic[R_co]):
-    """One run of a store, wherever it is executed. Holding one holds nothing open."""
+    """A handle of one run of a store, wherever that is executed. It keeps nothing open."""
 
     def __init__(self, engine: Engine, id: str, failure: Failure | None = None) -> None:
         self.id = id
@@ -73,7 +73,7 @@ class Run(Generic[R_co]):
 
     @property
     def status(self) -> events.Status:
-        """Where the run stands."""
+        """The run's status, such as "running" or "completed"."""
         return self.progress.status
 
     @property
@@ -83,7 +83,7 @@ class Run(Generic[R_co]):
 
     @property
     def journal(self) -> Journal:
-        """All that is recorded of it."""
+        """Everything that is recorded of the run."""
         return self._engine.journal_of(self.id)
 
     @property
@@ -121,7 +121,10 @@ def streams_of(id: str) -> tuple[str, str, str]:
 
 
 def result_of(engine: Engine, id: str, ended: events.Ended, failure: Failure | None) -> Any:
-    """Returns or raises what a run ended with; `failure` is known where it ended."""
+    """Returns the value that a run ended with, or raises its error.
+
+    `failure` is known only in the process where the run ended.
+    """
     if ended.status == "cancelled":
         raise RunCancelledError(id)
     if ended.error is not None:
@@ -158,7 +161,7 @@ def no_run(id: str) -> NotFoundError:
 
 
 def _passed_on(id: str, cause: LeaseLostError) -> LeaseLostError:
-    """Returns what whoever waits for a run is told when its owner here lost the lease."""
+    """Returns the error for callers that wait for a run whose owner here lost the lease."""
     return LeaseLostError(
         f'run "{id}" was left by this worker: {cause.message}',
         lease=cause.lease,
@@ -175,7 +178,7 @@ Launcher = Callable[[Execution], None]
 
 
 class Engine:
-    """The runs of a store: those that this process executes, and what is recorded of all others."""
+    """The runs of one store: executes those of this process, and reads the journals of all."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -205,7 +208,7 @@ class Engine:
         queue: str | None = None,
         subject: str | None = None,
     ) -> Run[Any]:
-        """Commits `created` and runs it in this process; with a queue it is only queued."""
+        """Creates a run and executes it in this process; with a queue, it is only queued."""
         defined = self._check_function(function, queue)
         if if_exists not in ("error", "attach"):
             raise UsageError(f'if_exists is "error" or "attach", found {show_value(if_exists)}')
@@ -235,7 +238,7 @@ class Engine:
         queue: str | None,
         failure: Failure | None = None,
     ) -> bool:
-        """Makes a run, and launches it unless it is queued; False if there is one of that id."""
+        """Creates a run and launches it unless it is queued; False if the id is in use."""
         with self.only_one(id):
             began = None if id in self.active else self.free_after(id)
             if began is None:
@@ -246,8 +249,9 @@ class Engine:
                 return self._begin(id, journal, [created], marks, None)
             lease = self.acquire_lease(id)
             if lease is None:
-                # Somebody took the lease and has not made the run: slow, paused or dead by now. It
-                # is made here, and the worker that waits for it takes it when the lease is free.
+                # Another worker took the lease but has not created the run: it is slow, paused or
+                # dead. So the run is created here as pending and due, and a worker claims it when
+                # the lease is free.
                 marks = status_marks(id, "pending", self.log.clock.now_us())
                 return self._begin(id, journal, [created], marks, None)
             claimed = events.Claimed(lease.owner, lease.epoch, function.code)
@@ -265,10 +269,10 @@ class Engine:
 
     @contextlib.contextmanager
     def only_one(self, id: str) -> Generator[None]:
-        """Lets one thread of this process at a time start or resume a run.
+        """The block in which one thread of this process at a time may start or resume a run.
 
-        Two of them are one worker to the backend, which would give both the same lease. A thread
-        that finds itself here was interrupted on its way out.
+        To the backend two threads are one worker, and it would give both the same lease. If a
+        thread finds its own id here, an interrupt kept it from cleaning up when it left.
         """
         me, gate = threading.get_ident(), shut_gate()
         try:
@@ -290,7 +294,8 @@ class Engine:
             journal.apply(event)
             new_events.append(new_event(event))
         writes = [StreamWrite(f"run/{id}", tuple(new_events), expected=journal.began)]
-        # Whose a stream is, its first event decides: nobody else begins one of a subject's run.
+        # The first event of a stream decides which subject it belongs to. So all streams of a
+        # subject's run are begun here, before anybody else can begin one of them without a subject.
         writes += [
             StreamWrite(stream, (changed([]),))
             for stream in streams_of(id)[1:]
@@ -304,7 +309,7 @@ class Engine:
         return True
 
     def resume(self, id: str) -> Run[Any]:
-        """Resumes a run whose owner is dead or that waits; attaches to one that runs elsewhere."""
+        """Resumes a run that waits or whose owner is dead; if it runs already, only returns it."""
         id = check_id(id)
         began = monotonic()
         with self.only_one(id):
@@ -329,7 +334,7 @@ class Engine:
         return Run(self, id, None if run is None else run.failure)
 
     def _claim(self, id: str, lease: Lease) -> Execution | None:
-        """Reads a run's journal and records who owns it now; None if it has ended."""
+        """Reads a run's journal and records this worker as its owner; None if it has ended."""
         while (journal := self.journal_of(id)).ended is None:
             assert journal.created is not None, "BUG: a run that was not created"
             function = self._check_function(find_run(journal.created.name), None)
@@ -342,8 +347,9 @@ class Engine:
                 run.look()
                 run.commit(status_marks(id, "running"), expected=read)
             except OwnerLost as lost:
-                # A commit of an earlier pass, under the same lease and with an outcome that nobody
-                # knew, was written since the journal was read: it is read again.
+                # A commit of an earlier pass, under the same lease and with an unknown outcome, was
+                # written after the journal was read. The lease fences every other worker, so it is
+                # safe to read the journal again and claim the run at its new revision.
                 if not isinstance(lost.cause, ConflictError):
                     raise lost.cause from lost
                 _logger.debug('run "%s" is read again: %s', id, lost.cause)
@@ -352,9 +358,9 @@ class Engine:
         return None
 
     def acquire_lease(self, id: str) -> Lease | None:
-        """Takes the run's lease and keeps it; None if another worker has it.
+        """Takes the run's lease and keeps renewing it; None if another worker has it.
 
-        Its epoch is recorded by the `claimed` event, under the lease: no event of its own.
+        The lease writes no event: the `claimed` event records its epoch, fenced by the lease.
         """
         self._check_open()
         began, name = monotonic(), f"run/{id}"
@@ -397,7 +403,8 @@ class Engine:
             assert self.launch_async is not None, "BUG: checked before"
             try:
                 self.launch_async(run)
-            except BaseException:  # a loop that was closed: nobody would ever release the run
+            except BaseException:
+                # The loop was closed. Nothing else would ever release the run.
                 self.active.pop(run.id, None)
                 self.release_lease(run.lease)
                 raise
@@ -407,12 +414,12 @@ class Engine:
         self.pool.submit(job)
 
     def _before_effect(self, id: str, effect: str) -> None:
-        """Catches an effect that no open decision covers, if the store's policy says so."""
+        """Applies the store's policy on effects that no open decision covers; may raise."""
         scope = self.scopes.workflow(id)
         check_effect(self.kernel.part(RecordContext), scope, effect)
 
     def _confirm(self, run: Execution) -> None:
-        """Renews the lease, or raises what a run is left with that belongs to another worker."""
+        """Renews the lease now; if it cannot, the run is left, and this raises why."""
         try:
             self.kernel.leases.keep(run.lease, ttl_s=LEASE_S)
         except BaseException as error:
@@ -430,7 +437,7 @@ class Engine:
             self.finish_pass(run, control)
 
     def finish_pass(self, run: Execution, control: BaseException | None) -> None:
-        """Releases a run after a pass: what wakes it is watched, its parent is told."""
+        """Releases a run after a pass, watches for what wakes it, and informs its parent."""
         run.close()
         run.outcome = control
         if isinstance(control, RunSuspended):
@@ -451,7 +458,8 @@ class Engine:
             self.supervisor.take_up(run.id)
         try:
             if isinstance(control, Parked) and self._is_open:
-                # A stop that came while it was being parked was left to the owner: to this pass.
+                # A stop may have come while the run was being parked. Its sender saw that the run
+                # had an owner, and left the stop to it, that is to this pass.
                 run.inbox.look()
                 if run.inbox.stop() is not None:
                     self.cancel(run.id)
@@ -460,7 +468,7 @@ class Engine:
             if run.journal.ended is not None:
                 self._tell_parent(run)
         except BaseException as error:
-            # A parent that was not told looks again by itself, when its wait is over.
+            # A parent that was not informed looks at its children's journals from time to time.
             _logger.warning(
                 'run "%s" was left, and what follows from that failed: %s', run.id, error
             )
@@ -479,7 +487,7 @@ class Engine:
                 self.send(parent, "steer", None, name=message_name("child", run.id), key=run.id)
 
     def start_child(self, run: Execution, id: str, spec: ChildSpec, path: str) -> None:
-        """Starts a child, or resumes it if it was started before the parent died."""
+        """Starts a child, or resumes it if an earlier pass of the parent started it."""
         for stream in streams_of(id):
             self.log.give_as(stream, run.stream)
         inputs = self.storing(id)(spec.inputs)
@@ -496,7 +504,10 @@ class Engine:
         self.resume(id)
 
     def child_ended(self, run: Execution, id: str) -> events.Ended | None:
-        """Returns how a child ended; None if it waits for something itself, or is elsewhere."""
+        """Waits for a child's pass in this process, and returns how the child ended.
+
+        None if it has not ended: it waits for something itself, or is executed elsewhere.
+        """
         while True:
             job, child = self.jobs.get(id), self.active.get(id)
             if child is None:
@@ -509,7 +520,7 @@ class Engine:
     # --- reading ---------------------------------------------------------------------------------
 
     def journal_of(self, id: str) -> Journal:
-        """Reads a run's journal, or raises NotFoundError."""
+        """Reads a run's whole journal, or raises NotFoundError."""
         journal = Journal()
         for record in self.log.records(f"run/{id}"):
             journal.apply(events.read(record.type, record.payload))
@@ -518,16 +529,16 @@ class Engine:
         return journal
 
     def created_of(self, id: str) -> events.Created:
-        """Returns what a run was asked for with, from its first record alone."""
+        """Returns how a run was created: its function and inputs. Reads its first record alone."""
         began = self.log.life(f"run/{id}")
         for record in self.log.records(f"run/{id}", after=began, until=began + 1):
             return codec.decode_as(record.payload, events.Created)
         raise no_run(id)
 
     def ended(self, id: str) -> events.Ended | None:
-        """Returns the end of a run, from its last record; None if it has none yet.
+        """Returns the end of a run, from its last records; None if it has not ended.
 
-        After it there are verdicts at most, on acts that were under way when it ended.
+        Only verdicts can follow the end: on acts that were under way when the run ended.
         """
         event = self._newest(id)
         while event is not None and isinstance(event[1], events.Settled):
@@ -537,7 +548,7 @@ class Engine:
         return event[1] if isinstance(event[1], events.Ended) else None
 
     def free_after(self, id: str) -> int | None:
-        """Returns the revision that a new run of an id follows; None if there is a run of it."""
+        """Returns the revision after which a new run of an id begins; None if the id is in use."""
         event = self._newest(id)
         if event is None:
             return 0
@@ -557,7 +568,7 @@ class Engine:
         return values.decode(raw, self.log.blobs.read)
 
     def storing(self, id: str) -> Callable[[bytes], Raw]:
-        """Returns what turns encoded values into those of a run's events: large ones are blobs."""
+        """Returns the function that puts encoded values into a run's events, or into blobs."""
         return partial(stored, self.log, f"run/{id}")
 
     def state_of(self, id: str) -> Scope:
@@ -565,10 +576,10 @@ class Engine:
         return self.scopes.workflow(id)
 
     def is_due(self, id: str, waits: events.Suspended) -> bool:
-        """Says whether a suspended run has something to do: its time, or news for it.
+        """Returns whether a suspended run can go on: its time has come, or there is news for it.
 
-        Asked for everybody who waits for it: the process that suspended it, and would have woken
-        it, may be dead.
+        Every caller that waits for the run asks this, because the process that suspended it, and
+        that would have woken it, may be dead.
         """
         if (waits.until or 1 << 62) <= self.log.clock.now_us():
             return True
@@ -576,18 +587,18 @@ class Engine:
         return (head is not None and head.revision > waits.seen) or self.any_ended(waits.children)
 
     def any_ended(self, ids: tuple[str, ...]) -> bool:
-        """Says whether one of these runs has ended, or was removed since."""
+        """Returns whether one of these runs has ended or was removed."""
         return any(self.free_after(id) is not None or self.ended(id) is not None for id in ids)
 
     def progress_of(self, id: str) -> blocks.Progress:
-        """Returns what a run is doing: exactly if it runs here, else as far as it is recorded."""
+        """Returns what a run is doing: exactly if it runs here, else as its journal says."""
         run = self.active.get(check_id(id))
         if run is not None:
             return blocks.progress_of(run)
         return blocks.recorded_progress(self.journal_of(id))
 
     def await_end(self, id: str, timeout_s: Duration | None) -> events.Ended:
-        """Waits for a run's end, wherever it is; takes over from an owner that died meanwhile."""
+        """Waits for a run's end, wherever it runs; resumes it if its owner dies meanwhile."""
         left_s = check_timeout(timeout_s)
         run = self.active.get(id)
         while True:
@@ -602,7 +613,7 @@ class Engine:
             slice_s = SLICE_S if left_s is None else min(SLICE_S, left_s)
             if run is None or run.over.is_set():
                 run = self.active.get(id)
-            if run is not None:  # the next look is at this very one: it may be lost meanwhile
+            if run is not None:  # keep this object: its outcome says whether it was lost meanwhile
                 run.over.wait(slice_s)
             else:
                 self.log.wait_after(position, timeout_s=slice_s)
@@ -611,7 +622,7 @@ class Engine:
     def look_at(self, id: str, run: Execution | None) -> events.Ended | None:
         """Returns a run's end if it has ended; raises if it is parked, or was lost here.
 
-        One that nobody owns and that is due is resumed.
+        A run that is due and has no owner is resumed.
         """
         if run is not None:
             if not run.over.is_set():
@@ -621,7 +632,7 @@ class Engine:
                 if not isinstance(cause, LeaseLostError):
                     raise cause
                 if (ended := self.ended(id)) is not None:
-                    return ended  # its next owner was quick
+                    return ended  # its next owner has ended it already
                 raise _passed_on(id, cause) from cause
         if (ended := self.ended(id)) is not None:
             return ended
@@ -642,7 +653,7 @@ class Engine:
     def send(
         self, id: str, kind: str, value: Any, *, name: str | None = None, key: str | None = None
     ) -> int:
-        """Puts a message into a run's inbox; one that wakes makes the run due."""
+        """Puts a message into a run's inbox; a message of a waking kind makes the run due."""
         if self.ended(check_id(id)) is not None:
             raise UsageError(f'run "{id}" has ended: nobody would take a message')
         marks = self.supervisor.waking_marks(id) if kind in inbox.WAKING else ()
@@ -651,10 +662,10 @@ class Engine:
         return revision
 
     def cancel(self, id: str, *, now: bool = False) -> None:
-        """Asks a run to stop (rule 9); one that nobody owns is ended here.
+        """Asks a run to stop (rule 9); a run without an owner is ended here.
 
-        If it has cleanups to do it is only made due, unless `now`: whoever hosts it or takes it up
-        does them. This process may have neither its code nor its executor.
+        A run with cleanups to do is only made due, unless `now` is given: a worker that can execute
+        it does the cleanups. This process may have neither its code nor its executor.
         """
         id = check_id(id)
         if self.ended(id) is not None:
@@ -668,7 +679,7 @@ class Engine:
                 return
             lease = self.acquire_lease(id)
             if lease is None:
-                return  # its owner hears of it with its next commit
+                return  # its owner learns of the stop from the receipt of its next commit
             try:
                 journal = self.journal_of(id)
                 if journal.ended is None and journal.cleanups and not now:
@@ -684,9 +695,9 @@ class Engine:
             self.cancel_child(id, child)
 
     def suspend(self, id: str, reason: str) -> bool:
-        """Has a run that is executed here wait for `resume`; says whether it was executed here.
+        """Suspends a run that is executed here; returns whether it was executed here.
 
-        Unlike a cancel it is no outcome: nothing wakes it but `resume`, or a message to the run.
+        Unlike a cancel this is not an outcome. Only `resume` or a message to the run wakes it.
         """
         with self.only_one(id):
             run = self.active.get(id)
@@ -695,14 +706,14 @@ class Engine:
         return run is not None
 
     def _leave_to_clean(self, id: str, lease: Lease, journal: Journal) -> None:
-        """Makes a run that is to stop due: it has cleanups, and nobody executes it."""
+        """Makes a stopping run without an owner due, so that a worker does its cleanups."""
         marks = (Mark(INDEX, id, group="cancelling"), Mark(DUE, id, self.log.clock.now_us()))
         added = [events.Cancelling()] if journal.cancelling is None else []
         self.append(id, lease, added, marks)
         self.supervisor.wake()
 
     def cancel_child(self, parent: str, id: str) -> None:
-        """Cancels a child, which may not have been started yet, or may be another's."""
+        """Cancels a child, unless it was never started or belongs to another run."""
         try:
             if self.created_of(id).parent == parent:
                 self.cancel(id)
@@ -710,7 +721,7 @@ class Engine:
             _logger.debug('no child of run "%s" to cancel: %s', parent, error)
 
     def append(self, id: str, lease: Lease, added: list[Any], marks: Marks) -> None:
-        """Adds to the journal of a run that this process owns and does not execute."""
+        """Adds events to the journal of a run whose lease this process holds, outside a pass."""
         new_events = tuple(new_event(e) for e in added)
         fence = Fence(lease.name, lease.owner, lease.epoch)
         writes = (StreamWrite(f"run/{id}", new_events),) if new_events else ()

@@ -1,6 +1,6 @@
 """The events of a run's journal, as decision 0013 lists them. Pure.
 
-Each is a Struct whose fields are the event's data; `Raw` fields hold values as `codec` has them.
+Each is a Struct whose fields are the event's data; `Raw` fields hold values encoded by `codec`.
 Annotations are not postponed here: as text, each would be compiled when a journal is first read.
 """
 
@@ -31,11 +31,11 @@ ENDED = frozenset(("completed", "failed", "cancelled"))
 
 
 ABSENT = Raw(b"")
-"""What a field holds that has no value. It is false, and is left out of the stored event."""
+"""The value of a field without a value: it is falsy, and is left out of the stored event."""
 
 
 class Fault(Struct, frozen=True, omit_defaults=True, gc=False):
-    """What a step, a branch or a run failed with: `StepError` is made of it, live and replayed."""
+    """The error of a step, branch or run, from which `StepError` is made, live and in a replay."""
 
     kind: str
     message: str = ""
@@ -64,7 +64,7 @@ class Claimed(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Intended(Struct, frozen=True, omit_defaults=True, gc=False):
-    """An operation was begun whose outcome will be another event."""
+    """An operation was begun; its outcome will be another event."""
 
     path: str
     ordinal: int
@@ -87,7 +87,7 @@ class Intended(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class StepDone(Struct, frozen=True, omit_defaults=True, gc=False):
-    """An operation has its value. What follows `attempt` is empty after an `Intended`."""
+    """An operation has its value. Fields after `attempt` are empty if there was an `Intended`."""
 
     path: str
     value: Raw = ABSENT
@@ -131,7 +131,7 @@ class Settled(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Refused(Struct, frozen=True, omit_defaults=True, gc=False):
-    """An answer was taken and does not fit what was asked."""
+    """An answer was taken from the inbox and does not fit the schema."""
 
     path: str
     taken: tuple[int, ...]
@@ -164,7 +164,7 @@ class Adopted(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Suspended(Struct, frozen=True, omit_defaults=True, gc=False):
-    """The owner let the run go until a time, or until something comes for it."""
+    """The owner suspended the run until a time, or until something wakes it."""
 
     reason: str
     until: int | None = None
@@ -180,7 +180,7 @@ class Cancelling(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Forked(Struct, frozen=True, omit_defaults=True, gc=False):
-    """The run began as a fork; what comes before is its origin's."""
+    """The run began as a fork; the events before this one are its origin's."""
 
     origin: str
     effects: str
@@ -197,7 +197,7 @@ class Ended(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Removed(Struct, frozen=True, gc=False):
-    """The run was removed, as a scope is (0025): what follows is another run of the same id."""
+    """The run was removed, like a scope (0025); later events are another run of the same id."""
 
 
 TYPES: dict[type[Struct], str] = {
@@ -221,6 +221,6 @@ _KINDS: dict[str, type[Struct]] = {type: kind for kind, type in TYPES.items()}
 
 
 def read(type: str, payload: bytes) -> Struct | None:
-    """Returns the event of a stored record; None for a type that is not the journal's."""
+    """Decodes the event of a stored record; returns None for types that are not the journal's."""
     kind = _KINDS.get(type)
     return None if kind is None else codec.decode_as(payload, kind)

@@ -1,12 +1,13 @@
-"""One run that this process owns: its journal, what is buffered of it, and its end.
+"""One run that this process owns: its journal, the buffer of new events, and its end.
 
 Durability (decision 0013, rule 7): `record` folds an event into the journal and puts it into the
-buffer; the next commit of the run takes the buffer along. So one commit carries the outcome of a
-step and the intent of the next, and a chain of effects costs one sync a step. Nothing leaves before
-its prefix is durable, because every act commits first, commits are sent under one lock, and one
-that finds its records taken along by another waits for the answer of that one. A commit that fails
-leaves memory ahead of the store: the run stops here, and the worker that resumes it reads what is
-stored.
+buffer; the next commit of the run includes the buffer. So one commit carries the outcome of a step
+and the intent of the next, and a chain of effects costs one sync per step.
+
+No act begins before every record up to its intent is durable. Every act commits first, commits are
+sent under one lock, and a branch whose records went into another branch's commit waits for the
+answer to that commit. A commit that fails leaves memory ahead of the store. The run then stops in
+this process, and the worker that resumes it starts from what is stored.
 """
 
 from __future__ import annotations
@@ -53,11 +54,11 @@ from holdfast.runs.operation import (
 
 # --- commits in flight ----------------------------------------------------------------------------
 #
-# Commits of a run that were sent and are not answered yet, and who must wait for them.
+# Commits of a run that were sent and are not answered yet.
 #
-# A commit takes along whatever was recorded, by whichever branch. So a branch that finds its intent
-# gone from the buffer knows that it was sent, not that it is durable: it waits here before it acts,
-# as the one that took the intent along waits for its answer.
+# A commit includes everything in the buffer, whichever branch recorded it. So a branch that finds
+# its intent gone from the buffer knows only that it was sent, not that it is durable. It waits here
+# before it acts, like the branch that sent the commit.
 
 
 class InFlightCommit:
@@ -68,7 +69,7 @@ class InFlightCommit:
         self._in_flight = in_flight
 
     def complete(self, error: BaseException | None = None) -> None:
-        """Says that the commit was answered, and how."""
+        """Reports that the commit was answered, with the error if it failed."""
         self._in_flight.complete(self, error)
 
 
@@ -101,7 +102,8 @@ class InFlight:
             self._waiters.remove(gate)
 
     def complete(self, commit: InFlightCommit, error: BaseException | None) -> None:
-        """Takes out a commit that was answered; a loss is known before those who wait go on."""
+        """Removes a commit that was answered, and wakes the threads that wait for it."""
+        # The loss is noted first: a branch that wakes up must not act on a commit that failed.
         if error is not None:
             self._lost(error)
         with self._lock:
@@ -110,23 +112,23 @@ class InFlight:
 
 
 def complete_all(answered: Sequence[Request]) -> None:
-    """The waker of commits that were submitted with their `InFlightCommit` as context."""
+    """Completes commits that were submitted with their `InFlightCommit` as context."""
     for request in answered:
         request.context.complete(request.error)
 
 
 CLEANUP_US = 60_000_000
-"""How long cleanups may begin operations after a stop."""
+"""How long after a stop cleanups may begin operations."""
 T = TypeVar("T")
 _logger = logging.getLogger("holdfast.runs")
 Marks = tuple[Mark | Cleared, ...]
 
 
 class AskingStore:
-    """Surrounds what the engine itself asks the store for: the inbox, blobs, children of a run.
+    """The block around the engine's own requests to the store: for inbox, blobs and children.
 
-    A store that cannot be reached is no outcome of the body, which might take the error for one of
-    its own, catch it and go on, or fail for good. The run is left, and can be resumed.
+    A store that cannot be reached is not an outcome of the body. If the body saw the error, it
+    might catch it and go on, or fail for good. So the run is left, and can be resumed.
     """
 
     def __init__(self, lost: Callable[[BaseException], Control]) -> None:
@@ -140,17 +142,17 @@ class AskingStore:
 
 
 class Failure(Struct, eq=False):
-    """The exception that a run failed with in this process, for those who ask for its result.
+    """The exception that a run failed with in this process, as the cause for `result` to show.
 
-    A handle of the run keeps it, so that it goes when the handle does: an exception holds on to
-    every variable of its frames.
+    An exception keeps every variable of its frames alive. So only handles of the run keep it, and
+    it is freed with them.
     """
 
     error: BaseException | None = None
 
 
 class Execution:
-    """A run in the hands of its owner."""
+    """One run while this process, its owner, executes it."""
 
     def __init__(
         self,
@@ -164,9 +166,9 @@ class Execution:
         self.log = log
         self.id = id
         self.begun: dict[str, float] = {}
-        """When the first attempt of each step began, while somebody observes."""
+        """When the first attempt of each step began; kept only while there are observers."""
         self.life_name = name_in_life(id, journal.began)
-        """What names this run in keys: nothing of an earlier run of the same id has it."""
+        """The run's name in keys; an earlier run of the same id, removed since, had another."""
         self.stream = f"run/{id}"
         self.function = function
         self.journal = journal
@@ -176,7 +178,7 @@ class Execution:
         self.leaving: Control | None = None
         self.stop_wanted = False
         self.cleaning: dict[str, bool] = {}
-        """The cleanups at work, and whether each is that of a branch that is no longer wanted."""
+        """The cleanups at work, and of each whether its branch is no longer wanted."""
         self._clean_until: int | None = None
         self.seen = 0  # the revision of the inbox that the pass took into account
         self.generation = 0
@@ -184,11 +186,11 @@ class Execution:
         self.over = Flag()
         self.when_over: list[Callable[[], None]] = []
         self.when_stopped: Callable[[], None] | None = None
-        self.is_sure: Callable[[], bool] = lambda: True  # that the lease cannot have passed on
-        self.confirm: Callable[[], None] = lambda: None  # asks the backend, and raises if it has
-        self.record_context: RecordContext | None = None  # its policy: must effects be decided?
+        self.is_sure: Callable[[], bool] = lambda: True  # False: another may have the lease by now
+        self.confirm: Callable[[], None] = lambda: None  # renews the lease; raises if it is lost
+        self.record_context: RecordContext | None = None  # has the policy on undecided effects
         self.new_commit: Callable[[], JointCommit]  # what a step of the class txn writes to
-        self.before_effect: Callable[[str], None] = lambda _: None  # asks it: may refuse the effect
+        self.before_effect: Callable[[str], None] = lambda _: None  # checks the policy; may raise
         self.outcome: BaseException | None = None  # what this process's pass ended with
         self.failure = Failure() if failure is None else failure
         self._lock = RLock()
@@ -201,12 +203,12 @@ class Execution:
         self.is_closed = False  # nothing more is recorded in this process
 
     def is_in(self, log: Log) -> bool:
-        """Whether a log is that of the run, or another handle of this process on its place."""
+        """Whether a log is the run's own, or of another handle on the same store."""
         return log.stored_at == self.log.stored_at
 
     @property
     def is_buffered(self) -> bool:
-        """Whether something was recorded that no commit has taken along yet."""
+        """Whether something was recorded that no commit has included yet."""
         return bool(self._buffer)
 
     # --- recording -------------------------------------------------------------------------------
@@ -223,7 +225,7 @@ class Execution:
 
     @contextmanager
     def attempt(self, call: Call) -> Generator[None]:
-        """Tells of an attempt of a step: what was called, how long it took, and how it ended."""
+        """Reports an attempt of a step to observers: its call, its duration, and how it ended."""
         observers = self.log.observers
         if observers is None or not call.path or call.function == self.confirm:
             yield
@@ -239,7 +241,7 @@ class Execution:
             observers.tell("attempt", call.path, began, failure, run=self.id, step=call.path)
 
     def _tell(self, observers: Observers, event: Struct) -> None:
-        """Tells of a step that has ended, or whose attempt failed and is made again."""
+        """Reports to observers that a step has ended, or that it failed and will be retried."""
         if not isinstance(event, events.StepDone | events.Failed) or event.path not in self.begun:
             return
         error = None
@@ -267,12 +269,11 @@ class Execution:
         return Stopped(f'run "{self.id}" was left: nothing more is recorded')
 
     def take_buffer(self, marks: Marks = (), expected: int | None = None) -> ProposedCommit | None:
-        """Returns what is recorded and not sent yet as one commit; None if there is nothing.
+        """Returns everything recorded and not sent yet as one commit; None if there is nothing.
 
-        Called under the lock, which the caller holds until the commit is sent, so that commits are
-        in the order of the records. A commit that fails breaks the journal's prefix: whoever sends
-        for the log is told in that moment (`lost`), and nothing of the run that is in line after it
-        is written any more (`abort_if`).
+        The caller holds the lock until the commit is sent, so that commits are in the order of the
+        records. The journal must not have holes: if a commit fails, the thread that sends for the
+        log calls `lost` at once, and `abort_if` keeps it from writing any later commit of the run.
         """
         if not self._buffer and not marks:
             return None
@@ -291,9 +292,9 @@ class Execution:
         marks: Marks = (),
         expected: int | None = None,
     ) -> T | None:
-        """Hands the buffer to `send` as one commit; None if it is empty.
+        """Passes the buffer to `send` as one commit; returns None if it is empty.
 
-        `send` completes the commit in flight that it is given, now or later.
+        `send` must complete the commit in flight that it gets, now or later.
         """
         with self._lock:
             proposed = self.take_buffer(marks, expected)
@@ -310,7 +311,7 @@ class Execution:
         return self.log.submit(proposed, waker=complete_all, context=commit)
 
     def commit(self, marks: Marks = (), expected: int | None = None) -> None:
-        """Makes everything recorded so far durable, if the journal is where it is expected."""
+        """Makes everything recorded so far durable, if the journal is at the expected revision."""
         written: CommitResult | None = None
         try:
             if self._branches:
@@ -323,7 +324,9 @@ class Execution:
                         try:
                             written = self.log.commit(proposed)
                         except BaseException as error:
-                            self.lost(error)  # before the lock is free: nothing is sent after it
+                            # Still under the lock, so that no other branch sends a commit after
+                            # the one that failed.
+                            self.lost(error)
                             raise
             if self.in_flight.pending:
                 self.in_flight.wait()
@@ -335,7 +338,10 @@ class Execution:
             self.look()
 
     def flush(self) -> None:
-        """Writes what no commit took along; after a failure the next operation leaves the run."""
+        """Submits the buffer, unless the lock is busy.
+
+        It never raises: after a failure the next operation leaves the run.
+        """
         if self._lock.acquire(blocking=False):
             try:
                 self.push()
@@ -345,7 +351,7 @@ class Execution:
                 self._lock.release()
 
     def listen(self) -> None:
-        """Reads the inbox while a step runs: without a commit, no receipt tells of messages."""
+        """Reads the inbox while a long step runs and no commit's receipt reports messages."""
         if self._lock.acquire(blocking=False):
             try:
                 if not self.is_closed:
@@ -357,13 +363,13 @@ class Execution:
         self.interrupt()
 
     def interrupt(self) -> None:
-        """Interrupts what the run awaits, if it is to stop and can be interrupted."""
+        """Interrupts what the run awaits, if the run must stop and can be interrupted."""
         interrupt = self.when_stopped
         if self.stop_wanted and interrupt is not None and not self.cleaning:
             interrupt()
 
     def push(self) -> None:
-        """Submits what is buffered, ahead of a commit that the caller makes next."""
+        """Submits the buffer, which is then written before the caller's next commit."""
         self.put(self._submit)
 
     def commit_with(self, event: Struct, extra: ProposedCommit) -> CommitResult:
@@ -388,9 +394,10 @@ class Execution:
         return written
 
     def join(self, event: Struct, extra: ProposedCommit, send: Callable[[ProposedCommit], T]) -> T:
-        """Hands an event and other writes to `send` as one commit, after what is buffered.
+        """Passes an event and other writes to `send` as one commit, after the buffer.
 
-        Sent under the lock: a branch that was given up must not write after the last event.
+        It is sent under the lock, because a branch that was given up must not write after the
+        run's last event.
         """
         with self._lock:
             if self.is_closed:
@@ -408,12 +415,12 @@ class Execution:
             self.journal.apply(event)
 
     def has_news(self, written: CommitResult | None) -> bool:
-        """Says whether a receipt told of messages that were not read yet."""
+        """Returns whether a commit's receipt reports messages that were not read yet."""
         news = {} if written is None else written.news
         return news.get(self.inbox.stream, 0) > self.inbox.revision
 
     def look(self) -> None:
-        """Reads the inbox, and stops the run if it says so."""
+        """Reads the inbox, and marks the run as stopping if there is a stop."""
         with self._lock, self.asking_store:
             self.inbox.look()
             stop = self.inbox.stop()
@@ -424,7 +431,10 @@ class Execution:
                     self._marks = (Mark(INDEX, self.id, group="cancelling"),)
 
     def alone(self) -> AbstractContextManager[bool]:
-        """Returns the lock to hold while something is looked for and recorded as taken."""
+        """Returns the lock under which a message is both found and recorded as taken.
+
+        Without it, two branches could take the same message.
+        """
         return self._lock
 
     def lost(self, error: BaseException) -> Control:
@@ -439,7 +449,7 @@ class Execution:
         return self.leaving
 
     def abort_if(self) -> HoldfastError | None:
-        """Returns why nothing of the run may be written any more; None while all is well."""
+        """Returns why nothing of the run may be written any more; None while it may."""
         if self._loss is None:
             return None
         return UnavailableError(
@@ -452,15 +462,18 @@ class Execution:
             raise self._loss
 
     def forked(self, count: int) -> None:
-        """Counts the threads that record for this run besides its own; they submit commits."""
+        """Adds to the number of branches that record for this run beside its own thread.
+
+        While there are any, commits are submitted, so that branches share syncs.
+        """
         with self._lock:
             self._branches += count
 
     def record_last(self, last: Struct) -> None:
-        """Records the last event of the pass: no thread records anything after it.
+        """Records the last event of the pass; nothing can be recorded after it.
 
-        A stop may be heard with the receipt of this very event. Recorded after `ended`, it would
-        make a run that has ended look like one that has not.
+        The receipt of this event may report a stop. If that were recorded after `ended`, a run that
+        has ended would look like one that has not.
         """
         with self._lock:
             self.record(last)
@@ -487,10 +500,10 @@ class Execution:
     # --- values ----------------------------------------------------------------------------------
 
     def store(self, encoded: bytes) -> Raw:
-        """Returns an encoded value as an event holds it: a large one as a blob.
+        """Returns an encoded value as an event holds it: a large one is put into a blob.
 
-        One with sealed values is never put into a blob: what the event names is what an erasure and
-        the collector of blobs find.
+        A value that contains sealed values stays in the event, because an erasure and the collector
+        of blobs find only those that an event names.
         """
         if len(encoded) < BLOB_BYTES_MIN or codec.SEALED_VALUE in encoded:
             return Raw(encoded)
@@ -502,20 +515,22 @@ class Execution:
         return values.decode(raw, self._read_blob)
 
     def open_part(self, id: str, size: int) -> Any:
-        """Returns what is sealed within a value: one of a subject's, that was read of a scope."""
+        """Opens a sealed value of a subject within a recorded value."""
         return codec.decode(self._read_blob(id, size))
 
     def closed_copy(self, log: Log, scope: str, value: Any) -> Any:
-        """Returns what was read of a scope as the journal keeps it: sealed, if it is a subject's.
+        """Returns a value that was read from a scope in the form for the journal.
 
-        A run of the same subject has all of its journal sealed. Raises ErasedError.
+        If the scope belongs to a subject, the value is sealed with the subject's key. A run of the
+        same subject needs no seal here, because all of its journal is sealed. Raises ErasedError.
         """
         subject = log.subject_of(scope)
         if subject is None or subject == self.log.subject_of(self.stream):
             return value
         seal = log.sealing.of(subject)
         with self.asking_store:
-            # The space makes it another blob than that of the scope, which is deleted with it.
+            # The added space gives it another digest, and so another blob than the scope's own,
+            # which is deleted with the scope.
             op = Op("set", "value", Raw(codec.encode(value) + b" "))
             return codec.SealedLeaf(bytes(self.log.blobs.sealed(op, self.stream, seal).value))
 
@@ -526,7 +541,7 @@ class Execution:
     # --- leaving ---------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raises what the run is to be left with, if it is."""
+        """Raises the control exception that the run is left with, if there is one."""
         if self.leaving is not None:
             raise self.leaving
         if self.stop_wanted:
@@ -534,15 +549,15 @@ class Execution:
             raise self.leaving
 
     def is_cleaning(self, path: str) -> bool:
-        """Says whether an operation belongs to a cleanup: a stop does not keep it from acting."""
+        """Returns whether an operation is part of a cleanup, which a stop does not refuse."""
         return any(path.startswith(f"{block}/") for block in (*self.cleaning,))
 
     def is_cleaning_below(self, block: str) -> bool:
-        """Says whether a cleanup inside a block is at work."""
+        """Returns whether a cleanup inside a block is at work."""
         return any(path.startswith(f"{block}/") for path in (*self.cleaning,))
 
     def is_hurried(self, path: str) -> bool:
-        """Says whether an operation belongs to a cleanup that was begun or met by a stop."""
+        """Returns whether an operation belongs to a cleanup of a run or branch that must stop."""
         return any(
             (self.stop_wanted or is_unwanted) and path.startswith(f"{block}/")
             for block, is_unwanted in (*self.cleaning.items(),)
@@ -551,8 +566,8 @@ class Execution:
     def check_cleanup(self) -> None:
         """Raises if a cleanup must not go on: the run is lost, or it took too long after a stop.
 
-        The time counts anew for an owner that takes the run over: a worker that died an hour ago
-        has cleaned up nothing since.
+        The time begins when this process first asks. So an owner that takes the run over an hour
+        after another died still has the full time.
         """
         self.check_loss()
         if self.leaving is not None and not isinstance(self.leaving, Cancelled):
@@ -565,7 +580,7 @@ class Execution:
                 raise Cancelled(f'run "{self.id}" is to stop, and its cleanup took too long')
 
     def diverge(self, answer: Answer) -> Control:
-        """Parks the run for what the journal does not allow, and returns what to raise."""
+        """Parks the run for an operation that diverges, and returns what to raise."""
         source = answer.source or calling_line(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
         return self.park_diverged(
             answer.path, answer.problem, answer.expected, answer.found, source
@@ -586,7 +601,7 @@ class Execution:
             return self.leaving
 
     def suspend(self, reason: str) -> None:
-        """Has the pass end where it is: what is recorded stays, and the run can be resumed.
+        """Ends the pass where it is; everything recorded stays, and the run can be resumed.
 
         A process that a step has started gets TERM, then KILL. A step without an outcome is judged
         as after a crash.
@@ -605,22 +620,22 @@ class Execution:
 
     @property
     def dry(self) -> str:
-        """What this run does about acts: "live", or what its fork said."""
+        """Whether acts are performed: "live", or in a fork what the fork was made with."""
         forked = self.journal.forked
         return "live" if forked is None else forked.effects
 
 
 def stored(log: Log, stream: str, encoded: bytes) -> Raw:
-    """Returns an encoded value as an event of that stream holds it: a large one as a blob."""
+    """Returns an encoded value as an event of that stream holds it: a large one in a blob."""
     if log.redactor is not None:
         encoded = log.redactor.clean_value(encoded, stream)
     return Raw(log.blobs.spill(Op("set", "value", Raw(encoded)), stream).value)
 
 
 def open_children(journal: Journal) -> list[tuple[str, str]]:
-    """Returns the children that the journal has no result of, and what their parent's end does.
+    """Returns the children without a recorded result, each with its `when_parent_ends`.
 
-    One that a fork shares with its origin is the origin's: the fork's end does nothing to it.
+    A child that a fork shares with its origin belongs to the origin and is left out.
     """
     return [
         (entry.child, entry.when_parent_ends or "cancel")
@@ -630,37 +645,38 @@ def open_children(journal: Journal) -> list[tuple[str, str]]:
 
 
 def children_to_cancel(journal: Journal, *, is_cancelled: bool) -> list[str]:
-    """Returns the children that end with their parent; a stop reaches those it waits for, too."""
+    """Returns the children that end with their parent; after a stop also those to be waited for."""
     gone = ("cancel", "wait") if is_cancelled else ("cancel",)
     return [id for id, policy in open_children(journal) if policy in gone]
 
 
 def new_event(event: Struct) -> NewEvent:
-    """Returns an event of a journal as it is committed."""
+    """Encodes an event of a journal for a commit."""
     return NewEvent(events.TYPES[type(event)], codec.encode_plain(event))
 
 
 def as_error(error: BaseException) -> HoldfastError | BaseException:
-    """Returns what the caller of `result` is told when this process's pass stopped."""
+    """Returns the error that `result` raises when this process's pass stopped."""
     return error.cause if isinstance(error, OwnerLost) else error
 
 
 # --- writers --------------------------------------------------------------------------------------
 #
-# Commits that a run's body, or one of its steps, makes to the same store (rule 3). Another store
-# knows nothing of the run's lease: a write there is not fenced. In a body it has its key all the
-# same, so that a replay does not make it twice, and the journal comes first.
+# Commits that a run's body, or one of its steps, makes to a store (rule 3). In the run's own store
+# they are fenced by the run's lease. Another store does not know that lease, so writes there are
+# not fenced; but a write of a body still has its key, so that a replay does not make it twice, and
+# the journal is durable before it.
 
 
 _OURS = ("run/", "lease/", "store/")
 
 
 class BodyWriter:
-    """Gives each write of a body its key and its fence, and its place in the journal.
+    """Gives each write of a body its key, its fence and its place in the journal.
 
-    A replay sends the write again: its key makes the backend answer as it did the first time. The
-    record in the journal is not the proof that it was written; it is there so that code which now
-    writes something else diverges instead.
+    A replay sends the write again, and because of the key the backend answers as it did the first
+    time. The record in the journal does not prove that the write was done. It is there to detect
+    code that now writes something else: then the run diverges.
     """
 
     is_replayed = True
@@ -669,7 +685,7 @@ class BodyWriter:
         self._context = context
 
     def fencing(self) -> StepWriter:
-        """Returns what fences commits that guard themselves, and need no place in the journal."""
+        """Returns a writer that only fences, for commits that need no place in the journal."""
         self._context._begin(anywhere=True)
         block = self._context._block
         if block.refuse is not None and not block.is_replayed():
@@ -684,7 +700,7 @@ class BodyWriter:
 
     @property
     def path(self) -> str:
-        """The run and the block, and how many operations it has performed."""
+        """The run, the block, and how many operations the block has performed."""
         context = self._context
         return f"run/{context._execution.life_name}/{context._block.path}#{context._block.calls}"
 
@@ -703,10 +719,10 @@ class BodyWriter:
             raise self._context._leave_with(run.diverge(answer))
         if answer.verdict == "execute":
             run.record(done_of(answer, "write", name, "idempotent", ABSENT, digest))
-        # Submitted before the write, so that what it may depend on is durable before it is; if that
-        # cannot be written, neither is this.
+        # The buffer is submitted before the write, so that everything that the write may depend on
+        # is durable before it. If the buffer cannot be written, `abort_if` stops the write too.
         run.push()
-        # A write that a fork inherited keeps its key: it was made, and is not made again.
+        # A write that a fork inherited keeps its origin's key, so that it is not made twice.
         origin = None if answer.entry is None else answer.entry.origin
         key = values.commit_key(
             f"{name_in_life(origin or run.id, run.journal.began)}/{answer.path}"
@@ -717,18 +733,18 @@ class BodyWriter:
 
 
 class StepWriter(Struct, frozen=True, eq=False, weakref=True):
-    """Fences what a step writes; its class, not a key, says what a repetition does.
+    """Fences what a step writes, without keys: the step's class says what a repetition does.
 
-    Two are never equal: the record counts its names per writer (`record/in_run.py`).
+    No two are equal, because names of records are counted per writer (`record/in_run.py`).
     """
 
     execution: Execution
     block: str
-    is_after: bool = False  # something was put in line before, without which this is not written
+    is_after: bool = False  # it follows submitted records: if they fail, it must not be written
 
     @property
     def is_replayed(self) -> bool:
-        """Whether what is written here is written again: not by a step."""
+        """Whether a replay makes these writes again: never for a step."""
         return False
 
     @property
@@ -753,10 +769,11 @@ class StepWriter(Struct, frozen=True, eq=False, weakref=True):
 
 
 def _name(run: Execution, write: StreamWrite) -> str:
-    """Returns what a stream is called in the journal: a fork's own state is that of its origin.
+    """Returns the name of a stream in the journal; a fork's own state has its origin's name.
 
-    Each run has a state of its own, named by its id. Under that name the fork would not find what
-    it inherited; so found, the writes before the fork are made again, in the state of the fork.
+    Each run has a state of its own, named by its id. Under its own name, a fork would not find the
+    records of writes that it inherited. Under the origin's name it finds them, and the writes from
+    before the fork are made again, in the fork's own state.
     """
     if run.journal.root is not None and write.stream == f"workflow/{run.id}":
         return f"workflow/{run.journal.root}"
@@ -766,13 +783,13 @@ def _name(run: Execution, write: StreamWrite) -> str:
 def _fenced(
     run: Execution, proposed: ProposedCommit, log: Log, *, is_after: bool
 ) -> ProposedCommit:
-    """Returns a write with its fence: the run's lease, where the backend of the write has it.
+    """Adds the run's lease as a fence to a write, if the write goes to the backend with the lease.
 
-    In a mixed store a scope may be kept elsewhere than runs are, and so it is with another store.
-    There its key still makes the write happen once, but a late owner is not refused.
+    In a mixed store a scope may be kept in another backend than runs are; another store is the same
+    case. There the key still makes the write happen once, but a late owner is not refused.
 
-    What was put in line for the journal before is written first only if it stands in the same
-    line. Before a write by way of another log it is therefore waited for.
+    Only commits in the same queue are written in order. A write through another log goes through
+    another queue, so the records that were submitted before it are waited for.
     """
     if is_after and log is not run.log:
         run.in_flight.wait()
@@ -790,7 +807,7 @@ def _keyed(write: StreamWrite, key: str) -> StreamWrite:
 
 
 def status_marks(id: str, status: events.Status, due: int | None = None) -> Marks:
-    """Returns the marks of a run in a status: listed while unfinished, due if it is to be woken."""
+    """Returns the marks for a status: one lists an unfinished run, the other makes it due."""
     index = Cleared(INDEX, id) if status in events.ENDED else Mark(INDEX, id, group=status)
     if due is None:
         return (index, Cleared(DUE, id))

@@ -2,8 +2,8 @@
 
 Pure: no I/O, no threads, no clock. `Journal` is the fold. A `Block` is one pass of the code through
 one block (the body, an iteration, a branch): it counts calls, makes paths, and answers `execute`,
-`replay`, `open` or `diverged`, as the table of decision 0013 says. A pass begins at the top each
-time a process takes the run; the journal is the same before and after it but for what it adds.
+`replay`, `open` or `diverged`, by the table of decision 0013. Each time a process takes the run, a
+pass begins at the top of the code; it only ever adds to the journal.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _ESCAPED = str.maketrans({char: f"%{ord(char):02x}" for char in "%/#[]="})
 State = Literal["open", "done", "failed"]
 CLEANUP = "cleanup"
 _ENTERED = frozenset((CLEANUP, "block", "each", "repeat", "loop", "fold", "run", "parallel"))
-"""What is entered again in each pass: what stands inside says whether it was done."""
+"""Kinds that each pass enters again; the records inside them say what was done."""
 
 
 class Entry(Struct, gc=False):
-    """All that the journal knows of one operation."""
+    """Everything that the journal knows of one operation."""
 
     path: str
     ordinal: int
@@ -54,11 +54,11 @@ class Entry(Struct, gc=False):
     when_parent_ends: str | None = None
     displaced: bool = False
     label: str | None = None
-    source: str | None = None  # where a front end has it from
+    source: str | None = None  # its place in the source of a front end
     verdict: str | None = None  # of an open intent: "not done", "unknown"
     reason: str = ""
     refused: int = 0
-    origin: str | None = None  # the run that recorded it, in a fork of that
+    origin: str | None = None  # in a fork: the run that recorded it
 
     @property
     def is_uncertain(self) -> bool:
@@ -67,7 +67,7 @@ class Entry(Struct, gc=False):
 
 
 class Answer(Struct, frozen=True, gc=False):
-    """What an operation is to do."""
+    """What the journal answers an operation: what it must do, and under which path."""
 
     verdict: Literal["execute", "replay", "open", "diverged"]
     path: str
@@ -82,10 +82,10 @@ class Answer(Struct, frozen=True, gc=False):
 
 
 def name_in_life(id: str, began: int) -> str:
-    """Returns what names a run in keys and in the ids of its children.
+    """Returns the name of a run in keys and in the ids of its children.
 
-    An id can begin again when its run was removed. The new run's writes, and its calls to services
-    that know keys, are not those of the old one.
+    When a run was removed, its id can be used again. The new run must have other keys, so that its
+    writes, and its calls to services that take keys, are not answered with those of the old run.
     """
     return f"{id}/@{began}" if began else id
 
@@ -96,14 +96,14 @@ class Journal:
     def __init__(self, began: int = 0) -> None:
         self.revision = began
         self.began = began
-        """The revision that removed the run of this id before this one; 0: it is the first."""
+        """The revision that removed the earlier run of this id; 0 if this is the first one."""
         self.entries: dict[str, Entry] = {}
         self.ordinals: dict[str, dict[int, list[str]]] = {}  # block -> ordinal -> paths
         self.acting: dict[str, dict[str, list[str]]] = {}  # loop -> iteration -> paths of acts
         self.created: events.Created | None = None
         self.claims: list[events.Claimed] = []
         self.forked: events.Forked | None = None
-        self.root: str | None = None  # of a fork: the run that all of its forks go back to
+        self.root: str | None = None  # in a fork, or a fork of one: the run that was forked first
         self.ended: events.Ended | None = None
         self.diverged: events.Diverged | None = None
         self.suspended: events.Suspended | None = None
@@ -113,12 +113,12 @@ class Journal:
         self.notes: list[events.Noted] = []
         self.last_done: str | None = None
         self.variables: dict[tuple[str, str], Raw] = {}  # by block and name
-        self.cleanups: dict[str, None] = {}  # what is to be done when its block is left
+        self.cleanups: dict[str, None] = {}  # those that are still to be done
 
     # --- folding ---------------------------------------------------------------------------------
 
     def apply(self, event: Any) -> None:
-        """Adds one event; those of other layers only count."""
+        """Applies one event; None, for an event of another layer, only counts its revision."""
         self.revision += 1
         if event is not None:
             _APPLY[type(event)](self, event)
@@ -190,7 +190,7 @@ class Journal:
         self._attended()
 
     def _attended(self) -> None:
-        """A person has looked after a parked run: it waits to be resumed."""
+        """Notes that a person has dealt with a parked run: it now waits to be resumed."""
         if self.suspended is not None and self.suspended.attention:
             seen = self.suspended.seen
             self.suspended = events.Suspended("a person has looked: resume it", seen=seen)
@@ -202,7 +202,7 @@ class Journal:
         self.cancelling = event
 
     def _forked(self, event: events.Forked) -> None:
-        """Forgets how its origin stood: the fork is a run of its own, not yet begun."""
+        """Clears the origin's status, claims and inbox: the fork is a new run, not yet begun."""
         self.forked = event
         self.root = self.root or event.origin
         for entry in self.entries.values():
@@ -216,17 +216,17 @@ class Journal:
                 self.ordinals[block_of(entry.path)][entry.ordinal].remove(entry.path)
 
     def _removed(self, _: events.Removed) -> None:
-        """Begins anew: what follows is another run of the same id."""
+        """Starts over: later events are another run of the same id."""
         self.__init__(self.revision)
 
     def _ended(self, event: events.Ended) -> None:
         self.ended = event
 
     def _entry_of(self, event: Any) -> Entry:
-        """Returns the entry that an event is about, which is made if the event is its first."""
+        """Returns the entry that an event is about, and makes it if this is its first event."""
         entry = self.entries.get(event.path)
         if entry is None or (event.kind and event.digest != entry.digest):
-            # New, or a pure step that ran again on other inputs: the newest record counts.
+            # It is new, or a pure step that ran again with other inputs: the newest record counts.
             replaced = entry
             entry = Entry(
                 event.path,
@@ -249,7 +249,10 @@ class Journal:
         return entry
 
     def _add_act(self, path: str) -> None:
-        """Remembers which iterations an act is in: a loop that closes looks at its own alone."""
+        """Indexes an act by the iterations that it is in.
+
+        So a loop that ends checks the acts of its own iterations and not the whole journal.
+        """
         end = path.find("]")
         while end >= 0:
             block = path[: end + 1]
@@ -262,29 +265,29 @@ class Journal:
     def below(self, path: str) -> Iterator[Entry]:
         """Yields the entries inside a block, at any depth."""
         starts = (f"{path}/", f"{path}[") if path else ("",)
-        entries = tuple(self.entries.values())  # other branches add to it
+        entries = tuple(self.entries.values())  # a copy: threads of other branches add entries
         return (entry for entry in entries if entry.path.startswith(starts))
 
     def acts_below(self, path: str) -> bool:
-        """Says whether anything inside a block is more than pure."""
+        """Returns whether a block contains a record that is neither pure nor a read."""
         return any(entry.effect not in SAFE for entry in self.below(path))
 
     def acts_outside(self, loop: str, iterations: set[str]) -> list[str]:
-        """Returns the paths of acts in other iterations of a loop than these."""
+        """Returns the paths of a loop's acts that are in none of these iterations."""
         recorded = self.acting.get(loop, {}).items()
         return [act for block, acts in recorded if block not in iterations for act in acts]
 
     def cleans_below(self, block: str) -> bool:
-        """Says whether a cleanup inside a block is still to be done."""
+        """Returns whether a cleanup inside a block is still to be done."""
         return any(path.startswith(f"{block}/") for path in tuple(self.cleanups))
 
     def uncertain(self) -> list[Entry]:
-        """Returns the acts that were begun and have no outcome."""
+        """Returns the acts that were begun and have no known outcome."""
         return [entry for entry in tuple(self.entries.values()) if entry.is_uncertain]
 
     @property
     def status(self) -> events.Status:
-        """Where the run stands, as far as its own events say."""
+        """The run's status, as far as its own events tell."""
         if self.ended is not None:
             return self.ended.status
         if not self.claims:
@@ -326,7 +329,7 @@ class Block:
         self.displaced = displaced
         self.calls = 0
         self.refuse: Callable[[], BaseException] | None = None
-        """What to raise instead of what has no outcome yet, while the block is to be left."""
+        """While the block is being left: makes the exception for operations without an outcome."""
         self.counts: dict[str, int] = {}
         self._read: set[str] = set()
 
@@ -341,7 +344,7 @@ class Block:
         label: str | None = None,
         source: str | None = None,
     ) -> Answer:
-        """Counts the call, gives it its path, and says what it is to do."""
+        """Counts the call, gives it its path, and returns what it must do."""
         ordinal = self.calls = self.calls + 1
         path = self._path(kind, name, key)
         if path in self._read:
@@ -368,7 +371,7 @@ class Block:
     def _answer_known(
         self, path: str, ordinal: int, kind: str, name: str, effect: str, digest: str | None
     ) -> Answer:
-        """Answers a call that has a record: it is replayed, if it is the same call."""
+        """Answers a call that has a record: `replay` or `open` if it is the same call."""
         entry = self.journal.entries[path]
         if entry.kind != kind:
             return Answer(
@@ -398,7 +401,7 @@ class Block:
         return Answer(verdict, path, ordinal, entry, displaced=entry.displaced)
 
     def _answer_new(self, path: str, ordinal: int, effect: str, found: str) -> Answer:
-        """Answers a call that has no record: it may only act if no record can be of this call."""
+        """Answers a call without a record: it may act only if no unread record could be its own."""
         holder = self._holder(ordinal)
         displaced = self.displaced or holder is not None
         if not displaced or (path, "new") in self.journal.adopted:
@@ -409,7 +412,7 @@ class Block:
         return Answer("diverged", path, ordinal, None, "new", expected, found)
 
     def _holder(self, ordinal: int) -> Entry | None:
-        """Returns the record whose place a new operation would take; None if there is none."""
+        """Returns the unread record whose place a new operation would take, if there is one."""
         journal = self.journal
         held = journal.ordinals.get(self.path)
         if held is None or ordinal not in held:
@@ -423,11 +426,11 @@ class Block:
         return None
 
     def is_replayed(self) -> bool:
-        """Says whether the journal has operations of this block after those asked for so far."""
+        """Returns whether the journal has later operations of this block than those asked for."""
         return any(ordinal > self.calls for ordinal in self.journal.ordinals.get(self.path, ()))
 
     def leftovers(self) -> tuple[list[Entry], list[Entry]]:
-        """Returns the records that the pass did not read: harmless ones, and acts."""
+        """Returns the records that the pass did not read, as two lists: harmless ones, and acts."""
         harmless: list[Entry] = []
         acts: list[Entry] = []
         for entry in self._unread():
@@ -460,22 +463,22 @@ class Block:
 
 
 def _is_entered(answer: Answer, kind: str) -> bool:
-    """Says whether an operation has its outcome, or is a block that was begun."""
+    """Returns whether an operation has its outcome, or is a block that was begun."""
     return answer.verdict == "replay" or (answer.verdict == "open" and kind in _ENTERED)
 
 
 def block_of(path: str) -> str:
-    """Returns the block that an operation stands in."""
+    """Returns the path of the block that an operation is in."""
     return path.rpartition("/")[0]
 
 
 def escape(name: str) -> str:
-    """Returns a name as it stands in a path."""
+    """Escapes a name for a path."""
     return name if name.isidentifier() else name.translate(_ESCAPED)
 
 
 def iteration(path: str, index: int | str) -> str:
-    """Returns the block of one iteration."""
+    """Returns the path of one iteration's block."""
     return f"{path}[{index if isinstance(index, int) else escape(index)}]"
 
 

@@ -1,4 +1,4 @@
-"""What runs own in a store: their journals, and the marks of those that have not ended."""
+"""What runs own in a store: their journals, and marks for unfinished runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.names import WORKFLOW
 INDEX = "run"
 """The marks of unfinished runs; a mark's group is the run's status."""
 DUE = "run.due"
-"""The marks of runs that may be claimed, when they are due."""
+"""The marks of runs that wait to be claimed; `due` says from when on."""
 
 register_layer(
     Layer(
@@ -27,14 +27,14 @@ register_layer(
 
 
 def _marks_of(stream: str) -> Iterator[tuple[str, str]]:
-    """Yields what says that a run is unfinished, if a stream is the journal of one."""
+    """Yields the marks of a run that goes with its journal, for the erasure of that stream."""
     word, _, id = stream.partition("/")
     if word == "run":
         yield from ((INDEX, id), (DUE, id))
 
 
 def _unfinished_of(log: Log, stream: str) -> Iterator[str]:
-    """Yields the run whose own state or journal a stream is, if it has not ended."""
+    """Yields why a run's journal or own state cannot be removed, if the run has not ended."""
     level, _, id = stream.partition("/")
     if level in (WORKFLOW, "run"):
         for mark in log.find_marks(INDEX, keys=[id]):

@@ -26,25 +26,25 @@ class CommitNow(Struct, frozen=True):
 
 
 class CommitWith(Struct, frozen=True):
-    """Commits an event together with writes to other streams; sent what was written."""
+    """Commits an event together with writes to other streams; the result is the receipt."""
 
     event: Struct
     extra: ProposedCommit
 
 
 class Call(Struct, frozen=True):
-    """Calls a function of the user's outside the journal: a step's body, a verifier."""
+    """Calls a user's function outside the journal: a step's body, a verifier."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any] = {}
     is_async: bool = False
     path: str = ""
-    drop: Callable[[], None] | None = None  # ends it, when nobody awaits it any more
+    drop: Callable[[], None] | None = None  # ends the call when nobody awaits it any more
 
 
 class Enter(Struct, frozen=True):
-    """Calls a function of the user's inside the journal: the body of a block, in this thread."""
+    """Calls a user's function inside the journal: the body of a block, in this thread."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -53,7 +53,7 @@ class Enter(Struct, frozen=True):
 
 
 class Pause(Struct, frozen=True):
-    """Waits until a time, which is near."""
+    """Waits for a short time, until a given moment."""
 
     until: int
 
@@ -65,7 +65,7 @@ class Fork(Struct, frozen=True):
 
 
 class Finish(Struct, frozen=True):
-    """Makes the end of a pass durable, with the marks that say where the run stands."""
+    """Makes the end of a pass durable, with the marks for the run's status."""
 
     marks: tuple[Any, ...]
 
@@ -85,11 +85,10 @@ SETTLE = Settle()
 
 # --- control exceptions ---------------------------------------------------------------------------
 #
-# How a run is left without an outcome of its own.
+# The exceptions that leave a run without an outcome of its body.
 #
-# They are BaseExceptions, so that `except Exception` in a run's body lets them pass. A body that
-# swallows one all the same does not go on: its next operation raises it again, and what it returns
-# does not count.
+# They are BaseExceptions, so that `except Exception` in a run's body lets them pass. If a body
+# swallows one nevertheless, its next operation raises it again, and what it returns does not count.
 
 
 class Control(BaseException):
@@ -97,7 +96,7 @@ class Control(BaseException):
 
 
 class RunSuspended(Control):
-    """The run waits, without a thread, until a time or until something comes for it."""
+    """The run waits, without a thread, until a time, a message or the end of a child."""
 
     def __init__(
         self,
@@ -110,9 +109,9 @@ class RunSuspended(Control):
         self.reason = reason
         self.until = until
         self.seen = seen
-        """The revision of the inbox that the wait took into account; None if it asked nothing."""
+        """The revision up to which the wait had read the inbox; None if it did not read it."""
         self.children = children
-        """The runs any of whose ends it waits for."""
+        """The runs that it waits for; the end of any of them wakes it."""
 
 
 class Parked(Control):

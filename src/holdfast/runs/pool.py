@@ -1,7 +1,7 @@
-"""Threads for runs and branches: a bounded number, and no deadlock when they are used up.
+"""Threads for runs and branches: a bounded number, and no deadlock when all are busy.
 
-A job that no thread has begun can be taken by whoever waits for it, and is then done in that
-thread. So a parent that waits for its children, however deep, always finds somebody to do the work.
+A thread that waits for a job that no thread has begun does the job itself. So a parent that waits
+for its children never depends on a free thread, however deep the nesting.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ IDLE_S = 5.0
 
 
 class PoolCall:
-    """Something to be done once, by a thread of the pool or by whoever takes it first."""
+    """A job that is done once: by a thread of the pool, or by a thread that waits for it."""
 
     __slots__ = ("_lock", "_work", "done")
 
@@ -27,7 +27,7 @@ class PoolCall:
         self.done = Flag()
 
     def do(self) -> bool:
-        """Does the work unless somebody has begun it; says whether it was done here."""
+        """Does the work unless it was begun already; returns whether it was done here."""
         with self._lock:
             work, self._work = self._work, None
         if work is None:
@@ -40,7 +40,7 @@ class PoolCall:
 
 
 class Pool:
-    """Threads that come when there is work and go when there is none."""
+    """A pool of threads that start when there is work and end after `IDLE_S` without any."""
 
     def __init__(self, name: str, *, threads_max: int = 64) -> None:
         self._name = name
@@ -63,7 +63,7 @@ class Pool:
 
     @property
     def is_full(self) -> bool:
-        """Whether a job that is put in line must wait for another to end."""
+        """Whether a new job would have to wait until another one ends."""
         with self._lock:
             return self._threads >= self._threads_max and not self._idle
 
@@ -81,6 +81,7 @@ class Pool:
             try:
                 job.do()
             except BaseException:
-                # Reported as the end of any thread is. The thread goes on: other jobs wait for it.
+                # Report it as Python reports an exception that ends a thread, but keep the thread:
+                # other jobs may be waiting for it.
                 report = (*sys.exc_info(), threading.current_thread())
                 threading.excepthook(threading.ExceptHookArgs(report))

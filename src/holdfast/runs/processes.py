@@ -1,11 +1,11 @@
 """Steps that are processes: a command, without a shell, that does not outlive its run (rule 9).
 
-A command runs in a session and process group of its own, under a warden: a small process that
-starts it, waits for it, and holds one end of a pipe whose other end only this process has. When
-this process dies, however it dies, the pipe ends, and the warden kills the whole group. The kernel
-can do as much for one child alone (PR_SET_PDEATHSIG), but not for what that child has started, not
-on every system, and only by running Python between fork and exec of a process with threads, where
-it may meet a lock that nobody will ever release.
+A command runs in its own session and process group, under a warden: a small process that starts it,
+waits for it, and holds one end of a pipe whose other end only this process has. When this process
+dies, in whatever way, the pipe ends, and the warden kills the whole group. The kernel's own means,
+PR_SET_PDEATHSIG, reaches one child and not the processes that it started, exists on Linux only, and
+needs Python code between fork and exec of a process with threads, which may deadlock on a lock that
+another thread held at the fork.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ _CHUNK = 1 << 16
 _LAST_ROUNDS = 64
 _logger = logging.getLogger("holdfast.runs")
 
-# Runs in an interpreter of its own (-I -S: nothing of the user's is imported). It ignores TERM,
-# which is meant for the command, and says how that ended: "x" and its exit code, "e" and an errno.
+# Runs in its own interpreter (-I -S: it imports nothing of the user's). It ignores TERM, which is
+# meant for the command. It reports how the command ended: "x" and the exit code, or "e" and the
+# errno if it could not be started.
 _WARDEN = """
 import _thread, os, select, signal, sys
 life, said, owner = (int(word) for word in sys.argv[1:4])
@@ -65,10 +66,10 @@ os._exit(0)
 
 
 class Output(Struct, frozen=True):
-    """What a process left: its exit code (below zero: the signal that ended it) and its output.
+    """The result of a process: its exit code (negative: the signal that ended it) and its output.
 
-    Bytes that are not UTF-8 are replaced. `cut` says how many bytes of both are missing: of long
-    output the end is kept.
+    Bytes that are not UTF-8 are replaced. Of long output the end is kept; `cut` counts the bytes
+    that are missing from both pipes together.
     """
 
     code: int
@@ -78,7 +79,7 @@ class Output(Struct, frozen=True):
 
 
 class Command:
-    """One command as a step of a run calls it."""
+    """One command that a step of a run executes."""
 
     def __init__(
         self,
@@ -105,18 +106,18 @@ class Command:
 
     @property
     def name(self) -> str:
-        """What the step is called if nobody says."""
+        """The default name of the step."""
         return Path(self.argv[0]).name or "process"
 
     @property
     def inputs(self) -> tuple[Any, ...]:
-        """What the journal keeps of it: not the environment, where secrets are."""
+        """What the journal keeps of it; not the environment, which may hold secrets."""
         return self.argv, self.stdin, self.cwd
 
     def as_step(
         self, clock: Clock, check_wanted: Callable[[], None], settings: dict[str, Any]
     ) -> Step[..., Output]:
-        """Returns the command as a step; `check_wanted` raises when the process is to end."""
+        """Returns the command as a step; `check_wanted` raises when the process must end."""
         effect = settings["effect"]
         if effect == "txn":
             raise UsageError(
@@ -132,7 +133,7 @@ class Command:
         return made
 
     def checked(self, output: Output) -> Output:
-        """Returns the output, or raises it if the command failed and that is to be an error."""
+        """Returns the output; raises StepError if the command failed and `check` is set."""
         if self.check and output.code:
             data = {"code": output.code, "out": output.out, "err": output.err}
             raise StepError("ExitError", f"{self.argv[0]} ended with {output.code}", data)
@@ -140,7 +141,7 @@ class Command:
 
 
 class _Process:
-    """A command on its way, served by one thread."""
+    """A running command, served by one thread."""
 
     def __init__(self, command: Command, clock: Clock, told: dict[str, str]) -> None:
         self._command = command
@@ -175,7 +176,7 @@ class _Process:
         self._pipes = {"said": os.fdopen(said_read, "rb", buffering=0)}
 
     def run(self, check_wanted: Callable[[], None]) -> Output:
-        """Waits for the end of the process; nothing of it runs after this returns or raises."""
+        """Waits for the end of the process; its group is gone when this returns or raises."""
         warden = self._warden
         assert warden.stdout is not None, "BUG: no pipe"
         assert warden.stderr is not None, "BUG: no pipe"
@@ -200,7 +201,7 @@ class _Process:
             self._end()
 
     def _serve(self, check_wanted: Callable[[], None] | None, limit_s: float | None) -> None:
-        """Moves bytes until the command has ended, or raises what ends it early."""
+        """Moves bytes until the command has ended; raises the reason to end it early."""
         until_us = None if limit_s is None else self._clock.boot_us() + round(limit_s * 1e6)
         while not self._ended:
             self._move(SLICE_S)
@@ -212,7 +213,7 @@ class _Process:
                 raise TimeoutError(f"{self._command.argv[0]} took longer than {limit_s:g} s")
 
     def _stop(self) -> None:
-        """Asks the group to end, and gives it time to; `_end` makes it."""
+        """Asks the group to end, and waits for the time of grace; `_end` then kills it."""
         with suppress(ProcessLookupError):
             os.killpg(self._warden.pid, signal.SIGTERM)
         try:
@@ -221,8 +222,8 @@ class _Process:
             _logger.debug("%s: it is killed", error)
 
     def _end(self) -> None:
-        # The warden's number is also the group's, and is its own until it is waited for: what the
-        # command started and left running is in it too.
+        # The warden's process id is also the group's. It cannot be reused before the warden is
+        # waited for, so this kills the right group, with everything that the command left running.
         with suppress(ProcessLookupError):
             os.killpg(self._warden.pid, signal.SIGKILL)
         self._selector.close()
@@ -236,7 +237,7 @@ class _Process:
         self._warden.wait()
 
     def _move(self, timeout_s: float) -> bool:
-        """Takes what the process wrote, and gives it what it reads; says whether anything moved."""
+        """Reads output of the process and feeds its input; returns whether anything was ready."""
         ready = self._selector.select(timeout_s)
         for key, _ in ready:
             if key.data == "in":
@@ -276,8 +277,8 @@ class _Process:
             self._cut += over
 
     def _output(self) -> Output:
-        # What it wrote before it ended is in the pipes, and that is not much. Something that left
-        # the group, and holds a pipe, may write for ever: only so much of it is read.
+        # Output from before the end may still be in the pipes; that is little. A process that left
+        # the group but still holds a pipe may write for ever, so the number of reads is limited.
         rounds = 0
         while rounds < _LAST_ROUNDS and self._move(0):
             rounds += 1
@@ -286,7 +287,7 @@ class _Process:
             number = int(said[1:])
             raise OSError(number, f"{word} cannot be run: {os.strerror(number)}")
         out, err = (bytes(self._kept[name]).decode("utf-8", "replace") for name in ("out", "err"))
-        # A warden that reported nothing was killed together with its command.
+        # If the warden reported nothing, it was killed together with its command.
         code = int(said[1:]) if said else -signal.SIGKILL
         return Output(code, out, err, self._cut)
 

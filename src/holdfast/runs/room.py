@@ -38,8 +38,9 @@ class RunsRoom(NotCalled):
     def __repr__(self) -> str:
         return "<RunsRoom>"
 
-    # A type checker compares all arguments with the function's parameters or, beside settings, the
-    # first two: Python has no way to write the type of arguments that stand among settings.
+    # Without settings, a type checker compares all arguments with the function's parameters. With
+    # settings it can compare the first two only, because Python's type system cannot describe
+    # further arguments together with keyword-only settings.
     @overload
     def start(
         self, function: RunFunction[P, R], /, *args: P.args, **kwargs: P.kwargs
@@ -106,14 +107,14 @@ class RunsRoom(NotCalled):
         subject: str | None = None,
         **kwargs: Any,
     ) -> Run[Any]:
-        """Starts a run in this process; it exists for good when this returns.
+        """Starts a run in this process; the run is durable when this returns.
 
-        With a queue it is only queued, and `resume` executes it. A known id raises ExistsError
-        unless `if_exists="attach"`.
+        With `queue` it is only queued, and `resume` executes it. An id that is in use raises
+        ExistsError; with `if_exists="attach"` it resumes that run instead.
 
-        With `subject` the run is that subject's: its journal, its own state, what is sent to it and
-        the runs that it starts are sealed by the subject's key, until `subjects.erase(subject)`,
-        which ends and removes it.
+        With `subject` the run belongs to that subject: its journal, its own state, the messages to
+        it and the runs that it starts are sealed with the subject's key. `subjects.erase(subject)`
+        ends and removes it.
         """
         if is_run(function):
             other = None if if_exists == "error" else if_exists
@@ -129,11 +130,14 @@ class RunsRoom(NotCalled):
         )
 
     def resume(self, id: str) -> Run[Any]:
-        """Goes on with a run: takes over from a dead owner, attaches to a living one."""
+        """Resumes a run that waits or whose owner is dead; one with a living owner runs on there.
+
+        Returns the handle of the run in either case.
+        """
         return self._engine.resume(id)
 
     def get(self, id: str) -> Run[Any]:
-        """Returns a run that exists, and leaves it alone."""
+        """Returns the handle of a run without resuming it, or raises NotFoundError."""
         self._engine.ended(check_id(id))
         return Run(self._engine, id)
 
@@ -144,10 +148,10 @@ class RunsRoom(NotCalled):
         after: str | None = None,
         limit: int | None = PAGE_SIZE,
     ) -> Page[RunSummary]:
-        """Returns the runs of the store by id, of one status if given.
+        """Returns a page of the store's runs by id, optionally of one status.
 
-        Unfinished ones are found by their marks, without reading a stream. The cursor of a page,
-        given as `after`, leads to the next one.
+        Unfinished runs are found by their marks, without reading a stream. The page's cursor, given
+        as `after`, leads to the next page.
         """
         if status is not None and status not in _STATUSES:
             raise UsageError(
@@ -156,19 +160,22 @@ class RunsRoom(NotCalled):
         return admin.runs(self._engine, status, after=after, limit=limit)
 
     def cancel(self, run: str, *, now: bool = False) -> None:
-        """Asks a run to stop at its next operation; one that is not being executed ends now.
+        """Asks a run to stop at its next operation; a run that nobody executes ends at once.
 
-        One that has cleanups to do (`ctx.cleanup`, `finally` of a program) ends when they are done,
-        by whoever executes it next. With `now` one that nobody executes ends without them.
+        A run with cleanups to do (`ctx.cleanup`, `finally` of a program) ends when the worker that
+        executes it next has done them. With `now`, a run that nobody executes ends without them.
         """
         self._engine.cancel(run, now=now)
 
     def answer(self, run: str, name: str, value: Any = None) -> None:
-        """Answers what a run waits for; the first answer counts, a second is an ExistsError."""
+        """Answers a wait of a run, by its name or path; a second answer raises ExistsError."""
         admin.answer(self._engine, run, name, value)
 
     def signal(self, run: str, name: str, value: Any = None, *, id: str | None = None) -> None:
-        """Sends a signal, which `ctx.signal(name)` takes exactly once; an `id` is sent once."""
+        """Sends a signal, which `ctx.signal(name)` takes exactly once.
+
+        With an `id` it is sent once, however often this is called.
+        """
         self._engine.send(run, "steer", value, name=message_name("signal", name), key=id)
 
     def send(
@@ -187,11 +194,11 @@ class RunsRoom(NotCalled):
         self._engine.send(run, kind, value, name=name, key=id)
 
     def settle(self, run: str, path: str, verdict: Verdict) -> None:
-        """Says whether an uncertain act of a parked run was done: Done(output) or NotDone()."""
+        """Settles an uncertain act of a run: Done(output) if it was done, NotDone() if not."""
         admin.settle(self._engine, run, path, verdict)
 
     def adopt(self, run: str) -> None:
-        """Accepts the divergence that a run is parked for; `resume` then goes on."""
+        """Accepts the divergence that a run is parked for; call `resume` to go on."""
         admin.adopt(self._engine, run)
 
     def fork(
@@ -205,10 +212,12 @@ class RunsRoom(NotCalled):
         signals: str = "drop",
         children: str = "share",
     ) -> Run[Any]:
-        """Returns a new run that begins where another was before the step `at`; resume it to go on.
+        """Forks a run: the new run begins where the other was before the step or revision `at`.
 
-        `edit` gives recorded operations other values. `effects` says what becomes of acts: "ask"
-        parks before the first, "live" performs them, "dry" leaves them out.
+        Call `resume` to execute it. `edit` replaces the values of recorded operations. `effects`
+        says how acts are treated: "ask" parks the run before the first, "live" performs them, "dry"
+        leaves them out. `signals="copy"` copies messages that the other run has not taken yet.
+        `children="drop"` forgets children without a result, which are otherwise shared.
         """
         return admin.fork(
             self._engine,
@@ -222,18 +231,19 @@ class RunsRoom(NotCalled):
         )
 
     def remove(self, run: str) -> list[str]:
-        """Removes a run that has ended, and its children: their ids can begin again.
+        """Removes a run that has ended, with its children, so that their ids can be used again.
 
-        Journal, inbox and own state are gone for every reader, in one commit. Returns the ids, its
-        own first. Nothing is deleted: forks keep what they refer to, and `events(scope="run/…")`
-        still tells what it did. Raises NotFoundError if there is no such run, and UsageError, which
-        names it, if it, a child or its parent has not ended, or its state is in use.
+        Journal, inbox and own state are gone for every reader, in one commit. Returns the ids of
+        the removed runs, its own first. No data is deleted: forks keep what they refer to, and
+        `events(scope="run/…")` still shows what the run did. Raises NotFoundError if there is no
+        such run, and UsageError, with the reason, if the run, a child or its parent has not ended,
+        or if its state is in use.
         """
         return admin.remove(self._engine, run)
 
     def use_executor(self, executor: Executor | Command | None) -> None:
-        """Says who answers for agents in the runs that this process executes.
+        """Sets the executor that answers for agents in the runs of this process.
 
-        It is a choice of the caller's: nothing of it is stored.
+        The choice is not stored.
         """
         self._engine.agents.executor = executor

@@ -1,11 +1,12 @@
 """Sessions, decisions and summaries of agents as steps of a run.
 
-Each is one step whose inputs are what was asked (prompt, context, model) and whose value is what
-was answered (text, model, usage): the record of a call of a model. A session is `idempotent` unless
-the caller says `effect`; then nothing is asked again without an answer, except after an error that
-proves that nothing was sent, and any other error parks the run. A decision is `idempotent`, so that
-one that is asked again, on other inputs, diverges instead of taking another path. A summary is
-`read`.
+Each is one step. Its inputs are the question (prompt, context, model) and its value is the answer
+(text, model, usage), so it is the record of one model call.
+
+A session is `idempotent` unless the caller says `effect`. A session of the class `effect` without
+an answer is asked again only after an error that proves that nothing was sent; any other error
+parks the run. A decision is `idempotent`: if a replay asks it with other inputs, the run diverges
+instead of silently taking another path. A summary is `read`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from holdfast.runs.processes import Output
 from holdfast.scope import Scope
 
 ASKED_TWICE = Retry(attempts=2, wait_s=0.0, on=(AgentError,))
-"""A decision that is none of its options is asked for once more."""
+"""An answer that is none of the options is asked for once more."""
 _CLASSES = ("idempotent", "effect")
 _AT_ONCE = (Answer, str)
 
@@ -53,9 +54,9 @@ class MemoryPlace(Struct, frozen=True):
 
 
 class AgentStep(Struct, frozen=True):
-    """A question as a step: the step, its arguments, and what its stored value stands for.
+    """A question as a step, with its arguments and the function that converts its stored value.
 
-    `inputs` is what the journal keeps of the arguments; None means: the arguments themselves.
+    `inputs` is what the journal keeps of the arguments; None means the arguments themselves.
     """
 
     step: Step[..., Any]
@@ -65,7 +66,7 @@ class AgentStep(Struct, frozen=True):
 
 
 class AgentSteps:
-    """Makes steps of questions to executors; a step is made once for all that are alike."""
+    """Makes the steps for questions to executors, and reuses them for questions that are alike."""
 
     def __init__(self) -> None:
         self.executor: Executor | Command | None = None
@@ -73,7 +74,7 @@ class AgentSteps:
         self._last: tuple[Any, ...] = (None, "", "", None, None)
 
     def chosen(self, executor: Executor | Command | None) -> Executor | Command:
-        """Returns who is asked: whom the call names, else whom the store was given."""
+        """Returns the executor to ask: the one of the call, else the store's."""
         found = self.executor if executor is None else executor
         if found is None:
             raise UsageError(
@@ -93,7 +94,7 @@ class AgentSteps:
         *,
         keeps: bool,
     ) -> AgentStep:
-        """Returns the step of one session; `keeps` says whether the memory is part of its value."""
+        """Returns the step for one session; with `keeps` its value includes the agent's memory."""
         if effect not in _CLASSES:
             raise UsageError(f"a session is idempotent or effect, found {show_value(effect)}")
         tries = ONCE if retry is None or retry is ONCE else check_retry(retry)
@@ -107,7 +108,7 @@ class AgentSteps:
         return AgentStep(self._step(executor, kind, effect, tries), (call,), named, _answer)
 
     def decision(self, context: Any, executor: Executor | Command, question: Question) -> AgentStep:
-        """Returns the step of one decision."""
+        """Returns the step for one decision."""
         if isinstance(executor, Command):
             made = _process(context, executor, question, "decide", "idempotent", ASKED_TWICE)
             made.step.function = _choosing(made.step.function, question)
@@ -125,7 +126,7 @@ class AgentSteps:
     def summary(
         self, context: Any, executor: Executor | Command, text: str, limit: int
     ) -> AgentStep:
-        """Returns the step of one summary."""
+        """Returns the step for one summary."""
         if isinstance(executor, Command):
             call = executor.summary_of(text, limit)
             made = _process(context, executor, call, "summarise", "read", ONCE)
@@ -135,7 +136,7 @@ class AgentSteps:
         )
 
     def rewording(self, text: str) -> AgentStep | None:
-        """Returns the step that words a question to a person; None if nobody here does that."""
+        """Returns the step that rewords a question to a person; None if the executor cannot."""
         if not isinstance(self.executor, Rewording):
             return None
         return AgentStep(self._step(self.executor, "reword", "read", ONCE), (text,), None, _same)
@@ -162,18 +163,19 @@ class AgentSteps:
                 ignore=(),
             )
             made.is_async = _is_async(executor, kind)
-            found = self._made[key] = executor, made  # it is kept, so that its id stays its own
+            # The executor is kept too: the key has its `id`, which must not be used for another.
+            found = self._made[key] = executor, made
         self._last = (executor, kind, effect, retry, found[1])
         return found[1]
 
 
 def converted(operation: Operation, convert: Callable[[Any], Any]) -> Operation:
-    """Performs an operation, and returns what its value stands for."""
+    """Performs an operation, and returns its converted value."""
     return convert((yield from operation))
 
 
 def closing(place: MemoryPlace, asked: AgentStep, context: Any) -> Any:
-    """Returns what writes an agent's memory in the commit that closes its session."""
+    """Returns the function that adds an agent's memory to the commit that closes its session."""
 
     def write(value: Any) -> tuple[PendingCommit, ProposedCommit | None]:
         answer: Answer = asked.convert(value)
@@ -189,7 +191,7 @@ def closing(place: MemoryPlace, asked: AgentStep, context: Any) -> Any:
 
 
 def _asked(call: Call) -> dict[str, Any]:
-    """Returns what is stored of a call: what was given, and nothing that follows from its place."""
+    """Returns the stored inputs of a call: its arguments, without place, attempt and key."""
     found: dict[str, Any] = {"prompt": call.prompt}
     if call.system is not None:
         found["system"] = call.system
@@ -247,7 +249,7 @@ def _rewording(executor: Any) -> Callable[..., Any]:
 
 
 def _then(said: Any, use: Callable[[Any], Any]) -> Any:
-    """Uses what an executor returned, now or when it is awaited."""
+    """Applies a function to an executor's answer, at once or when the answer is awaited."""
     if isinstance(said, _AT_ONCE) or not hasattr(said, "__await__"):
         return use(said)
 
@@ -292,7 +294,7 @@ def _stored_with_memory(said: Any) -> dict[str, Any]:
 
 
 def _stored(said: Any) -> dict[str, Any]:
-    """Returns an answer as the journal keeps it."""
+    """Returns an answer in the form for the journal."""
     answer = _read(said)
     found: dict[str, Any] = {"text": answer.text}
     if (usage := answer.usage) is not None:
@@ -307,7 +309,7 @@ def _stored(said: Any) -> dict[str, Any]:
 
 
 def _answer(stored: Any) -> Answer:
-    """Returns a stored answer; one that a dry fork left out, or a person settled, has less."""
+    """Returns the answer from its stored form, which a dry fork or a person may have left empty."""
     if not isinstance(stored, dict):
         return Answer("" if stored is None else str(stored))
     found = cast("dict[str, Any]", stored)
@@ -335,9 +337,9 @@ def _chosen(question: Question, said: Any) -> str:
 
 
 def _parking(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function whose failures park the run, unless nothing was sent.
+    """Returns a function whose failures park the run, unless they prove that nothing was sent.
 
-    The session is of the class effect: nobody knows whether the agent has begun.
+    It is for sessions of the class effect: after a failure nobody knows whether the agent began.
     """
 
     def session(ctx: Any, *args: Any, **named: Any) -> Any:
@@ -374,7 +376,7 @@ def _process(
     effect: str,
     retry: Retry,
 ) -> AgentStep:
-    """Returns a question to a command as a step that is a process."""
+    """Returns the process step that asks a command."""
     command = processes.Command(
         executor.words_for(asked),
         stdin=executor.input_for(asked),
@@ -394,7 +396,7 @@ def _process(
 
 
 def _reaching(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that says when its command could not even be started."""
+    """Returns a function that raises NotSentError if its command could not be started."""
 
     def session(ctx: Any, argv: Any, stdin: Any, cwd: Any) -> Any:
         try:
@@ -435,7 +437,7 @@ def _answer_of_output(executor: Command, call: Call, output: Any) -> Answer:
 def pairs_of(
     context: Mapping[str, str] | Sequence[Sequence[str]] | None,
 ) -> tuple[tuple[str, str], ...]:
-    """Returns names and texts in their order, or raises UsageError."""
+    """Returns the context as pairs of name and text, in order, or raises UsageError."""
     if context is None:
         return ()
     found: list[Any] = list(context.items() if isinstance(context, Mapping) else context)

@@ -23,11 +23,11 @@ from holdfast.runs.operation import COMMIT, Call, CommitWith, Operation, Pause, 
 CONFLICTS_MAX = 1000
 _logger = logging.getLogger("holdfast.runs")
 INLINE_US = 250_000
-"""How long a wait may hold a thread; a longer one suspends the run."""
+"""How long a wait may hold a thread; a longer wait suspends the run."""
 
 
 class StepContext(Struct, eq=False):
-    """What a step's function gets as its `ctx`: who it is, and whether it is still wanted."""
+    """What a step's function gets as its `ctx`: its place and key, and whether it must stop."""
 
     _execution: Execution
     path: str
@@ -43,14 +43,14 @@ class StepContext(Struct, eq=False):
 
     @property
     def cancelled(self) -> bool:
-        """Whether the run is to stop: a long step looks now and then, and returns or raises."""
+        """Whether the run must stop. A long step should ask now and then, and return or raise."""
         run = self._execution
         is_leaving = run.stop_wanted or run.leaving is not None
         return is_leaving and not run.is_cleaning(self.path)
 
 
 class Begun(Struct, frozen=True):
-    """What a verifier is called with: a step that was begun, and whose outcome nobody recorded."""
+    """What a verifier is called with: a step that was begun and has no recorded outcome."""
 
     run: str
     path: str
@@ -70,11 +70,11 @@ class StepCall(Struct, frozen=True):
     digest: str
     answer: Answer
     closing: Callable[[Any], tuple[PendingCommit, ProposedCommit | None]] | None = None
-    """Returns what is written in the commit that records the value, if anything is."""
+    """Returns further writes for the commit that records the value, or None for none."""
 
 
 def perform(run: Execution, call: StepCall) -> Operation:
-    """Does what the journal's answer says, and returns the step's value."""
+    """Performs or replays a step, as the journal's answer says, and returns its value."""
     answer, entry = call.answer, call.answer.entry
     if answer.verdict == "diverged":
         raise run.diverge(answer)
@@ -89,7 +89,8 @@ def perform(run: Execution, call: StepCall) -> Operation:
             yield from pause(run, entry.retry_at, f"retry of {answer.path}", answer.path)
             attempt = entry.attempt + 1
         else:
-            # A crash is not a failure: the attempt that it cut short is made again.
+            # A crash is not a failure of the step: the attempt that it interrupted is repeated
+            # under the same number.
             attempt = entry.attempt
             if entry.effect == "effect" and entry.verdict != "not done":
                 yield from settle(run, entry)
@@ -132,8 +133,9 @@ def _attempts(run: Execution, call: StepCall, attempt: int, key: str) -> Operati
             )
             yield COMMIT
             if not run.is_sure():
-                # The process was paused for longer than its lease lasts. Another worker may have
-                # taken the run since the intent was written, asked the verifier, and acted.
+                # The process was paused for longer than its lease lasts. Since the intent was
+                # written, another worker may have taken the run, asked the verifier, and acted. So
+                # the lease is renewed first, which raises if it is lost.
                 yield Call(run.confirm, (), path=path)
         args = call.args
         if step.signature.first == "ctx":
@@ -176,7 +178,7 @@ def _commit_done(
 
 
 def _without_first(written: CommitResult) -> CommitResult:
-    """Returns what was written beside the journal, whose event is the first of the commit."""
+    """Returns the receipt without its first write, which is the event of the journal."""
     return CommitResult(written.position, written.before[1:], written.after[1:], written.news)
 
 
@@ -189,7 +191,7 @@ def _failed(
 ) -> Operation:
     """Records an attempt that raised; returns when to try again, None if never.
 
-    An `effect` that raised may have been done all the same (a timeout proves nothing): it is tried
+    An `effect` that raised may still have been done (a timeout proves nothing). So it is tried
     again only if its exception is listed as `not_done`, or its verifier says so (rule 8).
     """
     step, path, retry = call.step, call.answer.path, call.step.retry
@@ -226,7 +228,7 @@ def _failed(
 
 
 def _record_done(run: Execution, call: StepCall, attempt: int, value: Any) -> Any:
-    """Records a step's value and returns it as it was stored: live equals replay (rule 1)."""
+    """Records a step's value and returns its stored form, the same as in a replay (rule 1)."""
     step, path, answer = call.step, call.answer.path, call.answer
     lost = None
     try:
@@ -260,16 +262,16 @@ def _record_done(run: Execution, call: StepCall, attempt: int, value: Any) -> An
 def _encode_other(
     run: Execution, call: StepCall, attempt: int, value: Any
 ) -> tuple[bytes, str | None]:
-    """Returns the bytes of a value that has no plain form, or why they are lost.
+    """Returns the bytes of a value that `codec` does not take as it is, or why it cannot be stored.
 
-    A step that may be performed again fails with what cannot be stored.
+    A step that may be performed again fails if its value cannot be stored.
     """
     step, answer = call.step, call.answer
     try:
         return values.encode(value), None
     except ValueDomainError as error:
         if step.effect not in events.SAFE:
-            # It was done: that is recorded even if its result cannot be.
+            # The act was done. That must be recorded, even if its result cannot be.
             return b"null", values.text_of(error)
         fault = values.fault_of(error)
         failed = events.Failed(
@@ -290,7 +292,7 @@ def _encode_other(
 
 
 def outcome_of(run: Execution, step: Step[..., Any], entry: Entry) -> Any:
-    """Returns or raises what a step's record holds."""
+    """Returns the value in a step's record, or raises its error."""
     if entry.state == "failed":
         assert entry.error is not None, "BUG: a failure without an error"
         raise values.error_of(entry.error, entry.path)
@@ -305,7 +307,7 @@ def _lost(path: str, why: str) -> Exception:
 
 
 def allowed(run: Execution, step: Step[..., Any], path: str) -> bool:
-    """Says whether an act is performed here; False in a dry fork. Parks a fork that asks first."""
+    """Returns whether an act may be performed; False in a dry fork. Parks a fork that must ask."""
     if run.dry == "live" or (path, "effects") in run.journal.adopted:
         return True
     if run.dry == "dry":
@@ -318,18 +320,18 @@ def allowed(run: Execution, step: Step[..., Any], path: str) -> bool:
 
 
 def begun(run: Execution, path: str) -> Begun:
-    """Returns what a verifier is told of an intent."""
+    """Returns the intent at a path in the form for verifiers."""
     return begun_of(run.id, run.journal.entries[path], run.load)
 
 
 def begun_of(run: str, entry: Entry, load: Any) -> Begun:
-    """Returns what a verifier is told of an intent of a run."""
+    """Returns an intent of a run in the form for verifiers."""
     inputs: dict[str, Any] = load(entry.inputs) or {}
     return Begun(run, entry.path, entry.name, entry.key or "", entry.attempt, inputs)
 
 
 def settle(run: Execution, entry: Entry) -> Operation:
-    """Asks the verifier of an intent without an outcome; parks the run if nobody can say."""
+    """Asks the verifier about an intent without an outcome; parks the run if it cannot say."""
     verdict: intent.Verdict = yield Call(intent.judge, (entry.verify, begun(run, entry.path)))
     _record_settled(run, entry.path, verdict)
     if isinstance(verdict, intent.Unknown):
@@ -354,15 +356,15 @@ def settled(path: str, verdict: intent.Verdict, by: str, store: Any) -> events.S
 
 
 def pause(run: Execution, until: int, reason: str, path: str) -> Operation:
-    """Waits until a time: here if it is near, else the run is suspended and holds no thread.
+    """Waits until a time, in this thread if it is near; else suspends the run.
 
-    A cleanup after a stop waits here, too: a run that is to stop is not suspended any more.
+    A cleanup after a stop always waits in its thread, because a stopping run is not suspended.
     """
     left = until - run.log.clock.now_us()
     if left > INLINE_US and not run.is_hurried(path):
         raise RunSuspended(reason, until)
     if left > 0:
-        yield COMMIT  # what is recorded is durable before a wait (rule 7)
+        yield COMMIT  # everything recorded is made durable before a wait (rule 7)
         yield Pause(until)
 
 
@@ -370,7 +372,7 @@ def pause(run: Execution, until: int, reason: str, path: str) -> Operation:
 
 
 def _perform_txn(run: Execution, call: StepCall) -> Operation:
-    """Runs a body over a pending commit; its writes and `done` are one commit (rule 11)."""
+    """Calls a body with a pending commit; its writes and `done` become one commit (rule 11)."""
     step, path = call.step, call.answer.path
     if not allowed(run, step, path):
         return _record_done(run, call, 1, None)
@@ -432,13 +434,13 @@ def _commit_txn(run: Execution, call: StepCall, pending: JointCommit, value: Any
 
 # --- writes to another database -------------------------------------------------------------------
 #
-# `ctx.txn_in` writes to another SQL database once, by a ledger row in the user's own transaction
-# (rule 11).
+# `ctx.txn_in` writes to another SQL database exactly once, with the help of a ledger row in the
+# same transaction (rule 11).
 #
-# The body writes through a connection that is the user's, any DB-API connection. In the same
-# transaction a row with the step's key and its result goes into the table `holdfast_ledger` there.
-# If the process dies between that commit and the record in the journal, the row says that it was
-# done; and a late owner that commits as well is refused by the row's primary key.
+# The body writes through the user's own DB-API connection. In the same transaction, a row with the
+# step's key and its result is added to the table `holdfast_ledger` there. If the process dies
+# between that commit and the record in the journal, the row tells that the step was done. If a late
+# owner commits too, the row's primary key refuses its transaction.
 
 _MAKE = (
     "CREATE TABLE IF NOT EXISTS holdfast_ledger "
@@ -474,7 +476,7 @@ def once(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Calls `body(connection, …)` and commits with a ledger row, unless the row is there."""
+    """Calls `body(connection, …)` and commits it with a ledger row, unless the row exists."""
     for name in ("cursor", "commit", "rollback"):
         if not callable(getattr(connection, name, None)):
             raise UsageError(f"txn_in takes a DB-API connection, found {show_value(connection)}")
@@ -498,7 +500,7 @@ def once(
 
 
 def txn_step(function: Callable[..., Any]) -> Step[..., Any]:
-    """Returns a function as a step of the class txn."""
+    """Makes a step of the class txn from a function."""
     if not callable(function):
         raise UsageError(f"ctx.txn takes a function, found {show_value(function)}")
     name = getattr(function, "__name__", "txn")
@@ -506,10 +508,10 @@ def txn_step(function: Callable[..., Any]) -> Step[..., Any]:
 
 
 def ledger_step(connection: Any, function: Callable[..., Any]) -> Step[..., Any]:
-    """Returns a function as a step that runs in a transaction of another database, once.
+    """Makes a step that calls a function once, in a transaction of another database.
 
     Its class is `idempotent`: after a crash it is called again with the same key, and the ledger in
-    that database says whether the body may run.
+    that database tells whether the body may run.
     """
     if not callable(function):
         raise UsageError(f"ctx.txn_in takes a function, found {show_value(function)}")

@@ -1,4 +1,4 @@
-"""The engine's own thread: writes buffers that nothing took along, and wakes runs that wait."""
+"""The engine's own thread: writes buffers that no commit included, and wakes runs that wait."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from holdfast.runs import waits
 from holdfast.runs.execution import DUE
 
 FLUSH_S = 0.02
-"""After how long a buffer is written that no commit of the run took along (rule 7: soon)."""
+"""After how long a buffer is written if no commit of the run includes it (rule 7: soon)."""
 LOOK_S = 0.25
-"""How often the inboxes of runs that wait here are looked at, for messages of other processes."""
+"""How often the inboxes of waiting runs are checked for messages of other processes."""
 _logger = logging.getLogger("holdfast.runs")
 
 
@@ -32,14 +32,14 @@ class WakeCondition(Struct, frozen=True):
 
 
 class Supervisor:
-    """Does what the runs of one process need while their own threads are busy, or have ended."""
+    """Serves the runs of one process while their own threads are busy or have ended."""
 
     def __init__(self, engine: Any) -> None:
         self.flush_s: float | None = FLUSH_S
         self._engine: ReferenceType[Any] = ref(engine)
         self._waiting: dict[str, WakeCondition] = {}
         self._left: set[str] = set()  # runs whose lease was lost here
-        self._lengths: dict[str, int] = {}  # of the journals of children, when they were looked at
+        self._lengths: dict[str, int] = {}  # of the journals of children, at the last look
         self._generations: dict[str, int] = {}
         self._heard: dict[str, int] = {}
         self._listen_at = 0
@@ -60,16 +60,16 @@ class Supervisor:
         self._wake.set()
 
     def watch(self, id: str, condition: WakeCondition) -> None:
-        """Takes a suspended run: it is resumed here when it is due or something comes for it."""
+        """Watches a suspended run, and resumes it here when its condition is met."""
         with self._mutex:
             self._waiting[id] = condition
         self._wake.set()
 
     def take_up(self, id: str) -> None:
-        """Takes a run that lost its lease here: it goes on here if nobody else has the lease.
+        """Resumes a run that lost its lease here, unless another worker has the lease.
 
-        A lease may lapse though its worker lives, because the store could not be reached in time.
-        Nobody else need know of the run: it would stop for ever.
+        A lease may lapse although its worker is alive, because the store could not be reached in
+        time. Maybe no other worker looks after this run, and then it would stop for ever.
         """
         with self._mutex:
             if self._is_open:
@@ -83,11 +83,11 @@ class Supervisor:
             self._left.discard(id)
 
     def wake(self) -> None:
-        """Looks now instead of in a moment."""
+        """Makes the thread look at once."""
         self._wake.set()
 
     def waking_marks(self, id: str) -> tuple[Mark, ...]:
-        """Returns the marks that make a run due now, for those who claim such runs."""
+        """Returns the marks that make a run due now, for workers that claim due runs."""
         engine = self._engine()
         return (Mark(DUE, id, engine.log.clock.now_us()),) if engine is not None else ()
 
@@ -102,7 +102,7 @@ class Supervisor:
             self._thread.join(5.0)
 
     def work(self) -> float | None:
-        """Does what is due; returns how long to pause, None until woken."""
+        """Does what is due; returns how long to pause, or None to pause until woken."""
         engine = self._engine()
         if engine is None or not self._is_open:
             return None
@@ -126,9 +126,10 @@ class Supervisor:
             self._generations[id] = run.generation
 
     def _listen(self, engine: Any) -> None:
-        """Looks for what came for runs that made no commit since the last look.
+        """Reads the inboxes of runs that made no commit since the last look, if anything came.
 
-        Their owner would not hear of a stop while a step of theirs is at work: a receipt tells.
+        An owner learns of messages from the receipts of its commits. During a long step there are
+        none, and without this a stop would go unnoticed. One request asks for all runs.
         """
         now = engine.log.clock.boot_us()
         if now < self._listen_at:
@@ -148,10 +149,11 @@ class Supervisor:
                 run.listen()
 
     def _adopt(self, engine: Any) -> None:
-        """Goes on with children that are waited for here and whose own worker has died.
+        """Resumes children that are waited for here and whose own worker has died.
 
-        Where a lease alone tells, a child's worker may seem to live when its parent is taken over:
-        nobody else would ever look at the child again, and its journal would not grow.
+        When a parent is taken over from a dead worker, its child's lease may not have lapsed yet,
+        so the child still seems to be alive. If nobody looked again later, the child would never be
+        resumed, and its journal would never grow and wake the parent.
         """
         now = engine.log.clock.boot_us()
         with self._mutex:
@@ -173,7 +175,7 @@ class Supervisor:
             left = sorted(self._left)
         for id in left:
             try:
-                engine.resume(id)  # which makes this forget it, also if another worker has it
+                engine.resume(id)  # calls `forget`, also if another worker has the run
             except BaseException as error:  # as in `_resume`: the others go on
                 if not isinstance(error, UnavailableError | LeaseLostError):
                     self.forget(id)  # asking again would not help
@@ -190,8 +192,8 @@ class Supervisor:
             children = self._grown(engine, waiting)
             heads = engine.log.heads(streams)
         except BaseException as error:
-            # This thread serves other runs too, so it goes on after any error, and asks again, also
-            # about children that it could not act on.
+            # This thread serves all runs, so it goes on after any error. It asks again later, also
+            # about children whose growth it noticed but could not act on.
             self._lengths.clear()
             self.report("runs that wait", error)
             return
@@ -201,15 +203,15 @@ class Supervisor:
             grown = tuple(child for child in condition.children if child in children)
             try:
                 if is_due or has_news or engine.any_ended(grown):
-                    engine.resume(id)  # which makes this forget it
+                    engine.resume(id)  # calls `forget`
             except BaseException as error:
-                # Missing code, or a journal that cannot be read: no other run waits for this one.
+                # Missing code, or a journal that cannot be read, must not stop the other runs.
                 for child in grown:
                     self._lengths.pop(child, None)
                 self.report(f'run "{id}"', error)
 
     def report(self, subject: str, error: BaseException) -> None:
-        """Reports an unexpected error once; what the store itself raises is only logged."""
+        """Reports an unexpected error once; errors of the store itself are only logged."""
         engine = self._engine()
         report = f"{subject} could not be resumed: {type(error).__name__}: {error}"
         if engine is None or isinstance(error, HoldfastError):
@@ -223,7 +225,7 @@ class Supervisor:
             _logger.warning("%s", report)
 
     def _grown(self, engine: Any, waiting: dict[str, WakeCondition]) -> set[str]:
-        """Returns the children, of those waited for, whose journals grew since the last look."""
+        """Returns the awaited children whose journals grew since the last look."""
         ids = [child for condition in waiting.values() for child in condition.children]
         if not ids:
             self._lengths.clear()
@@ -235,7 +237,7 @@ class Supervisor:
 
     @property
     def is_open(self) -> bool:
-        """Whether the store is."""
+        """Whether the store is open."""
         return self._is_open
 
 
@@ -248,7 +250,7 @@ def _watch(supervisor_ref: ReferenceType[Supervisor], wake: Flag) -> None:
         try:
             pause_s = supervisor.work()
         except BaseException as error:
-            # Without this thread, every run of the process that waits would wait for ever.
+            # The thread must survive: without it, every waiting run of the process waits for ever.
             supervisor.report("runs", error)
             pause_s = LOOK_S
         del supervisor

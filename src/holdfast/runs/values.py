@@ -1,4 +1,4 @@
-"""Values of runs: inputs and results into stored bytes and back, their digests, their types."""
+"""Values of runs: encodes and decodes inputs, results and errors."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ KEPT_TYPES = (bytes, bytearray, datetime)
 TEXT_MAX = 2000
 TRACEBACK_MAX = 6000
 CHAIN_MAX = 8
-"""How many exceptions of a chain of causes are told."""
+"""How many exceptions of a chain of causes a stored traceback shows."""
 _logger = logging.getLogger("holdfast.runs")
 BlobReader = Callable[[str, int], bytes]
 
 
 def encode(value: Any) -> bytes:
-    """Returns the stored bytes of a value of the domain, or of Structs and dataclasses of such."""
+    """Returns the stored bytes of a value, which may contain Structs and dataclasses."""
     try:
         return codec.encode(value)
     except ValueDomainError:
@@ -48,7 +48,7 @@ def encode(value: Any) -> bytes:
 
 
 def decode(raw: Raw | bytes, blobs: BlobReader) -> Any:
-    """Returns the value of stored bytes, blobs loaded, and what is sealed in it opened."""
+    """Returns the value of stored bytes, with blobs loaded and sealed values opened."""
     if not raw:
         return None
     data = bytes(raw)
@@ -58,7 +58,7 @@ def decode(raw: Raw | bytes, blobs: BlobReader) -> Any:
 
 
 def text_of(value: object) -> str:
-    """Returns text that can be stored: surrogates escaped, not too long."""
+    """Returns a value as text that can be stored: surrogates escaped, length limited."""
     try:
         text = str(value)
     except Exception as error:
@@ -68,14 +68,14 @@ def text_of(value: object) -> str:
 
 
 def fault_of(error: BaseException, outcome: str = "unknown") -> Fault:
-    """Returns what is stored of an exception."""
+    """Returns the stored form of an exception."""
     data = ABSENT
     if (found := getattr(error, "data", None)) is not None:
         try:
             data = Raw(encode(found))
         except ValueDomainError as lost:
             _logger.debug("the data of a %s is not stored: %s", type(error).__name__, lost)
-            data = ABSENT  # what it carried is lost, and not its text
+            data = ABSENT  # its data is lost, but not its text
     kind, text = type(error).__name__, text_of(error)
     if isinstance(error, StepError):
         kind, text, outcome = text_of(error.kind), text_of(error.text), error.outcome
@@ -83,7 +83,7 @@ def fault_of(error: BaseException, outcome: str = "unknown") -> Fault:
 
 
 def error_of(fault: Fault, path: str) -> StepError:
-    """Returns the error that a fault is raised as, the same live and replayed."""
+    """Returns the StepError for a fault, the same one live and in a replay."""
     data = codec.decode(fault.data) if fault.data else None
     return StepError(
         fault.kind,
@@ -97,9 +97,9 @@ def error_of(fault: Fault, path: str) -> StepError:
 
 # --- tracebacks -----------------------------------------------------------------------------------
 #
-# A run fails in one process and is looked at in another, so where it failed is stored as text: as
-# Python prints it, with the frames of the user's code. Our own frames between them say nothing to
-# a reader. Values of variables are never stored: they may be secrets.
+# A run fails in one process and is examined in another, so the traceback is stored as text, as
+# Python prints it, with the frames of the user's code only. Values of variables are never stored,
+# because they may be secrets.
 
 _OWN_CODE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
@@ -116,8 +116,8 @@ def traceback_of(error: BaseException) -> str:
             break
         parts.insert(0, _traceback_of_one(found) + joint)
         if isinstance(found, StepError) and found.traceback:
-            # What the step failed with. A replay has no exception to show, only this text, so it
-            # is taken here too.
+            # The traceback of the step's failure. In a replay there is no exception but this text,
+            # so it is used live too, and both show the same.
             parts.insert(0, found.traceback + _CAUSE)
             break
         joint = _CAUSE
@@ -127,7 +127,7 @@ def traceback_of(error: BaseException) -> str:
         found = earlier
     text = "".join(parts).encode("utf-8", "backslashreplace").decode()
     if len(text) > TRACEBACK_MAX:
-        # The end says what happened, the beginning where it came from.
+        # The end says what happened, and the beginning says where it came from.
         first, last = TRACEBACK_MAX // 4, TRACEBACK_MAX - TRACEBACK_MAX // 4
         left_out = len(text) - first - last
         text = f"{text[:first]}\n… {left_out:,} characters are left out …\n{text[-last:]}"
@@ -142,7 +142,7 @@ def _traceback_of_one(error: BaseException) -> str:
 
 
 def _keep_user_frames(told: TracebackException, *, is_ours: bool) -> None:
-    """Drops our own frames, unless nothing else is left of an error that is not one of ours."""
+    """Drops our own frames, unless a foreign error would have no frames left."""
     frames = [frame for frame in told.stack if not frame.filename.startswith(_OWN_CODE)]
     if frames or is_ours:
         told.stack = StackSummary.from_list(frames)
@@ -151,13 +151,13 @@ def _keep_user_frames(told: TracebackException, *, is_ours: bool) -> None:
 
 
 def check_name_text(value: object, what: str) -> str:
-    """Returns a name of an operation, or raises UsageError."""
+    """Returns the name if it can name an operation, or raises UsageError."""
     if not isinstance(value, str) or not value or len(value) > 200:
         raise UsageError(f"{what} is text of 1 to 200 characters, found {show_value(value)}")
     return str.__str__(value)
 
 
 def commit_key(key: str) -> str:
-    """Returns a key that fits into a commit, whatever the path's length."""
+    """Returns the key, or a digest of it if it is too long for a commit."""
     size = len(key.encode())
     return key if size <= NAME_BYTES_MAX else f"run-{sha256(key.encode()).hexdigest()}"

@@ -1,7 +1,7 @@
 """What a run waits for: time, a person, a signal, a child. Generators, no I/O.
 
-Nothing here holds a thread for long. A wait that is not over raises `RunSuspended`; the run is let
-go, and entered again when it is due or when something comes for it.
+Nothing here holds a thread for long. A wait that is not over raises `RunSuspended`. The run is then
+suspended, and entered again when it is due or when a message for it arrives.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ POLICIES = ("cancel", "leave", "wait")
 _logger = logging.getLogger("holdfast.runs")
 ID_BYTES_MAX = 400
 CHILD_LOOK_US = 30_000_000
-"""When a run that waits for a child is due for those who claim runs, so that one of them looks."""
+"""After how long a run that waits for a child is due, so that some worker looks at the child."""
 _RESERVED = ("answer/", "signal/", "child/")
 
 
 def sleep(run: Execution, answer: Answer, length: Any) -> Operation:
-    """Waits until a time that was fixed when the run first came here."""
+    """Waits until a time that was fixed and recorded when the run first came here."""
     _check(run, answer)
     if answer.verdict == "replay":
         return
@@ -60,7 +60,7 @@ def sleep(run: Execution, answer: Answer, length: Any) -> Operation:
 
 
 class Waiting(Struct, frozen=True):
-    """What a wait or a signal is asked with."""
+    """The arguments of a wait or a signal."""
 
     kind: str
     name: str
@@ -69,12 +69,12 @@ class Waiting(Struct, frozen=True):
     default: Any
 
     def convert(self, value: Any) -> Any:
-        """Returns an answer as the schema has it, or raises msgspec.ValidationError."""
+        """Converts an answer to the schema's type, or raises msgspec.ValidationError."""
         return value if self.schema is None else msgspec.convert(value, self.schema)
 
 
 def wait(run: Execution, answer: Answer, waiting: Waiting) -> Operation:
-    """Returns what came, or the default when the time is over; else the run is suspended."""
+    """Returns the answer, or the default after the timeout; until then the run is suspended."""
     _check(run, answer)
     path = answer.path
     if answer.verdict == "replay":
@@ -96,11 +96,13 @@ def wait(run: Execution, answer: Answer, waiting: Waiting) -> Operation:
                 source=answer.source,
             )
         )
-        yield COMMIT  # from now on others can see what is asked
+        yield COMMIT  # from now on others can see what is asked, and answer
     entry = run.journal.entries[path]
     yield LOOK
     while entry.state == "open":
-        seen = run.inbox.revision  # another branch may read on while this one gives up
+        # Noted before the search: another branch may read the inbox on meanwhile, and a message
+        # that this search did not see must still wake the run.
+        seen = run.inbox.revision
         if _take_next(run, entry, waiting):
             continue
         if entry.due is not None and entry.due <= run.log.clock.now_us():
@@ -115,7 +117,7 @@ def wait(run: Execution, answer: Answer, waiting: Waiting) -> Operation:
 
 
 def _take_next(run: Execution, entry: Entry, waiting: Waiting) -> bool:
-    """Takes the next message for a wait; alone, because branches may wait for the same signal."""
+    """Takes the next message for a wait, under the lock: branches may wait for one signal."""
     with run.alone():
         message = _message(run, entry)
         if message is not None:
@@ -155,7 +157,7 @@ def _came(run: Execution, entry: Entry, waiting: Waiting) -> Any:
         return waiting.convert(value)
     except msgspec.ValidationError as error:
         _logger.debug('run "%s": %s is returned as it is stored: %s', run.id, entry.path, error)
-        return value  # a default of another type than the answers
+        return value  # a default need not fit the schema
 
 
 def message_name(prefix: str, name: str) -> str:
@@ -167,7 +169,7 @@ def message_name(prefix: str, name: str) -> str:
 
 
 def take(run: Execution, answer: Answer, kinds: tuple[str, ...]) -> Operation:
-    """Takes the messages that are not an answer, a signal or a stop; returns them."""
+    """Takes and returns the messages that are not an answer, a signal, a child's end or a stop."""
     _check(run, answer)
     for kind in kinds:
         if kind not in KINDS:
@@ -192,7 +194,7 @@ def take(run: Execution, answer: Answer, kinds: tuple[str, ...]) -> Operation:
 
 
 class ChildSpec(Struct, frozen=True):
-    """A child as its parent asks for it."""
+    """The child that a parent asks for."""
 
     function: RunFunction[..., Any]
     inputs: bytes
@@ -219,7 +221,7 @@ class ChildRun(Struct, frozen=True):
 def check_child(
     function: object, args: tuple[Any, ...], kwargs: dict[str, Any], id: str | None, policy: str
 ) -> ChildSpec:
-    """Returns what `ctx.child` was given, or raises UsageError."""
+    """Checks the arguments of `ctx.child`; raises UsageError."""
     if not is_run(function):
         raise UsageError(f"ctx.child takes a run, found {show_value(function)}")
     if policy not in POLICIES:
@@ -235,7 +237,7 @@ def check_child(
 
 
 def check_id(id: object) -> str:
-    """Returns a run's id, or raises UsageError."""
+    """Returns the id if it can name a run, or raises UsageError."""
     checked = check_name(id, "run id")
     if len(checked.encode()) > ID_BYTES_MAX:
         raise UsageError(f"run id {checked[:40]!r}… is too long: at most {ID_BYTES_MAX} bytes fit")
@@ -243,7 +245,11 @@ def check_id(id: object) -> str:
 
 
 def child(context: Any, answer: Answer, spec: ChildSpec) -> Operation:
-    """Writes down that the child is wanted, then starts it, or finds it started."""
+    """Makes the intent to start a child durable, then starts it, or finds it started.
+
+    The child's id is part of the intent. So after a crash in between, the next pass starts or finds
+    the same child, and not a second one.
+    """
     run: Execution = context._execution
     _check(run, answer)
     path = answer.path
@@ -271,7 +277,8 @@ def child(context: Any, answer: Answer, spec: ChildSpec) -> Operation:
             with run.asking_store:
                 yield Call(context._engine.start_child, (run, entry.child, spec, path))
         except ExistsError as error:
-            # Not a child of this run: it is neither joined nor, at this run's end, cancelled.
+            # The run with that id is not a child of this run. So it is neither joined nor cancelled
+            # at this run's end.
             run.record(events.Failed(path, values.fault_of(error)))
     if entry.error is not None:
         raise values.error_of(entry.error, path)
@@ -279,7 +286,7 @@ def child(context: Any, answer: Answer, spec: ChildSpec) -> Operation:
 
 
 def join(context: Any, answer: Answer, child: ChildRun) -> Operation:
-    """Returns a child's result; the run is suspended while the child waits for something itself."""
+    """Returns a child's result; suspends the run while the child waits for something itself."""
     run: Execution = context._execution
     _check(run, answer)
     if answer.verdict == "execute":
@@ -315,16 +322,16 @@ def join(context: Any, answer: Answer, child: ChildRun) -> Operation:
 
 
 def child_id(id: str) -> str:
-    """Returns a child's id, shortened if the path of its parents made it too long."""
+    """Returns the id for a child, or a digest of it if the path of its parents is too long."""
     return id if len(id.encode()) <= ID_BYTES_MAX else f"child-{sha256(id.encode()).hexdigest()}"
 
 
 def child_wait(id: str, seen: int) -> RunSuspended:
-    """Returns the wait for a child, which tells its parent when it ends.
+    """Returns the wait for a child's end.
 
-    If it could not, because its worker died in between, the worker that has the parent sees the
-    child's last event. The parent is not entered for a look: that would write to its journal each
-    time.
+    A child sends its parent a message when it ends. If its worker died before that, the worker that
+    has the parent sees the last event in the child's journal. It looks without entering the parent,
+    because each entry would write to the parent's journal.
     """
     return RunSuspended(f"child {id}", None, seen, (id,))
 

@@ -5,8 +5,8 @@ examinations  what the disk is (file system, mount, cost of a sync, space, limit
 trials        a store that is killed, meets disk errors, and runs out of space; checked after each
 processes     forked children, and what they report
 
-Everything happens in a directory of its own below the one that is named, which is removed at the
-end, whatever the end is. Nothing else there is touched.
+Everything happens in a new directory below the one that is named. It is removed at the end, after
+an error too. Nothing else there is touched.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Tell = Callable[[str], None]
 
 
 class SelftestReport(Struct):
-    """What was found: `ok` is False if anything failed; warnings alone leave it True."""
+    """What a selftest found: `ok` is False if anything failed; warnings alone leave it True."""
 
     disk: str
     seed: int
@@ -73,8 +73,8 @@ def run(
 ) -> SelftestReport:
     """Examines the disk below `directory` for about `seconds` and returns what was found.
 
-    `show` gets each result as it is there, `tell` what goes on. `make_disk` is the seam for tests:
-    the disk that is examined, and that stores on plain files are put on.
+    `show` gets each result as soon as it is known, `tell` gets what goes on. `make_disk` is for
+    tests: it makes the disk that is examined, and that stores on plain files are put on.
     """
     clock = clock or SystemClock()
     if isinstance(seconds, bool) or not 0 < seconds <= SECONDS_MAX:
@@ -149,7 +149,7 @@ def scratch_below(directory: str) -> Generator[str]:
 
 
 def _remove(place: str) -> None:
-    """Removes the scratch directory; an interrupt while that goes on does not stop it."""
+    """Removes the scratch directory; an interrupt meanwhile is raised when that is done."""
     try:
         shutil.rmtree(place, ignore_errors=True)
     except KeyboardInterrupt:

@@ -63,7 +63,10 @@ class Mount(Struct, frozen=True):
 
 
 def find_mount(path: str, mountinfo: str) -> Mount | None:
-    """Returns the mount that holds a path: the longest, then the last."""
+    """Returns the mount that holds a path: the one with the longest path, of several the last.
+
+    A later mount at the same path hides the earlier ones.
+    """
     real, found = os.path.realpath(path), None
     for line in mountinfo.splitlines():
         head, separator, tail = line.partition(" - ")
@@ -135,7 +138,7 @@ def examine_options(mount: Mount) -> CheckResult:
 
 
 def examine_preload(maps: str) -> CheckResult:
-    """Looks for a library that takes syncs away from every program it is loaded into."""
+    """Looks for a loaded library that turns every sync of its program into nothing."""
     loaded = {line.rpartition("/")[2] for line in maps.splitlines() if ".so" in line}
     named = {*re.split(r"[ :]", os.environ.get("LD_PRELOAD", "")), *loaded}
     if liars := sorted(each for each in named if any(liar in each for liar in _LIARS)):
@@ -165,7 +168,10 @@ def examine_limits() -> CheckResult:
 
 
 def examine_sync(place: str, clock: Clock, disk: Disk, *, for_us: int) -> CheckResult:
-    """Compares a write with a write and its sync, on a file whose size does not change."""
+    """Measures a write and the sync after it, on a file whose size does not change.
+
+    The journal of a files store is such a file: its sync need not write a new size.
+    """
     fd = os.open(os.path.join(place, "synced"), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         write_all(disk, fd, bytes(BLOCK * FILE_BLOCKS), 0)
@@ -278,7 +284,7 @@ def _can_lock(lock: Callable[[int, int], object], fd: int) -> bool:
 
 
 def examine_renames(place: str, clock: Clock, disk: Disk, children: Children) -> CheckResult:
-    """Whether a reader of a file that is replaced finds the old bytes or the new, always."""
+    """Whether a reader of a file that is being replaced always finds the old bytes or the new."""
     folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
     path = os.path.join(place, "renamed")
     contents = [bytes([letter]) * PAGE for letter in b"ab"]
@@ -351,7 +357,7 @@ def examine_shared_pages(place: str, clock: Clock, disk: Disk, children: Childre
 
 
 def examine_links(place: str, clock: Clock, disk: Disk, children: Children) -> CheckResult:
-    """Whether a file can be given a second name only if that is free: how a database is made."""
+    """Whether a file gets a second name only if that is free, as the making of a database needs."""
     old, new = os.path.join(place, "old"), os.path.join(place, "new")
     try:
         os.close(os.open(old, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))

@@ -1,4 +1,4 @@
-"""Forked children, and what they report; all of them have ended when the block ends.
+"""Forked children, and what they report; all have ended when the block of `Children` ends.
 
 The parent opens no store and has no threads, so a child starts as clean as a new interpreter,
 and a trial costs milliseconds.
@@ -29,7 +29,7 @@ class Silent(Exception):
 
 
 class ForkedChild:
-    """A forked process. It says lines of JSON; it can be told to go on."""
+    """A forked process that reports lines of JSON, and can wait until the parent calls `go`."""
 
     def __init__(self, work: Callable[[Say, Callable[[], None]], None]) -> None:
         """Forks; the child calls work(say, wait): `wait` returns when the parent calls `go`."""
@@ -63,7 +63,10 @@ class ForkedChild:
         return json.loads(line)
 
     def last_words(self) -> list[Any]:
-        """Returns all that the child said and nobody heard, to its end, which may be a SIGKILL."""
+        """Returns the reports that nobody heard yet, up to the child's end, which may be a SIGKILL.
+
+        Raises Silent if the child hangs, or ends by an error of its own.
+        """
         said: list[Any] = []
         while True:
             try:
@@ -108,6 +111,7 @@ def _live(work: Callable[[Say, Callable[[], None]], None], writing: int, waiting
             words = json.dumps(_last_line(traceback.format_exc())).encode()
             os.write(writing, _BROKE + words + b"\n")
     finally:
+        # Never back into the parent's code: its buffers and cleanups are not this child's to run.
         os._exit(status)
 
 
@@ -119,7 +123,7 @@ def _last_line(trace: str) -> str:
 
 
 class Children:
-    """Starts children, and ends whatever is left of them."""
+    """Starts children; kills those that are left when the block ends."""
 
     def __init__(self) -> None:
         self._living: list[ForkedChild] = []

@@ -1,8 +1,9 @@
-"""A short T1, T5 and T7: a store is killed, refused by its disk, and out of space; then judged.
+"""Short forms of T1, T5 and T7: kill a store, fail its disk calls, fill its disk; then judge it.
 
-Every trial runs in children: one that works until the trouble comes and says what was acknowledged,
-one that opens the store again and judges. What counts is the same each time: everything that was
-acknowledged is there, once, in order; nothing is there that nobody wrote; every byte verifies.
+Every trial runs in child processes. One works until the trouble comes, and reports what was
+acknowledged; another opens the store again and judges it. The store passes if everything that was
+acknowledged is there, once and in order; if nothing is there that nobody wrote; and if every byte
+verifies.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from holdfast.store import Store
 #
 # Trouble at the nth call to the disk: the process is killed, the call fails, or space runs out.
 #
-# For a store on plain files that is a `Disk`, for SQLite a VFS of apsw's that every connection made
-# later in this process uses; so it is set up in a child, which ends with it.
+# A store on plain files gets a `Disk` that makes it. SQLite gets it from a VFS of apsw, which every
+# later connection of the process uses; so trouble is installed in a child only, and ends with it.
 
 
 Kind = Literal["none", "kill", "torn", "EIO", "ENOSPC", "quota"]
@@ -45,7 +46,7 @@ _CHANGING = (
     *("truncate", "rename", "unlink", "mkdir", "sync", "sync_directory"),
     *("open", "reserve"),
 )
-# The name of SQLite's own way to the disk, on Linux and macOS.
+# The name of SQLite's default VFS on Linux and macOS.
 _SYSTEM = "unix"
 _READING = ("size", "stat", "listdir", "pread")
 
@@ -53,7 +54,7 @@ _READING = ("size", "stat", "listdir", "pread")
 class Trouble:
     """Counts calls to the disk, and makes trouble at the nth, counted from 1.
 
-    For "quota", `at` is how many bytes files may grow by in all.
+    For "quota", `at` is how many bytes files may grow by in all; after that every write fails.
     """
 
     def __init__(self, kind: Kind, at: int = 0) -> None:
@@ -68,7 +69,7 @@ class Trouble:
     def write(
         self, call: Callable[[bytes, int], Any], data: bytes, offset: int, growth: Callable[[], int]
     ) -> Any:
-        """A write; a kill leaves a part of it behind if it is to be torn."""
+        """Makes a write; a "torn" kill writes two thirds of it, then kills the process."""
         if self.kind == "torn" and self.calls + 1 == self.at:
             call(bytes(data[: len(data) * 2 // 3]), offset)
         self._count()
@@ -137,7 +138,7 @@ class _File(apsw.VFSFile):
         return _as_sqlite(self._trouble.run, super().xFileSize)
 
     def excepthook(self, etype: Any, evalue: Any, etraceback: Any) -> bool:
-        """The caller gets the error; nothing is printed."""
+        """Prints nothing: the caller gets the error."""
         return True
 
 
@@ -154,12 +155,12 @@ class _Vfs(apsw.VFS):
         _as_sqlite(self._trouble.run, super().xDelete, filename, syncdir)
 
     def excepthook(self, etype: Any, evalue: Any, etraceback: Any) -> bool:
-        """The caller gets the error; nothing is printed."""
+        """Prints nothing: the caller gets the error."""
         return True
 
 
 def _as_sqlite(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Runs a call, with trouble told in SQLite's own words."""
+    """Runs a call, and raises an OSError of it as the error that SQLite knows."""
     try:
         return call(*arguments)
     except OSError as exc:
@@ -167,21 +168,22 @@ def _as_sqlite(call: Callable[..., Any], *arguments: Any) -> Any:
         raise kind(str(exc)) from exc
 
 
+# Keeps each VFS alive: SQLite goes on calling it.
 _kept: list[object] = []
 
 
 def install(trouble: Trouble, disk: Disk, backend: str) -> dict[str, Any]:
-    """Sets trouble up in this process, and returns the options to open a store with.
+    """Installs trouble in this process, and returns the options to open a store with.
 
-    The index of a store on plain files is SQLite's too, so the VFS serves both. The ring is made by
-    one write: in pieces it would be hundreds of calls, and hardly a kill would come after it.
+    A store on plain files keeps its index in SQLite, so both backends get the VFS. The ring is made
+    by one write here: in pieces it would take hundreds of calls, and few kills would come later.
     """
     journal.PIECE_BYTES = journal.RING_BYTES
     _kept.append(_Vfs(trouble))
     return {"disk": TroubledDisk(disk, trouble)} if backend == "files" else {}
 
 
-# Imported by the parent of all trials, and not anew by every child.
+# Imported here, by the parent of all trials, so that no child has to import them again.
 BACKENDS = {"files": FilesBackend, "sqlite": SqliteBackend}
 SCOPE = "selftest"
 LOG = "log"
@@ -194,7 +196,7 @@ ITEMS_MAX = 400
 
 
 class TrialSetup:
-    """What every trial needs."""
+    """What every trial needs: a place, a clock, a seed, a disk, and children to run in."""
 
     def __init__(
         self,
@@ -211,10 +213,10 @@ class TrialSetup:
         self.make_disk = make_disk
         self.children = children
         self.tell = tell
-        codec.compress(b"")  # which imports what it needs
+        codec.compress(b"")  # imports the compressor once, here, and not in every child
 
     def chance(self, below: int, *what: object) -> int:
-        """Returns a number from 0 on that depends on the seed and on what it is for, alone."""
+        """Returns a number in range(below), which the seed and `what` alone decide."""
         digest = sha256(repr((self.seed, *what)).encode()).digest()
         return int.from_bytes(digest[:8], "big") % below
 
@@ -223,7 +225,7 @@ class TrialSetup:
         return path if backend == "files" else f"sqlite:{path}.db"
 
     def remove(self, url: str) -> None:
-        """Takes a store of a trial away, with all that lies beside it."""
+        """Removes the store of a trial, and the files beside it whose names begin like its own."""
         path = url.removeprefix("sqlite:")
         shutil.rmtree(path, ignore_errors=True)
         for name in os.listdir(self.place):
@@ -234,14 +236,14 @@ class TrialSetup:
 
 
 def item(number: int) -> dict[str, Any]:
-    """Returns what is appended as the nth: every eighth is large enough to become a blob."""
+    """Returns the nth item to append; every eighth is large enough to become a blob."""
     return {"n": number, "text": f"{number} " * (20_000 if number % BLOB_EVERY == 7 else 30)}
 
 
 def judge(url: str, acknowledged: int, unknown: int) -> tuple[str, int]:
-    """Opens a store again; returns what is wrong with it ("": nothing), and how many items it has.
+    """Opens a store again; returns what is wrong with it ("" for nothing) and its number of items.
 
-    Of the writes whose outcome is unknown, any may be there.
+    Up to `unknown` items may be there beyond the acknowledged ones: nobody knows their outcome.
     """
     try:
         with open_store(url) as store:
@@ -266,7 +268,7 @@ def _judge_open(store: Store, acknowledged: int, unknown: int) -> tuple[str, int
 
 
 def _judge_apart(setup: TrialSetup, url: str, acknowledged: int, unknown: int) -> tuple[str, int]:
-    """Judges in a child: a store that breaks its judge is not sound either."""
+    """Judges in a child, because a store that crashes its reader is not sound either."""
     try:
         problem, count = setup.children.ask(lambda: judge(url, acknowledged, unknown))
     except Silent as exc:
@@ -307,8 +309,9 @@ def kill(setup: TrialSetup, *, for_us: int) -> Iterator[CheckResult]:
 
 
 def _kill_once(setup: TrialSetup, backend: str, url: str, first: int, trial: int) -> int:
-    """Lets a process write until it is killed; returns how many writes it was told are durable."""
+    """Lets a process write until it is killed; returns how many writes were acknowledged to it."""
     chance = setup.chance(4, backend, trial, "how")
+    # "none" is a kill from here, at any moment; the other kinds are kills at a call to the disk.
     kinds: tuple[Kind, ...] = ("none", "none", "kill", "torn")
     kind = kinds[chance]
     at = 1 + setup.chance(CALLS_PER_KILL, backend, trial, "when")
@@ -381,7 +384,7 @@ def _fail_once(setup: TrialSetup, backend: str, kind: Kind, at: int) -> str:
 
 
 def _session(setup: TrialSetup, backend: str, url: str, kind: Kind, at: int) -> dict[str, Any]:
-    """Opens, writes and closes in a child; the store is made by another one, without trouble."""
+    """Opens, writes and closes in a child with trouble; a child before it makes the store."""
 
     def prepare() -> bool:
         with open_store(url) as store:
@@ -400,7 +403,7 @@ def _session(setup: TrialSetup, backend: str, url: str, kind: Kind, at: int) -> 
 
 
 def _write(url: str, options: dict[str, Any], numbers: range) -> dict[str, Any]:
-    """Appends items until one is refused, and closes; says what came of it."""
+    """Appends items until one is refused, and closes; returns what came of it."""
     outcome: dict[str, Any] = {
         "acknowledged": numbers.start,
         "unknown": 0,
@@ -422,7 +425,7 @@ def _write(url: str, options: dict[str, Any], numbers: range) -> dict[str, Any]:
 
 
 def _settle(setup: TrialSetup, url: str, outcome: dict[str, Any]) -> str:
-    """Returns what is wrong after trouble that is over; writes once more, to see that it is."""
+    """Judges a store after the trouble, writes once more, judges again; returns what is wrong."""
     if outcome["wrong"]:
         return outcome["wrong"]
 
@@ -472,6 +475,7 @@ def _fill_once(setup: TrialSetup, backend: str, how: str, size: int) -> tuple[st
     def work() -> dict[str, Any]:
         options: dict[str, Any] = {}
         if how == "limit":
+            # The kernel's limit for each file. Python ignores SIGXFSZ, so the write itself fails.
             _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
         else:

@@ -1,9 +1,9 @@
-"""For tests of what is built on holdfast, and for proving a backend.
+"""Tools to test programs that use holdfast, and to prove a backend or a key store.
 
 `FakeClock`, `RecordBuilder`, `FaultyBackend` and `CrashPoints` are here. The contract classes are
 in `holdfast.testing.contract` and `holdfast.testing.durable`, that of key stores in
-`holdfast.testing.keys`, the state machine in `holdfast.testing.machine`: they need pytest and
-Hypothesis, which nothing else here does.
+`holdfast.testing.keys`, the state machine in `holdfast.testing.machine`. Only these modules need
+pytest and Hypothesis.
 """
 
 from __future__ import annotations
@@ -28,5 +28,5 @@ _ASSERTING = (
 )
 
 if "pytest" in sys.modules:
-    # Without this a failing clause would say "AssertionError" and not what was found.
+    # Without this, a failing clause shows "AssertionError" and not the values.
     sys.modules["pytest"].register_assert_rewrite(*_ASSERTING)

@@ -12,10 +12,10 @@ FAR_US = 10 * 365 * 86_400_000_000
 
 
 class AheadClauses(Trial):
-    """A clock of the backend's own bounds the times of commits; what it has not, it takes."""
+    """A backend with a clock refuses times ahead of it; one without accepts any time."""
 
     has_own_clock = False
-    """Whether the backend has a clock that is not its writers', and must refuse by it."""
+    """Whether the backend has a clock independent of its writers, and must refuse by it."""
 
     def test_clause_22_a_time_within_the_bound_is_accepted(self, backend: Backend) -> None:
         build = RecordBuilder(backend.now_us("a") + AHEAD_US - 30_000_000)
@@ -48,7 +48,7 @@ class AheadClauses(Trial):
         accepted(backend, told.commit(told.append("a")))
 
     def test_clause_22_a_copy_keeps_its_time_and_its_stream_goes_on(self, backend: Backend) -> None:
-        """What was ahead elsewhere is copied as it is, and can be written to."""
+        """A stream whose time is ahead is copied unchanged, and can be written to."""
         build = RecordBuilder(backend.now_us("a") + FAR_US)
         time = build.time
         copied = replace(build.commit(build.append("a")), is_copy=True)

@@ -1,9 +1,9 @@
-"""The other process of `MultiProcessContract` and `KeyStoreContract`: it plays a part.
+"""The other process of `MultiProcessContract` and `KeyStoreContract`, which plays a part.
 
     python -m holdfast.testing.child <test file> <class> <place> <part>
 
-The test's class is loaded from its file, so that a backend's test need not say twice how it is
-opened. Parent and child speak in lines of JSON.
+The test class is loaded from its file, so that the test of a backend defines only once how to open
+it. Parent and child exchange lines of JSON.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAKE_KEYS = "make keys"
 
 
 class Child:
-    """A process that plays a part, as its parent sees it; it is killed at the end of the block."""
+    """The parent's handle on a process that plays a part; the end of the block kills it."""
 
     def __init__(self, trial: object, place: Path, part: str) -> None:
         found = sys.modules[type(trial).__module__].__file__
@@ -59,7 +59,7 @@ class Child:
         self._process.stdin.write(json.dumps(what).encode() + b"\n")
 
     def hear(self) -> Any:
-        """Returns the child's next line; a silent child fails the test."""
+        """Returns the child's next line; fails the test if none comes in time."""
         pipe = self._process.stdout
         assert pipe is not None
         ready, _, _ = select.select([pipe], [], [], PATIENCE_S)
@@ -69,7 +69,7 @@ class Child:
         return json.loads(line)
 
     def last_words(self) -> list[Any]:
-        """Kills the process; returns the whole lines that it said and nobody heard yet."""
+        """Kills the process; returns its complete lines that were not read yet."""
         self.kill()
         pipe = self._process.stdout
         assert pipe is not None
@@ -91,7 +91,7 @@ def _hear() -> Any:
 
 
 def _increment(backend: Backend) -> None:
-    """Adds one to the number in the stream "counter", again and again, guarded by its revision."""
+    """Increments the number in the stream "counter" many times, guarded by its revision."""
     build = RecordBuilder(SystemClock().now_us(), actor=str(os.getpid()))
     _tell("ready")
     _hear()
@@ -118,7 +118,7 @@ def _follow(backend: Backend) -> None:
     """Waits for a commit of another process."""
     position = backend.wait(START, timeout_s=0)
     _tell(position)
-    # Longer than anyone listens: a follower that is not woken is a failure, not a delay.
+    # Longer than the parent waits: so a follower that is not woken fails the test.
     newest = backend.wait(position, timeout_s=10 * PATIENCE_S)
     _tell([newest, [record.stream for record in backend.read_all(after=position)]])
 
@@ -132,7 +132,7 @@ def _hold(backend: Backend) -> None:
 
 
 def _hammer(backend: Backend) -> None:
-    """Commits to two streams at once, and says so each time, until it is killed."""
+    """Commits to two streams at once and reports each commit, until it is killed."""
     build = RecordBuilder(SystemClock().now_us())
     heads: list[Head | None] = [None, None]
     while True:
@@ -147,7 +147,7 @@ def _hammer(backend: Backend) -> None:
 
 
 def _make_keys(keys: KeyStore) -> None:
-    """Makes the keys of some names, and says what they are."""
+    """Makes the keys of some names, and reports them."""
     _tell("ready")
     _hear()
     _tell([[key.id, key.key.hex()] for key in map(keys.make, NAMES)])

@@ -10,7 +10,7 @@ START_US = 1_700_000_000_000_000
 
 
 class FakeClock:
-    """Time and chance under a test's hand; the same seed gives the same bytes in the same order."""
+    """A clock that a test controls, with random bytes that depend only on the seed."""
 
     def __init__(self, start_us: int = START_US, *, seed: int = 0) -> None:
         self.slept: list[float] = []
@@ -27,21 +27,21 @@ class FakeClock:
         return self._now_us
 
     def boot_us(self) -> int:
-        """Returns the microseconds since the boot that it pretends to be in."""
+        """Returns the microseconds since the simulated boot."""
         return self._boot_us
 
     def boot_id(self) -> str:
-        """Returns the name of the boot that this clock pretends to be in."""
+        """Returns the id of the simulated boot."""
         return f"fake-boot-{self._boots}"
 
     def random_bytes(self, n: int) -> bytes:
-        """Returns bytes that only the seed decides."""
+        """Returns the next bytes of a sequence that the seed determines."""
         with self._lock:
             self._drawn += 1
             return shake_256(b"%d/%d" % (self._seed, self._drawn)).digest(n)
 
     def sleep(self, seconds: float) -> None:
-        """Returns at once, that much later."""
+        """Advances the clock by these seconds, and returns at once."""
         self.slept.append(seconds)
         self.advance(seconds)
 
@@ -53,11 +53,11 @@ class FakeClock:
             self._boot_us += round(seconds * 1_000_000)
 
     def set(self, now_us: int) -> None:
-        """Makes wall time jump, either way, as when somebody sets the host's clock."""
+        """Sets the wall time, forward or back, as when somebody sets the host's clock."""
         self._now_us = now_us
 
     def reboot(self) -> None:
-        """Begins another boot: boot time starts again, under another id."""
+        """Simulates a reboot: boot time starts again, with another boot id."""
         with self._lock:
             self._boots += 1
             self._boot_us = 1_000_000

@@ -1,4 +1,4 @@
-"""Clauses 1 to 9 but for leases: what a commit does, and when it does nothing."""
+"""Clauses 1 to 9 without leases: what a commit does, and when it does nothing."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class CommitClauses(Trial):
         head = head_of(backend, "f")
         assert (head.revision, head.first, head.link) == (4, 3, fork.records[-1].link)
         assert head_of(backend, "a").first == 1
-        # A backend does not know parents: what came before the fork is the log's to find.
+        # A backend does not look into parents: the log finds what came before the fork.
         assert backend.find("f", key="k") == []
         assert backend.find("f") == []
         write(backend, build, "f", key="k")
@@ -196,7 +196,7 @@ class CommitClauses(Trial):
         write(backend, build, "a", b"1", b"2")
         write(backend, build, "b", b"1")
         parent = backend.read("a")[0]
-        # Also where the numbers would fit: a fork may not continue a stream.
+        # Refused even if the revisions would match: a fork may not continue a stream.
         refusal = refused(backend, build.commit(build.append("b", behind=parent, fork=True)))
         assert refusal == Refusal("conflict", "b", 1, head_of(backend, "b"))
 
@@ -297,7 +297,7 @@ class CommitClauses(Trial):
         assert head is not None
         assert (head.revision, head.link, head.time) == (2, last.link, last.time)
         assert (head.position, head.first) == (receipt.position, 1)
-        # It is enough to go on with.
+        # The returned head is enough to continue the stream.
         accepted(backend, build.commit(build.append("a", behind=head)))
 
     def test_clause_09_positions_grow_and_are_shared_within_a_commit(
@@ -353,7 +353,7 @@ class CommitClauses(Trial):
 
 
 def _behind(build: RecordBuilder, stream: str, expected: int, key: str | None = None) -> Append:
-    """Returns an append that expects a revision; that its links are wrong is of no matter."""
+    """Returns an append that expects a revision; its links are wrong, which does not matter."""
     behind = None
     if expected:
         behind = Record(stream, expected, 0, "changed", "", b"", bytes(32))
@@ -385,5 +385,5 @@ def _append_guarded(backend: Backend, writer: int, count: int) -> None:
 
 
 def _following(commit: Commit, link: bytes) -> Commit:
-    """Returns the commit of one append, which now names the link that it follows."""
+    """Returns the commit of one append, with the link that the append must follow."""
     return replace(commit, appends=(replace(commit.appends[0], previous=link),))

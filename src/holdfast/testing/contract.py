@@ -1,4 +1,4 @@
-"""The backend contract as a test suite: a backend passes it, or is not one.
+"""The backend contract as a test suite, which every backend must pass.
 
     class TestMine(BackendContract):
         def make(self, place, clock):
@@ -55,7 +55,7 @@ class BackendContract(
     MetaClauses,
     RewriteClauses,
 ):
-    """What every backend keeps."""
+    """The clauses that every backend must keep."""
 
     def test_clause_13_a_closed_backend_refuses_every_call(
         self, backend: Backend, build: RecordBuilder
@@ -76,7 +76,7 @@ class BackendContract(
         calls = list(_every_call(backend, build, lease).items())
         code = _in_forked_child(lambda: _first_that_works([call for _, call in calls]))
         assert code == 0, f"works in a forked child: {calls[code - 1][0]}"
-        # The parent goes on as if nothing had happened.
+        # The parent continues as if nothing had happened.
         assert backend.leases.holder("l") == lease
         write(backend, build, "a")
         assert head_of(backend, "a").revision == 2
@@ -183,7 +183,7 @@ def _raises_usage_error(call: Callable[[], object]) -> bool:
 
 
 def _first_that_works(calls: list[Callable[[], object]]) -> int:
-    """Returns the number of the first call that does not raise UsageError, 0 if all do."""
+    """Returns the number of the first call that does not raise UsageError, or 0."""
     works = (n for n, call in enumerate(calls, 1) if not _raises_usage_error(call))
     return next(works, 0)
 
@@ -191,7 +191,7 @@ def _first_that_works(calls: list[Callable[[], object]]) -> int:
 def _in_forked_child(work: Callable[[], int]) -> int:
     """Returns what `work` returned in a forked child, 255 if it raised."""
     with warnings.catch_warnings():
-        # A fork beside running threads is what the clause is about.
+        # Python warns of a fork beside running threads, which is what the clause is about.
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:

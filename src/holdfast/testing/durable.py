@@ -1,6 +1,6 @@
-"""What outlives a handle and a process: two contracts of their own, which memory does not claim.
+"""What outlives a handle and a process: two further contracts, which memory does not keep.
 
-A backend's test derives from them beside `BackendContract`:
+The test of a durable backend derives from them and from `BackendContract`:
 
     class TestMine(BackendContract, DurableContract, MultiProcessContract): ...
 """
@@ -40,7 +40,7 @@ _TOKEN = b"holdfast-damage-3f9a61c2"
 
 
 class DurableContract(Trial):
-    """What is there after the store was closed, or was not."""
+    """What is there after the store is opened again, whether or not it was closed."""
 
     @abstractmethod
     def plant(self, place: Path, commit: Commit, position: Position) -> None:
@@ -51,16 +51,16 @@ class DurableContract(Trial):
 
     @abstractmethod
     def make_newer(self, place: Path) -> None:
-        """Makes the closed store say that it has a format that is yet to be invented."""
+        """Marks the closed store as having a newer format than this version knows."""
 
     def reopen(self, place: Path, clock: Clock) -> Backend:
-        """Returns the backend opened again where it was."""
+        """Returns the backend, opened again in the same place."""
         return self.make(place, clock)
 
     def reboot(self, clock: FakeClock) -> None:
-        """Lets the host boot again while the store is closed.
+        """Reboots the host while the store is closed.
 
-        A backend that is judged by a server's clock lets an hour pass there instead.
+        A backend that uses the clock of a server lets an hour pass there instead.
         """
         clock.reboot()
 
@@ -212,7 +212,7 @@ class DurableContract(Trial):
     def test_clause_16_leases_and_claims_of_an_earlier_boot_have_ended(
         self, place: Path, clock: FakeClock, build: RecordBuilder
     ) -> None:
-        """Boot time starts again at zero: an end that was near would be far away."""
+        """Boot time restarts at zero, so an end in the old boot time would seem far away."""
         clock.advance(1_000_000)
         backend = self.make(place, clock)
         accepted(backend, build.commit(marks=[Mark("i", "m")]))
@@ -266,7 +266,7 @@ class DurableContract(Trial):
             try:
                 findings = list(backend.inspect.verify(read_all=True))
                 noticed = next((found.problem for found in findings if not found.harmless), "")
-                # What is returned is whole, whatever is in it: damage is never an absence.
+                # If it returns, no record is missing: damage must never look like an absence.
                 assert revisions(backend.read("a")) == [1, 2, 3]
             finally:
                 backend.close()
@@ -277,7 +277,7 @@ class DurableContract(Trial):
     def test_a_newer_format_is_refused_and_left_untouched(
         self, place: Path, clock: FakeClock, build: RecordBuilder
     ) -> None:
-        """Guarantee 8."""
+        """Guarantee 8: a newer format is refused without a change."""
         backend = self.make(place, clock)
         write(backend, build, "a")
         backend.close()
@@ -294,7 +294,7 @@ class MultiProcessContract(Trial):
 
     @pytest.fixture
     def shared(self, place: Path) -> Iterator[Backend]:
-        """The backend opened under the host's own clock, as the other processes open it."""
+        """The backend with the system clock, as the other processes open it."""
         backend = self.make(place, SystemClock())
         yield backend
         backend.close()
@@ -346,7 +346,7 @@ class MultiProcessContract(Trial):
             while told < 20:
                 told = child.hear()
             told = max([told, *child.last_words()])
-        # Acknowledged commits are all there; the one under way when it died is there or is not.
+        # All acknowledged commits are there; the one that was running may be there or not.
         assert len(shared.read("left")) in (told, told + 1)
         for backend in (shared, self.make(place, SystemClock())):
             left, right = backend.read("left"), backend.read("right")
@@ -359,7 +359,7 @@ class MultiProcessContract(Trial):
 
 
 def check_links(records: list[Record]) -> None:
-    """Asserts that the records are a stream from its first event on, each linked to the last."""
+    """Asserts that the records are a stream from its first event, each linked to the one before."""
     link = ORIGIN
     for record in records:
         assert record.link == record_link(link, record), f"broken at revision {record.revision}"
@@ -378,7 +378,7 @@ def _fill(backend: Backend, build: RecordBuilder) -> None:
 
 
 def _everything(backend: Backend) -> list[object]:
-    """Returns all that can be asked of what `_fill` made."""
+    """Returns the answers to all kinds of reads of what `_fill` made."""
     streams = backend.streams()
     return [
         streams,

@@ -1,4 +1,4 @@
-"""Clauses 18, 30, 36 and 37: streams that end by themselves, or are kept all the same."""
+"""Clauses 18, 30, 36 and 37: streams that end by themselves, and streams kept past their end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TTL_S = 60
 
 
 class ExpiryClauses(Trial):
-    """What has an end is written until then, and not from then on."""
+    """A stream with an end can be written until then, and not after it."""
 
     def test_clause_18_the_clock_is_the_one_that_time_passes_on(
         self, backend: Backend, clock: FakeClock
@@ -115,7 +115,7 @@ class ExpiryClauses(Trial):
     def test_clause_18_what_has_ended_hides_nothing_behind_it(
         self, backend: Backend, clock: FakeClock, build: RecordBuilder
     ) -> None:
-        """Whoever reads everything goes on until there are no records: that must be the end."""
+        """A reader of everything stops at an empty page, so only the end may be an empty page."""
         ends = _end(backend)
         write(backend, build, "b")
         accepted(backend, build.commit(build.append("a", b"1", b"2", expires_us=ends)))
@@ -233,7 +233,7 @@ class ExpiryClauses(Trial):
         for _ in range(2):
             backend.keep("a", False)
             assert list(backend.kept()) == []
-        # What is kept no longer goes, at once or soon, and is then gone for every question.
+        # A stream that is no longer kept ends, at once or soon, and then for every kind of read.
         is_there = backend.keep("a", True)
         backend.keep("a", False)
         if is_there:

@@ -1,4 +1,4 @@
-"""Trouble on demand: a backend that fails when told to, and crashes at named points."""
+"""Faults on demand: a backend whose commits fail as planned, and crashes at named points."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from holdfast.errors import UnavailableError
 
 
 class FaultyBackend:
-    """A backend around a backend whose nth `commit` fails, counted from 1.
+    """Wraps a backend, and lets planned calls of `commit` fail.
 
-    `plan` says which and when: "before" the inner commit, so that nothing was written, or "after"
-    it, so that everything was. The caller sees the same in both cases, an UnavailableError whose
-    outcome is unknown. All other calls go through.
+    `plan` has the number of each call that fails, counted from 1, and when: "before" the inner
+    commit, so that nothing was written, or "after" it, so that everything was. In both cases the
+    caller gets an UnavailableError whose outcome is unknown. All other calls pass through.
     """
 
     def __init__(self, inner: Backend, plan: Mapping[int, Literal["before", "after"]]) -> None:
@@ -45,7 +45,7 @@ class FaultyBackend:
         self._plan = plan
 
     def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
-        """Commits as the inner backend does, unless it is the turn of a fault."""
+        """Commits to the inner backend, unless a fault is planned for this call."""
         self.commits += 1
         when = self._plan.get(self.commits)
         if when == "before":
@@ -109,10 +109,10 @@ class FaultyBackend:
 
 
 class CrashPoints:
-    """The named points that a backend passes on its way, and what happens at them.
+    """The named points that a backend passes, and the faults planned at them.
 
-    `reach` goes into a backend as its `reach=` option. By itself it only takes names down, so that
-    a first run tells a test which points there are and how often each is passed.
+    Pass `reach` to a backend as its `reach=` option. Without a plan it only notes the names, so a
+    first run shows a test which points there are, and how often each is passed.
     """
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class CrashPoints:
         self._plan[name, self._counts[name] + nth] = error
 
     def reach(self, name: str) -> None:
-        """Takes the name down and does what was planned for this passage."""
+        """Notes the name, and carries out what is planned for this passage."""
         self.names.append(name)
         self._counts[name] += 1
         passage = name, self._counts[name]

@@ -1,11 +1,11 @@
-"""The contract of a key store as a test suite: a key store passes it, or is not one.
+"""The contract of a key store as a test suite, which every key store must pass.
 
     class TestMine(KeyStoreContract):
         def make(self, place):
             return MyKeys(place)
 
-Each call of `make` with the same place is another handle on the same keys, in this process or in
-another one: the suite starts some, which load the test class from its file.
+Each call of `make` with the same place opens another handle on the same keys, in this process or in
+another. The suite starts processes, which load the test class from its file.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from holdfast.testing.child import MAKE_KEYS, NAMES, Child
 from holdfast.testing.trial import HOSTILE_NAMES
 
 PROCESSES = 2
-"""How many make the same keys at the same time."""
+"""How many processes make the same keys at the same time."""
 
 
 class KeyStoreContract(ABC):
-    """What `holdfast.keys.KeyStore` promises, on whatever keeps the keys."""
+    """What `holdfast.keys.KeyStore` promises, wherever the keys are kept."""
 
     @abstractmethod
     def make(self, place: Path) -> KeyStore:
-        """Returns a handle on the key store of `place`, an empty directory that is the test's."""
+        """Returns a handle on the key store in `place`, an empty directory of the test."""
 
     def stored(self, place: Path) -> Sequence[bytes]:
-        """Returns every stored byte, to be searched for keys that were destroyed.
+        """Returns all stored bytes, which are searched for destroyed keys.
 
-        Without an override it is the files below `place`; a server has others.
+        By default these are the files below `place`; the test of a server overrides this.
         """
         return [one.read_bytes() for one in sorted(place.rglob("*")) if one.is_file()]
 
@@ -66,7 +66,7 @@ class KeyStoreContract(ABC):
     # --- made and found ----------------------------------------------------------------------
 
     def test_an_empty_key_store_has_nothing(self, keys: KeyStore) -> None:
-        """Whoever asks first gets an answer, not an error."""
+        """The first question gets an answer, not an error."""
         assert isinstance(keys, KeyStore)
         assert (keys.find("ada"), keys.get("nobody"), keys.subjects()) == (None, None, [])
         assert (keys.has("nobody"), keys.is_erased("nobody")) == (False, False)
@@ -85,7 +85,7 @@ class KeyStoreContract(ABC):
         assert keys.subjects() == sorted([ada, bob], key=lambda one: one.id)
 
     def test_a_name_is_data(self, keys: KeyStore) -> None:
-        """No name becomes a path, a pattern or a statement; those that differ have own keys."""
+        """No name becomes a path, a pattern or a statement; each name has a different key."""
         names = HOSTILE_NAMES[::3]
         made = {name: keys.make(name) for name in names}
         assert {one.name for one in keys.subjects()} == set(names)
@@ -98,14 +98,14 @@ class KeyStoreContract(ABC):
             assert not keys.is_erased(id)
 
     def test_a_key_is_not_shown(self, keys: KeyStore) -> None:
-        """Neither a key nor its store tells the key to whoever prints it."""
+        """The `repr` of a key or of its store does not show the key."""
         ada = keys.make("ada")
         shown = repr((ada, keys))
         assert ada.key.hex() not in shown
         assert repr(ada.key) not in shown
 
     def test_of_processes_that_make_a_key_at_once_all_get_the_same(self, place: Path) -> None:
-        """Also where none was ever made: whatever a key store needs is made once, too."""
+        """Also in an empty key store: whatever it needs to begin with is made only once, too."""
         keys = self.opened(place)
         with ExitStack() as stack:
             children = [
@@ -122,7 +122,7 @@ class KeyStoreContract(ABC):
     # --- erased ------------------------------------------------------------------------------
 
     def test_a_destroyed_key_is_gone_and_its_id_is_kept(self, keys: KeyStore, place: Path) -> None:
-        """For every handle at once. Other keys stay, and the name is free for somebody new."""
+        """It is gone for every handle at once. Other keys stay, and the name can be used again."""
         ada, bob = keys.make("ada"), keys.make("bob")
         other = self.opened(place)
         assert other.has(ada.id)
@@ -140,7 +140,7 @@ class KeyStoreContract(ABC):
         assert keys.find("ada") == again
 
     def test_an_id_without_a_key_can_be_erased(self, keys: KeyStore, place: Path) -> None:
-        """A store that was restored may name somebody whose key is not here."""
+        """A restored store may refer to a subject whose key is not in this key store."""
         keys.make("bob")
         keys.destroy("01arz3ndektsv4rrffq69g5fav")
         assert self.opened(place).is_erased("01arz3ndektsv4rrffq69g5fav")
@@ -149,7 +149,7 @@ class KeyStoreContract(ABC):
     def test_nothing_of_a_destroyed_key_is_in_the_stored_bytes(
         self, keys: KeyStore, place: Path
     ) -> None:
-        """Nor of its name. The keys around it are where they were."""
+        """Nor anything of its name. The other keys are still there."""
         made = [keys.make(f"subject-{number}-of-many") for number in range(5)]
         assert any(form in data for form in forms(made[2]) for data in self.stored(place))
         keys.destroy(made[2].id)
@@ -159,7 +159,7 @@ class KeyStoreContract(ABC):
         assert any(form in one for form in forms(made[3]) for one in data)
 
     def test_the_ledger_of_what_was_erased_is_kept(self, keys: KeyStore, place: Path) -> None:
-        """In the order in which it was noted, each entry once. A key store need not have one."""
+        """Entries stay in the order of noting, each only once. A key store may have no ledger."""
         ledger, other = keys, self.opened(place)
         if not isinstance(ledger, KeepsLedger) or not isinstance(other, KeepsLedger):
             return  # the receipt of an erasure says that older backups are not covered
@@ -174,7 +174,7 @@ class KeyStoreContract(ABC):
     # --- pseudonyms --------------------------------------------------------------------------
 
     def test_pseudonyms_are_of_this_key_store(self, keys: KeyStore, place: Path) -> None:
-        """The same text gives the same one, before and after there are keys."""
+        """The same text gives the same pseudonym, before and after keys are made."""
         name = keys.pseudonym("ada@example.org")
         assert is_pseudonym(name)
         keys.make("ada")
@@ -183,5 +183,5 @@ class KeyStoreContract(ABC):
 
 
 def forms(key: SubjectKey) -> tuple[bytes, ...]:
-    """Returns a key as bytes, in base64 and in hexadecimal digits: a part is enough to find it."""
+    """Returns parts of a key as bytes, base64 and hex digits, by which it can be found."""
     return key.key[:12], b64encode(key.key)[:16], key.key.hex().encode()[:24]

@@ -1,4 +1,4 @@
-"""Clauses 6, 16, 17, 19 and 21: leases and fences, marks and claims, and both listed."""
+"""Clauses 6, 16, 17, 19 and 21: leases and fences, marks and claims, and the lists of both."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class LeaseClauses(Trial):
     def test_clause_16_a_lease_that_ended_is_given_again_in_a_higher_epoch(
         self, backend: Backend, clock: FakeClock, build: RecordBuilder, how: str
     ) -> None:
-        """Also to the same owner: what it began under the old one must not come through late."""
+        """Also for the same owner: a late commit under the old lease must be refused."""
         first = acquired(backend, "l", "w1")
         if how == "released":
             backend.leases.release(first)
@@ -367,7 +367,7 @@ class MarkClauses(Trial):
         assert claimed(backend, "w2") == []
         self.pass_time(clock, 1)
         assert claimed(backend, "w2") == ["m"]
-        # The first owner comes late: the claim is no longer its to release.
+        # The first owner is late: it can no longer release the claim.
         backend.marks.release("i", "m", "w1")
         assert claimed(backend, "w3") == []
 
@@ -452,7 +452,7 @@ class MarkClauses(Trial):
     def test_clause_32_marks_are_found_by_index_group_and_keys_from_any_place_on(
         self, backend: Backend, build: RecordBuilder
     ) -> None:
-        """What `find` returns, or what is done without it, is what `list` has of it."""
+        """`find`, or the fallback without it, returns the matching part of `list`."""
         marks = [*_ordered_marks(), *(replace(mark, index="j") for mark in _ordered_marks())]
         marks += [replace(mark, key=f"{mark.key}'", group="h") for mark in marks]
         marks += [Mark("i", "top", priority=(1 << 63) - 1), Mark("i", "low", -5, -(1 << 63))]
@@ -502,7 +502,7 @@ class MarkClauses(Trial):
 
 
 def acquired(backend: Backend, name: str, owner: str) -> Lease:
-    """Acquires for ten seconds, and expects to get it."""
+    """Acquires a lease for ten seconds, and expects to get it."""
     lease = backend.leases.acquire(name, owner, ttl_s=10)
     assert lease is not None, f"expected lease {name!r} for {owner!r}, found it taken"
     return lease
@@ -518,7 +518,7 @@ def fence_of(lease: Lease) -> Fence:
 
 
 def _ordered_marks() -> list[Mark]:
-    """Returns marks as they are to be listed and claimed."""
+    """Returns marks in the order in which they must be listed and claimed."""
     return [
         Mark("i", "z", due=30, priority=2),
         Mark("i", "y", due=0, priority=1, group="g"),

@@ -1,10 +1,10 @@
-"""Any backend in lock step with the memory backend, driven by Hypothesis.
+"""A Hypothesis state machine that runs any backend in step with the memory backend.
 
     class TestMine(machine_for(make, reopen=make).TestCase): ...
 
 Every rule does the same to both and compares the answers. The memory backend is the model because
-it is short enough to be read against the contract. Positions and epochs are the backend's own to
-choose, so they are compared by the order that they promise, never by value.
+it is short enough to be checked against the contract by reading. Each backend chooses its positions
+and epochs itself, so these are compared by the promised order, never by value.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ STEADY = settings(
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-"""No deadline, because a sync takes as long as it takes; a failure prints what replays it."""
+"""No deadline, because the time of a sync varies; a failure prints a blob that replays it."""
 
 _STREAMS = st.sampled_from(["a", "b", "a/b", "%", "é", "'\U0001f600"])
 _KEYS = st.sampled_from([None, None, None, None, "k1", "k2", "K1"])
@@ -76,14 +76,14 @@ _OFFSETS = st.sampled_from([0, 0, 0, 0, -1, 1])
 
 
 class Openers(NamedTuple):
-    """How a backend is opened in an empty directory, and where it was (None: it is gone then)."""
+    """How a backend is opened in an empty directory, and again (None if it is not durable)."""
 
     make: Make
     reopen: Make | None
 
 
 class BackendMachine(RuleBasedStateMachine):
-    """The rules. `machine_for` gives it the backend that it is about."""
+    """The rules; `machine_for` adds the backend under test."""
 
     openers: ClassVar[Openers]
 
@@ -95,11 +95,11 @@ class BackendMachine(RuleBasedStateMachine):
         self.model: Backend = MemoryBackend(clock=self.clock)
         self.real = self.openers.make(self.place, self.clock)
         self.positions: dict[Position, Position] = {START: START}
-        """The backend's position of each commit, by the model's."""
+        """The backend's position of each commit, by the model's position."""
         self.leases: list[tuple[Lease, Lease]] = []
-        """Every lease that was ever given, as the model and as the backend gave it."""
+        """Every lease that was ever given, by the model and by the backend."""
         self.rewritten = START
-        """Where the backend was after it let go of payloads, which may take a position."""
+        """The backend's position after the last `rewrite`, which may take a position."""
 
     def teardown(self) -> None:
         self.real.close()
@@ -109,13 +109,13 @@ class BackendMachine(RuleBasedStateMachine):
     def append(
         self, stream: str, size: int, key: str | None, checkpoint: str | None, meta: str | None
     ) -> None:
-        """One commit of one stream, as most are."""
+        """Commits to one stream, the usual case."""
         append = self._append(None, stream, 0, size, key, checkpoint, meta)
         self._commit([self.build.commit(append)])
 
     @rule(stream=_STREAMS, keys=st.lists(_KEYS, min_size=1, max_size=3))
     def append_keyed(self, stream: str, keys: list[str | None]) -> None:
-        """A key on each record (clause 26), where the backend takes them; some are known."""
+        """Commits records with a key each (clause 26), if the backend takes them; some repeat."""
         keys = [key if key not in keys[:at] else None for at, key in enumerate(keys)]
         if not takes_record_keys(self.real):
             keys = keys[:1]
@@ -142,7 +142,7 @@ class BackendMachine(RuleBasedStateMachine):
         plans: list[list[tuple[str, int, int, str | None, str | None]]],
         read: tuple[str, int] | None,
     ) -> None:
-        """A list of commits, each over some streams, some of them stale."""
+        """Sends a list of commits, each to several streams, some of them stale."""
         commits: list[Commit] = []
         tails: dict[str, Head | Append] = {}
         for plan in plans:
@@ -150,7 +150,7 @@ class BackendMachine(RuleBasedStateMachine):
                 self._append(tails.get(stream), stream, offset, size, key, checkpoint)
                 for stream, offset, size, key, checkpoint in plan
             ]
-            # Laid upon the commit before, though that one may be refused: then so is this.
+            # Built on the commit before. If that one is refused, this one must be refused, too.
             tails |= {append.stream: append for append in appends}
             reads = [(read[0], max(0, self._revision(read[0]) + read[1]))] if read else []
             commits.append(self.build.commit(*appends, reads=reads))
@@ -168,7 +168,7 @@ class BackendMachine(RuleBasedStateMachine):
         stale=st.booleans(),
     )
     def mark(self, index: str, marks: list[tuple[str, int | None, int]], stale: bool) -> None:
-        """A commit of marks, set (due now or in a while) or cleared, with a record or without."""
+        """Commits marks, set (due now or later) or cleared, under a read that may be stale."""
         now_us = self.clock.now_us()
         changes = [
             Cleared(index, key)
@@ -188,7 +188,7 @@ class BackendMachine(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.leases))
     @rule(data=st.data(), stream=_STREAMS, wrong=st.sampled_from([0, 0, 0, 10**15]))
     def fenced(self, data: st.DataObject, stream: str, wrong: int) -> None:
-        """A commit under a lease that was given some time, and may have been lost since."""
+        """Commits under a lease that was given earlier, and may have been lost since."""
         ours, theirs = data.draw(st.sampled_from(self.leases))
         append = self.build.append(stream, behind=self.model.heads([stream])[0])
         commit = self.build.commit(append)
@@ -239,7 +239,7 @@ class BackendMachine(RuleBasedStateMachine):
         return head.revision if head else 0
 
     def _placed(self, item: Any) -> Any:
-        """Returns a head or record of the model as the backend must have it."""
+        """Returns a head or record of the model with the backend's position."""
         return item and replace(item, position=self.positions[item.position])
 
     @rule(after=st.integers(0, 8), until=st.none() | st.integers(0, 8), limit=_LIMITS)
@@ -257,7 +257,7 @@ class BackendMachine(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 7))
     def read_all(self, limit: int) -> None:
-        """Page by page; pages may differ in size, never in what they hold together."""
+        """Reads page by page; pages may differ in size, but not in their sum."""
         found: list[Record] = []
         while page := self.real.read_all(after=found[-1].position if found else START, limit=limit):
             found += page
@@ -266,7 +266,7 @@ class BackendMachine(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 7))
     def read_back(self, limit: int) -> None:
-        """Page by page from the end; each holds whole commits."""
+        """Reads page by page from the end; each page has whole commits."""
         found: list[Record] = []
         until: Position | None = None
         while page := read_back(self.real, until=until, limit=limit):
@@ -365,7 +365,7 @@ class BackendMachine(RuleBasedStateMachine):
         assert self.real.marks.list(index, due_before=due, limit=limit) == expected
         claims = [(one.index, one.key, one.owner) for one in self.real.marks.claims()]
         assert claims == [(one.index, one.key, one.owner) for one in self.model.marks.claims()]
-        # Nobody else writes: so the moment of the marks is now.
+        # There is no other writer, so the moment of the marks is now.
         ours, theirs = marks_at_moment(self.model), marks_at_moment(self.real)
         assert (theirs.marks, theirs.exact) == (ours.marks, True)
         newest = max((one.position for one in self.model.read_all(limit=1_000_000)), default=START)
@@ -375,14 +375,14 @@ class BackendMachine(RuleBasedStateMachine):
 
     @rule(index=_INDEXES, key=_MARK_KEYS, limit=st.integers(1, 5))
     def find_marks(self, index: str, key: str, limit: int) -> None:
-        """By all that can be asked for: of one index, or of every one (clause 32)."""
+        """Finds marks by each kind of query, in one index or in all (clause 32)."""
         there = {mark.key: mark for mark in self.model.marks.list(index)}
         now_us = self.clock.now_us()
         if not there:
             marks = [Mark(index, one, now_us, 0, _group(one)) for one in ("m", "n", "o", "é")]
             self._commit([self.build.commit(marks=marks)])
             there = {mark.key: mark for mark in marks}
-        place = there.get(key) or Mark(index, key, now_us)  # or between two
+        place = there.get(key) or Mark(index, key, now_us)  # a place where there may be no mark
         for query in (
             MarkQuery(index, keys=(key, "o"), limit=limit),
             MarkQuery(group=_group(key), limit=limit),
@@ -393,7 +393,7 @@ class BackendMachine(RuleBasedStateMachine):
 
     @rule(stream=_STREAMS, revisions=st.lists(st.integers(1, 6), max_size=3), purge=st.booleans())
     def let_go(self, stream: str, revisions: list[int], purge: bool) -> None:
-        """Payloads go (clause 28), and what is left of them (29); every later read compares."""
+        """Lets go of payloads (clause 28), and purges their bytes (29); later reads compare."""
         if not (isinstance(self.model, Rewrites) and isinstance(self.real, Rewrites)):
             return
         there = [one for one in sorted(set(revisions)) if one <= self._revision(stream)]
@@ -416,7 +416,10 @@ class BackendMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.openers.reopen is not None)
     @rule(closed=st.booleans())
     def open_again(self, closed: bool) -> None:
-        """Leases and claims may end with the handle that took them, so they are let run out."""
+        """Opens the backend again, after all leases and claims have expired.
+
+        They may also end with the handle that took them, so they could not be compared.
+        """
         reopen = self.openers.reopen
         assert reopen is not None
         self.clock.advance(11)
@@ -429,17 +432,16 @@ class BackendMachine(RuleBasedStateMachine):
 
 
 def _group(key: str) -> str:
-    """Returns the group of a mark: one is the beginning of the other."""
+    """Returns the group of a mark; one group is a prefix of the other."""
     return "g" if key in ("m", "o") else "gh"
 
 
 def machine_for(
     make: Make, *, reopen: Make | None = None, steady: settings = STEADY
 ) -> type[BackendMachine]:
-    """Returns the machine for one backend; its `TestCase` is what a test class derives from.
+    """Returns the machine for one backend; a test class derives from its `TestCase`.
 
-    `make` opens the backend in an empty directory. `reopen` opens it where it was, for a backend
-    that is durable.
+    `make` opens the backend in an empty directory. `reopen` opens a durable backend again.
     """
 
     class Machine(BackendMachine):

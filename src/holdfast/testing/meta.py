@@ -1,4 +1,4 @@
-"""Clause 27: what is known of an event beside its data is stored and returned, or refused."""
+"""Clause 27: the meta of an event is stored and returned unchanged, or refused."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ METAS = (
     '{"schema":2,"source":"é \U0001f600 \\" \\\\ \\u0000 \\u0020","later":{"a":[1, null]}}',
     "{ }",
 )
-"""Texts that a backend returns as they are: spaces, escapes and keys that nobody knows."""
+"""Texts that a backend must return unchanged, with spaces, escapes and unknown keys."""
 
 
 class MetaClauses(Trial):
-    """What a backend that keeps meta promises, and what a store does with one that does not."""
+    """What a backend with meta promises, and what a store does with a backend without."""
 
     def test_clause_27_meta_is_read_exactly_as_committed(
         self, backend: Backend, build: RecordBuilder
     ) -> None:
         if not keeps_meta(backend):
-            return  # it is never sent one, which `a_store_keeps_meta_or_refuses_it` shows
+            return  # it never gets any, as `a_store_keeps_meta_or_refuses_it` shows
         link = bytes(32)
         for number, meta in enumerate(METAS):
             behind = backend.heads(["a"])[0]

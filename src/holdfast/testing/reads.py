@@ -85,7 +85,7 @@ class ReadClauses(Trial):
         append = build.append("a", *PAYLOADS[:-1], key="k", checkpoint="c", subject="01J9Z")
         accepted(backend, build.commit(append, build.append("b", b"1")))
         rows = read_linked(backend, "a", after=0, until=None, limit=None)
-        assert list(rows) == list(map(linked_row, backend.read("a")))  # before there is any meta
+        assert list(rows) == list(map(linked_row, backend.read("a")))  # without meta
         meta = '{"source":"é"}' if keeps_meta(backend) else None
         keys = ["k2", None, "k3"] if takes_record_keys(backend) else ()
         behind = head_of(backend, "a")
@@ -173,7 +173,7 @@ class ReadClauses(Trial):
     def test_clause_10_a_place_within_a_commit_is_before_it(
         self, backend: Backend, build: RecordBuilder
     ) -> None:
-        """A reader that came from the other side stands one below a commit's position."""
+        """A reader that comes from newer positions asks from one below a commit's position."""
         write(backend, build, "a")
         accepted(backend, build.commit(*(build.append(name) for name in "bcd")))
         write(backend, build, "e")
@@ -316,7 +316,7 @@ class ReadClauses(Trial):
         assert [record.position for record in backend.read_all(after=moment.position)] == [later]
 
     def test_clause_20_moments_among_writers(self, backend: Backend) -> None:
-        """What was acknowledged before is in a moment, what began after it is not."""
+        """A moment has every commit acknowledged before it, and none that began after it."""
         names = [f"s{n}" for n in range(4)]
         begun, acknowledged = dict.fromkeys(names, 0), dict.fromkeys(names, START)
 

@@ -1,4 +1,4 @@
-"""Clause 26: a key on each record of an append, for backends that say that they take them."""
+"""Clause 26: a key on each record of an append, for backends that declare `record_keys`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RecordKeyClauses(Trial):
 
     @pytest.fixture
     def keyed(self, backend: Backend) -> Backend:
-        """Returns the backend under test; what it does not offer is not asked of it."""
+        """Returns the backend under test; skips the test if it takes no such keys."""
         if not takes_record_keys(backend):
             pytest.skip("this backend takes a key on the first record only (record_keys)")
         return backend
@@ -70,7 +70,7 @@ class RecordKeyClauses(Trial):
         for behind in (None, head_of(keyed, "a")):  # whatever the expected revision is (clause 7)
             refusal = refused(keyed, build.commit(build.append("a", key="k2", behind=behind)))
             assert (refusal.reason, refusal.stream, refusal.revision) == ("duplicate", "a", 2)
-        accepted(keyed, build.commit(build.append("b", key="k2")))  # another stream's own
+        accepted(keyed, build.commit(build.append("b", key="k2")))  # a key of stream a
 
     def test_clause_26_of_several_keys_the_first_is_named(
         self, keyed: Backend, build: RecordBuilder

@@ -1,4 +1,4 @@
-"""Commits as the log would send them: right revisions, right links, one time and one actor."""
+"""Commits as the log would send them: with the right revisions and links, one time, one actor."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class RecordBuilder:
         expires_us: int = 0,
         renews_us: int = 0,
     ) -> Append:
-        """Returns an append of one record per payload, behind what the stream ends with.
+        """Returns an append of one record per payload, behind the end of the stream.
 
         With `fork` it begins a new stream behind a record of another one. Without payloads it has
-        one record, with a payload that no other has. The key goes to the first record, the
-        checkpoint to the last, subject and meta to each; `keys` has one for each (clause 26).
+        one record with a unique payload. The key goes to the first record, the checkpoint to the
+        last, subject and meta to each; `keys` has a key or None for each record (clause 26).
         """
         last = behind.records[-1] if isinstance(behind, Append) else behind
         expected, link = (0, ORIGIN) if last is None else (last.revision, last.link)
@@ -72,7 +72,7 @@ class RecordBuilder:
         watch: Sequence[str] = (),
         read_ends: Sequence[tuple[str, int]] = (),
     ) -> Commit:
-        """Returns the commit of appends that were built since the last one."""
+        """Returns a commit of appends that were built since the last commit."""
         time, self.time = self.time, self.time + 1
         return Commit(
             time, self.actor, appends, tuple(reads), fence, tuple(marks), watch=tuple(watch),
@@ -85,5 +85,5 @@ class RecordBuilder:
 
 
 def linked(record: Record, previous: bytes) -> Record:
-    """Returns the record with the link that it has behind `previous`."""
+    """Returns the record with its link, which follows the link `previous`."""
     return replace(record, link=record_link(previous, record))

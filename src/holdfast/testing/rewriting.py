@@ -1,4 +1,4 @@
-"""Clauses 28, 29 and 41: payloads that are let go, whole or in part, and nothing else."""
+"""Clauses 28, 29 and 41: letting go of payloads or parts of them, and of nothing else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CANARY = b'{"secret":"CANARY-7f3a-\\u00e9"}'
 
 
 class RewriteClauses(Trial):
-    """What a backend that rewrites promises; one that does not passes by having no `rewrite`."""
+    """What a backend with `rewrite` promises; a backend without it passes."""
 
     def test_clause_28_payloads_go_and_nothing_else_changes(
         self, backend: Backend, build: RecordBuilder
@@ -32,7 +32,7 @@ class RewriteClauses(Trial):
             assert backend.heads(["a", "b"]) == heads
             assert (backend.find("a"), backend.find("a", key="k2"), backend.marks.list()) == found
             assert backend.wait(START, timeout_s=0) >= moved
-            backend.rewrite({"a": [2, 3, 6], "b": [1]})  # done twice, as if done once
+            backend.rewrite({"a": [2, 3, 6], "b": [1]})  # repeated: this changes nothing
         assert list(backend.inspect.verify(read_all=True)) == []
 
     def test_clause_28_what_comes_after_a_rewrite_follows_what_was_there(
@@ -82,7 +82,7 @@ class RewriteClauses(Trial):
             assert backend.read_all() == expected
             assert backend.heads(["a", "b"]) == heads
             assert (backend.find("a"), backend.find("a", key="k2"), backend.marks.list()) == found
-            backend.shorten(wanted)  # done twice, as if done once
+            backend.shorten(wanted)  # repeated: this changes nothing
         assert list(backend.inspect.verify(read_all=True)) == []
 
     def test_clause_41_what_was_shortened_is_shortened_again_and_then_let_go_of(

@@ -1,4 +1,4 @@
-"""What every contract class stands on: a backend in a fresh place, a clock, and a back door."""
+"""The base of every contract class: a backend in an empty place, a clock, and raw reads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from holdfast.testing.clock import FakeClock
 from holdfast.testing.records import RecordBuilder
 
 PATIENCE_S = 60.0
-"""How long a test waits for another thread or process before it calls that a hang."""
+"""How long a test waits for another thread or process before it fails."""
 
 HOSTILE_NAMES = (
     *("%", "%%", "_", "__", "*", "?", "[a-z]", "a%", "a_", "a*", "ab", "a", "A", "a b", " a", "a "),
@@ -32,36 +32,35 @@ HOSTILE_NAMES = (
     *("é", "e\u0301", "ß", "SS", "日本", "\u200b", "\uffee", "\U0001f600", "a\U0010ffff", "null"),
     *("n" * 512, "n" * 511, "é" * 256, "a\x100000b", "\x10000a", f"{'n' * 446}\x10#{'0' * 64}"),
 )
-"""Names that would be something else if a name could become a path, a pattern or a statement.
+"""Names that would do harm if a backend took them for a path, a pattern or a statement.
 
-They are within the rule for names: at most 512 bytes, and no control character but U+0010, which
-begins an escape. Some differ only in
-case, in Unicode form or in trailing spaces; one sorts behind others by code point and before them
-by UTF-16 unit.
+They keep the rule for names: at most 512 bytes, and no control character but U+0010, which begins
+an escape. Some differ only in case, in Unicode form or in trailing spaces. One sorts after others
+by code point, and before them by UTF-16 unit.
 """
 
 
 class Trial(ABC):
-    """Supplied by the backend's own test: how to open it, and how to read it behind its back."""
+    """What the test of a backend supplies: how to open it, and how to read its stored bytes."""
 
     @abstractmethod
     def make(self, place: Path, clock: Clock) -> Backend:
-        """Returns a backend opened in `place`, an empty directory that is the test's own.
+        """Returns a backend opened in `place`, a directory of the test that is empty at first.
 
-        A durable one is opened there again by a second call.
+        A second call opens a durable backend again.
         """
 
     @abstractmethod
     def raw(self, backend: Backend, place: Path, stream: str) -> list[Record]:
         """Returns the stored records of a stream, in order, without any method of the backend.
 
-        So `commit` is not checked by `read` alone.
+        So `commit` is not checked only by `read`, which could have the matching bug.
         """
 
     def pass_time(self, clock: FakeClock, seconds: float) -> None:
-        """Lets time pass for the clock that judges leases and due marks.
+        """Lets time pass for the clock that decides about leases and due marks.
 
-        A backend that is judged by a server's clock overrides this, and `now_us` too.
+        The test of a backend that uses a server's clock overrides this, and `now_us`, too.
         """
         clock.advance(seconds)
 
@@ -100,7 +99,7 @@ def write(
     checkpoint: str | None = None,
     marks: Sequence[Mark | Cleared] = (),
 ) -> Receipt:
-    """Commits behind the stream's head, and expects to be let through."""
+    """Commits behind the stream's head, and expects a receipt."""
     append = build.append(
         stream, *payloads, behind=backend.heads([stream])[0], key=key, checkpoint=checkpoint
     )
@@ -115,7 +114,7 @@ def accepted(backend: Backend, commit: Commit) -> Receipt:
 
 
 def refused(backend: Backend, commit: Commit) -> Refusal:
-    """Commits, and expects a refusal that left nothing behind."""
+    """Commits, and expects a refusal that changed nothing."""
     before = backend.read_all(limit=10_000), backend.marks.list(limit=10_000)
     [outcome] = backend.commit([commit])
     assert isinstance(outcome, Refusal), f"expected a refusal, found {outcome}"

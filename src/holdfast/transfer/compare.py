@@ -1,7 +1,7 @@
-"""Compares a target with its source: before anything is written to it, and when all was.
+"""Compares a target with its source, before anything is written to it and after everything was.
 
-Links are chained: one equal link says that everything before it is equal, in two stores whatever
-their backends are. So a look at each head and at one event is enough.
+Links are chained: if one link is equal in two stores, everything before it is equal, whatever the
+backends are. So it is enough to compare, per stream, the heads and one event.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HINT_ERASED = (
 
 
 def check_beginning(source: Log, target: Log) -> None:
-    """Raises ConflictError unless every stream of the target is a beginning of the source's."""
+    """Raises ConflictError unless each stream of the target is a prefix of the source's."""
     for name, theirs, ours in _pairs(target, source):
         if ours is None:
             raise ConflictError(
@@ -38,9 +38,9 @@ def check_beginning(source: Log, target: Log) -> None:
 def check_equal(source: Log, target: Log, began: Position) -> bool:
     """Raises ConflictError unless the target has what the source had when the copy began.
 
-    Returns whether the source has more. That is so of one that is written to meanwhile, and of a
-    server where a stranger's open transaction holds back what is final: such an event is in its
-    stream, but no follower has seen it.
+    Returns whether the source has more by now. Either it was written to meanwhile, or another
+    client's open transaction on a server holds back the final position: then an event is in its
+    stream already, but no follower can see it.
     """
     is_behind = False
     for name, ours, theirs in _pairs(source, target):
@@ -57,9 +57,9 @@ def check_equal(source: Log, target: Log, began: Position) -> bool:
 
 
 def have_one_past(one: Log, other: Log, stream: str) -> bool:
-    """Returns whether a stream of one store goes on from where it ends in the other.
+    """Returns whether a stream in one store continues the same stream in the other.
 
-    Either may be ahead. One that is not there, or is not there any more, is no contradiction.
+    Either may be ahead. A stream that one of them does not have, or no longer has, is no conflict.
     """
     [first], [second] = one.heads([stream]), other.heads([stream])
     if first is None or second is None:
@@ -70,17 +70,17 @@ def have_one_past(one: Log, other: Log, stream: str) -> bool:
 
 
 def _is_beginning(source: Log, name: str, theirs: Head, ours: Head) -> bool:
-    """Returns whether the source's stream goes on from where the target's ends."""
+    """Returns whether the source's stream continues where the target's ends."""
     if theirs.revision >= ours.revision:
         return (theirs.revision, theirs.link) == (ours.revision, ours.link)
     if source.expiry.is_due(name, ours):
-        return True  # what it held is gone, and cannot be compared
+        return True  # it has expired, so there are no events to compare
     there = source.backend.read(name, after=theirs.revision - 1, until=theirs.revision)
     return bool(there) and there[0].link == theirs.link
 
 
 def _pairs(first: Log, second: Log) -> Iterator[tuple[str, Head, Head | None]]:
-    """Yields every stream of the first with its head, and its head in the second."""
+    """Yields every stream of the first store, with its head there and in the second."""
     after = ""
     while names := first.stream_page(after=after):
         for name, one, other in zip(names, first.heads(names), second.heads(names), strict=True):

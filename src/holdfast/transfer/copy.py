@@ -1,11 +1,11 @@
-"""Copies a store into another, on whichever backends, with equal links in every stream.
+"""Copies a store into another, on any backends, with equal links in every stream.
 
-Before anything is written, the target's streams are compared with the source's. A target that holds
-anything but a beginning of it is refused. A copy can be killed at any point and run again.
+Before anything is written, the target's streams are compared with the source's. A target with
+anything but a prefix of them is refused. A copy can be killed at any point and run again.
 
-A source may be written to meanwhile: what it had when the copy began is copied, and the answer says
-that there is more. Run it again to catch up; marks are right after a run during which nothing was
-written.
+The source may be written to meanwhile. Then what it had when the copy began is copied, and the
+answer says that there is more: run it again to catch up. Marks have no history, so they are right
+only after a run during which nothing was written.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.transfer.source import Source, count_events
 
 
 def copy_log(source: Log, target: Log, *, progress: Progress | None = None) -> Copied:
-    """Copies what the target lacks, and verifies that every head is equal."""
+    """Copies what the target lacks, and then verifies every head; raises ConflictError."""
     check_beginning(source, target)
     began = source.position()
     total = count_events(all_heads(source))

@@ -1,12 +1,11 @@
-"""Takes over from a damaged store what verifies, into a new one, and says what it could not.
+"""Takes over what verifies of a damaged store into a new one, and reports what it could not.
 
 A stream is taken over from its beginning up to the first event that is missing or does not verify.
-What comes after cannot be appended, because the link of the event before it is not there, and an
-event with another link would be another event. Those later events are handed to the caller, one by
-one, to be kept as text.
+Later events cannot be appended: the link of the event before them is not there, and an event with
+another link would be another event. They are passed to the caller one by one, to be kept as text.
 
-The source is only read. The target must be empty, or hold a beginning of the very same: a salvage
-that was killed goes on where it stopped.
+The source is only read. The target must be empty, or hold a prefix of the same streams: so a
+salvage that was killed can be run again, and goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ from holdfast.transfer.source import OVER, DamagedSource, heads_of
 
 
 class Salvaged(Struct, frozen=True):
-    """What a salvage took over, and what it could not."""
+    """What a salvage took over, and what it could not take over."""
 
     copied: Copied
     streams: int
     cut: list[CutStream]
-    doubtful: list[str]  # taken over as far as they are found: newer events may be lost
+    doubtful: list[str]  # taken over as far as found, but newer events may be lost
     findings: list[Finding]
 
     @property
     def ok(self) -> bool:
-        """True if nothing is known to be lost, and nothing is in doubt."""
+        """Whether nothing is known to be lost and nothing is in doubt."""
         return not self.cut and not self.doubtful and all(one.harmless for one in self.findings)
 
 
@@ -48,10 +47,10 @@ def salvage_log(
     progress: Progress | None = None,
     rest: Callable[[Record], None] | None = None,
 ) -> Salvaged:
-    """Takes over what verifies; `rest` is called with each event that is found and cannot be."""
+    """Takes over what verifies; `rest` is called with each event found that cannot be taken."""
     _check_beginning(source, target)
     sink = Sink(target, ledger=Ledger(source, target), progress=progress)
-    with contextlib.suppress(CorruptError):  # then nobody knows how much there is
+    with contextlib.suppress(CorruptError):  # then progress has no total
         sink.total = int(source.position())
     left = DamagedSource(source, link_at=sink.link_at, rest=rest)
     sink.take(left)
@@ -64,9 +63,9 @@ def salvage_log(
 
 
 def _check_beginning(source: Log, target: Log) -> None:
-    """Raises ConflictError unless every stream of the target is a beginning of the source's.
+    """Raises ConflictError unless each stream of the target is a prefix of the source's.
 
-    A damaged store cannot be asked for an event: all that is left of it is looked through.
+    A damaged store cannot be asked for a single event, so all that is left of it is read through.
     """
     missing = {name: head for name, head in all_heads(target) if head is not None}
     for remnant in remnants(source) if missing else ():
@@ -79,7 +78,7 @@ def _check_beginning(source: Log, target: Log) -> None:
 
 
 def _check_equal(left: DamagedSource, target: Log) -> None:
-    """Raises ConflictError unless the target ends where what was taken over does."""
+    """Raises ConflictError unless each stream of the target ends where the salvage ended."""
     ends = left.verification.ends
     for name, head in heads_of(target, sorted(ends)):
         is_equal = head is not None and (head.revision, head.link) == ends[name]

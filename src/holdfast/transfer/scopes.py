@@ -1,7 +1,7 @@
-"""Takes scopes into a store that may hold others, and may have gone on with these.
+"""Takes scopes into a store that may hold other scopes, and may have newer events of these.
 
-What the target has already is left as it is. A scope that went on differently there is refused
-before anything is written, and so is one with a secret that the target keeps out.
+What the target has is left unchanged. A scope that went on differently there is refused before
+anything is written, and so is one with a secret that the target does not accept.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def take_scopes(
     streams: Sequence[str],
     progress: Progress | None = None,
 ) -> Copied:
-    """Takes what the target lacks of a source with these streams and marks."""
+    """Takes the events and marks of a source that the target lacks."""
     log = source.log
     _check_target(log, target, streams)
     _check_secrets(source, target)
     total = count_events(heads_of(log, streams))
     sink = Sink(target, ledger=Ledger(log, target), progress=progress, total=total)
     sink.take(source)
-    # A scope that went on in the target has marks of its own by now.
+    # A scope that went on in the target has newer marks of its own, which must not be replaced.
     heads = zip(streams, log.heads(streams), target.heads(streams), strict=True)
     same = {name for name, ours, theirs in heads if ours and theirs and ours.link == theirs.link}
     sink.add_marks([mark for mark in marks if not mark.group or mark.group in same])
@@ -41,7 +41,7 @@ def take_scopes(
 
 
 def _check_target(log: Log, target: Log, streams: Iterable[str]) -> None:
-    """Raises ConflictError unless each stream of one is a beginning of the other's, or equal."""
+    """Raises ConflictError unless each stream is equal in both, or a prefix in one of them."""
     for name in streams:
         if not have_one_past(log, target, name):
             [ours], [theirs] = log.heads([name]), target.heads([name])
@@ -57,7 +57,7 @@ def _check_target(log: Log, target: Log, streams: Iterable[str]) -> None:
 def _check_secrets(source: Source, target: Log) -> None:
     """Raises SecretError if a source has secrets in scopes where the target redacts or refuses.
 
-    What is sealed was looked through when it was written, and cannot be now.
+    Sealed data was checked when it was written, and cannot be read now.
     """
     redactor, blobs = target.redactor, source.log.blobs
     if redactor is None:

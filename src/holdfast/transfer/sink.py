@@ -1,18 +1,18 @@
-"""Where commits are written to: a log, which takes what it lacks of them, a batch at a time.
+"""The target of a transfer: a log that gets the commits it lacks, a batch at a time.
 
 A transfer can be killed at any point and run again. A blob is written before the event that names
-it, and a commit whole, so what the target holds at any time is a beginning of every stream that it
-takes. What is appended follows, by its link, the very event that the target has. The mark of a
-scope that ends by itself comes with its first event. Other marks come last: they have no past, and
-what is cleared of a wrong target is gone.
+it, and a commit is written completely or not at all. So at any time the target holds a prefix of
+every stream that it takes. An appended event must follow, by its link, the newest event of the
+target. The mark of a scope with an expiry is set with its first event. Other marks come last: they
+have no history, so a mark that is cleared in a wrong target could not be recovered.
 
-What is taken: every event as it is, with its key, checkpoint name and time; the blobs that events
-name; the marks. Forks stay references. What is not: leases and claims, which belong to the workers
-of the source and end with them; snapshots, which the target makes anew; positions; and a stream
-whose lifetime is over, of which a name and a head may be left: it has nothing to take.
+What is taken: every event unchanged, with its key, checkpoint name and time; the blobs that events
+name; the marks. Forks stay references. What is not taken: leases and claims, which belong to the
+workers of the source and end with them; snapshots, which the target makes again; positions; and
+streams that have expired, of which only a name and a head may be left.
 
-A mixed store is written to part by part: a commit over two of them becomes one in each. Memory is
-bounded by a batch, not by the store.
+A mixed store is written one backend at a time: a commit over two of them becomes one in each.
+Memory is bounded by a batch, not by the size of the store.
 """
 
 from __future__ import annotations
@@ -64,19 +64,19 @@ _End = tuple[int, bytes]
 
 
 class Copied(Struct, frozen=True):
-    """What a copy did."""
+    """The counts of what a copy did."""
 
     commits: int
     events: int
     blobs: int
     marks: int  # set or cleared
     skipped: int  # events that the target had already
-    ended: int  # events of scopes whose lifetime is over: they are not copied
+    ended: int  # events of scopes that have expired, which are not copied
     is_behind: bool  # the source was written to meanwhile: run it again
 
 
 class Sink:
-    """One run into one target."""
+    """One run of a transfer into one target."""
 
     def __init__(
         self,
@@ -87,16 +87,16 @@ class Sink:
         total: int = 0,
         keeps: bool = False,
     ) -> None:
-        """What `ledger` knows to be erased is taken without its data, if there is one.
+        """Events that `ledger` knows to be erased are taken without their data.
 
-        With `keeps` the target keeps what it has, also what the source has let go of since. Then
-        `began` says where its streams ended before, and `taken` by which links they end now.
+        With `keeps` the target keeps all that it has, even data that the source has let go of
+        since. Then `began` has the ends of its streams before, and `taken` their newest links.
         """
         self._target = target
         self._ledger = ledger
         self._progress = progress
         self.total = total
-        """How many events there are, for whoever is told of progress."""
+        """The number of events to pass, for `progress`."""
         self._keeps = keeps
         self.began: dict[str, _End] = {}
         self.taken: dict[str, bytes] = {}
@@ -109,7 +109,7 @@ class Sink:
         self._commits = self._events = self._blobs = self._marks = self._skipped = self._ended = 0
 
     def copied(self, *, is_behind: bool = False) -> Copied:
-        """Returns what was done so far."""
+        """Returns the counts so far."""
         return Copied(
             self._commits, self._events, self._blobs, self._marks, self._skipped, self._ended,
             is_behind,
@@ -118,7 +118,7 @@ class Sink:
     # --- events ----------------------------------------------------------------------------------
 
     def take(self, source: Source, commits: Iterable[list[Record]] | None = None) -> None:
-        """Takes what the target lacks of a source's commits, or of some of them."""
+        """Writes the commits of a source that the target lacks, or of `commits` if given."""
         self._source, self._batch, self._bytes = source, [], 0
         for commit in source.commits() if commits is None else commits:
             self._batch.append(commit)
@@ -128,7 +128,7 @@ class Sink:
         self._flush()
 
     def link_at(self, stream: str, revision: int) -> bytes | None:
-        """Returns the link of an event that was taken before."""
+        """Returns the link of an event in the target, after writing the current batch."""
         self._flush()
         return self._target.link_at(stream, revision)
 
@@ -172,7 +172,11 @@ class Sink:
         known: dict[str, _End],
         ends: dict[str, int],
     ) -> None:
-        """Writes the commits that one backend of the target lacks, and counts."""
+        """Writes the commits that one backend of the target lacks, and counts their events.
+
+        All blobs are written before the first commit that names one: a kill in between leaves
+        blobs that no event names, and never an event without its blob.
+        """
         wanted: list[Commit] = []
         for records in batch:
             commit = _missing(records, known, ends)
@@ -190,10 +194,10 @@ class Sink:
         _send(part, wanted)
 
     def _let_go(self, part: Backend, there: list[Record]) -> None:
-        """Lets go in the target of what was let go of in the source since it was taken.
+        """Removes data from the target that the source has let go of since it was copied.
 
-        An equal link says that two events were equal when they were written, and not that both
-        still have their data. Of one that was cut, the same parts go.
+        Equal links say that two events were equal when they were written, not that both still have
+        their data. From an event that was shortened, the same parts are cut.
         """
         less: dict[str, dict[int, bytes]] = {}
         for record in there:
@@ -225,8 +229,9 @@ class Sink:
         """Writes the blobs that a commit names, each verified against its digest."""
         objects = self._parts[place].objects
         for append in commit.appends:
-            # One that ends with its stream may be there for less long than this one needs. What
-            # belongs to one whose end slides stays until `retain`.
+            # A blob that is there already may end with another stream, earlier than this one needs
+            # it. So a blob with an end is always written, with the end that is needed here. If the
+            # stream's end slides, no end is known in advance: the blob stays until `retain`.
             ends = append.expires_us and append.expires_us + BLOBS_STAY_US
             named = [one for record in append.records for one in codec.blobs_in(record.payload)]
             if ends and named and self._source.slides(append.stream):
@@ -259,9 +264,9 @@ class Sink:
     def tell_erased(
         self, told: Mapping[tuple[str, int], Told] | None = None, key: str | None = None
     ) -> None:
-        """Tells in the target what was erased of what it has, unless it says so already.
+        """Records in the target which of its events were erased, unless it says so already.
 
-        `told` has what is known of these events besides: what was let go of in another way.
+        `told` has what else is known of these events: what was let go of in another way.
         """
         gone = {name: one.after((told or {}).get(name)) for name, one in self._erased.items()}
         gone = {**(told or {}), **gone}
@@ -272,11 +277,11 @@ class Sink:
     # --- marks -----------------------------------------------------------------------------------
 
     def set_marks(self, marks: Iterable[Mark], among: Callable[[Mark], bool] | None = None) -> None:
-        """Makes the target's marks those of the source.
+        """Makes the marks of the target equal to those of the source.
 
-        Nobody but a transfer has written to the target, so a mark that only it has was cleared in
-        the source since the last run. Where only some scopes are taken, `among` says which marks
-        are about them: the others are left as they are.
+        Only transfers write to the target. So a mark that only the target has was cleared in the
+        source since the last run, and is cleared here too. Where only some scopes are taken,
+        `among` selects their marks, and the others are not touched.
         """
         wanted = {(mark.index, mark.key): mark for mark in marks}
         held = [mark.key for mark in wanted.values() if mark.index == HOLDS]
@@ -299,7 +304,7 @@ class Sink:
             keep_held(self._target, held)
 
     def add_marks(self, marks: Sequence[Mark]) -> None:
-        """Sets the marks that the target has not; those that it has are its own."""
+        """Sets the marks that the target lacks, and leaves those that it has unchanged."""
         for place, part in enumerate(self._parts):
             there = {(mark.index, mark.key) for mark in part.marks.list(limit=NO_LIMIT)}
             missing: list[Mark | Cleared] = [
@@ -322,19 +327,20 @@ def _end_of(head: Head | None) -> _End:
 
 
 def _end_in(head: Head | None, end: int) -> int:
-    """Returns when a stream ends in the target.
+    """Returns when a stream ends in the target, given its end in the source.
 
-    One that is kept past its end by a hold is written without one, which no backend refuses. But
-    what a target has begun with the end, and lets go of by itself, it has let go of.
+    A stream that a hold keeps past its end is written without an end, because a backend refuses
+    events after it. But if the target has begun the stream with the end, it has expired there, and
+    there is nothing to append to.
     """
     return OVER if not end and head is not None and head.expires_us else end
 
 
 def _missing(records: list[Record], known: dict[str, _End], ends: dict[str, int]) -> Commit | None:
-    """Returns the part of a commit that the target lacks, None if it has all of it.
+    """Returns the part of a commit that the target lacks; None if it has all of it.
 
-    What is appended must follow, by its link, the very event that the target has, and says so: an
-    event that somebody else wrote there meanwhile would else become part of this history.
+    Each append names the link of the event that it must follow, and the target checks it. Otherwise
+    an event that somebody else wrote there meanwhile would become part of this history.
     """
     appends: list[Append] = []
     marks: list[Mark] = []
@@ -354,8 +360,8 @@ def _missing(records: list[Record], known: dict[str, _End], ends: dict[str, int]
             Append(stream, first.revision - 1, tuple(mine), fork, previous, ends[stream])
         )
         if ends[stream] and first.revision == 1:
-            # With its beginning, as where it was written first: a run that is killed before it
-            # comes to the marks must not leave a scope that is not known to end.
+            # The mark goes with the first event, as it did in the source. If the run is killed
+            # before the other marks are set, no scope may be left that never expires.
             marks.append(Mark(EXPIRING, stream, ends[stream]))
         known[stream] = last.revision, last.link
     if not appends:

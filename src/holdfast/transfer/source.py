@@ -1,8 +1,8 @@
-"""Where commits are taken from: a log up to a moment, some scopes of it, or what verifies of it.
+"""The source of a transfer: a log up to a moment, some scopes of it, or what verifies of it.
 
-A source yields whole commits, in the order in which they were made. Its log has the blobs that
-events name, and it knows when streams end by themselves. It may be written to meanwhile: where it
-ends is fixed before its first event is read. Memory is bounded by a page, not by the store.
+A source yields complete commits in the order in which they were made. Its log has the blobs that
+events name and knows when streams expire. The log may be written to meanwhile: the end of the
+source is fixed before its first event is read. Memory is bounded by a page, not by the store.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from holdfast.names import check_scope_name
 RECORDS_PER_READ = 500
 _PAGE = 200
 HELD_BACK_S = 30.0
-"""How long to wait for a stranger's open transaction that holds back what is to be read."""
+"""How long to wait for another client's open transaction that holds back what must be read."""
 
 OVER = -1
-"""In place of a stream's end: it has come, and no backend takes the stream any more."""
+"""Stands for the end of a stream that has expired: no backend takes its events any more."""
 
 
 class Source:
-    """A log, each of its backends up to where it is when that is read; or to a position of one."""
+    """A log, read up to the final position of each backend, or up to a given position."""
 
     def __init__(
         self,
@@ -48,9 +48,10 @@ class Source:
         verification: Verification | None = None,
         clock: Log | None = None,
     ) -> None:
-        """Of streams that `verification` has followed, the events say when they end, not the heads.
+        """With `verification`, the events that it followed say when streams end, not the heads.
 
-        That is judged by the clock of another log if there is one: the target's, of a file.
+        Expiry is judged by the clock of the log `clock` if it is given, as by the target's if the
+        source is a file.
         """
         self.log = log
         self._until = until
@@ -58,15 +59,16 @@ class Source:
         self._clock = clock or log
 
     def commits(self) -> Iterator[list[Record]]:
-        """Yields the commits that there are, each with all its events."""
+        """Yields the commits of the source, each with all its events."""
         for part in self.log.parts():
             until = part.wait(START, timeout_s=0) if self._until is None else self._until
             yield from commits_until(part, START, until)
 
     def ends(self, streams: list[str]) -> dict[str, int]:
-        """Returns when streams end by themselves: 0 if never, OVER if that was before now.
+        """Returns when streams expire: 0 if never, OVER if they have expired.
 
-        One that only a hold keeps is taken without an end: with it, it would be refused.
+        A stream that only a hold keeps is taken without an end, because the target would refuse
+        events after the end.
         """
         expiry, followed = self.log.expiry, self._followed
         if followed is not None:
@@ -82,7 +84,7 @@ class Source:
         return ends
 
     def slides(self, stream: str) -> bool:
-        """Says whether the end of a stream slides: then nobody knows when its blobs may go."""
+        """Returns whether the end of a stream slides, so that the end of its blobs is unknown."""
         if self._followed is not None:
             return self._followed.slides(stream)
         [head] = self.log.heads([stream])
@@ -90,10 +92,10 @@ class Source:
 
 
 class DamagedSource(Source):
-    """What verifies of a damaged log, or of some of its backends, read over the damage.
+    """The events of a damaged log, or of some of its backends, that verify; damage is skipped.
 
-    When all of it was read, `marks` are those that were found, and `verification` says what is
-    missing.
+    After all commits were read, `marks` has the marks that were found, and `verification` says what
+    is missing.
     """
 
     def __init__(
@@ -104,10 +106,10 @@ class DamagedSource(Source):
         within: Callable[[Position], bool] | None = None,
         rest: Callable[[Record], None] | None = None,
     ) -> None:
-        """`link_at` returns the link of an event that was yielded before, where it is by now.
+        """`link_at` returns the link of an event that was yielded before, from the target.
 
-        `within` says which positions the moment holds that is read. `rest` is called with each
-        event that can be read, and has one before it in its stream that is lost.
+        `within` returns whether a position belongs to the moment that is read. `rest` is called
+        with each event that can be read but comes after a lost one in its stream.
         """
         self.verification = Verification(link_at, log.blobs.stored)
         super().__init__(log, verification=self.verification)
@@ -117,7 +119,7 @@ class DamagedSource(Source):
         self.marks: list[Mark] = []
 
     def commits(self) -> Iterator[list[Record]]:
-        """Yields what verifies of each commit that is left."""
+        """Yields the part of each remaining commit that verifies."""
         for remnant in remnants(self.log, *self._parts):
             if isinstance(remnant, Mark):
                 self.marks.append(remnant)
@@ -137,7 +139,7 @@ class DamagedSource(Source):
 
 
 class ScopeSource(Source):
-    """Some scopes of a log with what they need, or all of it, as they are at this moment."""
+    """Some scopes of a log with what they need, or the whole log, at the moment of the call."""
 
     def __init__(self, log: Log, scopes: Iterable[str] = ()) -> None:
         super().__init__(log)
@@ -181,20 +183,20 @@ class Needed:
         self._beside = {word for word, level in kept_with().items() if level is None}
 
     def has(self, stream: str) -> bool:
-        """Returns whether a stream belongs to them."""
+        """Returns whether a stream belongs to these scopes."""
         word, _, rest = stream.partition("/")
         return stream in self.names or (word in self._beside and rest in self.names)
 
     def marks(self, marks: Iterable[Mark]) -> list[Mark]:
-        """Returns those of some marks that are about them."""
+        """Returns the marks that belong to these scopes."""
         return [mark for mark in marks if self.has_mark(mark)]
 
     def has_mark(self, mark: Mark) -> bool:
-        """Returns whether a mark is about them."""
+        """Returns whether a mark belongs to these scopes."""
         return self.has(mark.group) or self.has(mark.key)
 
     def streams(self, log: Log) -> list[str]:
-        """Returns the names of all of them that are there."""
+        """Returns the names of all these streams that exist."""
         asked = sorted({*self.names, *(f"{w}/{n}" for w in self._beside for n in self.names)})
         return [name for name, head in zip(asked, log.heads(asked), strict=True) if head]
 
@@ -203,7 +205,7 @@ class Needed:
 
 
 def commits_until(part: Backend, after: Position, until: Position) -> Iterator[list[Record]]:
-    """Yields the commits of a backend after a position up to another, in its order."""
+    """Yields the commits of a backend after one position and up to another, in order."""
     while records := part.read_all(after=after, limit=RECORDS_PER_READ):
         after = records[-1].position
         for at, group in groupby(records, _position):
@@ -217,8 +219,8 @@ def commits_until(part: Backend, after: Position, until: Position) -> Iterator[l
 def commits_of(part: Backend, after: Position, seen: MarksAtMoment) -> Iterator[list[Record]]:
     """Yields the commits of a moment after a position.
 
-    Where transactions end in another order than they began, some that the moment holds are not
-    final yet, and are not read before those under way have ended.
+    Where transactions end in another order than they began, a commit of the moment may come after
+    one that is still open. It is not final until the open one has ended, so this waits for that.
     """
     while True:
         for commit in commits_until(part, after, seen.newest):
@@ -239,21 +241,21 @@ def commits_of(part: Backend, after: Position, seen: MarksAtMoment) -> Iterator[
 def only(
     commits: Iterable[list[Record]], is_wanted: Callable[[str], bool]
 ) -> Iterator[list[Record]]:
-    """Yields what commits wrote to some streams."""
+    """Yields the part of each commit that belongs to the wanted streams."""
     for commit in commits:
         if chosen := [record for record in commit if is_wanted(record.stream)]:
             yield chosen
 
 
 def heads_of(log: Log, streams: Iterable[str]) -> Iterator[tuple[str, Head | None]]:
-    """Yields streams with their heads, which are asked for a page at a time."""
+    """Yields streams with their heads, which are read a page at a time."""
     names = iter(streams)
     while page := list(islice(names, _PAGE)):
         yield from zip(page, log.heads(page), strict=True)
 
 
 def count_events(heads: Iterable[tuple[str, Head | None]]) -> int:
-    """Returns how many events streams have, by their heads alone."""
+    """Counts the events of streams by their heads alone."""
     return sum(head.revision - head.first + 1 for _, head in heads if head is not None)
 
 

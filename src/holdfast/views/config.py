@@ -1,4 +1,4 @@
-"""The views that a user's configuration names: `[views]` of holdfast.toml.
+"""The views in a configuration file: `[views]` of holdfast.toml.
 
     [views]
     scope = "workflow/site"         # whose, unless a file says otherwise; default: global
@@ -9,8 +9,8 @@
     "RALPH_TASKS.md" = "tasks"
     "AGENT.md" = { kind = "learnings", scope = "team/red" }
 
-The section names no commands, so that it needs no trust; a file that somebody else may write is
-refused all the same.
+The section names no commands, so it needs no trust. Still, a file that another user may write is
+refused.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ STATES = "state"
 
 
 class ViewSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """What `[views]` may say."""
+    """The section `[views]`."""
 
     scope: str = "global"
     directory: str = "."
@@ -56,7 +56,7 @@ class StoreOfScopes(StoreOfViews, Protocol):
 
 
 def read_settings(path: str | os.PathLike[str] = FILE) -> ViewSettings | None:
-    """Returns what `[views]` of a file says; None if there is no such file or section."""
+    """Returns the section `[views]` of a file; None if there is no such file or section."""
     try:
         found = read_config(path)
     except NotFoundError:
@@ -69,7 +69,7 @@ def read_settings(path: str | os.PathLike[str] = FILE) -> ViewSettings | None:
 
 
 def configured_views(store: StoreOfScopes, path: str | os.PathLike[str] = FILE) -> Views:
-    """Returns the views that a configuration file names; NotFoundError if it names none."""
+    """Returns the views of a configuration file; raises NotFoundError if it has no `[views]`."""
     settings = read_settings(path)
     if settings is None:
         raise NotFoundError(
@@ -79,7 +79,7 @@ def configured_views(store: StoreOfScopes, path: str | os.PathLike[str] = FILE) 
     root = beside / settings.directory
     folder, own = os.path.realpath(root), os.path.realpath(beside)
     if os.path.commonpath((folder, own)) != own:
-        # A folder that came from elsewhere must not have files written all over the disk.
+        # A cloned folder must not make us write files elsewhere on the disk.
         raise UsageError(
             f'[views] directory of "{path}" leads out of the folder of that file, to "{folder}"',
             hint="name a folder below it, or `holdfast views watch` that one",
@@ -103,7 +103,7 @@ def _view(
 
 
 def state_views(store: StoreOfScopes, suffix: str) -> Iterator[FileView]:
-    """Yields a view of the newest state of every scope that has one, and is nobody's."""
+    """Yields a view of the newest state of every scope that has one and is no subject's."""
     for scope in store.scopes(limit=None):
         if scope.subject is None and scope.state:
             yield state_file(scope, f"{STATES}/{quote(scope.name, safe='')}.{suffix}")

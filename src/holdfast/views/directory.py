@@ -1,19 +1,20 @@
-"""A directory of view files: kept true to the log, and read when a person has edited them.
+"""A directory of view files: written from the log, and imported when a person has edited them.
 
     views = hf.views(".", [task_list(hf.workflow("w1"))])
     views.sync()      # imports what was edited, then writes what has changed
 
 For each file, under a lock that all processes of the directory share:
 
-1. Look at the file. If it is not the last text that the log knows, somebody edited it: what they
+1. Read the file. If it is not the last text that the log knows, somebody edited it: what they
    changed becomes one commit, with them as actor and "file" as source.
-2. Render the file from the newest state: what it holds, with other lines where items changed.
-3. Exchange it with the file, and look at what came out. If that is not what was read in step 1,
-   somebody saved in between: import that too, and render once more.
+2. Render the file from the newest state: the text that it holds, with the changed items replaced.
+3. Exchange the new text with the file, and look at what came out. If that is not what was read in
+   step 1, somebody saved meanwhile: import that too, and render once more.
 
-The commit has a key made of both texts, so an import that a crash cut off is not done twice. What
-is needed after a crash lies beside the files (`last_text.py`): the text that was to be written,
-what came out of the exchange, and the last text. What a person wrote is never only in memory.
+The commit has an idempotency key made from both texts, so an import that a crash interrupted is
+not done twice. What is needed after a crash is kept beside the files (`last_text.py`): the text
+that is being written, what came out of the exchange, and the last text. What a person wrote is
+never only in memory.
 """
 
 from __future__ import annotations
@@ -60,17 +61,18 @@ FileView = ItemView | RowView
 _logger = logging.getLogger("holdfast.views")
 
 SETTLE_S = 0.1
-"""A file that is written in place is read when nothing was written for so long."""
+"""A file that is edited in place is read once nothing was written to it for so long."""
 _SETTLE_ROUNDS = 20
 BROKEN_S = 0.5
-"""A file that cannot be read is judged when it has been unchanged for so long."""
+"""A copy of a broken file is kept once the file has been unchanged for so long."""
 _ROUNDS = 8
+"""How often a file is read again, if somebody saves it each time before it can be written."""
 
 FileStatus = Literal["fresh", "edited", "behind", "missing", "broken", "pending"]
 
 
 class ViewStatus(Struct, frozen=True):
-    """How one file stands to the log."""
+    """How one file compares with the log."""
 
     file: str
     status: FileStatus
@@ -137,13 +139,13 @@ class Views:
 
     @property
     def files(self) -> list[str]:
-        """The files, by their paths in the directory."""
+        """The files, as paths in the directory."""
         return list(self._views)
 
     # --- what is asked ---------------------------------------------------------------------------
 
     def sync(self) -> list[Finding]:
-        """Imports what was edited, and writes every file that is behind; returns what was found."""
+        """Imports edits and writes every file that is behind; returns what was found."""
         with self._lock():
             self._look_for_more()
             return [one for view in self._views.values() for one in self._sync(view)]
@@ -151,13 +153,13 @@ class Views:
     write = sync
 
     def accept(self, file: str) -> list[Finding]:
-        """Imports an edit that waits because more than half of the items are gone from it."""
+        """Imports an edit that is pending because more than half of the items are gone."""
         view = self._view(file)
         with self._lock():
             return self._sync(view, accept=True)
 
     def reject(self, file: str) -> list[Finding]:
-        """Puts back what the log knows, in place of an edit; that is kept beside it."""
+        """Writes the text of the log in place of an edit, which is kept beside the file."""
         view = self._view(file)
         with self._lock():
             found = self._read(view)
@@ -170,7 +172,7 @@ class Views:
             return [Finding(view.path, "refused", "the edit was rejected; it is kept beside it")]
 
     def forget_read(self) -> None:
-        """Forgets what older texts said that somebody may have read: some of it was erased."""
+        """Forgets the older texts that edits are compared with: some of it was erased."""
         with self._lock():
             for view in self._views.values():
                 last = self._load(view)
@@ -178,7 +180,7 @@ class Views:
                     self._kept(view).save(replace(last, unread={}))
 
     def status(self) -> list[ViewStatus]:
-        """Returns how each file stands to the log, and changes nothing."""
+        """Returns how each file compares with the log; changes none of them."""
         with self._lock():
             self._look_for_more()
             return [self._status(view) for view in self._views.values()]
@@ -186,14 +188,14 @@ class Views:
     def keep_fresh(self, tell: Callable[[Finding], object] | None = None) -> None:
         """Syncs after each commit and after each edit, in the background, until `close`.
 
-        A file is written at most once in 100 ms. `tell` is called with what is found, by another
+        A file is written at most once in 100 ms. `tell` is called with each finding, from another
         thread.
         """
         if self._fresh is None:
             self._fresh = Freshness(self._log, self.directory, lambda: self.files, self.sync, tell)
 
     def _look_for_more(self) -> None:
-        """Adds views of what has come since, such as the states of new scopes."""
+        """Adds views of what is new, such as the states of new scopes."""
         for view in () if self._more is None else self._more():
             if view.path not in self._views:
                 _check_path(view.path)
@@ -258,7 +260,7 @@ class Views:
                     return findings
             try:
                 new = view.render(text, named, last)
-            except BrokenFile as broken:  # it can be read, and not be written to
+            except BrokenFile as broken:  # it can be read, but not added to
                 assert found.data is not None, "BUG: a text of ours that cannot be written to"
                 return [*findings, self._broken(view, found, last, broken)]
             if new == found.data or self._write(view, found, new, findings):
@@ -271,7 +273,7 @@ class Views:
     def _import(
         self, view: FileView, found: _Found, last: LastText | None, *, accept: bool = False
     ) -> tuple[dict[str, list[str]], list[Finding]]:
-        """Makes an edit a commit; returns the ids of lines that have none, and what was done."""
+        """Commits an edit; returns the ids of lines that show none, and what was done."""
         assert found.data is not None, "BUG: an edit without a text"
         data, known = found.data, LastText() if last is None else last
         seen = view.read(data, last, is_read=self._is_read(view, last))
@@ -308,7 +310,11 @@ class Views:
     def _commit(
         self, view: FileView, seen: Seen, key: str, owner: int
     ) -> tuple[list[Finding], dict[int, str]]:
-        """Commits edits once; a commit that a crash kept us from learning of is the answer."""
+        """Commits edits once.
+
+        If a crash hid the answer of an earlier attempt, the key finds that commit, and its ids are
+        returned.
+        """
         done: list[JointCommit] = []
 
         def record(tx: JointCommit) -> tuple[list[Finding], dict[int, str]]:
@@ -325,9 +331,9 @@ class Views:
     # --- files -----------------------------------------------------------------------------------
 
     def _place(self, view: FileView) -> Path:
-        """Returns where a file is, or raises UsageError if a link on the way leads out.
+        """Returns where a file is; raises UsageError if a link on the way leads out of the root.
 
-        A repository that was cloned may have such a link, and name a view through it.
+        A cloned repository may contain such a link, and name a view through it.
         """
         path = self.directory / view.path
         folder, root = os.path.realpath(path.parent), os.path.realpath(self.directory)
@@ -360,8 +366,8 @@ class Views:
     def _settled(self, view: FileView, found: _Found) -> _Found:
         """Returns the file once nobody seems to be writing it.
 
-        An editor that saves through a new name leaves a file of another inode, which is whole. One
-        that writes in place, into the file that we wrote, may be in the middle of it.
+        An editor that saves by renaming a new file leaves another inode, which is complete. One
+        that writes in place, into the file that we wrote, may not have finished.
         """
         clock = self._log.clock
         for _ in range(_SETTLE_ROUNDS):
@@ -376,14 +382,16 @@ class Views:
     def _write(
         self, view: FileView, found: _Found, new: bytes, findings: list[Finding] | None = None
     ) -> bool:
-        """Puts a text in the place of the file that was read.
+        """Replaces the file that was read by a text.
 
-        Returns False if somebody was faster: then everything is as they left it, or their text has
-        been imported, and the file must be looked at again.
+        Returns False if somebody saved the file meanwhile. Then everything is as they left it, or
+        their text has been imported, and the file must be read again.
         """
         kept, target = self._kept(view), self.directory / view.path
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
+            # Both are on the disk before the exchange: after a crash `_finish_exchange` tells from
+            # them whether the names were exchanged, and has what came out.
             facts = write_new(kept.new, new, found.mode)
             write_new(kept.coming, self._rendered(view, new, found.data, facts).encode())
             self._hold(view, kept.new)
@@ -409,7 +417,7 @@ class Views:
         return True
 
     def _end_exchange(self, view: FileView) -> None:
-        """Makes the text that is in place now the last one."""
+        """Makes the text that is in place now the last one; ends the protocol of an exchange."""
         kept = self._kept(view)
         kept.coming.replace(kept.last)
         kept.new.unlink(missing_ok=True)
@@ -424,10 +432,11 @@ class Views:
         placed: bytes,
         findings: list[Finding] | None,
     ) -> bool:
-        """Imports what somebody saved right before the exchange, which is in our hands now.
+        """Imports what somebody saved right before the exchange, and what came out of it.
 
-        The file has what we rendered. It gets their text, with what is true of its items; what
-        comes out then should be ours. If it is not, somebody saved once more, and it is kept.
+        The file has what we rendered. It gets their text, with its items as the log has them now.
+        What comes out of this second exchange should be our text. If it is not, somebody saved once
+        more, and that text is kept beside the file.
         """
         kept, target = self._kept(view), self.directory / view.path
         told: list[Finding] = [] if findings is None else findings
@@ -442,7 +451,7 @@ class Views:
             named, imported = {}, [self._broken(view, theirs, self._load(view), broken)]
         told += imported
         if imported and imported[-1].kind in ("broken", "pending"):
-            # Theirs goes back into its place: nothing of it is imported before it can be.
+            # Their text goes back into its place, and is imported once that is possible.
             exchange(kept.new, target)
             came_out = read_file(kept.new)
             if came_out is not None and came_out not in (placed, saved):
@@ -467,7 +476,7 @@ class Views:
         return True
 
     def _finish_exchange(self, view: FileView) -> list[Finding]:
-        """Ends what a process that died left in the middle of an exchange."""
+        """Completes an exchange that a process left unfinished when it died."""
         kept = self._kept(view)
         if not kept.coming.exists() and not kept.new.exists():
             return []
@@ -488,7 +497,7 @@ class Views:
         return findings
 
     def _import_late(self, view: FileView, saved: bytes, coming: LastText) -> list[Finding]:
-        """Imports what came out of an exchange that a crash followed."""
+        """Imports what came out of an exchange before a crash."""
         kept = self._kept(view)
         facts = os.stat(kept.new)
         theirs = _Found(saved, facts.st_mtime_ns // 1000, facts.st_uid)
@@ -517,7 +526,7 @@ class Views:
         return KeptFiles.of(self.directory, view.path)
 
     def _load(self, view: FileView) -> LastText | None:
-        """Returns the last text of a view that is of this log; None if there is none."""
+        """Returns the last text of a view, if it belongs to this history of the log."""
         stored = read_file(self._kept(view).last)
         if view.path in self._last and self._stored.get(view.path) == stored:
             return self._last[view.path]
@@ -543,7 +552,7 @@ class Views:
     def _known(
         self, view: FileView, data: bytes, named: dict[str, list[str]], last: LastText | None
     ) -> LastText:
-        """Returns a text as the last one that the log, as it is now, knows."""
+        """Returns a text as the last one that the log knows, at the newest revision."""
         head = self._log.head(view.scope.name)
         revision, link = (0, "") if head is None else (head.revision, head.link.hex())
         known = LastText(
@@ -561,7 +570,7 @@ class Views:
     def _rendered(
         self, view: FileView, new: bytes, old: bytes | None, facts: os.stat_result
     ) -> LastText:
-        """Returns a text that we put in the place of an old one, as the last that the log knows."""
+        """Returns a text that we write over an old one, as the last one that the log knows."""
         last = self._load(view)
         known = self._known(view, new, {}, None)
         before = {}
@@ -569,7 +578,7 @@ class Views:
             before = last.unread
         unread: dict[str, Any] = {}
         if old is not None:
-            # An old text that cannot be read is replaced when it is rejected.
+            # A broken file is replaced when it is rejected; then there is nothing to compare.
             with contextlib.suppress(BrokenFile):
                 unread = view.unread(old, new, before)
         return replace(
@@ -580,7 +589,10 @@ class Views:
         )
 
     def _is_read(self, view: FileView, last: LastText | None) -> bool:
-        """Says whether anybody may have read the file that we wrote last."""
+        """Returns whether anybody may have read the file that we wrote last.
+
+        `write_new` sets the access time of the file before its modification time; a read moves it.
+        """
         if last is None or not last.inode or not self._notes_reads():
             return True
         written = self._written.get(view.path)
@@ -594,7 +606,7 @@ class Views:
         return facts.st_ino != last.inode or facts.st_atime_ns != last.atime_ns
 
     def _notes_reads(self) -> bool:
-        """Says whether this file system notes that a file was read; many are told not to."""
+        """Returns whether this file system keeps access times; many are mounted without."""
         if self._are_reads_noted is None:
             probe = self.directory / DIRECTORY / "probe"
             before = write_new(probe, b"read")
@@ -606,7 +618,7 @@ class Views:
     def _note_late_read(
         self, view: FileView, old: bytes, new: bytes, facts: os.stat_result
     ) -> None:
-        """Looks whether the old text was read right before the exchange, when that counted."""
+        """Notes if somebody read the old text right before the exchange."""
         last, kept = self._load(view), self._kept(view)
         if last is None or old != last.data or not last.unread or not last.inode:
             return
@@ -615,14 +627,17 @@ class Views:
             write_new(kept.coming, self._rendered(view, new, old, facts).encode())
 
     def _hold(self, view: FileView, path: Path) -> None:
-        """Keeps a hand on the file that we are about to put in place, whatever replaces it."""
+        """Keeps a descriptor of the file that we are about to put in place.
+
+        So its access time can be read even if an editor has replaced it by another file.
+        """
         before = self._written.pop(view.path, None)
         if before is not None:
             os.close(before)
         self._written[view.path] = os.open(path, getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC)
 
     def close(self) -> None:
-        """Ends keeping them fresh, after a last sync, and lets go of the files."""
+        """Stops keeping the files fresh, after a last sync, and closes them."""
         fresh, self._fresh = self._fresh, None
         if fresh is not None:
             fresh.close()
@@ -646,7 +661,7 @@ class Views:
             self._kept(view).save(last)
 
     def _set_aside(self, view: FileView, data: bytes, why: str) -> Path:
-        """Keeps a text beside its file as NAME.<why>-<time>; once, if it is there already."""
+        """Keeps a text beside its file as NAME.<why>-<time>, unless such a copy exists."""
         target = self.directory / view.path
         for other in sorted(target.parent.glob(f"{_literal(target.name)}.{why}-*")):
             if read_file(other) == data:
@@ -659,7 +674,7 @@ class Views:
     def _broken(
         self, view: FileView, found: _Found, last: LastText | None, broken: BrokenFile
     ) -> Finding:
-        """Leaves a file that cannot be read where it is, and keeps a copy once it is at rest."""
+        """Leaves a broken file in its place, and keeps a copy once nobody seems to write it."""
         assert found.data is not None, "BUG: a broken file that is not there"
         age_s = (self._log.clock.now_us() - found.changed_us) / 1e6
         message = f"{broken}: nothing is read from it or written to it"
@@ -672,7 +687,10 @@ class Views:
 
     @contextlib.contextmanager
     def _lock(self) -> Generator[None]:
-        """Keeps other processes and threads from writing here, until the block ends."""
+        """Holds the lock of the directory, for processes and threads, until the block ends.
+
+        So nobody replaces a file by a text that was rendered from an older state.
+        """
         with self._mutex:
             place = self.directory / DIRECTORY
             try:
@@ -688,7 +706,7 @@ class Views:
                 ) from error
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-                with kept_closed():  # a file would be a copy in clear
+                with kept_closed():  # sealed values stay sealed: a file would be a copy in clear
                     yield
             except OSError as error:
                 raise UnavailableError(
@@ -700,7 +718,7 @@ class Views:
 
 
 def _is_mass_removal(seen: Seen) -> bool:
-    """Says whether more than half of the items are gone at once: an accident looks like that."""
+    """Returns whether more than half of the items are gone at once, as after an accident."""
     return seen.removed * 2 > seen.had
 
 
@@ -722,7 +740,7 @@ def _literal(name: str) -> str:
 
 
 def _said_by(last: LastText) -> tuple[object, ...]:
-    """Returns what of a text must be kept when it changes."""
+    """Returns the parts of a text that are saved again when one of them changes."""
     return last.data, last.named, last.strangers
 
 

@@ -1,8 +1,8 @@
 """Keeps view files fresh: after each commit of any process, and after each edit.
 
-One thread waits for the store, one for the files (watchfiles), and one syncs, at most ten times a
-second: so a file is written at most once in 100 ms, however many commits there are. Where
-watchfiles is not installed the files are looked at once a second.
+One thread waits for the store, one for the files (watchfiles), and one syncs at most ten times a
+second. So a file is written at most once in 100 ms, however many commits there are. Without
+watchfiles, the files are checked once a second.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Freshness:
             self._wake.clear()
 
     def sync_once(self) -> None:
-        """Syncs, and tells what is new; an error is logged, and it is tried again."""
+        """Syncs and reports new findings; an error is logged, and the next sync tries again."""
         try:
             findings = self._sync()
         except (HoldfastError, OSError) as error:
@@ -76,7 +76,7 @@ class Freshness:
         self._told = lasting
 
     def _follow_store(self) -> None:
-        """Wakes the sync after each commit, of whichever process."""
+        """Wakes the sync after each commit of any process."""
         try:
             seen = self._log.position()
             while not self._stop.is_set():
@@ -111,7 +111,7 @@ class Freshness:
                 self._wake.set()
 
     def close(self) -> None:
-        """Syncs a last time, and ends the threads."""
+        """Ends the threads, and syncs a last time."""
         self._stop.set()
         self._wake.set()
         for thread in self._threads:

@@ -10,9 +10,9 @@ r"""One item as one line of markdown, and back.
     id        = "<!-- hf:" id " -->"
 
 Escapes are those of markdown: a backslash before punctuation stands for that character, and a
-number such as `&#10;` for a character that no line can hold. A `;` of a title is written `\;`, a
-`,` of a name in a list `\,`. What follows a `;` and begins with no word of a field is part of the
-title: people type semicolons. `parse_line(render_line(item))` is the item.
+number such as `&#10;` for a character that no line can hold. A `;` in a title is written `\;`, a
+`,` in a name of a list `\,`. Text after a `;` that does not begin with the word of a field is part
+of the title, because people type semicolons. `parse_line(render_line(item))` is the item.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WORDS = {
     "note": "note",
 }
 FIELDS = ("title", "status", "priority", *_WORDS.values())
-"""What a line can say of an item."""
+"""The fields of an item that a line can show."""
 _NAMES = {number: word for word, number in PRIORITIES.items() if number}
 
 _PUNCTUATION = r"!-/:-@\[-`{-~"
@@ -48,14 +48,14 @@ _BOX = re.compile(r"\[(.)\](?:[ \t]+|$)")
 _PRIORITY = re.compile(r"\((low|normal|high|-?\d{1,9})\)(?:[ \t]+|$)")
 _FIELD = re.compile(rf"[ \t]*({'|'.join(_WORDS)})[ \t]+(.*)", re.DOTALL)
 _BLOCK = re.compile(r"(?=[#>\-+*`~=_<\[|:(])|\d{1,9}(?=[.)])|(?=\\)")
-"""How the text of a line without a box may begin so that markdown takes it for something else."""
+"""Beginnings of a line without a box that markdown would take for something else."""
 
 
 # --- escapes -------------------------------------------------------------------------------------
 
 
 def escape(text: str, more: str = "") -> str:
-    """Returns a text as it stands in a line; characters of `more` get a backslash too."""
+    """Returns a text with escapes, as in a line; the characters in `more` are escaped too."""
     if not _needs_escape(text, more):
         return text
     special = ";" + more
@@ -85,7 +85,7 @@ def _needs_escape(text: str, more: str) -> bool:
 
 
 def unescape(text: str) -> str:
-    """Returns the text that stands in a line."""
+    """Returns the text without its escapes."""
     if "\\" not in text and "&#" not in text:
         return text
     return _ESCAPED.sub(_character, text)
@@ -115,7 +115,7 @@ def _split(text: str, separator: str) -> list[str]:
 
 
 def parse_line(text: str, *, has_box: bool = True) -> Item:
-    """Returns the item that a line says, without its bullet."""
+    """Returns the item of a line, which is given without its bullet."""
     fields: dict[str, Any] = {}
     problem = ""
     found = _ID.search(text)

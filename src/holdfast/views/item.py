@@ -1,7 +1,7 @@
 """What a file shows: items with fields, and what a person changed in them. Pure data.
 
-Fields that say nothing are left out, so that two items are equal when their mappings are. What is
-told about a file is a `Finding`.
+Fields with their default are left out, so that two items are equal if their mappings are equal.
+What is reported about a file is a `Finding`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DEFAULTS: dict[str, Any] = {"status": "open", "priority": 0}
 
 
 def plain_fields(fields: Fields) -> dict[str, Any]:
-    """Returns fields without those that say nothing, lists as tuples."""
+    """Returns the fields without empty ones and defaults, with tuples instead of lists."""
     found: dict[str, Any] = {}
     for name, value in fields.items():
         if isinstance(value, list):
@@ -33,7 +33,7 @@ def plain_fields(fields: Fields) -> dict[str, Any]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Says whether two values are written alike: 1 and true are not, nor are 1 and 1.0."""
+    """Returns whether two values are written alike: 1 and true are not, nor are 1 and 1.0."""
     if one != other or type(one) is not type(other):
         return False
     if isinstance(one, dict):
@@ -44,7 +44,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def shown(value: Any) -> Any:
-    """Returns a value as files can show it: times, bytes and numbers that JSON lacks as text."""
+    """Returns a value as files can show it; times, bytes, NaN and infinity become text."""
     if isinstance(value, dict):
         return {key: shown(one) for key, one in cast("dict[str, Any]", value).items()}
     if isinstance(value, list | tuple):
@@ -59,9 +59,9 @@ def shown(value: Any) -> Any:
 
 
 def taken(value: Any, before: Any) -> Any:
-    """Returns what a file says a value is, with all that is shown as it was before kept so.
+    """Returns a value from a file, in which unchanged parts keep their stored form.
 
-    Else a time beside what was edited would become text.
+    Otherwise a time beside an edited part would become text.
     """
     if isinstance(value, dict) and isinstance(before, dict):
         olds = cast("dict[str, Any]", before)
@@ -91,7 +91,7 @@ FindingKind = Literal[
 
 
 class Finding(Struct, frozen=True):
-    """What was found in one file, and what became of it."""
+    """One thing that was found in a file, and what was done about it."""
 
     file: str
     kind: FindingKind
@@ -105,11 +105,11 @@ class Finding(Struct, frozen=True):
 
 
 class BrokenFile(Exception):
-    """A file cannot be read as what it should be: nothing in it is believed."""
+    """A file cannot be parsed; nothing is imported from it."""
 
 
 def decode_text(data: bytes) -> str:
-    """Returns the text of a file, or raises BrokenFile if it is no text."""
+    """Returns the text of a file; raises BrokenFile if it is not UTF-8 text."""
     if b"\0" in data:
         raise BrokenFile("it holds a NUL byte")
     try:
@@ -126,16 +126,16 @@ class Item(Struct, frozen=True):
     id: str | None
     fields: dict[str, Any]
     problem: str = ""
-    """What cannot be understood in it: the field it is about is left out of `fields`."""
+    """Why a part of it cannot be parsed; that field is missing in `fields`."""
     fits: bool = True
-    """False: it breaks the schema of its file, and a new one like that is not taken at all."""
+    """False if it breaks the schema of its file; then it is not accepted as a new item."""
 
 
 class ItemEdit(Struct, frozen=True):
     """One item that a person added, changed or removed.
 
-    `before` has the fields as they were last rendered, None if it is new; `after` those that the
-    file has, None if it is gone. `place` is its number among the items of the file.
+    `before` has the fields of the last text, or None if the item is new. `after` has those of the
+    file, or None if it is gone. `place` is its number among the items of the file.
     """
 
     id: str | None

@@ -1,8 +1,8 @@
-"""A file that shows items: a form says how they look, a source where they are in the log.
+"""A file that shows items: a form defines how they look, a source where they are in the log.
 
-What a person changed is merged item by item and field by field against the last text that the log
-knows. Where only one side changed a field, that side counts. Where both did, the person's word
-counts, and both are told.
+A person's changes are merged item by item and field by field; the base is the last text that the
+log knows. If only one side changed a field, that side counts. If both did, the person's value
+counts, and the conflict is reported.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PARSED_MAX = 4
 
 
 class Document(Protocol):
-    """A file as a form reads it."""
+    """A file as parsed by a form."""
 
     @property
     def items(self) -> list[Item]: ...
@@ -49,7 +49,7 @@ class Form(Protocol):
 
 
 class Seen(Struct, frozen=True):
-    """What a file says that the last text did not."""
+    """How a file differs from the last text."""
 
     edits: list[ItemEdit]
     findings: list[Finding]
@@ -88,8 +88,9 @@ class ItemView:
     def read(self, data: bytes, last: LastText | None, *, is_read: bool = True) -> Seen:
         """Returns what a person changed; raises BrokenFile.
 
-        It is compared with the last text, or with the last one that anybody read if nobody has
-        read that: who saves an older text has not changed what they have never seen.
+        The base of the comparison is the last text. If nobody has read that yet (`is_read`), it is
+        the last text that somebody may have read: a person who saves an older text has not changed
+        what they have never seen.
         """
         items: list[Item] = self.document(data).items
         if last is None:
@@ -124,11 +125,11 @@ class ItemView:
                 if item.fits:
                     edits.append(ItemEdit(id, None, item.fields, place))
                 continue
-            # What cannot be understood in an item is as it was.
+            # A part of an item that cannot be parsed counts as unchanged.
             after = {**old, **item.fields} if item.problem else item.fields
             is_changed = not same(after, old)
             if is_changed and id in strangers and item.fits:
-                # It was refused, and is mended.
+                # It was refused before, and has been corrected: so it is new.
                 edits.append(ItemEdit(id, None, item.fields, place))
             elif is_changed:
                 edits.append(ItemEdit(id, old, after, place))
@@ -137,7 +138,7 @@ class ItemView:
         return Seen(edits, findings, len(gone), len(before))
 
     def _first(self, items: list[Item]) -> Seen:
-        """Returns what a file says of which no text is known: what the log does not have is new."""
+        """Returns the edits of a file without a last text: items that the log lacks are new."""
         now = self.source.items()
         edits: list[ItemEdit] = []
         findings: list[Finding] = []
@@ -163,10 +164,10 @@ class ItemView:
         return Finding(self.path, "refused", item.problem, item.id)
 
     def _accepted(self, items: list[Item]) -> list[Item]:
-        """Returns the items of a text without those that were refused as a whole.
+        """Returns the items of a text without those that were refused entirely.
 
-        A new one that did not fit stays in the file, for whoever wrote it to mend. Once it is
-        mended it is new, and not a change of something that the log never had.
+        A new item that did not fit stays in the file, so that its author can correct it. Once it is
+        corrected it is new, and not a change of an item that the log never had.
         """
         if all(item.fits for item in items):
             return items
@@ -183,7 +184,7 @@ class ItemView:
     # --- importing -------------------------------------------------------------------------------
 
     def apply(self, tx: JointCommit, seen: Seen, key: str) -> tuple[list[Finding], dict[int, str]]:
-        """Records edits in a joint commit; returns what became of them, and ids by their place."""
+        """Records edits in a joint commit; returns findings, and the new ids by place."""
         now = self.source.items()
         findings: list[Finding] = []
         ids: dict[int, str] = {}
@@ -294,7 +295,7 @@ class ItemView:
         return Finding(self.path, "refused", reason, id)
 
     def added_before(self, seen: Seen, key: str) -> dict[int, str]:
-        """Returns the ids that an earlier import of the same edits gave, by place."""
+        """Returns the ids that an earlier import of the same edits assigned, by place."""
         found: dict[int, str] = {}
         for number, edit in enumerate(seen.edits):
             if edit.before is None and edit.id is None:
@@ -308,10 +309,10 @@ class ItemView:
     def render(
         self, data: bytes | None, named: Mapping[str, list[str]], last: LastText | None = None
     ) -> bytes:
-        """Returns the text as it should be now: this one, with what is true of its items.
+        """Returns the text as it should be now: this one, with its items as the log has them.
 
-        `named` has the ids of lines that have none, by what the line says. Items that the last text
-        had, and that the log took back since, go.
+        `named` has the ids of lines that show none, by the `signature` of the line. Items that the
+        last text had, and that the log has taken back since, are removed.
         """
         document = self.document(b"" if data is None else data)
         now = self.source.items()
@@ -344,10 +345,10 @@ class ItemView:
         return new
 
     def strangers(self, data: bytes, last: LastText | None) -> list[str]:
-        """Returns the ids in a text that the log does not know, and that it did not take back.
+        """Returns the ids in a text that the log does not know, except those it has taken back.
 
-        Taken back is what the last text had, as it stands here, when the log knew it. If somebody
-        changed its line since, that is their word, and stays.
+        The log took an item back, as a rewind does, if the last text has it with the same fields
+        and the log knew it then. If somebody has changed its line since, it is an edit, and stays.
         """
         now = self.source.items()
         found = _by_id(self.document(data).items)
@@ -359,9 +360,10 @@ class ItemView:
         return [id for id in unknown if id in before or base.get(id) != found[id]]
 
     def unread(self, old: bytes, new: bytes, before: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the items that a new text has otherwise than the one that somebody read.
+        """Returns the items in which a new text differs from the one that somebody last read.
 
-        `before` has those of them in which the old text itself differs from that one.
+        They are returned as in the text that was read; None if they were not in it. `before` has
+        the items in which the old text itself already differs from it.
         """
         had = _by_id(self.document(old).items)
         typed = {signature(e.fields) for e in self.document(old).items if e.id is None}
@@ -373,7 +375,7 @@ class ItemView:
 
 
 def signature(fields: Fields) -> str:
-    """Returns what names a line that has no id."""
+    """Returns the text by which a line without an id is identified: its fields."""
     return msgspec.json.encode(fields, order="sorted", enc_hook=str).decode()
 
 

@@ -1,4 +1,4 @@
-"""The view directories that one handle of a store has, so that an erasure writes them anew."""
+"""The view directories of one store handle, which an erasure writes anew."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ _logger = logging.getLogger("holdfast.views")
 
 
 class KeptViews:
-    """The directories of views that a handle has, in the order in which they were asked for."""
+    """The view directories of a handle, in the order in which they were opened."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._views: list[Views] = []
 
     def keep(self, views: Views) -> Views:
-        """Notes a directory of views, which is closed before the store is."""
+        """Registers a directory of views, and closes it before the store is closed."""
         self.show(views)
         self._kernel.on_close(views.close)
         return views
 
     def show(self, views: Views) -> None:
-        """Notes a directory of views that somebody else closes."""
+        """Registers a directory of views that the caller closes."""
         self._views.append(views)
 
     def write_all(self) -> list[Leftover]:
-        """Writes the files of all of them; returns those that are behind."""
+        """Writes the files of all directories; returns those that may still show erased data."""
         left: list[Leftover] = []
         for views in self._views:
             try:

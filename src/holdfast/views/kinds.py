@@ -1,7 +1,7 @@
-"""The views that there are, by name: what a configuration and the command line can ask for.
+"""The kinds of views by name, for configuration files and the command line.
 
-A view is a pair, a form (how items look in a file) and a source (where they are in the log), with
-the file that it is written to. `register_view` adds a kind of one's own.
+A view has a form (how items look in a file), a source (where they are in the log) and the file that
+it is written to. `register_view` adds a kind.
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ def task_list(
     title: str = "Tasks",
     statuses: str | Sequence[str] | None = None,
 ) -> ItemView:
-    """Returns the tasks of a scope as a markdown list; those of some statuses, if given.
+    """Returns a view of a scope's tasks as a markdown list, or only of those with some statuses.
 
-    A task that has no such status any more loses its line, unless something stands below it.
+    A task that no longer has such a status loses its line, unless something else belongs to it.
     """
     return ItemView(file, TaskSource(scope, check_status(statuses)), MarkdownList(title))
 
 
 def goal_list(scope: Scope, file: str = "GOALS.md", *, title: str = "Goals") -> ItemView:
-    """Returns the goals of a scope, `state["goals"]`, as a markdown list."""
+    """Returns a view of a scope's goals, `state["goals"]`, as a markdown list."""
     return ItemView(file, ListSource(scope, "goals", "g"), MarkdownList(title))
 
 
 def progress_list(scope: Scope, file: str = "PROGRESS.md", *, title: str = "Progress") -> ItemView:
-    """Returns what was done in a scope, `state["progress"]`, as a markdown list."""
+    """Returns a view of a scope's progress, `state["progress"]`, as a markdown list."""
     form = MarkdownList(title, has_box=False, heading=title)
     return ItemView(file, ListSource(scope, "progress", "p"), form)
 
 
 def todo_list(scope: Scope, file: str = "TODO.md", *, title: str = "To do") -> ItemView:
-    """Returns the next steps of a scope, `state["todo"]`, as a markdown list."""
+    """Returns a view of a scope's next steps, `state["todo"]`, as a markdown list."""
     return ItemView(file, ListSource(scope, "todo", "n"), MarkdownList(title))
 
 
 def learning_list(scope: Scope, file: str = "AGENT.md", *, title: str = "Learnings") -> ItemView:
-    """Returns what was learnt in a scope, `state["learnings"]`, below one heading of a file."""
+    """Returns a view of a scope's learnings, `state["learnings"]`, below one heading of a file."""
     form = MarkdownList(title, has_box=False, heading=title)
     return ItemView(file, ListSource(scope, "learnings", "l"), form)
 
@@ -71,12 +71,12 @@ def learning_list(scope: Scope, file: str = "AGENT.md", *, title: str = "Learnin
 def decision_list(
     scope: Scope, file: str = "DECISIONS.md", *, title: str = "Decisions"
 ) -> ItemView:
-    """Returns the decisions of a scope as a markdown list; what was decided stays."""
+    """Returns a view of a scope's decisions as a markdown list; they can be added, not changed."""
     return ItemView(file, DecisionSource(scope), MarkdownList(title))
 
 
 def backlog(scope: Scope, file: str = "backlog.yaml", *, root: str = "backlog") -> ItemView:
-    """Returns the tasks of a scope as a list in YAML."""
+    """Returns a view of a scope's tasks as a list in YAML."""
     return ItemView(file, TaskSource(scope), YamlList(root))
 
 
@@ -87,9 +87,9 @@ def state_file(
     at: str | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> ItemView:
-    """Returns the newest state of a scope as a file, JSON or YAML by how its name ends.
+    """Returns a view of a scope's newest state, as YAML or JSON by the suffix of the file.
 
-    With `at`, what stands below that key of it. Keys of `defaults` that are not there are shown.
+    With `at`, only the part below that key. Keys that only `defaults` has are shown, too.
     """
     name = f"{quote(scope.name, safe='')}.json" if file is None else file
     form = YamlMapping() if name.endswith((".yaml", ".yml")) else JsonMapping()
@@ -108,28 +108,28 @@ KEEL = {
     "register": None,
     "tempo": None,
 }
-"""What a `.keel-state` has if nobody said anything."""
+"""The defaults of a `.keel-state`."""
 
 
 def keel_state(scope: Scope, file: str = ".keel-state", *, at: str = "keel") -> ItemView:
-    """Returns `state["keel"]` of a scope as JSON; what nobody has set is shown with a default."""
+    """Returns a view of `state["keel"]` of a scope as JSON, with defaults for unset keys."""
     return state_file(scope, file, at=at, defaults=KEEL)
 
 
 def event_rows(scope: Scope, file: str = "events.yaml") -> RowView:
-    """Returns the own events of a scope as a YAML file that only grows."""
+    """Returns a view of a scope's own events as a YAML file that only grows."""
     return RowView(file, EventRows(scope), YamlRows(EventRows.columns))
 
 
 def catch_rows(scope: Scope, file: str = "catch-log.tsv") -> RowView:
-    """Returns what controls have caught in a scope, as a table that only grows."""
+    """Returns a view of a scope's catches as a table that only grows."""
     return RowView(file, CatchRows(scope), TsvRows(CatchRows.columns))
 
 
 def decision_index(
     scope: Scope, file: str = "session-decisions-index.yaml", *, recent: int = 20
 ) -> ItemView:
-    """Returns the standing orders of a scope and its newest decisions, as YAML."""
+    """Returns a view of a scope's standing orders and newest decisions, as YAML."""
     return ItemView(file, IndexSource(scope, recent), YamlMapping())
 
 
@@ -156,7 +156,7 @@ def register_view(name: str, make: MakeView) -> None:
 
 
 def make_view(kind: str, scope: Scope, file: str | None = None, **options: Any) -> FileView:
-    """Returns a view of a kind; without a file, in the one that it has by itself."""
+    """Returns a view of a kind, in its default file if none is given."""
     make = _KINDS.get(kind)
     if make is None:
         raise NotFoundError(

@@ -1,10 +1,10 @@
-"""The last text of a view file that the log knows: what an edit by hand is compared with.
+"""The last text of a view file that the log knows: the base that an edit is compared with.
 
 It is kept in `.holdfast-views` of the directory, one file for each view: a line of JSON, then the
-text byte for byte. It names the event of the log that it follows. If the log has no such event, as
-after a restore of the store alone, the text is of another history and says nothing.
+text byte for byte. It names the newest event of the log at that time. If the log has no such event,
+as after a restore of the store alone, the text belongs to another history and is ignored.
 
-Losing these files loses no state: then nothing tells an edit from an older text, and the log's word
+Losing these files loses no state. But then an edit cannot be told from an older text, so the log
 counts where the two differ.
 """
 
@@ -24,36 +24,36 @@ DIRECTORY = ".holdfast-views"
 
 
 class LastText(Struct, frozen=True):
-    """The text of a view that the log knows, and the event of the log that it follows."""
+    """A text of a view that the log knows, and the newest event of the log at that time."""
 
     data: bytes = field(default=b"", name="_data")
     stream: str = ""
     revision: int = 0
     link: str = ""
     unread: dict[str, dict[str, Any] | None] = {}
-    """Items as they were in the last text that anybody read, where this one has them otherwise.
+    """Items that were different in the last text that somebody read, as they were there.
 
-    None: it was not there. An edit is one of the text that was read.
+    None means that the item was not there. An edit is compared with the text that was read.
     """
     inode: int = 0
     atime_ns: int = 0
-    """Of the file that we wrote: if its time of access is another one, somebody read it."""
+    """Inode and access time of the file that we wrote; if they differ now, somebody read it."""
     named: dict[str, list[str]] = {}
-    """Ids of items whose line had none when the text was read, by what the line said."""
+    """Ids of items whose line showed none when the text was read, by the line's signature."""
     strangers: list[str] | None = None
-    """Ids in the text that the log did not know: what somebody typed, and what was refused.
+    """Ids in the text that the log did not know: typed by somebody, or refused.
 
-    Any other that the log does not know any more was taken back. None: it was not noted.
+    Any other id that the log no longer knows was taken back, as by a rewind. None: not noted.
     """
 
     @property
     def digest(self) -> str:
-        """What names this text of this moment."""
+        """The digest of the text and its event; part of the key of an import."""
         head = f"{self.stream}\0{self.revision}\0{self.link}\0"
         return sha256(head.encode() + self.data).hexdigest()
 
     def encode(self) -> bytes:
-        """Returns it as it is kept."""
+        """Returns the bytes of the file in which it is kept."""
         head = msgspec.to_builtins(self)
         del head["_data"]
         head["sha256"] = sha256(self.data).hexdigest()
@@ -61,7 +61,7 @@ class LastText(Struct, frozen=True):
 
 
 def decode_last(stored: bytes | None) -> LastText | None:
-    """Returns a text that was kept; None if it is not there or not whole."""
+    """Returns a text that was kept; None if it is missing or damaged."""
     if stored is None:
         return None
     line, _, data = stored.partition(b"\n")
@@ -75,14 +75,14 @@ def decode_last(stored: bytes | None) -> LastText | None:
 
 
 class KeptFiles(Struct, frozen=True):
-    """Where the files beside one view are."""
+    """The paths of the files that are kept beside one view."""
 
     directory: Path
     name: str
 
     @classmethod
     def of(cls, root: Path, path: str) -> KeptFiles:
-        """Returns those of a view in a directory."""
+        """Returns the paths for a view in a directory."""
         return cls(root / DIRECTORY, quote(path, safe=""))
 
     @property
@@ -92,17 +92,17 @@ class KeptFiles(Struct, frozen=True):
 
     @property
     def coming(self) -> Path:
-        """What `last` will be once the names are exchanged."""
+        """The next `last`, which replaces it once the names are exchanged."""
         return self.directory / f"{self.name}.coming"
 
     @property
     def new(self) -> Path:
-        """The text before the exchange; after it, what the file held."""
+        """Before the exchange, the new text; after it, what the file held."""
         return self.directory / f"{self.name}.new"
 
     @property
     def again(self) -> Path:
-        """The same for a second exchange, while `new` holds what somebody saved."""
+        """Like `new`, for a second exchange while `new` holds what somebody saved."""
         return self.directory / f"{self.name}.again"
 
     def read(self) -> LastText | None:

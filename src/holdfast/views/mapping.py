@@ -1,7 +1,7 @@
 """A JSON or YAML file that is one mapping: each of its keys is an item, whose field is `value`.
 
-Where each value stands is known, so that only what changed is written again: the order of keys, the
-indentation and, in YAML, the comments stay as somebody wrote them.
+The position of each value is known, so that only changed values are written again. The order of
+keys, the indentation and, in YAML, the comments stay as they were written.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 
 
 class MappingDocument(Struct, frozen=True):
-    """A file, and the place of each value in it."""
+    """A file, and the position of each value in it."""
 
     text: str
     items: list[Item]
     places: dict[str, tuple[int, int, int]]
-    """By key: where it begins, where its value does, and where that ends."""
+    """By key: where the key begins, where its value begins, and where the value ends."""
     closing: int = 0
 
     def encode(self) -> bytes:
@@ -52,7 +52,7 @@ class JsonMapping(Struct, frozen=True):
     fields = ("value",)
 
     def parse(self, data: bytes) -> MappingDocument:
-        """Returns a file as a document; raises BrokenFile if it cannot be believed."""
+        """Returns a file as a document; raises BrokenFile if it cannot be parsed."""
         text = decode_text(data)
         if not text.strip():
             return MappingDocument(text, [], {})
@@ -101,7 +101,7 @@ class JsonMapping(Struct, frozen=True):
         hidden: Mapping[str, Fields] | None = None,
         ids: Mapping[int, str] | None = None,
     ) -> MappingDocument:
-        """Returns the document with these values, and with every other byte as it was."""
+        """Returns the document with these values, and with every other byte unchanged."""
         text, hidden = document.text, hidden or {}
         if not document.places:
             if not items and text.strip():
@@ -133,7 +133,7 @@ class JsonMapping(Struct, frozen=True):
         return self.parse(made.encode())
 
     def _in_place(self, document: MappingDocument, parts: list[str]) -> MappingDocument:
-        """Returns the document with as many members as before, and what is between them kept."""
+        """Returns the document with the same keys and new values; the text between stays."""
         text, at = "", 0
         for (begin, _, end), part in zip(document.places.values(), parts, strict=True):
             text += document.text[at:begin] + part
@@ -165,7 +165,7 @@ class YamlMapping(Struct, frozen=True):
     fields = ("value",)
 
     def parse(self, data: bytes) -> MappingDocument:
-        """Returns a file as a document; raises BrokenFile if it cannot be believed."""
+        """Returns a file as a document; raises BrokenFile if it cannot be parsed."""
         text = decode_text(data)
         root = load_yaml(text)
         if root is None:
@@ -190,7 +190,7 @@ class YamlMapping(Struct, frozen=True):
         hidden: Mapping[str, Fields] | None = None,
         ids: Mapping[int, str] | None = None,
     ) -> MappingDocument:
-        """Returns the document with these values, and with every other byte as it was."""
+        """Returns the document with these values, and with every other byte unchanged."""
         lines, hidden = split_lines(document.text), hidden or {}
         ending = "\r\n" if lines and lines[0].endswith("\r\n") else "\n"
         made: list[str] = []

@@ -1,11 +1,11 @@
-"""A markdown file with items in it: where they stand, and the file with other lines in their place.
+"""A markdown file with items: finds their lines, and replaces those of changed items.
 
-markdown-it-py says which lines are items of a list. Whatever else a file holds, prose, fences,
-quotes, HTML, front matter, its line ends and a byte order mark, is kept byte for byte, because
-nothing is rendered again but the lines of items that changed: `splice(parse(x), {}) == x`.
+markdown-it-py finds the lines that are items of a list. Everything else in the file is kept byte
+for byte: prose, fences, quotes, HTML, front matter, line ends and a byte order mark. Only the lines
+of changed items are rendered: `splice(parse(x), {}) == x`.
 
-In a list with boxes an item is a line of a list that has a box or an id. In one without boxes it is
-every first-level item of the lists below its heading.
+In a list with boxes, an item is a line of a list that has a box or an id. In a list without boxes,
+every first-level item of the lists below its heading is one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MARKERS = ("<<<<<<<", "=======", ">>>>>>>")
 
 
 class PlacedItem(Struct, frozen=True):
-    """An item, and where it stands: its first line, how many are its text, and where it ends."""
+    """An item and its place: its first line, the number of lines of its text, and its end."""
 
     item: Item
     line: int
@@ -49,7 +49,7 @@ class PlacedItem(Struct, frozen=True):
 
     @property
     def has_more(self) -> bool:
-        """Whether something stands below it that is not ours."""
+        """Whether something else belongs to it, such as notes or a nested list."""
         return self.end > self.line + self.lines
 
 
@@ -59,7 +59,7 @@ class MarkdownDocument(Struct, frozen=True):
     lines: tuple[str, ...]
     placed: tuple[PlacedItem, ...]
     insert_at: int
-    """Where items go if there are none yet; -1 if their heading is not there."""
+    """The line where the first items are inserted; -1 if their heading is missing."""
     has_bom: bool = False
 
     @property
@@ -91,7 +91,7 @@ class MarkdownList(Struct, frozen=True):
     # --- reading ---------------------------------------------------------------------------------
 
     def parse(self, data: bytes) -> MarkdownDocument:
-        """Returns a file as a document; raises BrokenFile if it cannot be believed."""
+        """Returns a file as a document; raises BrokenFile if it cannot be parsed."""
         text = decode_text(data)
         has_bom = text.startswith(_BOM)
         lines = _LINE.findall(text[1:] if has_bom else text)
@@ -141,7 +141,7 @@ class MarkdownList(Struct, frozen=True):
         text = lines[start][bullet.end() :].rstrip("\r\n")
         count = 1
         if not _HAS_ID.search(text):
-            # An editor may have broken a long line: then the id stands at the end of a later one.
+            # An editor may have wrapped a long line: then the id is at the end of a later one.
             for line in range(start + 1, stop):
                 if _HAS_ID.search(lines[line].rstrip("\r\n")):
                     count = line - start + 1
@@ -169,11 +169,11 @@ class MarkdownList(Struct, frozen=True):
         hidden: Mapping[str, Fields] | None = None,
         ids: Mapping[int, str] | None = None,
     ) -> MarkdownDocument:
-        """Returns the document with these items, and with every other byte as it was.
+        """Returns the document with these items, and with every other byte unchanged.
 
-        An item that has no line gets one after the last. One that is hidden loses its line, unless
-        something stands below it. `ids` names items by their place, which have no id or one that
-        is not theirs.
+        An item without a line gets one after the last. A hidden item loses its line, unless
+        something else belongs to it. `ids` has, by place, the ids of lines that show none or a
+        wrong one.
         """
         hidden, ids = hidden or {}, ids or {}
         lines: list[str] = []
@@ -204,7 +204,7 @@ class MarkdownList(Struct, frozen=True):
     def _line(
         self, one: PlacedItem, old: tuple[str, ...], id: str | None, fields: Fields | None
     ) -> tuple[tuple[str, ...], Item]:
-        """Returns the lines of an item: as they are, if they say what is true."""
+        """Returns the lines of an item; the old ones if they are still right."""
         item = one.item
         if id is None or fields is None:
             return old, item
@@ -248,7 +248,7 @@ class MarkdownList(Struct, frozen=True):
             new[-1] = new[-1][: -len(newline)]
         lines[at:at] = new
         if any(one.end > at for one in document.placed):
-            # Something of ours follows, inside a list that is not: where it is now is looked up.
+            # Other items follow, nested in foreign ones: parse again to find their new places.
             text = "".join(lines)
             return self.parse((_BOM + text if document.has_bom else text).encode())
         return replace(
@@ -261,8 +261,8 @@ class MarkdownList(Struct, frozen=True):
     def _begun(self, document: MarkdownDocument, added: Mapping[str, Fields]) -> MarkdownDocument:
         """Returns the document with its first items.
 
-        They go below their heading, or to the end. Where the end is inside something that is still
-        open, such as a fence, they would be part of that, so they go to the top.
+        They go below their heading, or to the end of the file. If the end is inside an open block,
+        such as a fence, they would be part of it; then they go to the top.
         """
         newline = document.newline
         known = [one.id for one in document.items]
@@ -292,12 +292,12 @@ class MarkdownList(Struct, frozen=True):
 
 
 _CLOSE = "<!-- -->\n"
-"""Ends a list: what follows it is not part of its last item."""
+"""Ends a list, so that the text after it is not part of its last item."""
 
 
 @cache
 def _parser() -> MarkdownIt:
-    """Returns a parser of blocks: what is inside a line is ours."""
+    """Returns a parser of blocks; the text within a line is parsed by `grammar`."""
     try:
         from markdown_it import MarkdownIt
     except ImportError as error:
@@ -321,13 +321,13 @@ def _front_lines(lines: list[str] | tuple[str, ...]) -> int:
 
 
 def _without_front_matter(lines: list[str]) -> str:
-    """Returns the text for the parser, in which the lines of the front matter are empty."""
+    """Returns the text with empty lines in the place of the front matter, for the parser."""
     skipped = _front_lines(lines)
     return "\n" * skipped + "".join(lines[skipped:])
 
 
 def _refuse_markers(lines: list[str], tokens: list[Token]) -> None:
-    """Raises BrokenFile for the markers of a merge, unless they are part of code."""
+    """Raises BrokenFile if there are conflict markers of a merge, except in code."""
     marked = [at for at, line in enumerate(lines) if line.startswith(_MARKERS)]
     if len(marked) < 3:
         return
@@ -342,7 +342,7 @@ def _refuse_markers(lines: list[str], tokens: list[Token]) -> None:
 
 
 def _section(lines: list[str], tokens: list[Token], heading: str) -> tuple[int, int]:
-    """Returns the first and the last line below a heading; -1 and -1 if it is not there."""
+    """Returns the first line below a heading, and the line after the last; -1, -1 without it."""
     level, first = "", -1
     for token in tokens:
         if token.type != "heading_open" or token.map is None or token.level:
@@ -359,12 +359,12 @@ def _title_of(line: str) -> str:
 
 
 def _trim(lines: list[str], start: int, end: int) -> int:
-    """Returns the end without the empty lines before it."""
+    """Returns the end of a block without its trailing empty lines."""
     while end > start and not lines[end - 1].strip():
         end -= 1
     return end
 
 
 def line_fields(fields: Fields) -> dict[str, Any]:
-    """Returns the fields that a line can say."""
+    """Returns the fields that a line can show."""
     return {name: fields[name] for name in FIELDS if name in fields}

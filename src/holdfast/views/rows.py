@@ -1,6 +1,6 @@
-"""Files that only grow: `events.yaml`, `catch-log.tsv`. A row has no id; it is what it says.
+"""Files that only grow: `events.yaml`, `catch-log.tsv`. A row has no id, only its content.
 
-New rows are imported. A row that was changed or removed is refused, told with a difference, and put
+New rows are imported. A changed or removed row is refused, reported with a difference, and put
 back: the file is written again from the last text that the log knows.
 """
 
@@ -58,12 +58,12 @@ class RowForm(Protocol):
 
 
 class TsvRows(Struct, frozen=True):
-    """Rows of columns with tabs between them, below a line with their names."""
+    """Rows of columns separated by tabs, below a line with the names of the columns."""
 
     columns: tuple[str, ...]
 
     def parse(self, data: bytes) -> RowDocument:
-        """Returns a file as a document; raises BrokenFile if it cannot be believed."""
+        """Returns a file as a document; raises BrokenFile if it cannot be parsed."""
         text = decode_text(data)
         refuse_markers(text)
         items: list[Item] = []
@@ -106,7 +106,7 @@ class YamlRows(Struct, frozen=True):
     root: str = "events"
 
     def parse(self, data: bytes) -> RowDocument:
-        """Returns a file as a document; raises BrokenFile if it cannot be believed."""
+        """Returns a file as a document; raises BrokenFile if it cannot be parsed."""
         text = decode_text(data)
         loaded = load_yaml(text)
         rows: Any = [] if loaded is None else plain_mapping(loaded).get(self.root)
@@ -122,7 +122,7 @@ class YamlRows(Struct, frozen=True):
     def append(self, document: RowDocument, rows: list[dict[str, Any]]) -> RowDocument:
         """Returns the document with more rows at the end of its list.
 
-        If they are not the last ones of it then, the file cannot grow as it should.
+        Raises BrokenFile if the result does not parse as the old rows followed by the new ones.
         """
         text, indent = document.text, 2
         ending = "\r\n" if "\r\n" in text else "\n"
@@ -154,7 +154,7 @@ class YamlRows(Struct, frozen=True):
         return "".join(before), "".join(after)
 
     def _cut(self, text: str) -> tuple[str, str, int]:
-        """Returns the text up to the end of the list, what follows, and how far in rows stand."""
+        """Returns the text up to the end of the list, the rest, and the indentation of the rows."""
         loaded, lines = load_yaml(text), split_lines(text)
         sequence = loaded[self.root]
         if sequence.fa.flow_style():
@@ -188,7 +188,7 @@ class EventRows(Struct, frozen=True):
         return [_event_row(event) for event in found]
 
     def add(self, tx: JointCommit, row: Mapping[str, Any]) -> None:
-        """Records a row that somebody wrote: what they wrote is kept as it is."""
+        """Records a row that somebody wrote, exactly as they wrote it."""
         stored = {name: as_stored(value) for name, value in row.items()}
         given = [one for one in row.get("backrefs", ()) if isinstance(one, str)]
         refs = [one if ":" in one else f"file:{one}" for one in given]
@@ -197,9 +197,9 @@ class EventRows(Struct, frozen=True):
 
 
 def _event_row(event: OwnEvent) -> dict[str, Any]:
-    """Returns an event as a row; what its data says of itself counts, but not of its type.
+    """Returns an event as a row; columns in its data override the envelope, except its type.
 
-    One that somebody wrote into the file is shown as they wrote it.
+    An event that somebody wrote into the file is shown as they wrote it.
     """
     data: Any = event.raw
     said = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
@@ -228,12 +228,12 @@ def _event_row(event: OwnEvent) -> dict[str, Any]:
 
 
 def _is_row(said: Mapping[str, Any]) -> bool:
-    """Says whether data is a row that somebody may have written, with words of their own or not."""
+    """Returns whether data may be a row that somebody wrote, perhaps with further columns."""
     return said.keys() <= set(EventRows.columns) or {"date", "type"} <= said.keys()
 
 
 class CatchRows(Struct, frozen=True):
-    """What controls have caught in a scope."""
+    """The catches of controls in a scope."""
 
     scope: Scope
     columns = ("date", "control", "caught", "agent", "outcome", "notes")
@@ -255,7 +255,7 @@ class CatchRows(Struct, frozen=True):
         ]
 
     def add(self, tx: JointCommit, row: Mapping[str, Any]) -> None:
-        """Logs a catch that somebody wrote; date and agent that they gave are in its notes."""
+        """Logs a catch that somebody wrote; the date and agent in the row go into its notes."""
         recorder = recorder_of(tx.scope(self.scope))
         said = [f"{name} {row[name]}" for name in ("date", "agent") if name in row]
         notes = "; ".join([*([str(row["notes"])] if "notes" in row else []), *said])
@@ -287,7 +287,7 @@ class RowView:
         return self.form.parse(data)
 
     def read(self, data: bytes, last: LastText | None, *, is_read: bool = True) -> Seen:
-        """Returns the rows that are new, and what was done to others; raises BrokenFile."""
+        """Returns the new rows, and findings about changed or removed ones; raises BrokenFile."""
         rows = [signature(item.fields) for item in self.document(data).items]
         fields = [item.fields for item in self.document(data).items]
         if last is None:
@@ -306,7 +306,7 @@ class RowView:
                 gone[before[number]] += 1
             if kind in ("insert", "replace"):
                 edits += [ItemEdit(None, None, fields[at], at) for at in range(k + changed, m)]
-        # A row that was moved is no new one.
+        # A row that was moved is not new.
         moved = set(_places_of(gone, [(edit.place, rows[edit.place]) for edit in edits]))
         return Seen([edit for edit in edits if edit.place not in moved], findings, 0, 0)
 
@@ -337,7 +337,7 @@ class RowView:
         """Returns the text with the rows that it lacks.
 
         If it has rows that the log does not have, lacks some that the last text had, or has them
-        in another order, that one is what it goes on from.
+        in another order, the rows are added to the last text instead.
         """
         rows = self.source.rows()
         base = b"" if last is None else last.data
@@ -365,13 +365,13 @@ class RowView:
 
 
 def _is_within(part: list[str], whole: list[str]) -> bool:
-    """Says whether all of a part is there, in its order, with anything in between."""
+    """Returns whether `part` is a subsequence of `whole`."""
     rest = iter(whole)
     return all(row in rest for row in part)
 
 
 def _places_of(gone: Counter[str], rows: list[tuple[int, str]]) -> list[int]:
-    """Returns the places of rows that are gone from where they were, each as often as it is."""
+    """Returns the places of the rows that were moved: each as often as it is in `gone`."""
     left, found = Counter(gone), list[int]()
     for place, row in rows:
         if left[row] > 0:
@@ -381,7 +381,7 @@ def _places_of(gone: Counter[str], rows: list[tuple[int, str]]) -> list[int]:
 
 
 def _lacking(rows: list[str], there: Counter[str]) -> list[int]:
-    """Returns the places of the rows that are not there; of equal ones, the last."""
+    """Returns the places of the rows that are missing in `there`; of equal rows, the last."""
     left = Counter(rows) - there
     found: list[int] = []
     for at in range(len(rows) - 1, -1, -1):

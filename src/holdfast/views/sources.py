@@ -1,7 +1,7 @@
 """Where the items of a view are in the log, and how a person's edit is written there.
 
-A source has items by id, each with its fields, and takes new ones, changes and removals inside a
-joint commit: all edits of one file are one commit, or none is.
+A source has items by id, each with its fields. It accepts new items, changes and removals in a
+joint commit: the edits of one file are all committed together, or not at all.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from holdfast.scope import Scope
 from holdfast.views.item import Fields, plain_fields, same, shown, taken
 
 REFUSED = (UsageError, NotFoundError, ExistsError)
-"""What the log says to an edit that cannot be: it is told, and the file shows what is true."""
+"""The errors by which the log refuses an edit: it is reported, and the file shows the log again."""
 
 
 class Source(Protocol):
@@ -32,24 +32,24 @@ class Source(Protocol):
     def scope(self) -> Scope: ...
     @property
     def is_append_only(self) -> bool:
-        """Whether what is there never changes: only new items are taken from a file."""
+        """Whether items never change: only new ones are taken from a file."""
         ...
 
     @property
     def is_whole(self) -> bool:
-        """Whether what the log does not have does not belong into the file either."""
+        """Whether the file must not have items that the log does not have."""
         ...
 
     def items(self) -> dict[str, dict[str, Any]]:
-        """Returns all items as they are now, in the order that a file shows them in."""
+        """Returns all items as they are now, in the order in which a file shows them."""
         ...
 
     def is_shown(self, fields: Fields) -> bool:
-        """Says whether an item that is not in the file belongs there."""
+        """Returns whether an item that is not in the file belongs there."""
         ...
 
     def is_hidden(self, fields: Fields) -> bool:
-        """Says whether an item that is in the file no longer belongs there."""
+        """Returns whether an item that is in the file no longer belongs there."""
         ...
 
     def added(self, key: str) -> str | None:
@@ -57,20 +57,20 @@ class Source(Protocol):
         ...
 
     def add(self, tx: JointCommit, id: str | None, fields: Fields, key: str) -> str:
-        """Adds an item, and returns its id; `change` gives it the fields that `later` names."""
+        """Adds an item and returns its id; `change` then sets the fields that `later` names."""
         ...
 
     @property
     def later(self) -> tuple[tuple[str, ...], ...]:
-        """Groups of fields that are changed one after the other, each if the log takes it."""
+        """Groups of fields that are changed one after the other; each may be refused alone."""
         ...
 
     def change(self, tx: JointCommit, id: str, fields: Fields) -> None:
-        """Gives an item these fields; None takes one away."""
+        """Sets these fields of an item; None removes a field."""
         ...
 
     def remove(self, tx: JointCommit, id: str) -> str:
-        """Takes an item back because its line is gone; returns what was done, "" if nothing."""
+        """Cancels an item because its line is gone; returns what was done, "" if nothing."""
         ...
 
 
@@ -93,7 +93,7 @@ def task_fields(task: Task) -> dict[str, Any]:
 
 
 class TaskSource(Struct, frozen=True):
-    """The tasks of a scope; those of some statuses, if these are given."""
+    """The tasks of a scope, or only those with some statuses."""
 
     scope: Scope
     statuses: tuple[str, ...] | None = None
@@ -101,10 +101,10 @@ class TaskSource(Struct, frozen=True):
     is_whole = False
     later = (("status", "outcome", "why", "owner"), ("dependencies",), ("note",))
     seen: dict[str, tuple[Task, dict[str, Any]]] = {}
-    """The fields of each task when they were last asked for: most have not changed since."""
+    """A cache of the fields of each task; most tasks are unchanged from one look to the next."""
 
     def items(self) -> dict[str, dict[str, Any]]:
-        """Returns all items as they are now, in the order that a file shows them in."""
+        """Returns all items as they are now, in the order in which a file shows them."""
         table = context_of(self.scope).tables.of(self.scope.name)
         with table.lock:
             table.refresh()
@@ -118,13 +118,13 @@ class TaskSource(Struct, frozen=True):
         return found
 
     def is_shown(self, fields: Fields) -> bool:
-        """Says whether an item that is not in the file belongs there."""
-        # A line that was removed stays away: its task is cancelled.
+        """Returns whether an item that is not in the file belongs there."""
+        # A removed line does not come back: its task is cancelled.
         status = fields.get("status", "open")
         return status in self.statuses if self.statuses is not None else status != "cancelled"
 
     def is_hidden(self, fields: Fields) -> bool:
-        """Says whether an item that is in the file no longer belongs there."""
+        """Returns whether an item that is in the file no longer belongs there."""
         return self.statuses is not None and fields.get("status", "open") not in self.statuses
 
     def added(self, key: str) -> str | None:
@@ -132,7 +132,7 @@ class TaskSource(Struct, frozen=True):
         return next((t.id for t in self.scope.tasks.list(limit=None) if t.key == key), None)
 
     def add(self, tx: JointCommit, id: str | None, fields: Fields, key: str) -> str:
-        """Adds an item, and returns its id."""
+        """Adds an item and returns its id."""
         tasks = tx.scope(self.scope).tasks
         task = tasks.add(
             fields["title"],
@@ -145,7 +145,7 @@ class TaskSource(Struct, frozen=True):
         return task.id
 
     def change(self, tx: JointCommit, id: str, fields: Fields) -> None:
-        """Gives an item these fields; None takes one away."""
+        """Sets these fields of an item; None removes a field."""
         for name in ("outcome", "why"):
             if name in fields and fields[name] is None and "status" not in fields:
                 raise UsageError(f"the {name} of a task can be changed, but not taken away")
@@ -153,7 +153,7 @@ class TaskSource(Struct, frozen=True):
         tx.scope(self.scope).tasks.amend(id, **said)
 
     def remove(self, tx: JointCommit, id: str) -> str:
-        """Takes an item back because its line is gone; returns what was done."""
+        """Cancels an item because its line is gone; returns what was done."""
         tasks = tx.scope(self.scope).tasks
         task = tasks.get(id)
         if task.status == "completed":
@@ -175,7 +175,7 @@ _EMPTY: dict[str, Any] = {
     "outcome": None,
     "note": None,
 }
-"""What a field of a task becomes when a person takes it out of a line."""
+"""The value that a field of a task gets when a person removes it from a line."""
 
 
 def _order(task: Task) -> int:
@@ -183,7 +183,7 @@ def _order(task: Task) -> int:
 
 
 class ListSource(Struct, frozen=True):
-    """A list of things in a scope's state: `state[name]` has them by id.
+    """A list of items in a scope's state: `state[name]` has them by id.
 
     {"goals": {"g1": {"title": "ship it", "status": "completed"}}}
     """
@@ -196,7 +196,7 @@ class ListSource(Struct, frozen=True):
     later = ()
 
     def items(self) -> dict[str, dict[str, Any]]:
-        """Returns all items as they are now, in the order that a file shows them in."""
+        """Returns all items as they are now, in the order in which a file shows them."""
         found = self.scope.state.get(self.name, {})
         return (
             {
@@ -208,11 +208,11 @@ class ListSource(Struct, frozen=True):
         )
 
     def is_shown(self, fields: Fields) -> bool:
-        """Says whether an item that is not in the file belongs there."""
+        """Returns whether an item that is not in the file belongs there."""
         return fields.get("status") != "cancelled"
 
     def is_hidden(self, fields: Fields) -> bool:
-        """Says whether an item that is in the file no longer belongs there."""
+        """Returns whether an item that is in the file no longer belongs there."""
         return False
 
     def added(self, key: str) -> str | None:
@@ -221,7 +221,7 @@ class ListSource(Struct, frozen=True):
         return next((id for id, value in found.items() if value.get("key") == key), None)
 
     def add(self, tx: JointCommit, id: str | None, fields: Fields, key: str) -> str:
-        """Adds an item, and returns its id."""
+        """Adds an item and returns its id."""
         scope = tx.scope(self.scope)
         known = scope.get(self.name, {})
         if id is not None and id in known:
@@ -231,7 +231,7 @@ class ListSource(Struct, frozen=True):
         return id
 
     def change(self, tx: JointCommit, id: str, fields: Fields) -> None:
-        """Gives an item these fields; None takes one away."""
+        """Sets these fields of an item; None removes a field."""
         scope = tx.scope(self.scope)
         for name, value in _stored(fields).items():
             if value is None:
@@ -240,7 +240,7 @@ class ListSource(Struct, frozen=True):
                 scope.set((self.name, id, name), value)
 
     def remove(self, tx: JointCommit, id: str) -> str:
-        """Takes an item back because its line is gone; returns what was done."""
+        """Cancels an item because its line is gone; returns what was done."""
         scope = tx.scope(self.scope)
         known = scope.get((self.name, id))
         if known is None or known.get("status") == "cancelled":
@@ -250,9 +250,9 @@ class ListSource(Struct, frozen=True):
 
 
 class StateSource(Struct, frozen=True):
-    """The newest state of a scope, or what stands below one key of it: each key is an item.
+    """The newest state of a scope, or the part below one key of it: each key is an item.
 
-    Keys of `defaults` that are not there are shown with what they have there.
+    Keys that only `defaults` has are shown with their default.
     """
 
     scope: Scope
@@ -263,22 +263,22 @@ class StateSource(Struct, frozen=True):
     later = ()
 
     def items(self) -> dict[str, dict[str, Any]]:
-        """Returns all items as they are now, in the order that a file shows them in."""
+        """Returns all items as they are now, in the order in which a file shows them."""
         state: Any = self.scope.state
         found = state if self.at is None else state.get(self.at, {})
         known: dict[str, Any] = found.to_dict() if hasattr(found, "to_dict") else {}
         return {key: {"value": shown(value)} for key, value in {**self.defaults, **known}.items()}
 
     def is_shown(self, fields: Fields) -> bool:
-        """Says whether an item that is not in the file belongs there."""
+        """Returns whether an item that is not in the file belongs there."""
         return True
 
     def is_hidden(self, fields: Fields) -> bool:
-        """Says whether an item that is in the file no longer belongs there."""
+        """Returns whether an item that is in the file no longer belongs there."""
         return False
 
     def added(self, key: str) -> str | None:
-        """Returns None: a key names itself."""
+        """Returns None: the key is its own id."""
         return None
 
     def add(self, tx: JointCommit, id: str | None, fields: Fields, key: str) -> str:
@@ -288,9 +288,9 @@ class StateSource(Struct, frozen=True):
         return id
 
     def change(self, tx: JointCommit, id: str, fields: Fields) -> None:
-        """Sets a key; what is in its value and did not change is not written."""
+        """Sets a key; unchanged parts of its value are not written."""
         scope = tx.scope(self.scope)
-        with kept_closed():  # the file has a word in the place of what is sealed
+        with kept_closed():  # the file shows a word in the place of a sealed value
             before = scope.get(self._path(id))
             before = before.thaw() if isinstance(before, Thawable) else before
         _set_changed(scope, self._path(id), taken(fields["value"], before), before)
@@ -308,7 +308,7 @@ class StateSource(Struct, frozen=True):
 
 
 def _set_changed(scope: Any, path: tuple[str, ...], value: Any, before: Any) -> None:
-    """Sets a value; beside something sealed, only what is another: that is never written again."""
+    """Sets a value; where a part of it is sealed, only the changed parts, never the sealed one."""
     if not (
         isinstance(value, dict) and isinstance(before, dict) and SEALED_VALUE in encode(before)
     ):
@@ -323,7 +323,7 @@ def _set_changed(scope: Any, path: tuple[str, ...], value: Any, before: Any) -> 
 
 
 class DecisionSource(Struct, frozen=True):
-    """The decisions of a scope, oldest first. What was decided stays; new ones are taken."""
+    """The decisions of a scope, oldest first. They do not change; a person can add new ones."""
 
     scope: Scope
     is_append_only = True
@@ -331,16 +331,16 @@ class DecisionSource(Struct, frozen=True):
     later = ()
 
     def items(self) -> dict[str, dict[str, Any]]:
-        """Returns all items as they are now, in the order that a file shows them in."""
+        """Returns all items as they are now, in the order in which a file shows them."""
         found = reversed(self.scope.decisions.recall(recent=1_000_000).recent)
         return {one.id: decision_fields(one) for one in found}
 
     def is_shown(self, fields: Fields) -> bool:
-        """Says whether an item that is not in the file belongs there."""
+        """Returns whether an item that is not in the file belongs there."""
         return True
 
     def is_hidden(self, fields: Fields) -> bool:
-        """Says whether an item that is in the file no longer belongs there."""
+        """Returns whether an item that is in the file no longer belongs there."""
         return False
 
     def added(self, key: str) -> str | None:
@@ -349,7 +349,10 @@ class DecisionSource(Struct, frozen=True):
         return next((one.id for one in found if one.key == key), None)
 
     def add(self, tx: JointCommit, id: str | None, fields: Fields, key: str) -> str:
-        """Decides what somebody wrote, in the name of whom they name; an outcome closes it."""
+        """Records a decision that somebody wrote, with the owner that they name.
+
+        With status "completed", it is closed by its outcome.
+        """
         decided = tx.scope(self.scope).decide(
             fields["title"],
             because=fields.get("why"),
@@ -362,18 +365,18 @@ class DecisionSource(Struct, frozen=True):
         return decided.id
 
     def change(self, tx: JointCommit, id: str, fields: Fields) -> None:
-        """Raises UsageError: what was decided stays."""
+        """Raises UsageError: decisions do not change."""
         raise UsageError("what was decided stays as it is")
 
     def remove(self, tx: JointCommit, id: str) -> str:
-        """Raises UsageError: what was decided stays."""
+        """Raises UsageError: decisions do not change."""
         raise UsageError("what was decided stays as it is")
 
 
 class IndexSource(Struct, frozen=True):
-    """Standing orders, which always count, and a window over the newest decisions.
+    """The standing orders, and the newest decisions, as two lists.
 
-    An entry that somebody adds to either list is a decision; nothing else of it can be edited.
+    An entry that somebody adds to a list becomes a decision. Other edits are refused.
     """
 
     scope: Scope
@@ -391,23 +394,23 @@ class IndexSource(Struct, frozen=True):
         }
 
     def is_shown(self, fields: Fields) -> bool:
-        """Says whether an item that is not in the file belongs there."""
+        """Returns whether an item that is not in the file belongs there."""
         return True
 
     def is_hidden(self, fields: Fields) -> bool:
-        """Says whether an item that is in the file no longer belongs there."""
+        """Returns whether an item that is in the file no longer belongs there."""
         return False
 
     def added(self, key: str) -> str | None:
-        """Returns None: a list names itself."""
+        """Returns None: no list can be added."""
         return None
 
     def add(self, tx: JointCommit, id: str | None, fields: Fields, key: str) -> str:
-        """Raises UsageError: there are two lists."""
+        """Raises UsageError: there are exactly two lists."""
         raise UsageError(f'there is no list "{id}": standing_orders and recent are the two')
 
     def change(self, tx: JointCommit, id: str, fields: Fields) -> None:
-        """Decides what somebody has added to a list."""
+        """Records the entries that somebody added to a list as decisions."""
         now: list[Any] = self.items()[id]["value"]
         value = fields["value"]
         said = cast("list[Any]", value) if isinstance(value, list) else []
@@ -424,7 +427,7 @@ class IndexSource(Struct, frozen=True):
             )
 
     def remove(self, tx: JointCommit, id: str) -> str:
-        """Raises UsageError: the index has its two lists."""
+        """Raises UsageError: the lists of the index stay."""
         raise UsageError("decisions are added to the index, and neither changed nor removed")
 
 
@@ -436,7 +439,7 @@ def _indexed(decision: Decision) -> dict[str, Any]:
 
 
 def _decision_of(said: Any) -> tuple[str, str | None] | None:
-    """Returns the text and the reason of an entry that somebody wrote; None if it is none."""
+    """Returns the text and the reason of a new entry; None if it is no decision."""
     if isinstance(said, str):
         return said, None
     known = cast("dict[str, Any]", said) if isinstance(said, dict) else {}
@@ -469,12 +472,12 @@ def _stored(fields: Fields) -> dict[str, Any]:
 
 
 def as_stored(value: Any) -> Any:
-    """Returns a value as it is stored: a tuple is a list there."""
+    """Returns a value as it is stored, with a list instead of a tuple."""
     return list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value
 
 
 def next_id(known: Mapping[str, Any], prefix: str) -> str:
-    """Returns the next id that is free: g1, g2, …"""
+    """Returns the next free id: g1, g2, …"""
     number = len(known) + 1
     while f"{prefix}{number}" in known:
         number += 1
@@ -482,7 +485,7 @@ def next_id(known: Mapping[str, Any], prefix: str) -> str:
 
 
 def refusal(error: HoldfastError) -> str | None:
-    """Returns why an edit cannot be, None if another attempt may succeed."""
+    """Returns why an edit is refused; None if another attempt may succeed."""
     if isinstance(error, ConflictError) or not isinstance(error, REFUSED):
         return None
     return str(error)

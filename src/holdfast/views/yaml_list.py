@@ -8,7 +8,7 @@
         epic: checkout
         tags: [web, form]
 
-Only the lines of items that changed are written again; comments inside of them stay.
+Only the lines of changed items are written again; comments in them stay.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _LISTS = ("tags", "dependencies")
 
 
 class YamlDocument(Struct, frozen=True):
-    """A file in lines, with its items and where each stands."""
+    """A file in lines, with its items and their places."""
 
     lines: list[str]
     items: list[Item]
     places: list[tuple[int, int, int]]
-    """The first line of each item, the line after it, and how far to the right it stands."""
+    """The first line of each item, the line after it, and its indentation."""
     is_begun: bool = False
 
     def encode(self) -> bytes:
@@ -62,13 +62,13 @@ class YamlDocument(Struct, frozen=True):
 
 
 class YamlList(Struct, frozen=True):
-    """The form of a list of items in YAML; `root` is the key that it stands below."""
+    """The form of a list of items in YAML, below the key `root`."""
 
     root: str = "backlog"
     fields = tuple(_NAMES)
 
     def parse(self, data: bytes) -> YamlDocument:
-        """Returns a file as a document; raises BrokenFile if it cannot be believed."""
+        """Returns a file as a document; raises BrokenFile if it cannot be parsed."""
         text = decode_text(data)
         loaded, lines = load_yaml(text), split_lines(text)
         if loaded is None:
@@ -99,7 +99,7 @@ class YamlList(Struct, frozen=True):
         hidden: Mapping[str, Fields] | None = None,
         ids: Mapping[int, str] | None = None,
     ) -> YamlDocument:
-        """Returns the document with these items, and with every other byte as it was."""
+        """Returns the document with these items, and with every other byte unchanged."""
         hidden, ids = hidden or {}, ids or {}
         lines = document.lines
         ending = "\r\n" if lines and lines[0].endswith("\r\n") else "\n"
@@ -148,7 +148,7 @@ class YamlList(Struct, frozen=True):
 
 
 def _item(found: Any) -> Item:
-    """Returns an item of the list; what does not fit its schema is named and left out."""
+    """Returns an item of the list; fields that break the schema are left out and reported."""
     if not isinstance(found, dict):
         return Item(None, {"title": str(found)})
     said = cast("dict[str, Any]", found)
@@ -181,7 +181,7 @@ def _item(found: Any) -> Item:
 
 
 def _stored(fields: Fields, *, is_new: bool = False) -> dict[str, Any]:
-    """Returns the fields of an item as they stand in the file."""
+    """Returns the fields of an item in the form of the file."""
     found: dict[str, Any] = {}
     for name, word in _NAMES.items():
         default = {"priority": 0, "status": "open"}.get(name) if is_new else None
@@ -197,7 +197,7 @@ def _stored(fields: Fields, *, is_new: bool = False) -> dict[str, Any]:
 def _changed(
     block: list[str], id: str, wanted: Fields, item: Item, ending: str, dash: int
 ) -> list[str]:
-    """Returns the lines of an item with other values: comments and the order of keys stay."""
+    """Returns the lines of an item with new values; comments and the order of keys stay."""
     text = "".join(line[dash:] if line.strip() else line for line in block)
     [old] = load_yaml(text.replace("\r\n", "\n"))
     if not isinstance(old, dict):
@@ -206,7 +206,7 @@ def _changed(
     if str(loaded.get("id")) != id:
         loaded["id"] = id
     for word in [word for word in loaded if word not in (*_NAMES.values(), "id")]:
-        del loaded[word]  # it was refused
+        del loaded[word]  # the log refused it
     now = _stored(wanted)
     for name, word in _NAMES.items():
         if wanted.get(name) == item.fields.get(name) and (

@@ -1,10 +1,10 @@
-"""YAML as text with places in it: loaded as plain data, and dumped block by block.
+"""YAML as text with positions: loaded as plain data, and dumped block by block.
 
-No tag makes an object, and no alias makes more of a file than stands in it.
+Tags never create objects, and aliases cannot expand a small file without limit.
 
-It is read as YAML 1.2, and written so that a reader of 1.1 finds the same: there `14:15` is a
-number, `yes` is true, and `=` and `<<` are no text. Text that any reader takes for something else
-stands in quotes.
+Files are read as YAML 1.2, and written so that a reader of YAML 1.1 finds the same. In 1.1, `14:15`
+is a number, `yes` is true, and `=` and `<<` are not text. So any text that some reader would take
+for something else is written in quotes.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _NOT_AS_TEXT = re.compile(
     r"y|n|yes|no|on|off|true|false|null|~|=|<<|",
     re.IGNORECASE,
 )
-"""What is no text to some reader of YAML, if it stands there without quotes."""
+"""Words that some reader of YAML does not take for text, unless they are in quotes."""
 _BREAKS = re.compile("[\t\r\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
-"""What ends a line, a word or the text for some reader, if it is not escaped."""
+"""Characters that end a line, a word or the text for some reader, unless they are escaped."""
 _LITERAL = re.compile(r"[|>][-+]?\d?[-+]?[ \t]*(?:#.*)?[\r\n]*$")
 
 
@@ -44,13 +44,13 @@ def split_lines(text: str) -> list[str]:
 
 
 def refuse_markers(text: str) -> None:
-    """Raises BrokenFile for the markers of a merge."""
+    """Raises BrokenFile if there are conflict markers of a merge."""
     if _MARKERS.search(text):
         raise BrokenFile("it holds the markers of a merge that is not finished")
 
 
 def load_yaml(text: str) -> Any:
-    """Returns the mapping or list of a text with its places, None if it is empty."""
+    """Returns the mapping or list of a text, with positions; None if the text is empty."""
     refuse_markers(text)
     if len(text) > _BYTES_MAX:
         raise BrokenFile(f"it has {len(text)} characters: at most {_BYTES_MAX} are read")
@@ -65,14 +65,17 @@ def load_yaml(text: str) -> Any:
 
 
 def plain_mapping(root: Any) -> dict[str, Any]:
-    """Returns a mapping as plain data, or raises BrokenFile."""
+    """Returns a loaded mapping as plain data; raises BrokenFile if it is none."""
     if not isinstance(root, Mapping):
         raise BrokenFile("it is no mapping")
     return cast("dict[str, Any]", plain(root, [_VALUES_MAX]))
 
 
 def plain(value: Any, left: list[int] | None = None) -> Any:
-    """Returns a loaded value as plain data; times as text; what JSON cannot hold is refused."""
+    """Returns a loaded value as plain data, with times as text; refuses what JSON cannot hold.
+
+    `left` counts down the values, so that aliases cannot expand without limit.
+    """
     left = left or [_VALUES_MAX]
     left[0] -= 1
     if left[0] < 0:
@@ -106,9 +109,9 @@ def _plain_mapping(value: Mapping[Any, Any], left: list[int]) -> dict[str, Any]:
 
 
 def block_end(lines: list[str], start: int, end: int) -> int:
-    """Returns where a block ends: comments and empty lines before the next one are not its own.
+    """Returns the end of a block, without the comments and empty lines before the next one.
 
-    Those after a text in block style may be part of that.
+    After a text in block style they may be part of that text, so they stay.
     """
     if _LITERAL.search(lines[start]):
         return end
@@ -118,9 +121,9 @@ def block_end(lines: list[str], start: int, end: int) -> int:
 
 
 def without_list(lines: list[str], loaded: Any, root: str) -> tuple[list[str], list[str]]:
-    """Returns the lines around an empty list: up to its key, and comments below it and the rest.
+    """Returns the lines before an empty list, and those after it with the comments in it.
 
-    The list itself, `[]` or nothing, is left out with its key, in whichever lines it stands.
+    The key and the list itself, which is `[]` or nothing, are left out.
     """
     start: int = loaded.lc.key(root)[0]
     if not re.match(rf"""['"]?{re.escape(root)}['"]?[ \t]*:""", lines[start]):
@@ -135,7 +138,7 @@ def without_list(lines: list[str], loaded: Any, root: str) -> tuple[list[str], l
 
 
 def merge_into(old: Any, key: Any, value: Any) -> None:
-    """Puts a value into a loaded mapping so that what it has in common with the old one stays."""
+    """Puts a value into a loaded mapping; the parts that are the same stay as they are written."""
     before = old.get(key)
     if isinstance(before, dict) and isinstance(value, dict):
         known, wanted = cast("dict[str, Any]", before), cast("dict[str, Any]", value)
@@ -152,7 +155,7 @@ def merge_into(old: Any, key: Any, value: Any) -> None:
 
 
 def _merge_list(old: Any, new: list[Any]) -> None:
-    """Makes a loaded list this one; the entries that both have stay as they are written."""
+    """Changes a loaded list into a new one; common entries stay as they are written."""
     had, wanted = ([json.dumps(plain(one), sort_keys=True) for one in side] for side in (old, new))
     changes = SequenceMatcher(None, had, wanted, False).get_opcodes()
     for kind, i, j, k, m in reversed(changes):
@@ -165,7 +168,7 @@ def _merge_list(old: Any, new: list[Any]) -> None:
 
 
 def dump_block(value: Any, ending: str, indent: int = 0) -> list[str]:
-    """Returns a mapping or list as lines, so far to the right."""
+    """Returns a mapping or list as lines with this indentation."""
     stream = StringIO()
     _yaml().dump(value, stream)
     pad = " " * indent
@@ -174,7 +177,7 @@ def dump_block(value: Any, ending: str, indent: int = 0) -> list[str]:
 
 
 def _yaml() -> Any:
-    """Returns a parser that keeps what it does not understand, and makes no objects."""
+    """Returns a round-trip parser, which keeps comments and styles, and creates no objects."""
     try:
         from ruamel.yaml import YAML
     except ImportError as error:
@@ -187,7 +190,7 @@ def _yaml() -> Any:
     yaml.width = 4096
     yaml.allow_unicode = True
     yaml.default_flow_style = False
-    # What is sealed or erased is text of a class of its own.
+    # Sealed and erased values are text of special classes.
     for kind in (str, Erased, SealedLeaf):
         yaml.representer.add_representer(kind, _as_text)
     yaml.representer.add_representer(float, _as_number)

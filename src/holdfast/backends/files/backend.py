@@ -1,7 +1,8 @@
 """The files backend: the contract of protocol.py on a directory of plain files (0001).
 
-Two locks of this process: `_committing` is held through a commit and its sync; the catalog's own is
-held while lines are applied. A reader takes neither if nothing is new.
+A process has two locks here. `_committing` is held through a commit and its sync. The catalog's
+mutex is held while lines are applied and while the index is asked, so that readers do not wait for
+the sync of a commit. `heads` takes neither if nothing is new.
 """
 
 from __future__ import annotations
@@ -83,9 +84,9 @@ T = TypeVar("T")
 #
 # A store that is open for reading only: nothing is created, locked, recovered or cut.
 #
-# While others use the store it follows their shared page. Otherwise it reads the text as far as it
-# verifies: up to the recorded end it must, and after that it stops at the first line that does
-# not. What a crash left in the ring alone is not seen before somebody opens the store for writing.
+# While others use the store, it follows their shared page. Otherwise it reads the text: up to the
+# recorded end every line must verify, and after that it stops at the first one that does not. What
+# a crash left in the ring alone is not seen until somebody opens the store for writing.
 
 
 class ReadOnly:
@@ -103,7 +104,7 @@ class ReadOnly:
         segments = Segments(self.disk, log_fd, read_only=True)
         index_path = os.path.join(directory.path, INDEX_NAME)
         self.catalog = Catalog(segments, index_path, directory.store, read_only=True)
-        # Never asked by a commit, so the kernel is not either: for the look while idle.
+        # Only for the look while idle: there are no commits to ask it.
         self._watch = FileWatch()
         self._watch.keep(STORE, directory.path, directory.fd)
         self._watch.keep(LOG, LOG, log_fd, at=directory.fd)
@@ -114,9 +115,9 @@ class ReadOnly:
             raise
 
     def taken(self) -> list[str]:
-        """Returns which files were taken. Only this one reads: the writers have their own look."""
+        """Returns which files were taken from this handle, which only reads."""
         segments = self.catalog.segments
-        with contextlib.suppress(OSError):  # the directory itself may be gone: that shows below
+        with contextlib.suppress(OSError):  # the directory itself may be gone, which shows below
             segments.refresh()
         segments.forget_rewritten()
         taken = self._watch.taken()
@@ -127,7 +128,7 @@ class ReadOnly:
         return taken
 
     def lose(self, taken: list[str]) -> FilesTakenError:
-        """Returns the error; who may not write saves nothing."""
+        """Returns the error for files that were taken; a handle that only reads saves nothing."""
         return FilesTakenError(
             f'files of the store "{self.directory.path}" were removed, replaced or moved while it '
             f"was open ({', '.join(taken)}): this handle would answer from what it remembers",
@@ -138,7 +139,9 @@ class ReadOnly:
         """Reads what was recorded as durable, all of which must verify, and what comes after it."""
         catalog = self.catalog
         catalog.segments.check_contiguous()
-        text_end = catalog.segments.end()  # before the head, which a writer changes first
+        # Before the head: a writer takes `closed` back before it adds text. In the other order,
+        # text that it adds meanwhile would pass for text after a clean close.
+        text_end = catalog.segments.end()
         catalog.open_index(text_end)
         head, is_closed = self.directory.read_recorded()
         if head is not None and head.end >= catalog.tail.cursor.end:
@@ -158,7 +161,7 @@ class ReadOnly:
         self.fresh()
 
     def fresh(self) -> None:
-        """Reads what others have published, or what lies in the text if there are no others."""
+        """Reads what others have published, or what the text has if nobody uses the store."""
         catalog = self.catalog
         with catalog.mutex:
             if self._follow():
@@ -173,7 +176,7 @@ class ReadOnly:
             self._read_on(catalog.segments.end())
 
     def _follow(self) -> bool:
-        """Returns whether there is a page in use; maps it if it is not mapped yet."""
+        """Returns whether a shared page is in use, and maps it if needed."""
         page = self.page
         if page is None or page.words[CLOSED]:
             self.page_words = NO_PAGE
@@ -208,7 +211,7 @@ class ReadOnly:
         self.release()
 
     def release(self) -> None:
-        """Closes every descriptor; again changes nothing."""
+        """Closes every descriptor; a second call does nothing."""
         self.catalog.close_index(worth_bytes=None)
         self.catalog.segments.close()
         self.page_words = NO_PAGE
@@ -258,7 +261,7 @@ class FilesBackend(Handle):
         except BaseException:
             self.directory.close()
             raise
-        super().__init__()  # only now: a handle that was never opened has nothing to give up
+        super().__init__()  # only now: a handle that did not open has nothing to give up at a fork
         self.catalog: Catalog | DamagedCatalog = self.opened.catalog
         self._is_reading_here = held_here(self.catalog.mutex)
         self._is_in_text_here = held_here(self.catalog.segments.mutex)
@@ -279,10 +282,10 @@ class FilesBackend(Handle):
             full = self.durability == "full"
             return Opened(directory, clock, full=full, create=create, reach=reach)
         except TextAfterClose:
-            raise  # nothing is damaged: it is for a person to say which text counts
+            raise  # nothing is damaged: a person must decide which text counts
         except CorruptError as exc:
-            # Whoever may still read something should: to read only, and saying what is lost. All
-            # that was opened and locked on the way is given up first.
+            # What can still be read should be readable: the store opens for reading only, and
+            # reports what is lost. Everything opened and locked so far is given up first.
             directory.close()
             self.directory = open_directory(
                 directory.path, directory.disk, create=False, read_only=True
@@ -306,10 +309,10 @@ class FilesBackend(Handle):
             raise UnavailableError(self._poison, hint="open the store again")
 
     def look_while_idle(self) -> None:
-        """Looks whether files were taken; afterwards every call raises, and says so."""
+        """Looks whether files were taken; if so, every later call raises FilesTakenError."""
         opened = self.opened
         if isinstance(opened, Damaged) or not self._committing.acquire(blocking=False):
-            return  # it writes nothing; or a commit is under way, and looks itself
+            return  # it writes nothing, or a commit is under way and looks by itself
         try:
             if self._dead is None and self._poison is None and (taken := opened.taken()):
                 self._lose(opened, taken)
@@ -357,7 +360,7 @@ class FilesBackend(Handle):
                 if is_first:
                     self.opened.close(is_poisoned=self._poison is not None)
             finally:
-                # Also if a close before this one was interrupted: done already, it does nothing.
+                # Also if an earlier close was interrupted; what is closed already stays so.
                 self.opened.release()
                 self._leases.close()
                 self.directory.close()
@@ -366,9 +369,9 @@ class FilesBackend(Handle):
         self.opened.after_fork()
 
     def write(self, work: Callable[[Opened], T]) -> T:
-        """Returns what `work` returns, done under the store lock with everything up to date.
+        """Runs `work` under the store lock, with the catalog up to date; returns what it returns.
 
-        No context manager: one that an interrupt leaves suspended would keep the lock.
+        This is no context manager: one that an interrupt leaves suspended would keep the lock.
         """
         self.check_open()
         opened = self.opened
@@ -408,7 +411,7 @@ class FilesBackend(Handle):
 
     @contextlib.contextmanager
     def reading(self) -> Generator[None]:
-        """Sees to it that everything published before is known."""
+        """Reads first what was published before, and translates errors inside the block."""
         self.check_open()
         if self._is_reading_here() or self._is_in_text_here():
             raise reentered("a read")
@@ -419,15 +422,15 @@ class FilesBackend(Handle):
             self.check_open()  # closed by another thread, and the descriptors with it
             raise unavailable(exc, f'the store "{self.directory.path}" cannot be read') from exc
         except Exception:
-            # Closed by another thread: whatever was missed, the page, the index or the text, it
-            # was missed for that.
+            # If another thread has closed the handle, that is the cause, whatever was missing: the
+            # page, the index or the text.
             self.check_open()
             raise
 
     # --- writing ---
 
     def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
-        # What `writing` does, without its frames: they would be a fifth of the work of a commit.
+        # The same as `write`, without its frames: they would be a fifth of the work of a commit.
         if self._dead is not None or self._poison is not None:
             self.check_open()
         opened = self.opened
@@ -486,24 +489,25 @@ class FilesBackend(Handle):
         catalog, journal = opened.catalog, opened.journal
         cursor = catalog.tail.cursor
         watch = opened.watch
-        # Nothing is written yet, so it is worth a question; the one below is the one that counts.
+        # Nothing is written yet, so a loss found here has a known outcome. The look after the sync
+        # is the one that counts.
         if watch.is_due(0) and (watch.is_notified or journal.has_lost_a_name()):
             self._look(opened)
         try:
             journal.write(text, cursor)
-            # While the disk is at work: what only has to be shown when it is done.
+            # Prepared while the disk is at work, and shown to readers only after the sync.
             more = Tail(cursor, catalog.head, catalog.tail.heads)
             for line, length, commit in lines:
                 more.apply(line, length, commit)
             journal.sync()
-            # Is all of this where others will look for it? Asked after the sync and before anybody
-            # is told: what was taken until now is not acknowledged.
+            # Are the files still where others will look for them? This is asked after the sync and
+            # before the commit is acknowledged: a commit to files that were taken until now is not.
             if watch.is_due(0):
                 self._look(opened, outcome_known=False)
             with catalog.mutex:
                 # Published first, then shown here: a thread that sees the new end waits for this
-                # lock and finds the lines there. The other way round, this process would read what
-                # no other one can see yet.
+                # mutex and then finds the lines. In the other order, threads of this process could
+                # read lines that no other process sees yet.
                 journal.publish(more.cursor.end, position)
                 catalog.tail.take(more)
         except BaseException as exc:
@@ -513,13 +517,15 @@ class FilesBackend(Handle):
                     "this handle cannot tell what is on the disk"
                 )
                 if not isinstance(exc, OSError | HoldfastError):
+                    # Interrupted, not failed: no sync has reported an error, so recovery through
+                    # this handle is as good as through another.
                     self._poison = None
                     journal.abandon()
             if isinstance(exc, OSError):
                 raise self._unwritable(exc, outcome_known=not journal.is_poisoned) from exc
             raise
         if catalog.tail.cursor.end >= catalog.flush_at:
-            # The commit is durable: whatever happens to the index may not make it look refused.
+            # The commit is durable: an error of the index must not make it look refused.
             try:
                 catalog.flush()
             except OSError as exc:
@@ -541,8 +547,8 @@ class FilesBackend(Handle):
     def seal(self, opened: Opened) -> None:
         """Begins a new segment, so that the one before it can be rewritten.
 
-        An empty commit is its first line: by it every process learns that there is a new segment.
-        The caller has the store lock.
+        Its first line is an empty commit, by which every process learns of the new segment. The
+        caller has the store lock.
         """
         opened.journal.is_sealing = True
         try:
@@ -588,7 +594,7 @@ class FilesBackend(Handle):
     def _bounds(
         self, stream: str, after: int, until: int | None, limit: int | None
     ) -> tuple[int, int]:
-        """Returns after and until which revision there is something to read."""
+        """Returns the part of the asked revisions that exists, as `after` and `until`."""
         head = self.catalog.head(stream)
         if head is None:
             return 0, 0
@@ -628,9 +634,9 @@ class FilesBackend(Handle):
                     position = self.catalog.tail.cursor.position
                 if position > after or remaining_s <= 0:
                     return Position(position)
-                # Commits of this process open the gate; those of others are found by looking at
-                # the page. The time is counted, not measured, so that a clock under test cannot
-                # hang us.
+                # Commits of this process open the gate. Those of others are found by looking at the
+                # page again. The time is counted, not measured, so that no clock of a test can make
+                # this wait for ever.
                 gate.acquire(timeout=min(pause_s, remaining_s))
                 remaining_s -= pause_s
                 pause_s = min(pause_s * 2, _POLL_S_MAX)

@@ -1,8 +1,10 @@
 """Where things are: the index, the tail in memory after it, and the text that both point into.
 
-One lock guards it, held for microseconds, never through a sync. A caller first catches up with the
-published end, then asks. If the index proves unusable at any moment, this process builds its own in
-memory from the text and goes on; the file is deleted by the next one who holds the store lock.
+One lock guards it. Readers take it, so it is held for microseconds and never through the sync of a
+commit. A caller first catches up with the published end, then asks. If the index proves unusable at
+any moment, this process builds its own in memory from the text and goes on. Nothing is lost, as the
+index only says where things are in the text. The next process that opens the store for writing and
+finds the file unusable deletes it.
 """
 
 from __future__ import annotations
@@ -58,21 +60,21 @@ from holdfast.backends.protocol import (
 from holdfast.errors import CorruptError
 
 HEADS_MAX = 1 << 17
-"""As many as the log keeps ends of: beyond it each write asks the index where its stream is."""
+"""How many heads a tail may cache, as many as the log keeps ends of. Beyond it writes ask the index
+for the head of their stream."""
 
 
 class Tail:
-    """What a process knows of the log's end: everything after the index, in dicts.
+    """What a process knows of the end of the log: everything after the index, in dicts.
 
     The tail begins where the index ends (`base`) and reaches to the newest line that this process
-    has read (`cursor`). Lines are applied one by one, own and foreign ones alike, by the same
-    function. An interrupt in the middle of a line leaves the cursor where it was, and applying that
-    line again does the rest: every step is one that may be done twice.
+    has read (`cursor`). It has the heads, spans, keys, checkpoints and marks of the lines between
+    the two. Lines are applied one by one, those of this process and of others, by the same
+    function. Every step of that may be done twice, and the cursor moves last: after an interrupt in
+    the middle of a line, the line is applied again.
 
-    It has the heads, spans, keys, checkpoints and marks of the lines between `base` and `cursor`.
-
-    `heads` also caches heads that came from the index; each is current, because a line of that
-    stream replaces it.
+    `heads` also caches heads from the index. They cannot be stale: each later line of a stream
+    replaces its head.
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class Tail:
         self.marks: dict[tuple[str, str], tuple[Mark | None, int]] = {}
 
     def after(self, base: LogCursor) -> Tail:
-        """Returns the part after `base`, which lies between this tail's base and its cursor."""
+        """Returns the part of this tail after `base`, which is not beyond the cursor."""
         part = Tail(base, self._head_before)
         part.cursor = self.cursor
         part.offsets = self.offsets[base.position - self.base.position :]
@@ -116,9 +118,10 @@ class Tail:
         return part
 
     def apply(self, line: LogLine, length: int, commit: Commit | None = None) -> None:
-        """Adds the next line, which begins at the cursor; raises BadLine if it is not the next.
+        """Adds the line at the cursor; raises BadLine if it does not continue the log.
 
-        `commit` is what the line was made of, if that was here: it saves parsing time and links.
+        `commit` is what the line was made from, if this process made it: then time and links need
+        not be parsed.
         """
         position, cursor = line.n, self.cursor
         if position != cursor.position + 1:
@@ -140,7 +143,8 @@ class Tail:
                     raise BadLine(f"it begins {stream!r} at revision {first}: expected 1")
                 begin = first
             elif head.revision + 1 == first or head.position >= position:
-                # The second: this line was applied before, or the index has gone ahead of us.
+                # Not continued, but known already: this line was applied before an interrupt, or
+                # another process has brought the index further than this tail.
                 begin = head.first
             else:
                 raise BadLine(f"it holds {stream!r}@{first}: expected {head.revision + 1}")
@@ -168,9 +172,10 @@ class Tail:
         self.cursor = LogCursor(offset + length, position, next_digest(cursor.digest, line, links))
 
     def take(self, more: Tail) -> None:
-        """Adds what was applied to a tail that begins at this one's cursor.
+        """Adds all of `more`, a tail that begins at this one's cursor.
 
-        So that lines can be applied before they may be seen, and be shown in no time.
+        A commit applies its lines to such a tail while the disk is at work, when nobody may see
+        them yet. After the sync, showing them takes almost no time.
         """
         self.heads.update(more.heads)
         for stream, spans in more.spans.items():
@@ -215,7 +220,7 @@ class Tail:
         return spans[begin : bisect_right(spans, until, key=_first)]
 
     def offset_after(self, position: int) -> int:
-        """Returns where the line after `position` begins; `position` is not before the base."""
+        """Returns where the line after `position` begins; it must not be before the base."""
         number = position - self.base.position
         return self.offsets[number] if number < len(self.offsets) else self.cursor.end
 
@@ -251,16 +256,16 @@ class Catalog:
     # --- moving forward ---
 
     def catch_up(self, end: int, segment: int) -> None:
-        """Applies the text up to the log offset `end`, which others have published.
+        """Applies the text up to the log offset `end`, which another process has published.
 
-        Raises CorruptError if it is not there or does not verify: it was durable.
+        Raises CorruptError if it is not there or does not verify: what was published must be there.
         """
         with self.mutex:
             if not self.segments.starts or self.segments.newest != segment:
                 self.segments.refresh()
             if end - self.tail.base.end > 2 * FLUSH_BYTES:
-                # Long enough for the index to have been brought up to date by another process:
-                # what it knows need not be kept here, or even be read.
+                # After so much text another process has probably brought the index up to date. What
+                # the index has need not be kept here, or even be read.
                 self._trim(end)
             self.apply_lines(end)
 
@@ -274,7 +279,7 @@ class Catalog:
             _log.debug("the index of another process cannot be used yet: %s", exc)
 
     def apply_lines(self, end: int) -> None:
-        """Applies the text up to the log offset `end`, every line of which must verify."""
+        """Applies the text up to the log offset `end`; raises CorruptError unless all verifies."""
         for line, length in self.lines(self.tail.cursor.end, end):
             self.apply(line, length)
             if self._read_only:
@@ -302,7 +307,7 @@ class Catalog:
     def lines(
         self, offset: int, end: int, chunk: int = CHUNK_BYTES
     ) -> Iterator[tuple[LogLine, int]]:
-        """Yields the lines between two offsets with their lengths; all of it must verify."""
+        """Yields each line between two offsets with its length; all of the text must verify."""
         for text in self._chunks(offset, end, chunk):
             for encoded in split_lines(text):
                 try:
@@ -323,7 +328,7 @@ class Catalog:
                     continue
                 if whole == 0 and len(text) < want:
                     raise self.corrupt(offset, f"the text ends before {end}")
-                text = text[:whole] or text  # what cannot be a line is not read to its end
+                text = text[:whole] or text  # it cannot be a line: its end is not searched for
             want = chunk
             yield text
             offset += len(text)
@@ -335,7 +340,7 @@ class Catalog:
     # --- the index ---
 
     def open_index(self, text_end: int) -> None:
-        """Begins after what the index knows, if there is one that fits the text.
+        """Opens the index, if there is one that fits the text: the tail then begins at its end.
 
         Called before anything is applied, under the store lock or read-only. Without an index the
         tail begins at 0.
@@ -349,15 +354,15 @@ class Catalog:
     def remove_unusable_index(self) -> None:
         """Deletes the index if it could not be used; the caller has the store lock.
 
-        Only when the text has been read: if that is damaged, the index may be what still knows
-        which streams there were.
+        It is called only after the text was read: if the text is damaged, perhaps only the index
+        still has the names of the streams that were there.
         """
         if self._is_unusable:
             self._is_unusable = False
             remove(self._path)
 
     def _adopt_index(self, text_end: int) -> None:
-        """Opens the index if there is one, and begins after what it knows."""
+        """Opens the index if there is one; the tail then begins at its end."""
         index = open_existing(self._path, self._store, read_only=self._read_only)
         if index is None:
             return
@@ -371,7 +376,10 @@ class Catalog:
         self.flush_at = index.base.end + FLUSH_BYTES
 
     def _check_fit(self, index: Index, text_end: int) -> None:
-        """Raises StaleIndex unless the last line that the index knows is in the text, unchanged."""
+        """Raises StaleIndex unless the last line of the index is in the text and verifies.
+
+        An index that was copied here, or that knows lines which the text has lost, hardly passes.
+        """
         base = index.base
         if base.end > text_end:
             raise StaleIndex(f"it knows {base.end} bytes of text, of which {text_end} are there")
@@ -384,7 +392,7 @@ class Catalog:
                 raise StaleIndex(f"it takes line {line.n} for line {base.position}")
 
     def _ask(self, question: Callable[[Index], _Answer]) -> _Answer:
-        """Returns the index's answer, of the same age as the tail."""
+        """Returns the answer of the index, after moving the tail's base to the end of the index."""
         try:
             return self._ask_once(question)
         except UNUSABLE as exc:
@@ -424,8 +432,8 @@ class Catalog:
     def flush_if_due(self) -> None:
         """Brings the index up to date if 4 MiB have gathered; the caller has the store lock.
 
-        It costs one commit in some thousands a few syncs and milliseconds. The index can wait, so
-        whatever goes wrong (a full disk, a reader that holds it) is only reported.
+        It costs one commit in some thousands a few syncs and milliseconds. The text has everything
+        that the index has, so an error (a full disk, a reader that holds it) is only reported.
         """
         if self.tail.cursor.end >= self.flush_at:
             self.flush()
@@ -442,15 +450,15 @@ class Catalog:
                     self._flush(until)
             except (*UNUSABLE, OSError) as exc:
                 self._report(exc)
-                # Whatever was dropped on the way is in the text.
+                # The text still has what the tail may have lost on the way.
                 self.apply_lines(until.end)
 
     def _flush(self, until: LogCursor) -> None:
         self.remove_unusable_index()
         index = self._index
         if index is not None and (index.is_private or index.is_replaced()):
-            # Ours is of this process only, or was deleted by another one: writing to it would lay
-            # its journal over the new one.
+            # Ours is in memory only, or another process has deleted its file: a write to that file
+            # would put its rollback journal under the name of the new one's.
             index.close()
             self._index = index = None
             self.tail = Tail(LogCursor(), self._head_before)
@@ -467,7 +475,7 @@ class Catalog:
         self._update(index)
 
     def _flush_private(self) -> None:
-        """Bounds the memory of a handle that may not write: a packed index, if there is none."""
+        """Bounds the memory of a read-only handle: without an index file it packs one in memory."""
         if self._index is None:
             self._index = Index(None, self._store)
         if self._index.is_private:
@@ -490,7 +498,7 @@ class Catalog:
                 self._index = None
 
     def _head_before(self, stream: str) -> Head | None:
-        """Asks for the tail, in the middle of applying a line: nothing here may move the tail."""
+        """Answers the tail while it applies a line: nothing here may move or replace the tail."""
         if self._index is None:
             return None
         with self._index.reading():
@@ -501,9 +509,10 @@ class Catalog:
         if head is not None:
             if len(self.tail.heads) > 2 * HEADS_MAX:
                 self.tail.heads = {s: self.tail.heads[s] for s in self.tail.spans}
-            # The question may have moved the tail, which then knows better.
+            # The question may have replaced the tail, and the new one may have a newer head.
             return self.tail.heads.setdefault(stream, head)
-        # Asked for again and again: the inbox of every run that nobody has written to.
+        # Remembered too, because some are asked for again and again: the inbox of each run, to
+        # which often nobody has written.
         absent = self.tail.absent
         if len(absent) >= HEADS_MAX:
             absent.clear()
@@ -586,12 +595,12 @@ class Catalog:
             if not spans or spans[0][0] > after + 1:
                 before = spans[0][0] - 1 if spans else until
                 older = self._ask(lambda index: index.spans(stream, after, before))
-                # The question may have moved the tail's base: what it had is older's now.
+                # The question may have moved the tail's base: `older` has those spans now.
                 spans = older + [span for span in spans if span[0] > before]
             return spans
 
     def read_linked(self, stream: str, after: int, until: int) -> list[LinkedRow]:
-        """Returns what links cover of these records; the lines' own checksums are not looked at."""
+        """Returns what links cover of these records, without verifying the lines' checksums."""
         spans = self.spans(stream, after, until)
         rows: list[LinkedRow] = []
         for text, some in self._texts_at(spans):
@@ -604,7 +613,7 @@ class Catalog:
         return self._read_spans(stream, spans, after, until, parse_line, linked_rows_of)
 
     def read_payloads(self, stream: str, after: int, until: int) -> list[PayloadRow]:
-        """Returns type, payload and subject of these records; their checksums are looked at."""
+        """Returns type, payload and subject of these records; the lines' checksums are verified."""
         spans = self.spans(stream, after, until)
         return self._read_spans(stream, spans, after, until, decode_line, payload_rows_of)
 
@@ -649,7 +658,7 @@ class Catalog:
         return items
 
     def _lines_at(self, spans: list[LineSpan]) -> Iterator[tuple[bytes, int]]:
-        """Yields the line of each span; lines that touch each other are read in one go."""
+        """Yields the line of each span; neighbouring lines are read by one call."""
         for text, some in self._texts_at(spans):
             offset = some[0][1]
             for _, start, length in some:
@@ -671,9 +680,9 @@ class Catalog:
     def read_all(
         self, after: int, limit: int, *, since: tuple[int, int] = (0, 0), end: int | None = None
     ) -> list[Record]:
-        """Returns records after a position: whole commits, until there are `limit`.
+        """Returns records after a position: whole commits, until there are at least `limit`.
 
-        It reads from the position and log offset `since` on, and up to the log offset `end`.
+        It reads no text before `since`, a position with its log offset, and none after `end`.
         """
         with self.mutex:
             end = self.tail.cursor.end if end is None else end
@@ -704,7 +713,7 @@ def _nothing(index: Index) -> None:
 
 
 def _is_text(name: str) -> bool:
-    """Returns whether a name can be in the log at all: one with a lone surrogate cannot."""
+    """Returns whether a name can be in the log: one with a lone surrogate cannot be encoded."""
     try:
         name.encode()
     except UnicodeEncodeError:

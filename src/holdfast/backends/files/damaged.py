@@ -1,12 +1,13 @@
-"""A files store whose text is damaged: what of it can be trusted, and what cannot be told (0021).
+"""A files store whose text is damaged: what of it can be trusted, and what is in doubt (0021).
 
-A line that fails its checksum tells nothing, not even whose events it held. So a stream is proved
-whole only where it goes on after the damage: its first event there has the revision that follows
-the last one before it, and revisions have no gaps. Every other name may have had an event in the
-lost line, also one that is found nowhere else: asking for it raises, and never answers "empty".
+A line that fails its checksum proves nothing, not even which streams it belonged to. So a stream is
+proved whole only where it goes on after the damage: revisions have no gaps, so its first event
+there must have the revision after the last one before. Every other name may have had an event in
+the lost line, even a name that is found nowhere else. A question about such a name raises, and
+never answers "empty".
 
-What the index knows was read and verified before: damage that lies below its end is met when such a
-line is read, and concerns only that line's streams. This module is for damage above it.
+The index was made from lines that were verified. Damage below its end shows when such a line is
+read, and concerns only the streams of that line. This module is for damage above it.
 
 Nothing is written. A commit would need what the damage has taken: the newest events of the streams,
 the keys that were used, and the digest that its line continues.
@@ -55,7 +56,7 @@ class LostLines(Struct, frozen=True):
     offset: int
     end: int
     first: int  # the positions of the lost commits
-    last: int  # less than `first`: none is lost
+    last: int  # less than `first` if none is lost
 
     def describe(self) -> str:
         if self.last < self.first:
@@ -70,7 +71,7 @@ class LostLines(Struct, frozen=True):
 
 
 class TextScan:
-    """Reads text line by line over damage: yields each line that counts, collects what is lost."""
+    """Reads text line by line past damage: yields the lines that verify, collects what is lost."""
 
     def __init__(self, segments: Segments, offset: int, position: int) -> None:
         self._segments = segments
@@ -80,7 +81,7 @@ class TextScan:
         self._bad: tuple[int, str] | None = None  # where damage began, and what it is
 
     def lines(self, end: int) -> Iterator[tuple[LogLine, Piece]]:
-        """Yields what can be read up to a log offset; called again, it goes on from there."""
+        """Yields the lines that verify up to a log offset; the next call goes on from there."""
         for piece in pieces(self._segments, self.offset, end):
             self.offset = piece.end
             try:
@@ -94,7 +95,7 @@ class TextScan:
             yield line, piece
 
     def finish(self, required_end: int, required_position: int | None) -> None:
-        """Says up to where the text had to reach: what is missing there is lost."""
+        """Notes as lost what is missing before the end that the text must reach."""
         is_short = self.offset < required_end or (self.position < (required_position or 0))
         if is_short or (self._bad is not None and self._bad[0] < required_end):
             self._bad = self._bad or (self.offset, "the text ends before its recorded end")
@@ -118,7 +119,7 @@ def _decode(piece: Piece, position: int) -> LogLine:
 
 
 class DamagedCatalog:
-    """Answers as a `Catalog` does, but raises wherever the damage may have taken the answer."""
+    """Answers as a `Catalog` does, but raises where the damage may have changed the answer."""
 
     def __init__(self, catalog: Catalog, path: str) -> None:
         self._catalog = catalog
@@ -132,17 +133,17 @@ class DamagedCatalog:
         self.broken: dict[str, LostLines] = {}
         """Streams with a gap in their revisions, and where it is."""
         self.unproved: list[Finding] = []
-        """Damage that is not in a line: it says nothing of where the text ends."""
+        """Damage that is not tied to lost lines; because of it, every stream is in doubt."""
 
     @property
     def tail(self) -> Tail:
-        """What was read, up to the last line that can be."""
+        """What was read, up to the last line that verifies."""
         return self._catalog.tail
 
     # --- reading over the damage ---
 
     def read_on(self, end: int) -> None:
-        """Applies every line that can be read up to a log offset."""
+        """Applies every line that verifies up to a log offset."""
         for line, piece in self.scan.lines(end):
             tail = self._catalog.tail
             if tail.cursor.end != piece.offset or tail.cursor.position != line.n - 1:
@@ -154,7 +155,7 @@ class DamagedCatalog:
             self._catalog.flush_if_due()
 
     def _bridge(self, line: LogLine) -> None:
-        """Lets each stream of a line go on from where the line takes it up."""
+        """Sets the head of each stream of a line so that the line continues it, and notes gaps."""
         catalog = self._catalog
         for section in line.sections:
             stream, first = section.stream, section.revision
@@ -171,7 +172,7 @@ class DamagedCatalog:
                 catalog.tail.heads[stream] = Head(first - 1, b"", 0, Position(0), begin)
 
     def agrees_with(self, head: LogCursor) -> bool:
-        """Returns whether the text up to a recorded end can be the one that was recorded."""
+        """Returns whether the text can be the one whose end was recorded."""
         cursor = self.tail.cursor
         return head.end != cursor.end or head.position == cursor.position
 
@@ -295,7 +296,7 @@ def _shown(streams: tuple[str, ...]) -> str:
 
 
 class Damaged:
-    """The parts of a damaged store, for a handle that reads what can be read and writes nothing."""
+    """The parts of a damaged store, for a handle that reads what verifies and writes nothing."""
 
     def __init__(self, directory: Directory, clock: Clock, cause: CorruptError) -> None:
         self.directory = directory
@@ -343,7 +344,7 @@ class Damaged:
             catalog.unproved.append(Finding(cause.where or LOG, cause.message))
 
     def _published_end(self) -> int | None:
-        """Returns up to where living processes show the text, None if there are none."""
+        """Returns the end that processes using the store have published, None if there are none."""
         page = open_page(self.disk, at=self.directory.fd, read_only=True)
         if page is None:
             return None
@@ -363,7 +364,7 @@ class Damaged:
                 catalog.read_on(end)
 
     def error(self, what: str) -> CorruptError:
-        """Returns why something is refused that a damaged store cannot do."""
+        """Returns the error for something that a damaged store cannot do."""
         damage = next(self.catalog.findings(""))
         return self.catalog.error(damage, what)
 
@@ -372,7 +373,7 @@ class Damaged:
         self.release()
 
     def release(self) -> None:
-        """Closes every descriptor; again changes nothing."""
+        """Closes every descriptor; a second call does nothing."""
         self._catalog.close_index(worth_bytes=None)
         self._catalog.segments.close()
 

@@ -1,12 +1,16 @@
-"""The store's directory: what makes it one, and who may open it.
+"""The store's directory: what makes it a store, and who may open it.
 
     holdfast.json   {"format":2,"store":"<id>","created":"…"}, written last of all
     head.json       {"end":N,"position":N,"digest":"…","closed":true}, written at a clean close;
                     `closed` is taken back before the first write after it
-    .gitignore      what is of this machine and this moment only
+    .gitignore      names what belongs to this machine and this moment only
 
-Everything is opened through the directory's descriptor, never through a path, and never through a
-symbolic link: a directory that is swapped for a link after it was checked changes nothing.
+`holdfast.json` comes last because it makes the directory a store: a creation that is killed before
+it can simply be done again.
+
+The files of a store are opened through the directory's descriptor, never through a path, and never
+through a symbolic link. So it has no effect if somebody replaces the directory by a link after it
+was checked.
 """
 
 from __future__ import annotations
@@ -33,13 +37,13 @@ from holdfast.names import new_id
 #
 # One page of memory that all processes of a store see, backed by a file.
 #
-# Native-endian 64-bit words, in the order of the constants below. It is coordination between the
-# processes of one boot, never a truth: whoever is first in after a reboot, a crash of the last
-# process or a clean close makes it again from the ring and the text.
+# Native-endian 64-bit words, in the order of the constants below. It coordinates the processes of
+# one boot and is never the truth: the first process in, after a reboot, a crash of the last process
+# or a clean close, makes it again from the ring and the text.
 #
-# Words are written under the store lock only. Readers look at END: one aligned word, so it is read
-# whole, and everything below it is in the text already (the text is written first, by a system
-# call). A look costs 0.1 µs and no system call, and it is why a read is linearizable.
+# Words are written under the store lock only. Readers look at END without it. END is one aligned
+# word, so it is never read half written, and everything below it is in the text already (a system
+# call wrote the text before). A look costs 0.1 µs and no system call, and makes reads linearizable.
 
 
 NAME = "shared"
@@ -50,21 +54,21 @@ PAGE_BYTES = 4096
     BOOT,  # digest of the boot id under which it was made
     END,  # log offset after the newest line that may be read
     BUSY,  # 1 while a commit is under way: found under a free lock, its writer died
-    CLOSED,  # 1 when the last process has closed the store: this page tells nothing new any more
+    CLOSED,  # 1 when the last process has closed the store: the page is out of use
     SEGMENT,  # log offset at which the newest segment begins
     POSITION,  # of the newest line
     SYNCED_END,  # log offset up to which the text is synced
-    UNRINGED,  # 1 if text above SYNCED_END is not in the ring (written at a weaker durability)
+    UNRINGED,  # 1 if text above SYNCED_END is in no ring (written at a weaker durability)
     RING_NUMBER,  # of the newest batch; 0 while there is no ring
     RING_OFFSET,  # where in the ring the next batch goes
     RING_FREE,  # ring bytes that may be overwritten before the text must be synced
     LEASES,  # grows with each change of leases.json
-    LOCK,  # inode of the lock file that they meet in; 0 if nobody wrote it down
-    REWRITTEN,  # grows each time that a rewritten segment took the place of a sealed one
+    LOCK,  # inode of the lock file that all writers use; 0 if it was not noted
+    REWRITTEN,  # grows each time that a rewritten segment takes the place of a sealed one
 ) = range(15)
 
 NO_PAGE = memoryview(bytes((0xFF,)) * 8 * 16).cast("Q")
-"""Words that agree with no state of any store: what stands for a page that is not there."""
+"""Words that match no state of any store; they stand for a page that is not there."""
 
 _MAGIC = int.from_bytes(b"HFSHARE1", "little")
 
@@ -85,7 +89,7 @@ class SharedPage:
         return self.words[MAGIC] == _MAGIC and self.words[BOOT] == _boot_word(boot_id)
 
     def make(self, boot_id: str) -> None:
-        """Clears every word and claims the page for this boot."""
+        """Clears every word and claims the page for this boot; the count of lease changes grows."""
         leases = self.words[LEASES]
         for number in range(len(self.words)):
             self.words[number] = 0
@@ -94,7 +98,7 @@ class SharedPage:
         self.words[MAGIC] = _MAGIC
 
     def close(self) -> None:
-        """Unmaps the page, which has a descriptor of its own besides ours; done once."""
+        """Unmaps the page and closes its descriptor; a second call does nothing."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             self.words.release()
@@ -104,7 +108,7 @@ class SharedPage:
 
 
 def open_page(disk: Disk, *, at: int, read_only: bool) -> SharedPage | None:
-    """Returns the page, made if it is not there; None if it is not and `read_only` forbids that."""
+    """Opens the page, and makes it if needed; None if there is none and `read_only` is set."""
     flags = os.O_RDONLY if read_only else os.O_RDWR | os.O_CREAT
     try:
         fd = disk.open(NAME, flags, at=at)
@@ -115,8 +119,8 @@ def open_page(disk: Disk, *, at: int, read_only: bool) -> SharedPage | None:
             if read_only:
                 disk.close(fd)
                 return None
-            # Written, not only extended: a hole would be filled at a page fault, and a full disk
-            # would then end the process with a signal and not with an error.
+            # Written, not only extended: the kernel would fill a hole at a page fault, and on a
+            # full disk that ends the process with a signal, not with an error.
             write_all(disk, fd, bytes(PAGE_BYTES), 0)
             disk.truncate(fd, PAGE_BYTES)
         return SharedPage(disk, fd, read_only=read_only)
@@ -130,14 +134,14 @@ def _boot_word(boot_id: str) -> int:
 
 
 FORMAT = 2
-"""Format 2 has meta, and keys of later events. A store of format 1 gets this number before them."""
+"""Format 2 has meta, and keys after the first event. Format 1 is raised before either is used."""
 _IDENTITY = "holdfast.json"
 _HEAD = "head.json"
 _IGNORED = (
     "ring\nring.new\nshared\nindex*\nlock\nworkers/\nleases.json\n*.new\ntorn/\nrescued/\n"
     "objects/snapshot/\n"
 )
-# What an interrupted creation may leave; anything else belongs to somebody else.
+# What an interrupted creation may leave. Anything else is not ours.
 _OURS_UNFINISHED = {"lock", "log", "workers", ".gitignore", f"{_IDENTITY}.new", ".gitignore.new"}
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 
@@ -168,9 +172,10 @@ class Directory:
         self._fds = [fd]
 
     def folder(self, name: str, *, create: bool = True) -> int:
-        """Returns the descriptor of a directory below, created if needed, for the handle's life."""
+        """Opens a directory below for the life of the handle, and makes it if needed."""
         if create:
             with contextlib.suppress(FileExistsError):
+                # Synced at once, because a usual commit syncs files only and no directory.
                 self.disk.mkdir(name, at=self.fd)
                 self.disk.sync_directory(self.fd)
         fd = self.disk.open(name, _FOLDER, at=self.fd)
@@ -193,7 +198,7 @@ class Directory:
         return read_file(self.disk, _IDENTITY, at=self.fd) is not None
 
     def identify(self, clock: Clock, *, create: bool) -> None:
-        """Reads which store this is; an empty directory becomes one. The caller has the lock."""
+        """Reads which store this is, or makes one if `create` is set; the caller has the lock."""
         data = read_file(self.disk, _IDENTITY, at=self.fd)
         if data is None:
             if not create:
@@ -214,11 +219,11 @@ class Directory:
         return self.format if data is None else self._decode(data, _Identity, _IDENTITY).format
 
     def upgrade(self, clock: Clock) -> None:
-        """Gives a store of format 1 the format of today, durably; the caller has the store lock.
+        """Raises a store of format 1 to the newest format, durably; the caller has the store lock.
 
-        Done before the first line that format 1 cannot hold is written: a holdfast that reads
-        format 1 alone then refuses the store when it opens it, by its number. Read as format 1,
-        such a line would be damage; and after a crash, an end that may be cut off.
+        This comes before the first line that format 1 cannot hold. A holdfast that knows only
+        format 1 then refuses the store by its number when it opens it. Otherwise it would take such
+        a line for damage, or after a crash for a torn end, and cut it off.
         """
         self.identify(clock, create=False)
         if self.format < FORMAT:
@@ -238,12 +243,13 @@ class Directory:
         return data
 
     def _sync_way(self) -> None:
-        """Syncs every directory above, up to the root of the file system.
+        """Syncs every directory above the store, up to the root of the file system.
 
-        The name of the store, and of each directory on its way, must survive a power loss as surely
-        as what is put into it. They are synced whoever made them: a process may have made some and
-        been killed before its sync. Done before the store has its identity, because afterwards
-        nobody would do it again. What may not be read was not made by this user.
+        The name of the store, and of each directory on the way to it, must survive a power loss as
+        surely as the commits in it. They are synced no matter who made them: a process may have
+        made some and been killed before it synced them. This happens before the store has its
+        identity, because no later open does it. A directory that this user may not read was not
+        made by this user, and is left out.
         """
         device = os.fstat(self.fd).st_dev
         above, path = os.path.dirname(self.path), self.path
@@ -257,7 +263,7 @@ class Directory:
             above, path = os.path.dirname(above), above
 
     def check_ours(self) -> None:
-        """Raises FormatError if the directory holds something, but not a store."""
+        """Raises FormatError unless the directory is a store, empty, or a store half made."""
         names = set(self.disk.listdir(self.fd))
         if _IDENTITY not in names and not names <= _OURS_UNFINISHED:
             raise self.not_a_store()
@@ -269,13 +275,13 @@ class Directory:
         )
 
     def read_head(self) -> LogCursor | None:
-        """Returns the recorded durable end, None if the store was never closed."""
+        """Returns the durable end that head.json records, None if there is no head.json."""
         return self.read_recorded()[0]
 
     def read_recorded(self) -> tuple[LogCursor | None, bool]:
-        """Returns the recorded durable end, and whether the text was whole and ended there.
+        """Returns the recorded durable end, and whether the text must end exactly there.
 
-        The second is True after a clean close, until somebody is about to write.
+        The second is True from a clean close until the first write after it.
         """
         data = read_file(self.disk, _HEAD, at=self.fd)
         if data is None:
@@ -288,13 +294,13 @@ class Directory:
         return LogCursor(head.end, head.position, digest), head.closed
 
     def write_head(self, cursor: LogCursor, *, closed: bool) -> None:
-        """Records the durable end; the text up to there has been synced."""
+        """Records the durable end; the caller has synced the text up to there."""
         head = _Head(cursor.end, cursor.position, cursor.digest.hex(), closed)
         data = json_codec.encode(head) + b"\n"
         self.replace(_HEAD, data, durable=True)
 
     def replace(self, name: str, data: bytes, *, durable: bool) -> None:
-        """Replaces a file of the store directory; the caller has the lock, so one temp will do."""
+        """Replaces a file; the caller has the lock, so that one temporary name is enough."""
         temp = f"{name}.new"
         with contextlib.suppress(FileNotFoundError):
             self.disk.unlink(temp, at=self.fd)
@@ -320,7 +326,10 @@ class Directory:
 def open_directory(
     path: str | os.PathLike[str], disk: Disk, *, create: bool, read_only: bool
 ) -> Directory:
-    """Opens a directory that may be a store, or may become one, and is safe to use as one."""
+    """Opens a directory that is a store or may become one, and that is safe to use.
+
+    Raises NotFoundError if it is not there and may not be made, and FormatError if it is no store.
+    """
     name: str = os.path.abspath(str(os.fspath(path)))
     refuse_network(name)
     if not os.path.lexists(name):
@@ -359,10 +368,10 @@ def _make(name: str, disk: Disk) -> None:
 
 
 def _make_above(path: str) -> None:
-    """Makes a directory and those above it that are missing, each for its owner alone.
+    """Makes a directory and the missing ones above it, each for its owner alone.
 
-    `os.makedirs` gives its mode to the last one only; the others would be open to whomever the
-    umask lets in, and whoever may write to a directory above a store can put another in its place.
+    `os.makedirs` gives its mode to the last one only, and the umask decides who may use the others.
+    But anybody who may write to a directory above a store can put another store in its place.
     """
     if not os.path.isdir(path):
         _make_above(os.path.dirname(path))

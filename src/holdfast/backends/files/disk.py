@@ -1,9 +1,9 @@
 """The file system as the files backend sees it: one thin object, so that a test can replace it.
 
-Every call that touches the store goes through a `Disk` (but those of the index, which SQLite makes
-itself). A test hands in one that fails, shortens or kills at the nth call. The methods are the
-kernel's own functions where that is possible: a Python frame on the hot path costs more than the
-call it would wrap.
+The calls that read, write and sync the files of a store go through a `Disk`, except those on the
+index, which SQLite makes itself. A test passes one that fails, writes less, or kills the process at
+the nth call. Where possible the methods are the kernel's own functions: a Python frame on the hot
+path costs more than the call it would wrap.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any
 
 from holdfast.errors import CLOSE_SOME, CorruptError, UnavailableError
 
-# A pipe in the place of a file would keep its opener waiting for ever: O_NONBLOCK means nothing to
-# a file, and lets a pipe be opened and refused.
+# Opening a pipe that lies in the place of a file would wait for ever. O_NONBLOCK means nothing to a
+# file, and lets a pipe be opened, so that it can be refused.
 OPEN_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 SMALL_BYTES_MAX = 64 << 20
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
@@ -40,7 +40,7 @@ def _no_advice(fd: int, offset: int, length: int, advice: int, /) -> None:
 
 
 class Disk:
-    """The real one."""
+    """The real file system."""
 
     pread = staticmethod(os.pread)
     pwrite = staticmethod(os.pwrite)
@@ -65,9 +65,9 @@ class Disk:
         return os.stat(name, dir_fd=at, follow_symlinks=False)
 
     def next_data(self, fd: int, offset: int) -> int | None:
-        """Returns where the file goes on at or after an offset that may lie in a hole.
+        """Returns the first offset with data at or after `offset`, None if only a hole follows.
 
-        None if nothing but a hole follows. A file system that knows no holes has data everywhere.
+        On a file system without holes there is data everywhere.
         """
         if _SEEK_DATA is None:
             return offset
@@ -97,10 +97,10 @@ class Disk:
         os.fsync(fd)
 
     def reserve(self, fd: int, offset: int, length: int) -> None:
-        """Sets blocks aside after the end of a file without changing its size, where possible.
+        """Reserves blocks after the end of a file without changing its size, where possible.
 
-        A full disk is then noticed here, before a commit has begun, and not when the commit is
-        durable in the ring and only its text is missing.
+        A full disk is then noticed here, before a commit has begun and with a known outcome, and
+        not when the commit is durable in the ring and only its text is missing.
         """
         call = _fallocate()
         if call is None or call(fd, _KEEP_SIZE, offset, length) == 0:
@@ -145,7 +145,8 @@ def read_all(disk: Disk, fd: int, size: int, offset: int = 0) -> bytes:
 def read_file(disk: Disk, name: str, *, at: int, size_max: int = SMALL_BYTES_MAX) -> bytes | None:
     """Returns the file's bytes, None if there is no such file.
 
-    One that is larger than any of ours is not read: a sparse one could ask for all memory.
+    Raises CorruptError for a file that is larger than any of ours: a sparse one could take all
+    memory.
     """
     try:
         fd = disk.open(name, os.O_RDONLY, at=at)
@@ -171,11 +172,11 @@ def replace_file(
     durable: bool,
     piece_bytes: int | None = None,
 ) -> None:
-    """Puts a whole file in the place of another: a reader finds the old bytes or the new.
+    """Replaces a file as a whole: a reader finds the old bytes or the new ones.
 
-    Durable, the bytes are synced before the rename and the directory after it: a name that survives
-    a power loss has its content, and what was put survives when this returns. With `piece_bytes` no
-    write is longer than that.
+    If `durable`, the bytes are synced before the rename: otherwise a power loss could leave the new
+    name with an empty or torn file. The directory is synced after the rename: when this returns,
+    the new file survives a power loss. With `piece_bytes` no write is longer than that.
     """
     fd = disk.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, at=at)
     try:
@@ -197,7 +198,7 @@ def replace_file(
 
 
 def unavailable(exc: OSError, subject: str, *, outcome_known: bool = True) -> UnavailableError:
-    """Returns the error that says what the kernel said, and what helps."""
+    """Returns the error for an OSError: what the kernel reported, and what helps."""
     finding, hint = _REMEDIES.get(exc.errno or 0, (exc.strerror or str(exc), None))
     if not outcome_known:
         hint = "open the store again: that shows whether the commit is there"

@@ -1,15 +1,15 @@
 """The index: where in the text things are. It is disposable: if anything is wrong, it is rebuilt.
 
 SQLite through apsw, in `index.sqlite`. A row of `block` has the spans of up to 256 revisions of
-one stream, those that begin at a multiple of 256; its id is (stream id << 32) + (revision >> 8).
-The spans are packed as arrays, so that an event costs 13 bytes: log offsets (8 each), line lengths
-(4), first revisions within the block (1). `line` has the offset of every 64th line. A key is stored
-as 8 bytes of its digest; whoever finds one reads the record to be sure.
+one stream, beginning at a multiple of 256; its id is (stream id << 32) + (revision >> 8). The spans
+are packed as arrays, so that an event costs 13 bytes: log offsets (8 each), line lengths (4), first
+revisions within the block (1). `line` has the offset of every 64th line. A key is stored as 8 bytes
+of its digest; the record that is found decides whether it has the key.
 
-Every page has a checksum (SQLite's cksumvfs), because a flipped bit in a tree page would not make a
-row wrong but absent, and an absent stream would be taken for a new one. The checksum does not tell
-a page that a power loss left in its older state, so a change is synced like any database's: a few
-syncs for each 4 MiB of log, and the price of never having to distrust it after a crash.
+Every page has a checksum (SQLite's cksumvfs), because a flipped bit in a tree page can make a row
+absent instead of wrong, and an absent stream would be taken for a new one. A page that a power loss
+left in its older state passes the checksum. So changes are synced as in any database, at the price
+of a few syncs for each 4 MiB of log: after a crash the index can be trusted as before.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _BLOCK_BITS = 8
 _BLOCK_MASK = (1 << 32) - 1  # of a row's id: which block of its stream it is
 _LINES_EACH = 64
 _BUSY_MS = 10_000
-_BUSY_UPDATE_MS = 250
+_BUSY_UPDATE_MS = 250  # short: an update is made under the store lock, and can wait for the next
 
 _SCHEMA = """
 CREATE TABLE meta(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -83,17 +83,17 @@ CREATE INDEX mark_order ON mark(idx, priority DESC, due, key);
 
 
 class StaleIndex(Exception):
-    """The file is not an index of this store, or not one that this code can read."""
+    """The file is no index of this store, does not fit its text, or has another layout."""
 
 
 UNUSABLE = (apsw.Error, StaleIndex)
 
 
 class Index:
-    """One connection. Calls are serialised by the caller; `update` is called under the lock."""
+    """One connection. The caller serialises the calls, and has the store lock for `update`."""
 
     def __init__(self, path: str | None, store: str, *, read_only: bool = False) -> None:
-        """Opens the index at `path`, or makes it; without a path one in memory.
+        """Opens the index at `path` or makes it; without a path, makes one in memory.
 
         Raises one of `UNUSABLE` if what is there cannot be used.
         """
@@ -111,7 +111,7 @@ class Index:
 
     @property
     def is_private(self) -> bool:
-        """Whether it is in memory, known to this process alone."""
+        """Whether it is in memory, for this process alone."""
         return self._path is None
 
     def is_replaced(self) -> bool:
@@ -132,8 +132,9 @@ class Index:
         if db.execute("SELECT count(*) FROM sqlite_schema").fetchone() != (0,):
             return
         if path is not None:
-            # Before the first page is written, else it would take a VACUUM to have checksums.
-            # Small pages: most tables are nearly empty in most stores, and each takes one at least.
+            # Reserved before the first page is written: later it would take a VACUUM to make room
+            # for checksums. Pages are small, because each table takes at least one and in most
+            # stores most tables are nearly empty.
             db.execute("PRAGMA page_size = 1024")
             db.reserve_bytes(reserve=8)
             os.chmod(path, 0o600)
@@ -144,7 +145,7 @@ class Index:
             self._put_cursor(LogCursor(), 0)
 
     def cursor(self) -> LogCursor:
-        """Returns up to where in the log the index is true."""
+        """Returns up to where in the log the index is complete."""
         meta = dict(self._rows("SELECT name, value FROM meta"))
         if meta.get("store") != self._store or meta.get("layout") != _LAYOUT:
             raise StaleIndex("it belongs to another store or was made by another version")
@@ -153,9 +154,10 @@ class Index:
 
     @contextlib.contextmanager
     def reading(self) -> Generator[LogCursor]:
-        """Fixes one state of the index for several questions, and gives the cursor of that state.
+        """Holds one state of the index for several questions, and yields the cursor of that state.
 
-        Another process may bring the index up to date at any time; the answers must be of one age.
+        Another process may bring the index up to date at any time, and answers from two states must
+        not be mixed.
         """
         try:
             if self._db.in_transaction:
@@ -199,7 +201,7 @@ class Index:
         return spans
 
     def start_near(self, position: int) -> tuple[int, int]:
-        """Returns a position and the offset of the line after it, at or before `position`."""
+        """Returns a position at or before `position`, and the log offset of the line after it."""
         rows = self._rows(
             "SELECT position, start FROM line WHERE position <= ? ORDER BY position DESC LIMIT 1",
             (position + 1,),
@@ -207,7 +209,7 @@ class Index:
         return (rows[0][0] - 1, rows[0][1]) if rows else (0, 0)
 
     def revisions_with_key(self, stream: str, key: str) -> list[int]:
-        """Returns revisions that may have the key: its digest is the same."""
+        """Returns the revisions whose key has the same digest; the caller checks the record."""
         rows = self._rows(
             "SELECT revision FROM key WHERE digest = ? AND "
             "stream = (SELECT id FROM stream WHERE name = ?)",
@@ -216,10 +218,10 @@ class Index:
         return [row[0] for row in rows]
 
     def checkpoints(self, stream: str, name: str | None, limit: int | None) -> list[NamedRevision]:
-        """Returns the stream's checkpoints, of that name if one is given, newest first.
+        """Returns the stream's checkpoints, newest first; with `name`, only those of that name.
 
-        A name is looked for from the newest on. An index by name would take as many bytes again as
-        all the rest for a conversation that names each of its turns.
+        A name is searched from the newest checkpoint on. For a conversation that names each of its
+        turns, an index by name would be as large as all the rest.
         """
         rows = self._rows(
             "SELECT revision, name, time, position FROM checkpoint "
@@ -244,7 +246,8 @@ class Index:
     def marks(self, query: MarkQuery) -> list[tuple[Mark, int]]:
         """Returns marks and the positions they were set at, in the order of clause 17.
 
-        After a mark of one index: those of its priority, then those below, each by one search.
+        A page after a given mark takes two searches: for the rest of its priority, and for the
+        priorities below.
         """
         last, rows = query.after, list[Any]()
         values: dict[str, Any] = {"top": None, "due": 0, "key": "", "about": ""}
@@ -263,9 +266,9 @@ class Index:
         return [(Mark(*row[:5]), row[5]) for row in rows]
 
     def update(self, tail: Tail) -> None:
-        """Takes in all of the tail, whose base is this index's end, in one transaction."""
+        """Adds the whole tail, whose base is the end of this index, in one transaction."""
         db = self._db
-        # A reader that was stopped while it looks at the index must not stop the writer for long.
+        # A reader that was stopped in the middle of a question must not stop the writer for long.
         db.set_busy_timeout(_BUSY_UPDATE_MS)
         try:
             self._update(tail)
@@ -292,9 +295,9 @@ class Index:
         self.last_start = last
 
     def _put_heads(self, tail: Tail) -> dict[str, int]:
-        """Puts down where each stream is, and returns their numbers.
+        """Stores the head of each changed stream; returns the streams' numbers.
 
-        In the order of their names, so that neighbours in a page are changed one after the other.
+        It goes by name, so that rows of one page are changed one after the other.
         """
         streams = sorted(tail.spans)
         heads = ((stream, tail.heads[stream]) for stream in streams)
@@ -307,7 +310,7 @@ class Index:
         return {stream: row[0] for stream, row in zip(streams, rows, strict=True)}
 
     def _put_blocks(self, tail: Tail, numbers: dict[str, int]) -> None:
-        """Adds the spans of the tail to their blocks; those that have room are read before."""
+        """Adds the spans of the tail to their blocks, which are read first if they exist."""
         added: dict[int, list[LineSpan]] = {}
         for stream, number in numbers.items():
             base = number << 32
@@ -372,7 +375,7 @@ class Index:
 
 
 def open_existing(path: str, store: str, *, read_only: bool) -> Index | None:
-    """Opens the index that is there, None if there is none; raises as `Index` does."""
+    """Opens the index if there is one, else returns None; raises as `Index` does."""
     if not os.path.lexists(path):
         return None
     try:
@@ -384,7 +387,11 @@ def open_existing(path: str, store: str, *, read_only: bool) -> Index | None:
 
 
 def remove(path: str) -> None:
-    """Deletes the index; the database first, so that no journal meets another database."""
+    """Deletes the index, the database before its journal.
+
+    In the other order, a kill in between could leave a half-changed database without the journal
+    that would undo the change.
+    """
     for name in (path, path + "-journal"):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
@@ -405,8 +412,8 @@ def _connect(path: str | None, *, read_only: bool) -> Any:
     db.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
     db.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
     # FULL: the journal's pages are synced before its header counts them. With NORMAL a power loss
-    # may leave a header that counts pages which are not there whole; SQLite checks a sample of
-    # their bytes, puts them back, and the layer that adds checksums would seal what it was given.
+    # may leave a header that counts pages which are not whole. SQLite checks only a sample of their
+    # bytes and would put them back, and cksumvfs would give the damaged pages a valid checksum.
     settings = "PRAGMA synchronous = FULL; PRAGMA cache_size = -2048; PRAGMA cell_size_check = 1"
     try:
         db.execute(settings)
@@ -436,10 +443,10 @@ _WRITE_FLAGS = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
 
 @cache
 def _checking_vfs() -> str:
-    """Returns the name of the file system layer that adds checksums to pages."""
+    """Returns the name of the SQLite VFS that adds checksums to pages."""
     before = apsw.vfs_names()[0]
     apsw.sqlite_extra.load(apsw.Connection(":memory:"), "cksumvfs")
-    # Loading makes it everybody's default; other users of SQLite in this process did not ask.
+    # Loading makes it the default of the process; other users of SQLite here did not ask for it.
     apsw.set_default_vfs(before)
     return "cksmvfs"
 
@@ -449,7 +456,7 @@ def _key_digest(key: str) -> int:
 
 
 def _beyond(prefix: str) -> str | None:
-    """Returns the smallest text after all that begins with `prefix`, None if there is none."""
+    """Returns the smallest text after all those that begin with `prefix`, None if there is none."""
     while prefix:
         last = ord(prefix[-1])
         prefix = prefix[:-1]

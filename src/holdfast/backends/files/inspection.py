@@ -1,4 +1,4 @@
-"""What `status`, `check` and `doctor` ask of a files store. Nothing here changes a byte."""
+"""Answers `status`, `check` and `doctor` for a files store, without changing a byte."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from holdfast.backends.files.backend import FilesBackend
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
-# At most 32 MiB of content come out of so many compressed bytes.
+# So many compressed bytes yield at most 32 MiB of content.
 _STEP = 1024
 _DIGEST_LENGTH = 64
 
@@ -80,7 +80,7 @@ class FileInspection:
             yield from self._verify(read_all=read_all)
 
     def _verify(self, *, read_all: bool) -> Iterator[Finding]:
-        """Goes on after each finding: one damage must not hide another."""
+        """Continues after each finding, so that no damage hides another."""
         backend = self._backend
         with backend.reading():
             end = backend.catalog.tail.cursor
@@ -102,7 +102,7 @@ class FileInspection:
         return f'holdfast salvage "{self._backend.directory.path}" NEW'
 
     def _damage(self) -> Iterator[Finding]:
-        """Yields what made this store one that is open to read only."""
+        """Yields the damage because of which this store could be opened for reading only."""
         catalog = self._backend.catalog
         if isinstance(catalog, DamagedCatalog):
             yield from catalog.findings(self._remedy())
@@ -118,8 +118,8 @@ class FileInspection:
     def remains(self) -> Iterator[list[Record] | Mark | Finding | Gap]:
         """Yields every commit that can be read, in order, with each damage at its place.
 
-        The ring is looked at too: it may hold a line that the text has lost, or does not have yet.
-        Marks come last, as the lines that can be read leave them. Nothing is changed.
+        The ring is read too: it may hold a line that the text has lost, or does not have yet. Marks
+        come last, in the state that the readable lines leave them in. Nothing is changed.
         """
         backend = self._backend
         with reported(f'the store "{backend.directory.path}" cannot be read'):
@@ -144,7 +144,7 @@ class FileInspection:
         directory = self._backend.directory
         segments = self._backend.catalog.segments
         for batch in journal.read_batches(directory.disk, directory.store, at=directory.fd) or ():
-            # A batch above the end is of a commit that is under way.
+            # A batch above the end belongs to a commit that is under way.
             if batch.end <= end.end and segments.read(batch.offset, batch.end) != batch.text:
                 where = segments.where(batch.offset)
                 yield Finding(where, f"the text differs from ring batch {batch.number}")
@@ -212,17 +212,17 @@ class _Remains:
         for lost in scan.lost[known:]:
             yield from self._lost(lost)
             position = lost.last
-        for n in sorted(self._ring):  # what a crash left in the ring alone
+        for n in sorted(self._ring):  # lines that a crash left in the ring alone
             if n > position:
                 yield self._records(self._ring[n])
         yield from self._marks.values()
 
     def _recorded(self) -> tuple[int, int | None]:
-        """Returns up to where the text must reach, as far as that is recorded."""
+        """Returns the end that the text must reach, with its position if that is recorded too."""
         try:
             head = self._backend.directory.read_head()
         except CorruptError:
-            head = None  # which is a finding of its own
+            head = None  # reported as a finding of its own
         ends = [batch.synced_end for batch in self._batches]
         if head is None or head.end < max(ends, default=0):
             return max(ends, default=0), None
@@ -255,10 +255,10 @@ class _Scan:
         self._catalog = backend.catalog
         self._end = end
         self._head: LogCursor | None = None
-        with contextlib.suppress(CorruptError):  # which is a finding of its own
+        with contextlib.suppress(CorruptError):  # reported as a finding of its own
             self._head = backend.directory.read_head()
-        # Of each stream, the newest revision and a checksum over the spans of its lines. An index
-        # that a living writer brings up to date is compared up to its own base only.
+        # For each stream, the newest revision and a checksum over the spans of its lines. Spans
+        # count only below the end that the index has now: a writer may bring it further meanwhile.
         self._heads: dict[str, int] = {}
         self._spans: dict[str, int] = {}
         self._index_end = backend.catalog.tail.base.end
@@ -268,10 +268,10 @@ class _Scan:
         self._names: dict[int, set[str]] = {}  # streams that lost events there
 
     def run(self, remedy: str) -> Iterator[Finding]:
-        """Yields what is wrong with the text, with the streams that a damaged line has taken from.
+        """Yields what is wrong with the text, with the streams that have lost events.
 
-        They are known by the index, or by the revisions that are missing later. What the line says
-        of itself proves nothing: its checksum has failed.
+        The index names these streams, or revisions that are missing later show them. The damaged
+        line itself proves nothing, because its checksum has failed.
         """
         yield from self._read(remedy)
         self._ask_index()
@@ -297,7 +297,7 @@ class _Scan:
             except BadLine as exc:
                 problem = f"the line is not what was written: {exc}"
                 self._bad[offset] = Finding(where, problem, remedy=remedy)
-                cursor = None  # the digest chain is broken; going on would only repeat it
+                cursor = None  # the digest chain is broken: each later digest would differ too
             else:
                 if cursor is not None:
                     digest = next_digest(cursor.digest, line, links)
@@ -306,7 +306,7 @@ class _Scan:
                 yield from self._check_recorded(cursor, where)
 
     def _ask_index(self) -> None:
-        """Notes which streams the index has at each damaged line."""
+        """Notes which streams have events in the damaged lines, according to the index."""
         if not self._bad:
             return
         with contextlib.suppress(*UNUSABLE):
@@ -348,8 +348,8 @@ class _Scan:
     def compare(self, index: Index, base: LogCursor) -> Iterator[Finding]:
         """Yields where the index and the text disagree."""
         if base.end != self._index_end or self._bad:
-            # Brought up to date while we read: the next check has it. Or the text is damaged: then
-            # the index is what still knows what was there.
+            # The index was brought up to date while we read: that is left to the next check. Or the
+            # text is damaged: then the index still has what was there, and must not be deleted.
             return
         named: set[str] = set()
         for stream, head in index.heads():
@@ -375,10 +375,10 @@ def _matches(data: bytes, digest: str) -> bool:
         frame = zstandard.ZstdDecompressor().decompressobj()
         found, size = sha256(), 0
         try:
-            # We always write down how much there is.
+            # We always write the size of the content into the frame.
             if not 0 <= zstandard.frame_content_size(data) <= OBJECT_BYTES_MAX:
                 return False
-            # A step at a time: a few bytes can ask for gigabytes.
+            # A step at a time, because a few compressed bytes can yield gigabytes.
             for start in range(0, len(data), _STEP):
                 content = frame.decompress(data[start : start + _STEP])
                 found.update(content)
@@ -392,7 +392,7 @@ def _matches(data: bytes, digest: str) -> bool:
 
 
 def _files(path: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yields every file and folder below, by its path within the store."""
+    """Yields every file and folder below, with its path within the store."""
     for folder, folders, files in os.walk(path):
         for name in sorted(folders + files):
             full = os.path.join(folder, name)

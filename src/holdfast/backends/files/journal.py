@@ -11,17 +11,19 @@ Under the store lock, at durability `full` (0001 gives the reasons):
     (7) the ring is synced: the commit point
     (8) the new end is published, BUSY is cleared
 
-(6) and whatever else the caller has to do before (8) are done while the disk is at work: so `write`
-and `sync` are two calls. If power is lost in between, the text may hold lines that no ring holds:
-whole lines of a commit that nobody was told of, or a torn piece; recovery knows both. No process
-reads above the published end, so nobody sees them before they are durable.
+`write` ends with (6) and `sync` is (7), so that the caller can prepare (8) while the disk is at
+work on (5). If power is lost before (7), the text may hold lines that no ring holds: whole lines of
+a commit that was not acknowledged, or a torn piece of one. Recovery expects both. No process reads
+above the published end, so nobody sees lines before they are durable.
 
-What fails before (4) has changed nothing. What fails from (4) on has an outcome that only the next
-reader of ring and text can tell, so it leaves BUSY set: whoever takes the lock next recovers first.
+A failure before (4) has changed nothing. After a failure from (4) on, only ring and text can show
+whether the commit is there. So BUSY stays set, and the next process that takes the lock recovers
+first.
 
-At `process` and `none` there is no ring: (4), (6), (8). A killed process takes nothing with it that
-it gave to the kernel; a power loss may. The text is then in no ring, which the page says
-(UNRINGED), and the next writer at `full` syncs it before it relies on it.
+At `process` and `none` there is no ring: (4), (6), (8). What was given to the kernel survives the
+end of the process, but perhaps not a power loss. The shared page notes that some text is in no ring
+(UNRINGED), and the next writer at `full` syncs it first: its own lines could not be read without
+those before them.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ from holdfast.errors import FilesTakenError
 
 # --- the ring -------------------------------------------------------------------------------------
 #
-# A file of fixed size that is synced at each commit, and the only one that is.
+# A file of fixed size, and the only file that a usual commit syncs.
 #
 # A batch begins at a multiple of 512 bytes. All numbers are little-endian:
 #
@@ -69,11 +71,12 @@ from holdfast.errors import FilesTakenError
 # the end of the ring goes to offset 0.
 #
 # The file is written full of zeros and synced before it is used: no later write changes its size or
-# allocates a block, so fdatasync has no metadata to write, and an old batch can never show through.
+# allocates a block, so fdatasync has no metadata to write. Nor can old contents of the disk show
+# through.
 #
-# It is made in pieces of a page. A kernel with large folios keeps what came in one write as few
-# large pieces of memory, and a sync then looks through a whole one for the page that a commit
-# changed: about 15 microseconds of every commit.
+# It is written a page at a time. A kernel with large folios keeps the bytes of one long write in a
+# few large pieces of memory, and a sync then searches a whole piece for the page that a commit
+# changed: about 15 microseconds for each commit.
 
 
 NAME = "ring"
@@ -90,7 +93,7 @@ HEADER_BYTES = _HEADER.size
 
 
 class RingBatch(Struct, frozen=True, gc=False):
-    """A batch that was found whole in the ring."""
+    """A batch in the ring whose checksum matches."""
 
     ring_offset: int  # where in the ring it begins
     number: int
@@ -110,12 +113,12 @@ class RingBatch(Struct, frozen=True, gc=False):
 
 
 def room(length: int) -> int:
-    """Returns the ring bytes that a batch of `length` bytes of text takes."""
+    """Returns how many ring bytes a batch with `length` bytes of text takes."""
     return HEADER_BYTES + length + SLOT_BYTES - 1 & -SLOT_BYTES
 
 
 def seed_of(store: str) -> int:
-    """Returns what the checksums of a store's batches begin with."""
+    """Returns the CRC-32 with which the checksum of every batch of a store begins."""
     return crc32(store.encode())
 
 
@@ -127,7 +130,10 @@ def encode_batch(
 
 
 def find_batches(data: bytes, seed: int) -> list[RingBatch]:
-    """Returns every whole batch, oldest first. What is not whole is not a batch."""
+    """Returns every batch whose checksum matches, oldest first; ignores all other bytes.
+
+    A torn batch was not acknowledged, and one that was partly overwritten is not needed any more.
+    """
     found: list[RingBatch] = []
     for ring_offset in range(0, len(data) - HEADER_BYTES, SLOT_BYTES):
         if data[ring_offset : ring_offset + 4] != _MAGIC:
@@ -144,7 +150,7 @@ def find_batches(data: bytes, seed: int) -> list[RingBatch]:
 
 
 def create(disk: Disk, *, at: int, size: int) -> None:
-    """Makes a ring of zeros, durable before it has its name."""
+    """Makes a ring of zeros, which are synced before the file gets its name."""
     zeros = bytes(size)
     replace_file(disk, NAME, zeros, at=at, temp="ring.new", durable=True, piece_bytes=PIECE_BYTES)
 
@@ -160,17 +166,18 @@ def read_batches(disk: Disk, store: str, *, at: int) -> list[RingBatch] | None:
 
 
 _TURNS = 16
-"""Every so many commits a writer lets those in who wait."""
+"""Once in so many commits, a writer lets in those who wait."""
 
 
 class StoreLock:
-    """Lets one writer in at a time, of all processes; threads of one handle have a mutex before it.
+    """Lets in one writer of all processes; the threads of one handle share a mutex before it.
 
-    `flock` has no queue: a writer that commits again and again can take it each time before one
-    that waits has got the processor, and on a busy machine that one waits for ever. So there is a
-    turnstile, a lock on the store's directory itself. Whoever has to wait does so inside it, and
-    everybody passes it at every 16th commit: after the one who waits. At every commit, each would
-    hand over to the next one by a switch of processes, which costs more than the commit.
+    `flock` has no queue. A writer that commits again and again can take the lock each time before a
+    waiting process gets the processor, which on a busy machine may then wait for ever. So there is
+    a turnstile, a second lock, on the store's directory itself. A writer that must wait does so
+    while it holds the turnstile, and every writer passes the turnstile at each 16th commit, which
+    puts it behind the one that waits. At every commit, that would force a switch of processes,
+    which costs more than the commit.
     """
 
     def __init__(self, disk: Disk, lock_fd: int, turnstile_fd: int) -> None:
@@ -178,12 +185,12 @@ class StoreLock:
         self._lock_fd = lock_fd
         self._turnstile_fd = turnstile_fd
         self._turn = 0
-        # Not a method: between its beginning and the system call an interrupt could come, and every
-        # other process would wait for this one.
+        # Not a method: an interrupt could come between its beginning and the system call. The lock
+        # would then stay taken, and every other process would wait.
         self.release: Callable[[], None] = partial(self._flock, lock_fd, fcntl.LOCK_UN)
 
     def acquire(self) -> None:
-        """Takes the lock. The caller calls `release` in a `finally` that covers this call too."""
+        """Takes the lock; the caller must call `release` in a `finally` that covers this call."""
         self._turn = (self._turn + 1) % _TURNS
         try:
             if not self._turn:
@@ -193,7 +200,7 @@ class StoreLock:
             self.wait_in_turn()
 
     def wait_in_turn(self) -> None:
-        """Takes the lock, after whoever waits for it already; to be released like `acquire`."""
+        """Takes the lock behind those that wait already; the same rule for `release` applies."""
         try:
             self._flock(self._turnstile_fd, fcntl.LOCK_EX)
             self._flock(self._lock_fd, fcntl.LOCK_EX)
@@ -202,7 +209,7 @@ class StoreLock:
 
 
 class RingJournal:
-    """The writing end of a store, used by whoever has the lock."""
+    """Writes to ring and text; used only by the holder of the store lock."""
 
     def __init__(
         self,
@@ -240,8 +247,8 @@ class RingJournal:
     def write(self, text: bytes, before: LogCursor) -> None:
         """Writes whole lines to ring and text; `sync` and `publish` must follow.
 
-        `before` is where the log ends now. An exception after which `is_poisoned` is False has
-        changed nothing.
+        `before` is where the log ends now. If it raises and `is_poisoned` is False afterwards,
+        nothing was changed.
         """
         words = self._words
         segments = self._segments
@@ -255,7 +262,7 @@ class RingJournal:
                 segments.reserve(end, len(text))
             self._append_only(end, text)
             return
-        need = HEADER_BYTES + len(text) + SLOT_BYTES - 1 & -SLOT_BYTES
+        need = HEADER_BYTES + len(text) + SLOT_BYTES - 1 & -SLOT_BYTES  # `room`, without a call
         if self._ring_fd < 0:
             self._open_ring()
         if need > self._ring_bytes // 2:
@@ -268,6 +275,8 @@ class RingJournal:
             used += self._ring_bytes - ring_offset
             ring_offset = 0
         if words[RING_FREE] < used or words[UNRINGED]:
+            # The batch may overwrite older ones only when their lines are durable in the text, and
+            # be the commit point only when all lines before its own are durable somewhere.
             self.sync_text()
         if end + len(text) > segments.reserved_end:
             segments.reserve(end, len(text))
@@ -276,7 +285,8 @@ class RingJournal:
             self._seed, number, end, words[SYNCED_END], before.position, before.digest, text
         )
         reach = self._reach
-        # From here on the outcome is unknown until all is done.
+        # From here on a failure leaves the outcome unknown. BUSY is set before the first byte: if
+        # this process dies now, the next one to take the lock recovers.
         self.is_poisoned = True
         words[BUSY] = 1
         if self._pwrite(self._ring_fd, batch, ring_offset) != len(batch):
@@ -284,9 +294,9 @@ class RingJournal:
         if reach is not None:
             reach("files.ring.written")
         if NOT_NEEDED is not None:
-            # A hint, so that the kernel begins to write what `sync` will wait for. It promises
-            # nothing, and takes no error away from `sync`. To say that the bytes are not needed
-            # makes Linux begin at once; they stay in memory until they are written.
+            # A hint only: Linux begins at once to write bytes that are said to be unneeded, so that
+            # `sync` waits less. They stay in memory until they are written, and an error of that
+            # write is still reported by `sync`.
             self._advise(self._ring_fd, ring_offset, need, NOT_NEEDED)
         segments.append(end, text)
         if reach is not None:
@@ -294,7 +304,7 @@ class RingJournal:
         self._batch = number, ring_offset + need, used
 
     def sync(self) -> None:
-        """Makes durable what `write` wrote, if it is not yet."""
+        """Makes durable what `write` put into the ring: the commit point. Else it does nothing."""
         if self._batch is None:
             return
         number, next_offset, used = self._batch
@@ -312,6 +322,8 @@ class RingJournal:
         words = self._words
         words[POSITION] = position
         words[SEGMENT] = self._segments.starts[-1]
+        # END after the words that describe it, because readers look at END without the lock. BUSY
+        # last: whoever finds it clear relies on all the others.
         words[END] = end
         words[BUSY] = 0
         self.is_poisoned = False
@@ -321,8 +333,9 @@ class RingJournal:
     def sync_text(self) -> None:
         """Syncs the text, so that all of the ring may be overwritten.
 
-        A failed sync is never tried again on the same bytes: the kernel has marked them clean.
-        BUSY then makes the next one in write them again, from the ring.
+        A failed sync is never repeated on the same bytes: the kernel has marked them clean, and the
+        second sync would succeed without writing them. BUSY stays set instead, and recovery writes
+        the bytes again.
         """
         words = self._words
         self.is_poisoned = True
@@ -340,10 +353,11 @@ class RingJournal:
             self._reach("files.text.synced")
 
     def wipe(self, cursor: LogCursor) -> None:
-        """Leaves nothing of any line in the ring; the caller has the store lock.
+        """Overwrites every line in the ring; the caller has the store lock.
 
-        The text is synced first, so no batch is needed any more. An empty one then records the end,
-        as after a batch that was too large: so what is overwritten is never missed.
+        The text is synced first, so that no batch is needed any more. An empty batch then records
+        the end, and is synced before the other batches are overwritten: without it, a crash in
+        between could leave an older batch as the newest, and an older end.
         """
         self.sync_text()
         if self._ring_fd < 0:
@@ -381,9 +395,10 @@ class RingJournal:
             self._reach("files.text.appended")
 
     def _write_large(self, text: bytes, before: LogCursor) -> None:
-        """Writes what is too large for the ring: to the text, which is synced before it counts.
+        """Writes lines that are too large for the ring to the text alone, which is synced here.
 
-        An empty batch then records the end, so that a later mismatch is corruption and not a cut.
+        An empty batch then records the new end: text that is missing below it is corruption, and
+        never cut off as the torn rest of a commit.
         """
         words = self._words
         end = before.end + len(text)
@@ -392,7 +407,8 @@ class RingJournal:
         try:
             self._segments.append(before.end, text)
         except OSError:
-            # A full disk, most likely. Nothing was promised: take the piece back, and go on.
+            # Most likely the disk is full. Nothing was acknowledged, so what was written is cut off
+            # again, and the handle can go on.
             self._segments.cut(before.end)
             words[BUSY] = 0
             self.is_poisoned = False
@@ -402,7 +418,7 @@ class RingJournal:
         self._segments.sync(words[SYNCED_END])
         if self._reach is not None:
             self._reach("files.text.synced")
-        # All older batches are below the new synced end: the whole ring is free.
+        # The lines of all older batches are synced in the text now, so the whole ring is free.
         number = words[RING_NUMBER] + 1
         batch = encode_batch(
             self._seed, number, before.end, end, before.position, before.digest, b""
@@ -420,10 +436,11 @@ class RingJournal:
         words[RING_FREE] = self._ring_bytes - room(0)
 
     def _begin(self) -> None:
-        """Takes back what a clean close recorded, once, before the first write of this handle.
+        """Takes `closed` in head.json back, once, before the first write of this handle.
 
-        As long as head.json says `closed`, text after its end is of somebody else. This is synced,
-        because at a weaker durability nothing else tells after a power loss that there was a write.
+        As long as head.json says `closed`, text after its end counts as written by somebody else.
+        The change is durable before any line: at a weaker durability there may be no ring, and
+        nothing else would tell after a power loss that there was a write.
         """
         head, is_closed = self._directory.read_recorded()
         if head is not None and is_closed:
@@ -431,20 +448,23 @@ class RingJournal:
         self._is_begun = True
 
     def _begin_segment(self, start: int) -> None:
-        """Makes the next segment; the one before it is whole and synced, and stays so."""
+        """Makes the next segment; the one before it is synced first and does not grow any more."""
         if self._segments.starts:
+            # Synced before there is a next one, so that only the newest segment can ever be short.
+            # Cut, to give back the blocks that were reserved after its end.
             self.sync_text()
             self._segments.cut(start)
         if self.is_sealing:
-            # A full segment is followed by a new one whoever writes next. This one is not full: if
-            # we are killed, the next writer must look which segments there are before it appends.
+            # After a full segment every writer begins a new one. This one is not full: if this
+            # process is killed here, the next writer must not append to it before it has looked
+            # which segments there are. BUSY makes it look.
             self.is_poisoned = True
             self._words[BUSY] = 1
         try:
             self._segments.add(start)
         except OSError:
             self._segments.refresh()
-            if self._segments.newest != start:  # a full disk, most likely: nothing has changed
+            if self._segments.newest != start:  # most likely the disk is full; nothing has changed
                 self._words[BUSY] = 0
                 self.is_poisoned = False
             raise
@@ -481,10 +501,10 @@ class RingJournal:
         return True
 
     def has_lost_a_name(self) -> bool:
-        """Returns whether ring or shared page have no name at all any more.
+        """Returns whether the ring or the shared page was deleted.
 
-        A look that costs a microsecond, before a write: by it, hardly anything is written into a
-        store that somebody else has closed since, or made anew.
+        This costs a microsecond before each write. It stops nearly every write into files that are
+        no longer those of the store, because somebody deleted them or made the store anew.
         """
         return os.fstat(self._page_fd).st_nlink == 0 or (
             self._ring_fd >= 0 and os.fstat(self._ring_fd).st_nlink == 0
@@ -500,10 +520,10 @@ class RingJournal:
         return self._ring_fd
 
     def abandon(self) -> None:
-        """Leaves a batch that was interrupted, not failed, as it is: BUSY stays set.
+        """Gives up a batch that was interrupted, and did not fail; BUSY stays set.
 
-        Every sync that was asked for did what it said. So whoever takes the lock next recovers
-        ring and text, as after the death of another process, and this handle may be the one.
+        No sync has failed, so nothing is wrongly marked clean. Whoever takes the lock next recovers
+        ring and text as after the death of a process, and that may be this very handle.
         """
         self._batch = None
         self.is_poisoned = False

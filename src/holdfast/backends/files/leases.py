@@ -3,17 +3,18 @@
     {"boot":"…","leases":{name:[owner,epoch,expires_us]},"claims":[[index,key,position,owner,expires_us]],
      "forgotten":epoch}
 
-Times are of the boot-time clock, so they count under one boot id only. Losing the file is harmless:
-a lease is then free, and its next epoch is greater than any before, because epochs also grow with
-the wall clock (milliseconds). A word of the shared page tells processes that the file has changed.
+Times are those of the boot-time clock, so they count only under the same boot id. The file is not
+synced because its loss is harmless: a lease is then free, and its next epoch is greater than any
+before, because epochs also grow with the wall clock (milliseconds). A word of the shared page
+counts the changes of the file, so that processes read it again only after a change.
 
-A claim names the position at which its mark was set: a mark that was set again since has another,
-and the claim is void, without anyone having to take it back.
+A claim names the position at which its mark was set. A mark that was set again has another
+position, which ends the claim without any write.
 
-All threads share one table in memory, and only those that write have the store lock. So whoever
-reads, judges or changes it has the catalog's mutex. Otherwise a thread that reads could replace a
-changed table by the one before the change, counted as the newest, and the next change would take
-away the lease that another thread was just given.
+All threads of a handle share one table in memory, and only those that write have the store lock. So
+every use of the table needs the catalog's mutex. Otherwise a thread that reads could put an older
+table in the place of a changed one and count it as the newest. The next change would then remove
+the lease that another thread was just given.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _log = logging.getLogger("holdfast.backends")
 T = TypeVar("T")
 
 NAME = "leases.json"
-# A lease that was released is forgotten at once, one that lapsed is shown for a day (clause 19).
+# A released lease is forgotten at once, a lapsed one is still listed for a day (clause 19).
 _SHOWN_US = 24 * 3600 * 1_000_000
 _PRUNE_US = 60 * 1_000_000
 _ALL = 1 << 40
@@ -66,12 +67,12 @@ class _LeaseTable(Struct):
 
 
 class FileLeases:
-    """Who may write what, for how long; a dead owner is known at once."""
+    """Leases, kept in `leases.json`; the lease of a dead owner counts as ended at once."""
 
     def __init__(self, backend: FilesBackend) -> None:
         self._backend = backend
         self._clock = backend.clock
-        # By descriptor: the path may lead to another store by the time the first worker is held.
+        # By descriptor: when the first worker is held, the path may lead to another store.
         opened, at = backend.opened, backend.directory.fd
         watch = opened.watch if isinstance(opened, Opened) else None
         self._workers = Workers("workers", at=at, watch=watch, read_only=backend.read_only)
@@ -154,7 +155,7 @@ class FileLeases:
         return {owner for owner in owners if not self._workers.is_alive(owner)}
 
     def fence_holds(self, fence: Fence) -> bool:
-        """Answers clause 6; the caller has the store lock."""
+        """Returns whether a fence still holds (clause 6); the caller has the store lock."""
         with self._backend.catalog.mutex:
             return self._held_as(fence.name, fence.owner, fence.epoch) is not None
 
@@ -176,23 +177,23 @@ class FileLeases:
         self._table.claims = claims
 
     def change(self, work: Callable[[Opened], T]) -> T:
-        """Returns what `work` returns, which changes the table and saves it."""
+        """Runs `work`, which changes the table and saves it; returns what it returns."""
 
         def change(opened: Opened) -> T:
             try:
                 with self._backend.catalog.mutex:
                     return work(opened)
             except BaseException:
-                self._seen = -1  # what is in memory may not have been saved: it is read again
+                self._seen = -1  # the table in memory may not have been saved: read it again
                 raise
 
         return self._backend.write(change)
 
     def load(self) -> _LeaseTable:
-        """Returns the table as it is on disk, read again only if somebody changed it.
+        """Returns the table, read from disk again only if it has changed since.
 
-        The caller has the catalog's mutex. A table that cannot be read is lost, which is harmless:
-        the next change replaces it.
+        The caller has the catalog's mutex. A table that cannot be read counts as empty, which is
+        harmless: its leases have ended, and the next change replaces the file.
         """
         opened = self._backend.opened
         changes = opened.page_words[LEASES]
@@ -210,7 +211,7 @@ class FileLeases:
                 self._backend.catalog.reports.append(report)
         if table.boot != boot_id:
             for held in table.leases.values():
-                # Ended with its boot: the first moment of this one, or released before (0).
+                # It ended with its boot: 1 is the first moment of this one. 0 was released before.
                 held.expires_us = min(held.expires_us, 1)
             table = _LeaseTable(boot_id, table.leases, forgotten=table.forgotten)
         self._table = table
@@ -218,7 +219,7 @@ class FileLeases:
         return table
 
     def save(self, opened: Opened) -> None:
-        """Writes the table; the caller has the store lock and has changed it."""
+        """Writes the table, without lapsed claims and old leases; the caller has the store lock."""
         table = self._table
         now_us = self._clock.boot_us()
         table.claims = [claim for claim in table.claims if claim.expires_us > now_us]
@@ -230,8 +231,9 @@ class FileLeases:
                 self._forget(name)
         words = opened.page_words
         data = json_codec.encode(table) + b"\n"
-        # Counted before the file is replaced, so that it is read again if we fail or die in between
-        # (by us too), and after it, so that who read the old one in between reads again.
+        # Counted twice. Before the file is replaced, so that every process, this one too, reads it
+        # again if this one fails or dies in between. After it, so that a process that has read the
+        # old file in between reads again.
         words[LEASES] += 1
         with reported(f'{NAME} of "{self._backend.directory.path}" cannot be written'):
             self._backend.directory.replace(NAME, data, durable=False)
@@ -239,7 +241,7 @@ class FileLeases:
         self._seen = words[LEASES]
 
     def _forget(self, name: str) -> None:
-        # Its epoch stays: a clock that is set back later must not give the same one again.
+        # Its epoch is kept: otherwise a wall clock that is set back could give it out again.
         table = self._table
         table.forgotten = max(table.forgotten, table.leases.pop(name).epoch)
 
@@ -259,13 +261,13 @@ class FileLeases:
     def _extend(self, name: str, held: _Held, ttl_s: float) -> Lease:
         """Moves the end of a lease in the table, which the caller then saves."""
         ends_us = self._clock.boot_us() + round(ttl_s * 1_000_000)
-        # Never sooner than before: a caller may rely on the later end that it was promised.
+        # Never earlier than before: the owner may rely on the later end that it was promised.
         held.expires_us = max(held.expires_us, ends_us)
         return Lease(name, held.owner, held.epoch, held.expires_us)
 
 
 class FileMarks:
-    """What can be found and claimed without reading streams."""
+    """Marks, found in the catalog without reading streams, and claims on them."""
 
     def __init__(self, backend: FilesBackend, leases: FileLeases) -> None:
         self._backend = backend

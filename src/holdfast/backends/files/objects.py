@@ -1,10 +1,10 @@
 """Named bytes beside the log: `objects/<kind>/<path>`.
 
-A name without a slash lies in a folder of its first two characters: `objects/blob/ab/abcdef…`. Each
-part of a name with slashes but the last is a folder with `=` at its end: `12ab/7` is
+A name without a slash lies in a folder of its first two characters: `objects/blob/ab/abcdef…`. In a
+name with slashes, each part but the last is a folder with `=` at its end: `12ab/7` is
 `objects/snapshot/12ab=/7`. A last part that begins with a dot gets `=` in front, an empty one is
-`=-`. No name contains `=`, so no two names share a path, none is a folder and a file at once, and
-none leads out.
+`=-`. No name contains `=`. So no two names share a path, no path is both a folder and a file, and
+no name leads out of the folder.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 
 
 class FileObjects:
-    """Blobs are durable when `put` returns. Snapshots can be made again, so they are not synced:
+    """Blobs and snapshots as files. A blob is durable when `put` returns.
 
-    whoever reads one after a power loss must notice that it is torn or empty, by a digest in it.
+    Snapshots are not synced, because they can be made again. After a power loss one may be torn or
+    empty: its reader must notice that, by a digest in it.
     """
 
     def __init__(self, backend: FilesBackend) -> None:
         self._backend = backend
         self._disk = backend.directory.disk
-        self._durable: set[str] = set()  # paths of folders whose names are known to be synced
+        self._durable: set[str] = set()  # paths of folders whose names this handle has synced
         self._writing: set[str] = set()  # names of files that are being written by this handle
 
     def put(self, kind: str, name: str, data: bytes, *, expires_us: int = 0) -> None:
@@ -80,13 +81,15 @@ class FileObjects:
         missing = contextlib.suppress(FileNotFoundError)
         with self._reported(kind, name), missing, self._folder(folders) as at:
             self._disk.unlink(file, at=at)
+            # Else a power loss could bring back a blob that its caller takes for deleted.
             if kind == "blob":
                 self._disk.sync_directory(at)
 
     def unfinished(self, *, remove: bool) -> int:
-        """Returns how many files there are of writes that were cut off, and may remove them.
+        """Counts the files that interrupted writes have left, and removes them if asked to.
 
-        They hold what was to be stored. Only who is alone may remove them: others may be writing.
+        They hold parts of what was to be stored. Only a handle that is alone may remove them: for
+        another process they may be a write that is under way.
         """
         found = 0
         for kind in _KINDS:
@@ -140,11 +143,12 @@ class FileObjects:
     def _folder(
         self, folders: list[str], *, create: bool = False, durable: bool = False
     ) -> Generator[int]:
-        """Opens a folder step by step, no step of which may be a link.
+        """Opens a folder step by step; no step may be a symbolic link.
 
-        Durable, the name of every folder on the way is synced, also of one that was there: it may
-        have been made for a snapshot, which is not synced, or by a process that was killed before
-        its sync. A blob would be gone with it. Each is synced once for the life of the handle.
+        If `durable`, the name of every folder on the way is synced, even of one that was there
+        before: it may have been made for a snapshot, which is not synced, or by a process that was
+        killed before its sync. A power loss could take the name, and the blob with it. Each folder
+        is synced once in the life of the handle.
         """
         at = self._backend.directory.fd
         path = ""
@@ -181,7 +185,7 @@ class FileObjects:
 
 
 def path_of(kind: str, name: str) -> tuple[list[str], str]:
-    """Returns the folders and the file of an object; raises UsageError if its name is none."""
+    """Returns the folders and the file of an object; raises UsageError for an invalid name."""
     if kind not in _KINDS:
         raise _unknown_kind(kind)
     if not _NAME.fullmatch(name):

@@ -1,9 +1,9 @@
-"""A store that this process has open: coming in, keeping up, recovering, and leaving last.
+"""A store that this process has open for writing: opening, keeping up, recovering, and closing.
 
-Processes meet in two locks. `lock` is taken for each commit. `workers`, the directory, is locked in
-shared mode by every open handle, so whoever could lock it alone is the only one: the first one in
-recovers, the last one out closes cleanly. Both questions are asked under `lock`, so the answer
-cannot change while it is used.
+There are two locks between processes. `lock` is taken for each commit. `workers`, the directory, is
+locked in shared mode by every open handle. So a handle that can lock it alone is the only one: the
+first one in recovers, and the last one out closes the store cleanly. Whether a handle is alone is
+only asked under `lock`, so that nobody can come or go while the answer is used.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from holdfast.errors import FilesTakenError
 
 _log = logging.getLogger("holdfast.backends")
 
-# Less log than this after the index is read faster than the index is written: a short visit to a
-# store leaves the index alone.
+# Reading less log than this is faster than writing it into the index. So a process that adds only a
+# little leaves the index alone when it closes.
 WORTH_INDEXING_BYTES = 256 << 10
 
 
 _LOCKS = "/proc/locks"
 LOOKS = 3
-"""How often the list of locks must say that somebody else is there."""
+"""How many looks at the list of locks must all show somebody else."""
 
 
 class Opened:
@@ -67,7 +67,7 @@ class Opened:
         self.disk = directory.disk
         self.clock = clock
         self._reach = reach
-        # Known before anything is created: a newer format is left untouched.
+        # Before anything is created: a store of a newer format is left untouched.
         if directory.has_identity():
             directory.identify(clock, create=False)
         self._lock_fd = directory.open_lock()
@@ -112,7 +112,7 @@ class Opened:
             self._undo = undo.pop_all()
 
     def catch_up(self) -> None:
-        """Leaves everything recovered and up to date; the caller has the store lock."""
+        """Recovers if BUSY is set, and reads what others have published; under the store lock."""
         words = self.page.words
         if words[BUSY]:
             self.recover(is_first=False)
@@ -129,13 +129,14 @@ class Opened:
     def has_company(self) -> bool:
         """Returns whether other handles have the store open; True where the system does not tell.
 
-        Asked of the kernel's list: a try of the lock alone would give up our own share of it.
+        It reads the kernel's list of locks: to try for the exclusive lock would first give up the
+        shared one.
         """
-        # The list changes while it is read: a look may miss a lock, or find it twice.
+        # The list may change while it is read: one look may miss a lock, or find it twice.
         return all(self._count_locks() != 1 for _ in range(LOOKS))
 
     def _count_locks(self) -> int:
-        """Returns how many locks are on the file of workers; 0 if the system does not list them."""
+        """Counts the locks on the directory `workers`; 0 if the system does not list them."""
         inode = f":{os.fstat(self._workers_fd).st_ino} "
         try:
             with open(_LOCKS, encoding="ascii") as locks:
@@ -153,7 +154,8 @@ class Opened:
         if not page.is_of(self.clock.boot_id()):
             gone = "the shared page"
         elif page.words[LOCK] not in (0, self._lock_inode):
-            # Those who use the store hold another lock: with both in use, two would write at once.
+            # The processes that use the store take another lock file: if we took this one, two
+            # could write at once.
             gone = "the lock"
         else:
             return page
@@ -164,9 +166,10 @@ class Opened:
         )
 
     def _watch_files(self, lock_fd: int, log_fd: int) -> None:
-        """Watches what is open from the beginning; ring and segments follow when they are opened.
+        """Watches the files that are open from the start; ring and segments follow when opened.
 
-        Lock and segment are looked for by their whole paths, which lead through the directories.
+        `lock` and the newest segment are watched by their whole paths, so that a look at them also
+        looks at the directories on the way.
         """
         keep, directory = self.watch.keep, self.directory
         at = directory.fd
@@ -178,7 +181,7 @@ class Opened:
         self.catalog.segments.watch_newest(self.watch, os.path.join(directory.path, LOG))
 
     def taken(self) -> list[str]:
-        """Returns which files were taken, by a closer look than a commit's."""
+        """Returns which files were taken; it looks at more than a commit does."""
         self.follow_segments()
         taken = self.watch.taken()
         end = self.catalog.tail.cursor.end  # before the segments, so that it lies within them
@@ -192,7 +195,7 @@ class Opened:
         return taken
 
     def follow_segments(self) -> None:
-        """Learns whether the newest segment was sealed since, and whether others were rewritten."""
+        """Notices, by the shared page, new segments and segments that others have rewritten."""
         segments, words = self.catalog.segments, self.page.words
         if segments.starts and words[SEGMENT] > segments.newest:
             segments.refresh()
@@ -201,10 +204,11 @@ class Opened:
             segments.forget_sealed()
 
     def lose(self, taken: list[str]) -> FilesTakenError:
-        """Saves what is held; returns the error. Afterwards the handle must not be used."""
+        """Saves what this handle still holds; returns the error. The handle is dead afterwards."""
         segments = self.catalog.segments
         if journal.NAME in taken:
-            # The text has it all, but it is not synced, and the ring that made up for that is gone.
+            # The text has every commit, but is not synced. That was safe only because of the ring,
+            # which is gone.
             with contextlib.suppress(OSError):
                 segments.sync(self.page.words[SYNCED_END])
         position = self.catalog.tail.cursor.position
@@ -222,7 +226,7 @@ class Opened:
             self.catalog.catch_up(end, words[SEGMENT])
 
     def recover(self, *, is_first: bool) -> None:
-        """Recovers (see recovery.py); the caller has the lock."""
+        """Recovers (see recovery.py); the caller has the store lock."""
         catalog, words = self.catalog, self.page.words
         is_of_boot = self.page.is_of(self.clock.boot_id())
         self.reach("files.recovery.begun")
@@ -253,10 +257,11 @@ class Opened:
     # --- leaving ---
 
     def close(self, *, is_poisoned: bool) -> None:
-        """Leaves; the last one out closes the store cleanly. A disk that fails raises nothing.
+        """Closes the handle; the last one out closes the store cleanly.
 
-        What was acknowledged is in the ring: if a clean close cannot write, the ring stays, and
-        the next one in recovers from it. It stays too if files were taken: that does raise.
+        A failing disk raises nothing: the ring has what was acknowledged, so it stays, and the next
+        process that opens the store recovers from it. It stays too if files were taken, and then
+        FilesTakenError is raised.
         """
         try:
             if not is_poisoned:
@@ -287,13 +292,14 @@ class Opened:
             if is_last:
                 self._close_cleanly()
         finally:
-            # Still under the store lock: whoever comes in next must find that it is alone.
+            # Still under the store lock: the next process to open the store must see that it is
+            # alone.
             self.disk.lock(self._workers_fd, fcntl.LOCK_UN)
 
     def _has_last_line(self) -> bool:
-        """Returns whether the text ends with the newest line known, as it was written.
+        """Returns whether the text still ends with the newest line that this handle knows.
 
-        If somebody wrote another text into the same file, the ring must stay: it is the last copy.
+        If somebody has overwritten the file, the ring must stay: it has the last copy of the line.
         """
         tail = self.catalog.tail
         if not tail.offsets:
@@ -307,6 +313,9 @@ class Opened:
     def _close_cleanly(self) -> None:
         words, segments = self.page.words, self.catalog.segments
         cursor = self.catalog.tail.cursor
+        # Each step makes the next one safe: head.json may record only text that is synced, and the
+        # ring may go only when the text is durable and head.json says where it ends. The page goes
+        # last. A kill in between leaves ring or page, which tell that the store was not closed.
         if segments.starts:
             segments.cut(cursor.end)
             if words[SYNCED_END] < cursor.end:
@@ -321,13 +330,13 @@ class Opened:
         self.directory.remove(shared.NAME)
 
     def release(self) -> None:
-        """Closes every descriptor; again changes nothing."""
+        """Closes every descriptor; a second call does nothing."""
         self.page_words = NO_PAGE
         self.journal.close()
         self._undo.close()
 
     def after_fork(self) -> None:
-        """Runs in a forked child: gives up its share of the locks, takes no lock of threads."""
+        """Gives up the descriptors in a forked child, without taking any lock of the threads."""
         self.watch.close()
         self.journal.after_fork()
         self.directory.close()

@@ -1,8 +1,8 @@
-"""What the text holds, piece by piece, whatever that is: lines, and what can be no line.
+"""Splits any text into pieces: lines, and bytes that cannot be a line.
 
-For reading what may be damaged, in bounded memory: a file with a hole of gigabytes takes no more
-than one with a line. A line begins with `{"n":` and holds no zero byte, because JSON escapes it. So
-what has neither is not gathered in search of its end.
+For reading text that may be damaged, in bounded memory: a file with a hole of gigabytes takes no
+more memory than one line. A line begins with `{"n":` and holds no zero byte, because JSON escapes
+it. Bytes that break either rule are no line, and are not held in memory in search of a line break.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BEGINNING = b'{"n":'
 
 
 class Piece(NamedTuple):
-    """A line with its line break, which the last one may lack; or bytes that are none (None)."""
+    """A line with its line break, which the last may lack; `encoded` is None for other bytes."""
 
     offset: int
     end: int
@@ -31,7 +31,7 @@ def may_be_line(text: bytes) -> bool:
 
 
 def pieces(segments: Segments, offset: int, end: int) -> Iterator[Piece]:
-    """Yields all that lies between two log offsets, in order and without gaps."""
+    """Yields everything between two log offsets, in order and without gaps."""
     want = CHUNK_BYTES
     while offset < end:
         stop = segments.stop_after(offset, end)
@@ -72,17 +72,17 @@ def _line_end(segments: Segments, offset: int, stop: int) -> int:
 
 
 class Extract(NamedTuple):
-    """Bytes that are worth keeping, and what was left out of them, each with its log offset."""
+    """Bytes that are worth keeping, and what was left out of them."""
 
     kept: bytes
-    zeros: list[tuple[int, int]]  # offset and length of each run
-    rest: int  # bytes at the end that were not looked at, because enough was kept
+    zeros: list[tuple[int, int]]  # log offset and length of each run
+    rest: int  # bytes at the end that are not in `kept`, because it is long enough
 
 
 def extract(segments: Segments, offset: int, end: int, *, most: int) -> Extract:
-    """Returns the bytes between two offsets, without long runs of zeros, and not more than `most`.
+    """Returns the bytes between two offsets, without long runs of zeros, at most `most` of them.
 
-    A hole in a file reads as zeros. Written out it would take the room that it had only in name.
+    A hole in a file takes no room on the disk but reads as zeros, which a copy would write out.
     """
     kept = bytearray()
     zeros: list[tuple[int, int]] = []
@@ -115,7 +115,7 @@ def _note(zeros: list[tuple[int, int]], offset: int, length: int) -> None:
 def split_lines(text: bytes) -> list[bytes]:
     """Returns the lines with their line breaks; the last one may lack it."""
     lines = text.splitlines(keepends=True)
-    if b"\r" in text:  # which `splitlines` takes for a line break, and JSON for a space
+    if b"\r" in text:  # `splitlines` takes it for a line break, but in JSON it is a space
         pieces = text.split(b"\n")
         lines = [piece + b"\n" for piece in pieces[:-1]]
         if pieces[-1]:

@@ -1,21 +1,23 @@
 """Recovery: makes ring, text and shared page agree again, and loses nothing that was acknowledged.
 
-It runs under the store lock: by the first process in, and by whoever finds BUSY set under a free
-lock. Nothing in it depends on what happened; it looks at what is there.
+It runs under the store lock: in the first process that opens the store, and in any process that
+takes the lock and finds BUSY set. It does not depend on how the store came to its state; it only
+looks at what is there.
 
 (1) The recorded durable end is the greatest of: `synced end` of the newest whole batch in the ring,
     `end` of head.json, and the published end, if the shared page is of this boot.
 (2) Every whole batch that reaches above what was synced is written into the text at its offset. The
-    bytes are those that are there already, or should be: doing it twice is harmless, and after a
-    failed sync it is what makes the kernel write them again.
+    text has the same bytes there already, or should have them. So it is harmless to do this twice,
+    and after a failed sync it makes the kernel write the bytes again.
 (3) The text is read from where the index ends. Up to the recorded durable end, and up to the end of
     the last batch, every line must verify and continue the one before: otherwise CorruptError, and
     nothing is cut. This also finds a batch that was damaged and whose text is not there.
-(4) After that, whole lines that verify are kept: they are of an unacknowledged commit, of one at a
-    weaker durability, or of a copy that was made of a living store. The first that does not, and
-    what follows it, is moved to torn/ with a report. A store that was closed has no such text: if
-    there is some, somebody else put it there, and that is CorruptError. So is a whole line that
-    does not follow the one before it, if nobody was using the store.
+(4) After that, whole lines that verify are kept. They belong to an unacknowledged commit, to one at
+    a weaker durability, or to a copy that was made while the store was in use. The first line that
+    does not verify, and everything after it, is moved to torn/ with a report. A store that was
+    closed has no text after its recorded end: such text was put there by somebody else, and is a
+    CorruptError. So is a whole line that does not follow the one before it, if nobody was using the
+    store.
 (5) The text is synced, then the end is published.
 """
 
@@ -57,7 +59,7 @@ TORN_RUNS_MAX = 8
 
 
 class RecoveryBasis(Struct):
-    """What is certain before the text is read."""
+    """What is known for certain before the text is read."""
 
     batches: list[RingBatch] | None  # None: there is no ring
     head: LogCursor | None
@@ -70,7 +72,7 @@ class RecoveryBasis(Struct):
 def complete_text(
     directory: Directory, segments: Segments, *, published_end: int, was_in_use: bool
 ) -> RecoveryBasis:
-    """Steps 1 and 2: returns what the text must hold, with the ring's batches written into it."""
+    """Steps 1 and 2: writes the ring's batches into the text; returns what the text must hold."""
     segments.refresh()
     segments.check_contiguous()
     text_end = segments.end()
@@ -105,14 +107,14 @@ def _missing(segments: Segments, reached: int, expected: int) -> CorruptError:
 
 
 class TextAfterClose(CorruptError):
-    """There is text after the end at which the store was closed; all before it is whole."""
+    """There is text after the end at which the store was closed; nothing is damaged."""
 
 
 def text_after_close(segments: Segments, end: int, text_end: int) -> TextAfterClose:
     """Returns the error for text after the end at which the store was closed.
 
-    It is not of a crash, so it is not for us to cut: another copy of the store may have
-    acknowledged it. A merge by git of two copies leaves such a text.
+    No crash leaves such text, so it is never cut: another copy of the store may have acknowledged
+    it. It is what remains when git merges two copies of a store.
     """
     where = segments.where(end)
     file, _, offset = where.partition(" byte ")
@@ -128,9 +130,10 @@ def text_after_close(segments: Segments, end: int, text_end: int) -> TextAfterCl
 
 
 def _count_whole_lines(segments: Segments, offset: int, end: int) -> int:
-    """Counts lines that are whole by themselves, in the first 64 MiB: it may be a file of holes.
+    """Counts the lines that verify by themselves; the count is only for a message.
 
-    One of more than 16 MiB counts as none.
+    It looks at the first 64 MiB and gives up on lines of more than 16 MiB, because a file may be
+    nothing but a huge hole.
     """
     count, rest = 0, b""
     end = min(end, offset + 64 * CHUNK_BYTES)
@@ -160,7 +163,7 @@ def read_text(catalog: Catalog, basis: RecoveryBasis) -> tuple[int, str] | None:
             end = catalog.tail.cursor.end
             catalog.flush_if_due()
             if catalog.tail.cursor.end != end:
-                break  # another process had brought the index further: we go on from there
+                break  # the flush moved the end: another process had brought the index further
         else:
             break
     if _check_passing(catalog, head, batches) is not None:
@@ -173,7 +176,7 @@ def _check_passing(
 ) -> LogCursor | None:
     """Raises CorruptError if ring or head.json were written for another text than the one here.
 
-    Returns the head that still lies ahead.
+    Returns the head as long as its end still lies ahead, else None.
     """
     cursor = catalog.tail.cursor
     batch = batches.get(cursor.end)
@@ -210,10 +213,10 @@ def _keep_whole_lines(catalog: Catalog, basis: RecoveryBasis) -> tuple[int, str]
 
 
 def _check_torn(catalog: Catalog, encoded: bytes, problem: str) -> None:
-    """Raises CorruptError if what does not follow the line before it is a whole line.
+    """Raises CorruptError if bytes that do not continue the text are a whole line by themselves.
 
-    A write that was torn leaves a piece of a line. A whole one was written, and perhaps
-    acknowledged, by another copy of the store.
+    A torn write leaves a piece of a line. A whole line was written, and perhaps acknowledged, by
+    another copy of the store.
     """
     try:
         decode_line(encoded)
@@ -225,8 +228,8 @@ def _check_torn(catalog: Catalog, encoded: bytes, problem: str) -> None:
 def _check_nothing_follows(catalog: Catalog, offset: int, text_end: int) -> None:
     """Raises CorruptError if a whole line follows a bad one in a store that nobody was using.
 
-    A crash can leave such a thing, as the kernel writes pages in any order; a copy or a clone of a
-    store cannot. There it is damage, and cutting would throw away what comes after it.
+    A crash can leave that, because the kernel writes pages in any order. A copy or a clone of a
+    store cannot: there it is damage, and cutting would throw away the whole lines.
     """
     for piece in pieces(catalog.segments, offset, text_end):
         if piece.encoded is None:
@@ -250,6 +253,7 @@ def settle(
     """Cuts off and keeps the torn piece, then syncs the text."""
     segments = catalog.segments
     if torn is not None:
+        # Kept durably before it is cut: a crash in between leaves a second copy, never none.
         offset, problem = torn
         _keep_torn(directory, catalog, offset, basis.text_end, problem, clock)
         segments.cut(offset)
@@ -260,10 +264,11 @@ def settle(
 
 
 def _write_again(catalog: Catalog, offset: int) -> None:
-    """Makes the kernel take the text for unwritten, up to the whole of the newest segment.
+    """Writes the text from `offset` on over itself, so that the next sync really writes it.
 
-    If a sync of it failed before, the kernel has marked it clean although it never reached the
-    disk; a second sync would succeed and do nothing.
+    If an earlier sync failed, the kernel has marked the text clean although it never reached the
+    disk: a second sync would succeed and do nothing. Only the newest segment can be concerned,
+    because the others were synced before the next one was made.
     """
     end = catalog.tail.cursor.end
     while offset < end:
@@ -275,7 +280,7 @@ def _write_again(catalog: Catalog, offset: int) -> None:
 def _keep_torn(
     directory: Directory, catalog: Catalog, offset: int, end: int, problem: str, clock: Clock
 ) -> None:
-    """Puts into torn/ what is cut off: not the zeros of a hole, and not more than is of use."""
+    """Copies what is cut off to torn/: without long runs of zeros, and at most 16 MiB of it."""
     found = extract(catalog.segments, offset, end, most=TORN_BYTES_MAX)
     where = catalog.segments.where(offset)
     name = f"{offset:016x}-{new_id(clock)}"
@@ -302,7 +307,10 @@ def _keep_torn(
 
 
 def publish(directory: Directory, page: SharedPage, catalog: Catalog, basis: RecoveryBasis) -> None:
-    """Step 5, the last: the page says where the log ends, and that all of it is synced."""
+    """Step 5: writes into the page where the log ends, and that all of it is synced.
+
+    END comes late and BUSY last, as in a commit: processes read END without the lock.
+    """
     words, cursor = page.words, catalog.tail.cursor
     newest = basis.batches[-1] if basis.batches else None
     words[RING_NUMBER] = newest.number if newest is not None else 0
@@ -311,7 +319,8 @@ def publish(directory: Directory, page: SharedPage, catalog: Catalog, basis: Rec
     if basis.batches is not None:
         words[RING_FREE] = directory.disk.stat(journal.NAME, at=directory.fd).st_size
         if words[RING_FREE] < journal.RING_BYTES_MIN:
-            # Somebody cut it. All that it held is in the text now: the next commit makes a new one.
+            # Somebody cut the ring. The text has all that it held, so the next commit makes a new
+            # one.
             directory.remove(journal.NAME)
             words[RING_NUMBER] = words[RING_OFFSET] = words[RING_FREE] = 0
     words[SYNCED_END] = cursor.end

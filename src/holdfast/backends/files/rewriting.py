@@ -1,18 +1,17 @@
 """Letting go of payloads in a store on plain files (0041).
 
-A rewritten line is as long as it was, so every log offset stays true: the index, the spans that
-other processes hold, head.json and the ring need no change. Neither does the store digest, for
-which a rewritten line keeps its checksum of before. A sealed segment is replaced whole, by a
-rename.
-The steps, each of which leaves a whole store if the process is killed after it:
+A rewritten line keeps its length, so every log offset stays true: the index, the spans that other
+processes hold, head.json and the ring need no change. Nor does the store digest, because a
+rewritten line keeps the checksum that it had before. A sealed segment is replaced whole, by a
+rename. The steps, each of which leaves a whole store if the process is killed after it:
 
     (1) the segment that is written to is sealed, if it has one of the records: a new one begins
-    (2) the ring is wiped: it has the newest lines too, and recovery would put them back
-    (3) each segment is written beside itself, rewritten and synced; nobody waits for that
+    (2) the ring is wiped: it has the newest lines too, and recovery would write them back
+    (3) each segment is rewritten to a file beside it, which is synced; commits go on meanwhile
     (4) under the store lock, the new file takes the place of the old one
 
-Every process sees by a word of the shared page that it must open segments again, at its next read
-or its next look while idle (`file_watch`). Until then the old file is on the disk, without a name.
+A word of the shared page tells every process to open the segments again, at its next read or its
+next look while idle (`file_watch`). Until then the old file is on the disk, without a name.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ TORN = "torn"
 
 Payloads = Mapping[str, Mapping[int, bytes]]
 _Lines = dict[int, int]
-"""Where lines begin, and how long they are."""
+"""The log offset of each line, and its length."""
 
 
 def shorten(backend: FilesBackend, payloads: Mapping[str, Mapping[int, bytes]]) -> None:
@@ -47,7 +46,7 @@ def shorten(backend: FilesBackend, payloads: Mapping[str, Mapping[int, bytes]]) 
     try:
         for start, mine in sorted(_by_segment(backend.catalog.segments, lines).items()):
             while not _rewrite_segment(backend, start, mine, wanted):
-                pass  # another process has rewritten it meanwhile: what is there now counts
+                pass  # another process has rewritten it meanwhile: begin again from its file
     except OSError as exc:
         subject = f'the store "{backend.directory.path}" cannot be rewritten'
         raise unavailable(exc, subject) from exc
@@ -74,7 +73,11 @@ def _by_segment(segments: Segments, lines: _Lines) -> dict[int, _Lines]:
 
 
 def _rewrite_segment(backend: FilesBackend, start: int, lines: _Lines, wanted: Payloads) -> bool:
-    """Steps 3 and 4; returns False if the segment is another file than the one that was read."""
+    """Steps 3 and 4; returns False if another process has replaced the segment since it was read.
+
+    Only the rename needs the store lock: nobody appends to a sealed segment, and a rewriting by
+    another process shows by the inode.
+    """
     segments = backend.catalog.segments
     content, inode = segments.content(start)
     text = bytearray(content)
@@ -102,7 +105,7 @@ def _rewrite_segment(backend: FilesBackend, start: int, lines: _Lines, wanted: P
 
 
 def _replace(opened: Opened, start: int, inode: int, name: str) -> bool:
-    """Step 4; every process learns of it by the shared page, before its next read."""
+    """Step 4; the shared page tells every process of it before its next read."""
     is_done = opened.catalog.segments.replace(start, inode, name)
     opened.page.words[REWRITTEN] += is_done
     return is_done
@@ -111,7 +114,7 @@ def _replace(opened: Opened, start: int, inode: int, name: str) -> bool:
 def purge(backend: FilesBackend) -> list[Leftover]:
     """Removes what recovery cut off and kept, and what interrupted writes of objects left.
 
-    Returns who may still hold what was let go of.
+    Returns where payloads that were let go of may still be, and what to do about it.
     """
     objects = backend.objects
     assert isinstance(objects, FileObjects), "BUG: the objects of a files store are files"

@@ -1,12 +1,13 @@
-"""Files that were taken from under an open store: what is said, and what is saved.
+"""Files that were taken from under an open store: what is reported, and what is rescued.
 
-The descriptors of a handle still lead to what was taken. The ring and the segments whose names do
-not lead to them any more are copied to `rescued/<id>/`, with holdfast.json: if every segment is
-among them, the folder is a store that can be opened and checked. It lies beside the store's
-directory: whoever removes that one is perhaps still at work, and would take it too. Where nothing
-may be written beside it, or where that is another file system (a volume of a container, whose
-parent ends with it), it lies inside. What only lost its lock or its shared page, or was moved as a
-whole, has lost no content: nothing is copied then.
+The descriptors of a handle still lead to what was taken. The ring, and the segments whose names do
+not lead to them any more, are copied to `rescued/<id>/`, with holdfast.json. If every segment is
+among them, the folder is a store that can be opened and checked. The folder lies beside the store's
+directory, because an `rm -r` of that directory may still be under way and would remove it too. It
+lies inside if nothing may be written beside the directory, or if that is another file system (the
+directory may be a container's volume, and what lies beside it ends with the container). If only the
+lock or the shared page was taken, or the store was moved as a whole, no content is lost and nothing
+is copied.
 """
 
 from __future__ import annotations
@@ -38,9 +39,10 @@ def files_taken(
     position: int,
     clock: Clock,
 ) -> FilesTakenError:
-    """Saves what is held of files that were taken; returns the error that says so."""
+    """Copies what is held of files that were taken; returns the error, which says where it is."""
     lost = [(name, fd) for name, fd, is_named in segments.held() if not is_named]
-    # What is looked for by its path is missed with the directory, and may be where it was in it.
+    # Without the directory, what is looked for by its whole path is missing as well, although it
+    # may still be in its place in the directory. So it is not named.
     passed_over = (OPEN_SEGMENT, "lock") if STORE in taken else (OPEN_SEGMENT,)
     names = [name for name in taken if name not in passed_over]
     names += [name for name, _ in lost if name not in names]
@@ -89,7 +91,7 @@ def is_one_system(path: str, fd: int) -> bool:
 
 
 def _where(directory: Directory) -> str | None:
-    """Returns where the directory is now, None if it is gone, or if the system does not tell."""
+    """Returns where the directory is now, None if it is gone or the system does not tell."""
     try:
         path = os.readlink(f"/proc/self/fd/{directory.fd}")
         is_there = os.path.samestat(os.lstat(path), os.fstat(directory.fd))
@@ -99,7 +101,7 @@ def _where(directory: Directory) -> str | None:
 
 
 def reports(path: str) -> list[str]:
-    """Returns the first lines of all reports on the store at `path`."""
+    """Returns the first lines of all reports about the store at `path`."""
     beside = [one for one in rescued(os.path.dirname(path)) if f'"{path}"' in one]
     return beside + rescued(path)
 

@@ -9,13 +9,14 @@
 
 without the line break and without spaces. `crc` is CRC-32 over all bytes before `,"crc":`. A
 payload stands in the line verbatim, and so does meta, which is an object. Format 1 has no meta: its
-reader refuses a line with anything in that place. Whatever is encoded is decoded again before it is
-written, by the very decoder that will read it: a payload that is no JSON would make its line
-unreadable.
+reader refuses a line with anything in that place. Every line is decoded again before it is written,
+by the decoder that will read it: one payload that is not JSON would make the whole line unreadable,
+with the events of everybody else in it.
 
-A line that `rewrite` has been at (0041) is as long as it was: `-0` and spaces stand in place of a
-payload, and it ends in `,"was":"` and 8 characters of base64url: the checksum that it had, which
-the store digest goes on from, and CRC-16 of all bytes before `,"was":`.
+`rewrite_line` (0041) keeps the length of a line, so that every log offset stays true: `-0`, or a
+shorter payload, and spaces stand in the place of a payload. Such a line ends in `,"was":"` and 8
+characters of base64url. They hold the checksum that the line had before, because the store digest
+was computed from it, and CRC-16 of all bytes before `,"was":`.
 """
 
 from __future__ import annotations
@@ -70,10 +71,10 @@ class LineEvent(Struct, array_like=True, gc=False):
     subject: str | None = None
     padding: tuple[str, str] | None = None
     meta: Raw = _NO_META
-    reserved: None = None  # what a later format puts here is refused, never passed over
+    reserved: None = None  # for a later format: anything here is refused, never ignored
 
     def stored(self) -> bytes:
-        """Returns the payload, every byte of it."""
+        """Returns the payload as it was given, with the space around it."""
         if self.padding is None or bytes(self.payload) == GONE:
             return bytes(self.payload)
         before, after = self.padding
@@ -90,7 +91,7 @@ class Section(Struct, array_like=True, gc=False):
     fork: int = 0
 
     def keys(self) -> list[str | None]:
-        """Returns the key of each event; raises BadLine if they are not as many as the events."""
+        """Returns the key of each event; raises BadLine unless there is one entry for each."""
         if isinstance(self.key, list):
             if len(self.key) != len(self.events):
                 raise BadLine(f"it has {len(self.key)} keys for {len(self.events)} events")
@@ -125,14 +126,14 @@ _FROM_URL = bytes.maketrans(b"-_", b"+/")
 
 
 def fits_format_1(commit: Commit) -> bool:
-    """Returns whether a reader of format 1 can read it: no meta, and no key of a later event."""
+    """Returns whether format 1 can hold a commit: no meta, and no key after the first event."""
     return not has_meta(commit) and all(
         record.key is None for append in commit.appends for record in append.records[1:]
     )
 
 
 def encode_line(commit: Commit, position: int) -> tuple[bytes, LogLine]:
-    """Returns the line, its line break included, and what reading it gives.
+    """Returns the encoded line with its line break, and the line that decoding it gives.
 
     Raises UsageError for what a line cannot hold: a payload that is not JSON text on one line, a
     name with a lone surrogate, a time outside the years 1 to 9999.
@@ -174,7 +175,7 @@ def _add_section(parts: list[bytes], append: Append) -> None:
     for record in records:
         payload = record.payload
         link = b2a_base64(record.link, newline=False).translate(_TO_URL)[:43]
-        # No JSON value begins or ends with a control character: what is below is space around it.
+        # No JSON value begins or ends with a byte up to the space: such a byte is space around it.
         if payload[:1] <= b" " or payload[-1:] <= b" ":
             parts += (separator, *_padded(record, link))
         elif record.meta is not None:
@@ -204,7 +205,7 @@ def _add_section(parts: list[bytes], append: Append) -> None:
 
 
 def _padded(record: Record, link: bytes) -> list[bytes]:
-    """Sets the space around a payload apart: JSON passes over it, and it must not be lost."""
+    """Encodes a payload apart from the space around it, which a JSON reader would drop."""
     value = record.payload.strip(b" \t\r")
     before, _, after = record.payload.partition(value) if value else (b"", b"", b"")
     rest = [record.checkpoint, record.subject, [before.decode(), after.decode()]]
@@ -224,16 +225,17 @@ def _encode_marks(commit: Commit) -> bytes:
     return text + b',"clear":' + _encode(cleared) if cleared else text
 
 
-# JSON may escape one half of a surrogate pair; msgspec refuses that even in what it passes over.
-# Such a line is decoded with a harmless escape in place of each half, put back in order afterwards.
-# Names are written by msgspec, which never escapes a space: all of these stand in payloads.
+# JSON allows an escape of half a surrogate pair; msgspec refuses it even in a `Raw` that it skips.
+# So such a line is decoded with an escaped space, which is as long, in place of each half. The
+# halves are put back in order afterwards. Names cannot be confused with that: msgspec wrote them,
+# and it never escapes a space, so every escaped space stands in a payload or in meta.
 _ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{4}|.)")
 _HALF = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _SPACE = rb"\u0020"
 
 
 def _parse(encoded: bytes) -> LogLine:
-    """Returns what a line says that the decoder refused; raises DecodeError if it is no line."""
+    """Decodes a line that has escaped surrogates; raises DecodeError if it is no line."""
     if not _HALF.search(encoded):
         return _decode(encoded)
     hidden: list[bytes] = []
@@ -261,10 +263,10 @@ def _parse(encoded: bytes) -> LogLine:
 
 
 def _read_back(encoded: bytes, commit: Commit) -> LogLine:
-    """Returns what the line says; raises UsageError if that is not what was to be written.
+    """Decodes a line as its readers will; raises UsageError if it does not hold the commit.
 
-    Each payload begins where it was put, because all before it was read as it was meant; so it is
-    the same if it ends at the same place.
+    Everything before a payload was decoded as it was meant, so the payload begins where it was put.
+    If its length is right too, it is the same payload, and its bytes need no comparison.
     """
     try:
         try:
@@ -301,7 +303,7 @@ def _says(line: LogLine, commit: Commit) -> bool:
 
 
 def decode_line(encoded: bytes) -> LogLine:
-    """Returns what a line says, its line break included; raises BadLine if its bytes changed."""
+    """Decodes a line, given with its line break; raises BadLine if its bytes changed."""
     # One comparison for the whole end of the line: lines are read by the thousand.
     if encoded.endswith(b',"crc":"%08x"}\n' % crc32(encoded[:-19])):
         try:
@@ -316,7 +318,7 @@ def decode_line(encoded: bytes) -> LogLine:
 
 
 def parse_line(encoded: bytes) -> LogLine:
-    """Returns what a line says, for a caller who verifies links: its checksum is not looked at."""
+    """Decodes a line without verifying its checksum, for a caller that verifies the links."""
     try:
         try:
             line = _decode(encoded)
@@ -338,10 +340,10 @@ _TAIL_BYTES = 19
 
 
 def is_rewritten(encoded: bytes) -> bool:
-    """Returns whether `rewrite` has been at a line; raises BadLine if its bytes changed since.
+    """Returns whether `rewrite_line` wrote a line; raises BadLine if its bytes changed since.
 
-    CRC-16 finds what a disk does to a line, one bit or a run of 16. What is left of the events is
-    covered by their links besides.
+    CRC-16 finds every change of one bit or of a run of up to 16 bits, which is what a disk does to
+    a line. What is left of the events is also covered by their links.
     """
     if encoded[-_TAIL_BYTES:-11] != _REWRITTEN or encoded[-3:] != b'"}\n':
         return False
@@ -367,11 +369,11 @@ def _crc_before(was: str | bytes) -> str:
 
 
 def rewrite_line(encoded: bytes, wanted: Mapping[str, Mapping[int, bytes]]) -> bytes:
-    """Returns a line with others in place of the payloads of these revisions, as long as it was.
+    """Returns a line of the same length, with other payloads at the revisions in `wanted`.
 
-    A payload ends before the link of its event, which no byte before it can know, and before the
-    spaces that an earlier rewriting left there. The line is read back: nothing else in it may have
-    changed.
+    A payload is found by the link of its event, which follows it: the link is a digest, so nothing
+    before it in the line can contain it by chance. Between the two there may be spaces that an
+    earlier rewriting left. The new line is decoded again: nothing else in it may have changed.
     """
     line = decode_line(encoded)
     body = bytearray(encoded[:-_TAIL_BYTES])
@@ -398,7 +400,7 @@ def rewrite_line(encoded: bytes, wanted: Mapping[str, Mapping[int, bytes]]) -> b
 
 
 def _instead(payload: bytes, wanted: bytes | None) -> bytes | None:
-    """Returns what is to stand in the place of a payload; None if it stays as it is."""
+    """Returns what replaces a payload, None if the payload stays."""
     if wanted is None or payload in (wanted, GONE) or len(payload) < len(GONE):
         return None
     assert len(wanted) <= len(payload), "BUG: a payload is to become longer"
@@ -408,7 +410,7 @@ def _instead(payload: bytes, wanted: bytes | None) -> bytes | None:
 def _check_rewritten(
     before: LogLine, after: LogLine, wanted: Mapping[str, Mapping[int, bytes]]
 ) -> None:
-    """Asserts that only payloads that were named have changed."""
+    """Asserts that nothing but the wanted payloads has changed."""
     for old, new in zip(before.sections, after.sections, strict=True):
         named = wanted.get(old.stream, {})
         for revision, event in enumerate(old.events, old.revision):
@@ -438,7 +440,7 @@ def decode_link(text: str) -> bytes:
 
 
 def meta_of(event: LineEvent) -> str | None:
-    """Returns the meta of an event as text, every character of it; None if it has none."""
+    """Returns the meta of an event as the text that was given, None if it has none."""
     meta = bytes(event.meta)
     if meta in (b"", b"null"):
         return None
@@ -470,7 +472,7 @@ def records_of(line: LogLine, section: Section) -> list[Record]:
 
 
 def linked_rows_of(line: LogLine, section: Section) -> list[LinkedRow]:
-    """Returns what links cover of the section's events."""
+    """Returns those parts of the section's events that their links cover."""
     time, actor, revision, key = parse_time(line.at), line.by, section.revision, section.key
     events = section.events
     # Nearly every line has one event, and needs no list of keys.
@@ -493,10 +495,10 @@ def linked_rows_of(line: LogLine, section: Section) -> list[LinkedRow]:
 
 
 def linked_rows_in(text: bytes, stream: str, revision: int, count: int) -> list[LinkedRow] | None:
-    """Returns what links cover of so many neighbouring lines, each of which goes on with a stream.
+    """Returns what links cover in `count` neighbouring lines, each of which continues a stream.
 
-    They are decoded in one call. None if they are anything else: then line after line is looked
-    at, which says what is wrong with which of them, if anything is.
+    All lines are decoded in one call, without their checksums. Returns None if anything is not as
+    expected: the caller then decodes line by line, and finds which line is wrong, if one is.
     """
     try:
         lines = _decode_lines(text)
@@ -550,8 +552,9 @@ def payload_rows_of(line: LogLine, section: Section) -> list[PayloadRow]:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
 
-# The last second that was formatted or parsed: replaced whole, so threads need no lock. Commits
-# and lines come by the thousand in one second, and calendar arithmetic costs more than the rest.
+# The last second that was formatted or parsed. Each tuple is replaced by one assignment, so threads
+# need no lock. Commits and lines come by the thousand in one second, and calendar arithmetic costs
+# more than the rest.
 _formatted: tuple[int, bytes] = (0, b"1970-01-01T00:00:00")
 _parsed: tuple[str, int] = ("1970-01-01T00:00:00", 0)
 
@@ -627,7 +630,7 @@ class Segments:
         return self.starts[-1] if self.starts else 0
 
     def refresh(self) -> None:
-        """Looks which segments there are."""
+        """Reads from the directory which segments exist."""
         names = self._disk.listdir(self._directory_fd)
         starts = sorted(start for name in names if (start := _start_of(name)) is not None)
         if starts != self.starts:
@@ -641,7 +644,7 @@ class Segments:
         return self._disk.size(self._fd(start))
 
     def end(self) -> int:
-        """Returns the log offset after the last byte; asks the file system."""
+        """Returns the log offset after the last byte, by the size of the newest file."""
         return self.newest + self.size_of(self.newest) if self.starts else 0
 
     def where(self, offset: int) -> str:
@@ -670,7 +673,7 @@ class Segments:
         return min(self.starts[number], end) if number < len(self.starts) else end
 
     def next_data(self, offset: int, end: int) -> int:
-        """Returns the next offset that is not in a hole of its segment, `end` if none is."""
+        """Returns the next offset with data: the segment may have a hole here. `end` if none."""
         with self.mutex:
             start = self.start_at(offset)
             found = self._disk.next_data(self._fd(start), offset - start)
@@ -689,7 +692,7 @@ class Segments:
             expected = start + self.size_of(start)
 
     def append(self, offset: int, text: bytes) -> None:
-        """Writes at the end of the text, which the caller knows to be `offset`; not synced."""
+        """Writes text at `offset`, which the caller knows to be the end; nothing is synced."""
         if self._newest_fd < 0:
             self._open_newest()
         file_offset = offset - self.starts[-1]
@@ -697,12 +700,12 @@ class Segments:
             write_all(self._disk, self._newest_fd, text, file_offset)
 
     def _open_newest(self) -> None:
-        with self.mutex:  # one more descriptor may be one too many: the oldest is closed for it
+        with self.mutex:  # it may close the oldest descriptor, through which a thread may read
             self._newest_fd = self._fd(self.newest)
         self._watch_newest()
 
     def watch_newest(self, watch: FileWatch, path: str) -> None:
-        """Has the segment that is written to watched from now on; `path` is that of `log`."""
+        """Sets the watch that keeps the segment that is written to; `path` is that of `log`."""
         self._watch, self._watched_path = watch, path
 
     def _watch_newest(self) -> None:
@@ -711,7 +714,7 @@ class Segments:
             self._watch.keep(OPEN_SEGMENT, path, self._newest_fd)
 
     def held(self) -> list[tuple[str, int, bool]]:
-        """Returns each open segment: name, descriptor, and whether the name leads there."""
+        """Returns each open segment: name, descriptor, and whether the name still leads to it."""
         with self.mutex:
             return [
                 (f"{DIRECTORY}/{_name_of(start)}", fd, self._is_named(start, fd))
@@ -739,10 +742,10 @@ class Segments:
                 self._disk.close(self._fds.pop(start))
 
     def forget_rewritten(self) -> None:
-        """Closes sealed segments that another process has rewritten: they are opened again.
+        """Closes sealed segments that another process has rewritten; the next read opens them anew.
 
-        Their names lead to other files then, of the same length, where each line is as it was or
-        rewritten. Anything else in the place of a segment is for `held` to tell.
+        The name of such a segment leads to another file of the same length, in which each line is
+        unchanged or rewritten. Any other file in its place is left for `held` to report.
         """
         with self.mutex:
             for start, fd in list(self._fds.items()):
@@ -767,7 +770,7 @@ class Segments:
             self._disk.close(named)
 
     def content(self, start: int) -> tuple[bytes, int]:
-        """Returns the bytes of a sealed segment, and which file holds them now."""
+        """Returns the bytes of a sealed segment, and the inode of the file that holds them."""
         fd = self._disk.open(_name_of(start), os.O_RDONLY, at=self._directory_fd)
         try:
             return read_all(self._disk, fd, self._disk.size(fd)), os.fstat(fd).st_ino
@@ -775,7 +778,7 @@ class Segments:
             self._disk.close(fd)
 
     def write_beside(self, start: int, text: bytes) -> str:
-        """Writes a rewritten segment beside a sealed one, synced; returns the name that it has."""
+        """Writes a rewritten segment beside a sealed one, and syncs it; returns its name."""
         assert start != self.newest, "BUG: the segment that is written to was to be rewritten"
         name = f"{_name_of(start)}.{os.getpid()}.new"
         self.remove_beside(name)
@@ -788,20 +791,19 @@ class Segments:
         return name
 
     def remove_beside(self, name: str) -> None:
-        """Removes what `write_beside` wrote, if it is there."""
+        """Removes a file that `write_beside` wrote, if it is still there."""
         with contextlib.suppress(FileNotFoundError):
             self._disk.unlink(name, at=self._directory_fd)
 
     def beside(self) -> list[str]:
-        """Returns what a rewriting that was killed has left beside the segments, or one at work."""
+        """Returns the names of files that rewritings, killed or running, put beside segments."""
         return [name for name in self._disk.listdir(self._directory_fd) if name.endswith(".new")]
 
     def replace(self, start: int, inode: int, name: str) -> bool:
-        """Puts what was written beside in the place of a sealed segment, in one durable step.
+        """Replaces a sealed segment by the file that was written beside it, atomically and durably.
 
-        Returns False, and changes nothing, if another file is there than the one that was read:
-        somebody else has rewritten it meanwhile, or has removed what was written. The caller has
-        the store lock.
+        Returns False and changes nothing if another process has rewritten the segment meanwhile (it
+        is not the file that was read), or has removed the new file. The caller has the store lock.
         """
         if self._disk.stat(_name_of(start), at=self._directory_fd).st_ino != inode:
             return False
@@ -809,6 +811,7 @@ class Segments:
             self._disk.rename(name, _name_of(start), at=self._directory_fd)
         except FileNotFoundError:
             return False  # another process took it for one that was left behind
+        # The rename must survive a power loss: the caller tells that the old payloads are gone.
         self._disk.sync_directory(self._directory_fd)
         with self.mutex:
             fd = self._fds.pop(start, None)
@@ -817,19 +820,19 @@ class Segments:
         return True
 
     def write_at(self, offset: int, text: bytes) -> None:
-        """Puts bytes into the newest segment or an older one: recovery's way."""
+        """Writes bytes into any segment, not only the newest; only recovery does this."""
         start = self.start_at(offset)
         write_all(self._disk, self._fd(start), text, offset - start)
 
     def reserve(self, offset: int, length: int) -> None:
-        """Makes sure that the disk has room for `length` bytes at the end of the text."""
+        """Reserves room on the disk for `length` bytes at the end of the text."""
         if self._newest_fd < 0:
             self._open_newest()
         start = self.starts[-1]
         ahead = max(RESERVE_BYTES, length)
         try:
             self._disk.reserve(self._newest_fd, offset - start, ahead)
-        except OSError:
+        except OSError:  # no room for a whole MiB: there may still be enough for this write
             ahead = length
             self._disk.reserve(self._newest_fd, offset - start, ahead)
         self.reserved_end = offset + ahead
@@ -841,11 +844,13 @@ class Segments:
         """
         fd = self._disk.open(_name_of(start), os.O_RDWR | os.O_CREAT, at=self._directory_fd)
         try:
+            # Now, because a commit does not do it: that syncs ring or segment, never the directory.
+            # Lines in a segment without a durable name would be lost with the name.
             self._disk.sync(fd)
             self._disk.sync_directory(self._directory_fd)
         except BaseException:
             self._disk.close(fd)
-            # An empty segment that is left is harmless; but its name was never promised.
+            # An empty segment would be harmless, but its name was not promised to anybody.
             with contextlib.suppress(OSError):
                 self._disk.unlink(_name_of(start), at=self._directory_fd)
             raise
@@ -861,7 +866,7 @@ class Segments:
         self._watch_newest()
 
     def sync(self, since: int) -> None:
-        """Syncs every segment that has bytes at or above the log offset `since`."""
+        """Syncs every segment that may have bytes at or above the log offset `since`."""
         for start in self.starts[max(bisect_right(self.starts, since) - 1, 0) :]:
             self._disk.sync(self._fd(start))
 
@@ -871,14 +876,15 @@ class Segments:
         self.reserved_end = end
 
     def close(self) -> None:
-        with self.mutex:  # else a thread that still reads could do so in what is opened next
+        # Else a thread that still reads could read from another file, which got the same number.
+        with self.mutex:
             fds, self._fds = self._fds, {}
             self._newest_fd = -1
             for fd in fds.values():
                 self._disk.close(fd)
 
     def start_at(self, offset: int) -> int:
-        """Returns where the segment begins that an offset lies in."""
+        """Returns the log offset at which the segment with this offset begins."""
         number = bisect_right(self.starts, offset) - 1
         return self.starts[number] if number >= 0 else 0
 

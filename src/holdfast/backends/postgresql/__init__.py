@@ -2,8 +2,8 @@
 
 `docs/decisions/0006-postgresql.md` says how it is laid out and why. The tables are in
 `sql/postgresql_0001.sql` and `sql/postgresql_0002.sql`; what writes a commit is in
-`sql/postgresql_functions_0001.sql`. Nothing here needs a session: every call is one statement, a
-transaction of its own, so a pooler in transaction mode may stand between.
+`sql/postgresql_functions_0001.sql`. No call keeps state in a session of the server, so a pooler in
+transaction mode may stand between.
 """
 
 from __future__ import annotations

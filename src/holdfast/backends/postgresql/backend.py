@@ -77,18 +77,20 @@ _log = logging.getLogger("holdfast.backends")
 
 # --- moments --------------------------------------------------------------------------------------
 #
-# A moment is what a transaction of the server would see: its snapshot, without keeping it open.
+# A moment is what a transaction of the server would see: its snapshot, without keeping a
+# transaction open.
 #
-# A position is made of its transaction's id, which is given when a transaction first writes, and
-# transactions end in another order. So no position says by itself what is visible: below the newest
-# one that is, others may be under way, for as long as a stranger leaves a transaction open. What
-# the server calls a snapshot does say it, of every transaction: those below `xmin` have ended,
-# those from `xmax` on had not begun, and between the two the ones under way are listed. Along one
-# stream the ids grow with the revisions, and each writer waits for the end of the one before: so of
-# a stream a snapshot holds the beginning, and of a commit over several all or nothing.
+# A position is made from its transaction's id. A transaction is given its id when it first writes,
+# and transactions end in another order than that. So a position alone does not say what is visible:
+# below the newest visible one, others may still be under way, for as long as anybody on the server
+# leaves a transaction open. A snapshot does say it, of every transaction: those below `xmin` have
+# ended, those from `xmax` on had not begun, and of those between, the ones under way are listed.
+# Along one stream the ids grow with the revisions, and each writer waits for the end of the one
+# before. So a snapshot holds the beginning of each stream, and a commit over several streams either
+# whole or not at all.
 
 
-# One statement has one snapshot: the position is the newest that is final in this very one.
+# One statement has one snapshot, so the position is the newest that is final in this snapshot.
 MOMENT = """SELECT holdfast.newest(application), base, pg_current_snapshot()::text
  FROM holdfast.stores WHERE application = %(application)s"""
 
@@ -96,7 +98,7 @@ _COMMITS = 4096  # positions of one transaction
 
 
 class ServerMoment(Moment, frozen=True, gc=False):
-    """A snapshot of the server, its transactions numbered as positions number them."""
+    """A snapshot of the server, with its transaction ids counted from the base as in positions."""
 
     xmin: int
     xmax: int
@@ -107,40 +109,49 @@ class ServerMoment(Moment, frozen=True, gc=False):
         return number < self.xmin or (number < self.xmax and number not in self.under_way)
 
     def is_settled(self, later: Moment) -> bool:
-        """What was under way may have a position below one that is visible: it must have ended."""
+        """Returns whether all that was under way at this moment had ended at the later one.
+
+        Until then its commits may still appear at positions below one that is visible at this
+        moment.
+        """
         assert isinstance(later, ServerMoment), "BUG: a moment of another store"
         return all(id < later.xmin for id in self.under_way)
 
 
 def moment_of(newest: int, base: int, snapshot: str) -> ServerMoment:
-    """Returns the moment that the server tells as `xmin:xmax:id,id,…`."""
+    """Returns the moment of a snapshot, which the server writes as `xmin:xmax:id,id,…`."""
     xmin, xmax, under_way = snapshot.split(":")
     ids = frozenset(base + int(id) for id in under_way.split(",") if id)
     if not ids:
-        # Nothing is under way, then both are the same; or this is a standby, which keeps its list
-        # where the snapshot's text has none. There the moment ends before the oldest of them.
+        # Either nothing is under way, and `xmin` and `xmax` are the same. Or this is a standby,
+        # whose snapshot's text does not list what is under way: then the moment must end before the
+        # oldest transaction that may be, which is `xmin`.
         xmax = xmin
     return ServerMoment(Position(newest), base + int(xmin), base + int(xmax), ids)
 
 
 # --- acknowledged commits -------------------------------------------------------------------------
 #
-# What was acknowledged is looked for when another PostgreSQL server may answer than before.
+# When another PostgreSQL server than before may be answering, a handle checks that what was
+# acknowledged to it is still there.
 #
-# A standby that replicates asynchronously and is promoted lacks the newest commits, and so does an
-# older copy of the data that somebody put in place. Three things raise a doubt:
+# A standby that replicates asynchronously lacks the newest commits when it is promoted, and so does
+# an older copy of the data that somebody put in place. Three things raise a doubt:
 #
 # - A new connection leads to another server process than the one before. A promoted standby is one,
-#   and so is a server that was started on restored files. It is told by its start and its system.
+#   and so is a server that was started on restored files. A process is known by its start time and
+#   its system identifier.
 # - A receipt's position is more than 2^30 transactions ahead: the store's `base` has moved, as it
-#   does after a promotion. Through a pooler that is how a promotion shows.
+#   does after a promotion. Through a pooler, which hides the server process, a promotion shows only
+#   by this.
 # - A commit is refused because of a head that is older than what was acknowledged to this handle.
 #
-# The next call, whichever it is, begins by looking; it raises if something is gone, and so does
-# every call after it. A commit that has its receipt never raises a doubt: it is durable.
+# The next call of any kind begins with the check. If something is gone it raises LostCommitsError,
+# and so does every call after it. The commit that raised the doubt still returns its receipt: it is
+# durable.
 #
-# With a durability below `full`, a crash of the server may take the newest commits though the same
-# server process answers. There every new connection is a doubt.
+# With a durability below `full`, a crash of the server may take the newest commits although the
+# same server process answers afterwards. There every new connection is a doubt.
 
 
 _SERVER = """SELECT pg_postmaster_start_time()::text,
@@ -160,7 +171,11 @@ _FAR = (1 << 30) * 4096
 
 
 class PostgresqlAckTracker(AckTracker):
-    """Doubts are counted, so that one which comes while another is settled is not lost."""
+    """The acknowledged commits of a handle, and whether they are in doubt.
+
+    Doubts are counted, not flagged: one that is raised while another thread checks must not be
+    settled by that check, which may have looked before the cause.
+    """
 
     def __init__(self, server_url: PostgresqlURL, *, is_full: bool) -> None:
         super().__init__(server_url.shown)
@@ -171,7 +186,7 @@ class PostgresqlAckTracker(AckTracker):
         self._settled = 0
 
     def note_server(self, connection: PostgresqlConnection) -> None:
-        """Asks the server of a new connection which process it is."""
+        """Asks which server process a new connection leads to; counts a doubt where it must."""
         [server] = connection.ask(_SERVER)
         if self._server is not None and (server != self._server or not self._is_full):
             self._doubts += 1
@@ -180,7 +195,10 @@ class PostgresqlAckTracker(AckTracker):
     def compare(
         self, commits: Sequence[Commit], outcomes: Sequence[Receipt | Refusal], server: Row | None
     ) -> None:
-        """Remembers what a server acknowledged; a doubt if it does not fit what came before."""
+        """Remembers what a server acknowledged; counts a doubt if it does not fit what was known.
+
+        `server` is the process that answered.
+        """
         position = self._position
         for outcome in outcomes:
             if isinstance(outcome, Receipt):
@@ -188,7 +206,8 @@ class PostgresqlAckTracker(AckTracker):
             elif outcome.reason == "conflict" and (acked := self._acked.get(outcome.stream)):
                 self._doubts += outcome.head is None or outcome.head.revision < acked[0]
         self.note(commits, outcomes)
-        # Another thread connected to a new one meanwhile, and looked there before this was noted.
+        # Another thread may have connected to a new process meanwhile. It checked there before this
+        # commit was noted, so the commit itself has not been looked for yet.
         self._doubts += server != self._server
 
     def check(self, connection: PostgresqlConnection) -> None:
@@ -221,9 +240,10 @@ class PostgresqlAckTracker(AckTracker):
 
 # --- leases ---------------------------------------------------------------------------------------
 #
-# Rows beside the log, judged by the server's clock alone.
+# Rows beside the log, judged by the server's clock alone: clocks of workers may differ.
 #
-# Nobody can tell from here whether an owner is dead or slow. A lease passes on when it has expired.
+# A dead owner cannot be told from a slow one over a network. So a lease passes to another owner
+# only when it was released or has expired.
 
 
 _ACQUIRE = "SELECT name, owner, epoch, ends_us FROM holdfast.acquire(%s, %s, %s, %s, %s)"
@@ -233,11 +253,15 @@ _HOLDER = """SELECT name, owner, epoch, ends_us FROM holdfast.leases
  WHERE application = %s AND name = %s AND ends_us > holdfast.now_us()"""
 
 
-# Nobody waits for the lock here: a commit under way holds the lease until its end all the same,
-# because whoever takes it next waits for that commit.
+# A release does not take the lease's advisory lock, so it does not wait for a commit that is under
+# way under the lease. That is safe: the commit shares the lock until it ends, and the next owner
+# needs the lock alone to acquire the lease.
 _RELEASE_LEASE = """UPDATE holdfast.leases SET ends_us = 0
  WHERE application = %s AND name = %s AND owner = %s AND epoch = %s RETURNING name"""
-# Rows that are being taken are passed. Whoever holds one decides about it.
+# Rows of released leases are deleted later, some at a time. The greatest epoch among them is kept
+# in the row with the name "": an epoch must never repeat, and a lease that has no row takes its
+# next epoch from there. Rows that another transaction has locked are skipped: they may be being
+# acquired at this moment.
 _FORGET = """WITH gone AS (DELETE FROM holdfast.leases WHERE application = %(application)s
   AND name IN (SELECT name FROM holdfast.leases WHERE application = %(application)s
    AND ends_us = 0 AND name <> '' LIMIT %(limit)s FOR UPDATE SKIP LOCKED) RETURNING epoch)
@@ -254,7 +278,10 @@ _LIST_LEASES = """WITH now AS MATERIALIZED (SELECT holdfast.now_us() AS us)
 
 
 class PostgresqlLeases:
-    """Every change is idempotent for its owner, so a call whose connection broke is repeated."""
+    """The leases of a store.
+
+    Every change is idempotent for its owner, so a call whose connection broke may be repeated.
+    """
 
     def __init__(self, checkout: PostgresqlCheckout) -> None:
         self._checkout = checkout
@@ -268,6 +295,9 @@ class PostgresqlLeases:
         return self.renew_many((lease,), ttl_s=ttl_s)[0]
 
     def renew_many(self, leases: Sequence[Lease], *, ttl_s: float) -> list[Lease | None]:
+        # The locks are taken in the order of their numbers, as commits do: no deadlocks. They are
+        # shared: a commit under one of these leases must not hold up the renewal of all. Whoever
+        # acquires a lease takes its lock alone.
         values = {
             "application": self._checkout.application,
             "locks": sorted({self._named(lease.name) for lease in leases}),
@@ -283,14 +313,15 @@ class PostgresqlLeases:
     def release(self, lease: Lease) -> None:
         values = lease.name, lease.owner, lease.epoch
         self._checkout.write(_RELEASE_LEASE, (self._checkout.application, *values))
-        # Not with each: the one row that keeps the greatest epoch would be locked through the sync
-        # of every release, one after the other. With the first, because many a worker has no more.
+        # Rows of released leases are deleted once per 64 releases. With every release, each would
+        # lock the one row that keeps the greatest epoch until its sync is done, and releases would
+        # go one at a time. The first release does it too, because many workers release only once.
         if self._released % _FORGET_EVERY == 0:
             limited = {"application": self._checkout.application, "limit": _FORGET_MAX}
             try:
                 is_tenant = bool(self._checkout.server_url.tenant)
                 self._checkout.write(_FORGET_OF_TENANT if is_tenant else _FORGET, limited)
-            except UnavailableError as exc:  # the lease itself is released
+            except UnavailableError as exc:  # the lease itself is released: nothing is lost
                 _log.debug("rows of released leases stay for now: %s", exc)
         self._released += 1
 
@@ -315,7 +346,8 @@ def _lease(rows: list[Row]) -> Lease | None:
 # Set and cleared by commits, claimed under a time limit by the server's clock.
 
 
-# Rows that another claim or a commit holds are passed: whoever holds one decides about it.
+# Rows that another claim or a commit has locked are skipped: they are being claimed, set or cleared
+# by it, and a claim never waits, so it cannot be part of a deadlock.
 _CLAIM = """WITH now AS MATERIALIZED (SELECT holdfast.now_us() AS us), due AS (
   SELECT application, about, key FROM holdfast.marks
   WHERE application = %(application)s AND about = %(index)s AND due <= (SELECT us FROM now)
@@ -350,7 +382,8 @@ _NEXT_MARKS = """(SELECT about, key, due, priority, team FROM holdfast.marks
   AND due < %(before)s ORDER BY priority DESC, due, key LIMIT %(limit)s)
  ORDER BY priority DESC, due, key LIMIT %(limit)s"""
 
-# One statement has one snapshot, here too. A store without marks answers with one row of nulls.
+# One statement, so moment and marks come from one snapshot. A store without marks answers with one
+# row whose columns of the mark are null.
 _MARKS_AT_MOMENT = """WITH seen AS MATERIALIZED (
  SELECT holdfast.newest(s.application) AS newest, base, pg_current_snapshot()::text AS snapshot,
  (SELECT coalesce(max(position), 0) FROM holdfast.events e WHERE e.application = s.application)
@@ -367,9 +400,11 @@ _DUE_MAX = (1 << 63) - 1
 
 
 class PostgresqlMarks:
-    """A claim is not repeated when its connection broke: it may have taken marks.
+    """The marks of a store.
 
-    They stay with nobody until the claim ends by itself, as after a worker's death.
+    A claim is not repeated after its connection broke: the first attempt may have claimed marks,
+    and a second one would claim others as well. Marks claimed in vain become free when the claim
+    expires, as after a worker's death.
     """
 
     def __init__(self, checkout: PostgresqlCheckout) -> None:
@@ -412,7 +447,8 @@ class PostgresqlMarks:
             "before": _DUE_MAX if query.due_before is None else query.due_before,
             "limit": query.limit,
         }
-        # What goes on in one index is two searches in the index of the table, not a look at all.
+        # The next page of one index: two range scans of an index of the table, one for the same
+        # priority and one for the lower ones. As one condition it would be a scan of all the marks.
         is_next = query.after and query.index is not None and query.keys is query.group is None
         statement = _NEXT_MARKS if is_next else _FIND_MARKS
         return [Mark(*row) for row in self._checkout.ask(statement, values)]
@@ -439,7 +475,10 @@ _DELETE_OF_TENANT = "SELECT holdfast.delete_object(%s, %s, %s)"
 
 
 class PostgresqlObjects:
-    """The checksum covers kind and name too: bytes that turn up under another name fail it."""
+    """The objects of a store.
+
+    The checksum covers kind and name too, so bytes that turn up under another name fail it.
+    """
 
     def __init__(self, checkout: PostgresqlCheckout) -> None:
         self._checkout = checkout
@@ -479,7 +518,7 @@ _REWRITTEN_AT_ONCE = 1000
 _OWNS = """SELECT pg_has_role(relowner, 'USAGE') FROM pg_catalog.pg_class
  WHERE oid = 'holdfast.{table}'::regclass"""
 _LET_GO_IN = ("events", "objects")
-"""The tables whose rows hold what people wrote."""
+"""The tables whose rows hold content: `purge` reports or removes their old versions."""
 
 
 class PostgresqlBackend:
@@ -536,12 +575,13 @@ class PostgresqlBackend:
         return outcomes
 
     def _write(self, batch: PostgresqlBatch) -> list[Receipt | Refusal]:
-        """Sends a batch until the server has answered, or the time is over.
+        """Sends a batch until the server has answered, or the deadline has passed.
 
-        A connection that breaks leaves open whether the batch is there. It is settled by sending
-        the same batch again: each append names the revision and, by its link, the very event that
-        it follows, so of two equal batches one is refused, however late the other comes. What is
-        refused the second time may be there from the first; its own link says so.
+        After a connection broke, nobody knows whether the batch was written. Sending the same batch
+        again is safe and settles it. Each append names the revision that it follows and the link of
+        that event, so of two equal batches one is refused, however late the other one arrives. A
+        commit that is refused the second time may have been written by the first attempt: then the
+        event with its own link is in the store, and the receipt is made from it.
         """
         attempts = 0
         server: Row | None = None
@@ -574,7 +614,11 @@ class PostgresqlBackend:
         batch: PostgresqlBatch,
         outcomes: list[Receipt | Refusal],
     ) -> list[Receipt | Refusal]:
-        """Returns the outcomes of a batch that was sent again, some of which may be the first's."""
+        """Returns the outcomes of a batch that was sent again.
+
+        A refusal becomes a receipt where an earlier attempt has written the commit. Its revisions
+        of watched streams are unknown then, and asked for.
+        """
         settled: list[Receipt | Refusal] = []
         for commit, outcome in zip(batch.commits, outcomes, strict=True):
             if isinstance(outcome, Refusal) and commit.appends:
@@ -587,7 +631,7 @@ class PostgresqlBackend:
         return settled
 
     def _find_receipt(self, connection: PostgresqlConnection, commit: Commit) -> Receipt | None:
-        """Returns where a commit is whose own events are there."""
+        """Returns the receipt of a commit whose own first event is in the store, None if not."""
         first = commit.appends[0].records[0]
         values = (self._checkout.application, first.stream, first.revision, first.link)
         rows = connection.ask(in_schema(BY_LINK, self.server_url.schema), values)
@@ -631,9 +675,10 @@ class PostgresqlBackend:
         self._checkout.write(_REWRITE, values)
 
     def purge(self, *, whole: bool = False) -> list[Leftover]:
-        """Says where the server keeps old versions of rows; with `whole` it writes tables anew.
+        """Returns where the server still keeps old versions of rows; with `whole`, rewrites tables.
 
-        Neither a commit nor a plain VACUUM overwrites a version that is not needed any more.
+        An update leaves the old version of a row in the table's file, and a plain VACUUM only marks
+        its space as free. VACUUM FULL writes the table anew, and locks it meanwhile.
         """
         self._checkout.pool.check_open()
         left: list[Leftover] = []
@@ -650,7 +695,10 @@ class PostgresqlBackend:
         return left
 
     def _owns(self, table: str) -> bool:
-        """Says whether this role may write a table anew: the server only warns one that may not."""
+        """Returns whether this role may run VACUUM FULL on a table.
+
+        Asked first, because the server gives a role that may not only a warning, not an error.
+        """
         [(owns,)] = self._checkout.ask(_OWNS.format(table=table), {})
         return owns
 
@@ -673,7 +721,7 @@ class PostgresqlBackend:
         return self._schema_format.read(ask)
 
     def _decode_stream(self, stream: str, after: int, rows: list[Row]) -> list[Record]:
-        """Returns the records of one stream, of which none may be missing."""
+        """Returns the records of one stream; raises CorruptError if one of them is missing."""
         where = self.server_url.shown
         records = [decode(row, where) for row in rows]
         expected = max(after + 1, rows[0][FIRST] or 1) if rows else 0
@@ -751,10 +799,11 @@ class PostgresqlBackend:
         return self._poller.wait(after, timeout_s)
 
     def _newest(self) -> int:
-        """Returns the newest final position: no transaction still open could add one below it.
+        """Returns the newest final position: no open transaction can add a position below it.
 
-        So any open writing transaction of the same server, also a stranger's, holds followers up
-        until it ends; readers of streams do not wait for it. `status` shows how far.
+        The price: any open writing transaction on the same server, also of another program or
+        database, holds up followers until it ends. Readers of streams do not wait for it. `status`
+        shows how far followers are behind.
         """
         [(newest,)] = self._checkout.ask(NEWEST, {"application": self._checkout.application})
         return newest
@@ -770,10 +819,10 @@ class PostgresqlBackend:
         return MarksAtMoment(moment_of(newest, base, snapshot), Position(last), marks)
 
     def side_tables(self, what: str) -> SideTables | None:
-        """Returns the place for tables that are derived from the log, under a name.
+        """Returns the place for tables that are derived from the log; `what` is part of its name.
 
-        A tenant has none on the server: it may create nothing there, and the server tells every
-        role how many rows a table has.
+        None for a tenant: it may create nothing on the server, and the server shows every role how
+        many rows a table has.
         """
         return PostgresqlSide(self._checkout, what) if self.tenant is None else None
 

@@ -1,10 +1,15 @@
 """A list of commits as the server's function takes it, and its answer as receipts and refusals.
 
-Locks are numbers: the first eight bytes of a digest of what they guard. They are sorted, so that
-every writer takes them in one order. A stream that is written, a mark and the lease of a fence that
-is taken or moved are locked against everybody; a stream that is only read and the lease of a fence
-are shared. Every commit shares the lock of its application, which a very large one takes for itself
-in place of thousands: a server has room for a few thousand locks in all.
+A commit takes advisory locks of its transaction. The number of a lock is eight bytes of a digest of
+what it guards. The application's lock comes first, the others in the order of their numbers, so all
+writers take them in one order and there are no deadlocks. A stream that is written and a mark are
+locked exclusively; a stream that is only read and the lease of a fence are shared. So commits under
+one lease run side by side, and whoever acquires that lease, which takes its lock exclusively, waits
+for them. Advisory locks give the transaction no id, so it gets its id, and with it its position,
+when it has all its locks: along each stream positions grow with revisions (0006).
+
+A batch with very many locks takes the application's lock exclusively in their place, because a
+server has room for a few thousand locks in all.
 """
 
 from __future__ import annotations
@@ -29,9 +34,9 @@ from holdfast.backends.protocol import (
 )
 from holdfast.clock import Clock
 
-# A position has room for 4,095 commits of one transaction.
+# The number of the commit in its transaction has 12 bits of a position: at most 4,095.
 COMMITS_MAX = 1000
-# Far below what one value may have: 256 MiB as jsonb.
+# Far below the limit of one jsonb value, 256 MiB.
 BYTES_MAX = 32 << 20
 LOCKS_MAX = 256
 
@@ -51,7 +56,8 @@ def locks_of(application: str, commits: Sequence[Commit]) -> dict[int, bool]:
             shared.add(lock_of("lease", application, commit.fence.name))
     whole = lock_of("application", application)
     if len(alone) + len(shared) > LOCKS_MAX:
-        # Leases stay: whoever moves one does not know the application's lock.
+        # The locks of leases stay: acquiring or renewing a lease does not take the application's
+        # lock, so that lock alone would not keep others from it.
         leases = {
             lock_of("lease", application, commit.fence.name): True
             for commit in commits
@@ -63,12 +69,12 @@ def locks_of(application: str, commits: Sequence[Commit]) -> dict[int, bool]:
 
 
 class PostgresqlBatch(Struct, frozen=True):
-    """Some commits of a list, and what the server's function is told of them."""
+    """Some commits of a list, and the arguments of the server's function for them."""
 
     commits: Sequence[Commit]
     locks: bytes
     shared: bytes
-    rows: tuple[bytes | None, ...]  # the same in every attempt
+    rows: tuple[bytes | None, ...]  # encoded once, so that every attempt sends the same tokens
 
 
 def batches(application: str, commits: Sequence[Commit], clock: Clock) -> Iterator[PostgresqlBatch]:
@@ -86,10 +92,11 @@ def batches(application: str, commits: Sequence[Commit], clock: Clock) -> Iterat
 # --- the encoding ---------------------------------------------------------------------------------
 #
 # `postgresql_functions_0001.sql` says what the lists hold: each has a list of rows for each commit.
-# What the commits of a batch write is known here, so whether they fit each other is judged here: a
-# later one sees the earlier ones, as clause 1 says. What is left are demands on the store as it is
-# before the batch. The server checks all of them at once; if one fails, or if the commits do not
-# fit each other, it judges one commit after another, by the same rows.
+#
+# A later commit of a batch sees the earlier ones (clause 1). What they write is known here, so
+# whether the commits fit each other is judged here. What is left are conditions on the store as it
+# is before the batch. The server checks all of these at once. If one fails, or if the commits do
+# not fit each other, it judges one commit after another, by the same rows.
 
 COMMIT = b"SELECT holdfast.commit(" + b", ".join(b"$%d" % n for n in range(1, 13)) + b")"
 
@@ -112,7 +119,8 @@ class _Encoder:
         self._ends: list[int] = []
         self._latest = 0
         self._more: dict[str, Any] = {}
-        # What the commits so far have written: by which of them, the revision and its link.
+        # The newest event that the commits so far write to a stream: number of the commit, revision
+        # and link.
         self._tails: dict[str, tuple[int, int, bytes]] = {}
         self._keys: set[tuple[str, str]] = set()
         self._marks: dict[tuple[str, str], list[Any]] = {}
@@ -168,7 +176,10 @@ class _Encoder:
         return append.stream, newest, told, after, append.expires_us or None, time
 
     def _after(self, stream: str, newest: int, link: bytes | None) -> int:
-        """Returns which commit has written a stream, -1 if none of these has."""
+        """Returns the number of the last commit of the batch that writes a stream, -1 if none does.
+
+        Notes that the commits do not fit each other if that one ends elsewhere than expected.
+        """
         after, revision, last = self._tails.get(stream, _UNWRITTEN)
         if after >= 0 and (revision != newest or link not in (None, last)):
             self._more["misfits"] = True
@@ -180,7 +191,10 @@ class _Encoder:
         self._keys.add((stream, key))
 
     def _add_mark(self, number: int, mark: Mark | Cleared) -> None:
-        """Adds the row of a mark; that of an earlier commit is told that it is set again."""
+        """Adds the row of a mark; if an earlier commit sets it too, notes in that row by which.
+
+        Written at once, only the last row of each mark counts.
+        """
         named = mark.index, mark.key
         more = (mark.due, mark.priority, mark.group) if isinstance(mark, Mark) else ()
         if named in self._marks:
@@ -190,7 +204,7 @@ class _Encoder:
 
     def bindings(self) -> tuple[bytes | None, ...]:
         payloads = b"\n".join(self._payloads)
-        # A parameter ends where a zero is, and the payloads are told apart by their lines.
+        # A text parameter ends at a zero byte, and payloads are separated by line breaks.
         lines = payloads.count(b"\n") + 1
         if lines != max(len(self._payloads), 1) or b"\0" in payloads:
             # Not by `assert`, which can be turned off: the payloads behind it would be mistaken.

@@ -36,14 +36,14 @@ from holdfast.names import check_login, check_name, number, without, without_sec
 
 # --- the URL --------------------------------------------------------------------------------------
 #
-# It says where the server is, which store is meant, and how long a call may take.
+# It names the server and the store, and says how long a call may take.
 #
 #     postgresql://user@host:5432/database?application=shop&schema=holdfast&timeout=30&pool=8
 #     postgresql://user@/database?host=/var/run/postgresql
 #
 # `application`, `tenant`, `schema`, `timeout`, `pool` and `sql_role` are ours. Everything else is
-# libpq's and goes there as it is, with its environment variables and password files. A password is
-# never part of what is shown.
+# passed to libpq unchanged, whose environment variables and password files work too. A password is
+# never shown.
 
 
 SCHEMES = ("postgresql://", "postgres://")
@@ -74,11 +74,11 @@ class PostgresqlURL(Struct, frozen=True):
     timeout_s: float = 30.0
     pool: int = 8
     tenant: str = ""
-    sql_role: str = ""  # the role that statements of SQL are asked as; "": the user's own
-    locks: str = ""  # what the numbers of locks are made from; "": the application
+    sql_role: str = ""  # the role that runs a user's SQL statements; "": the user of the URL
+    locks: str = ""  # the text that the numbers of locks are made from; "": the application
 
     def hide(self, text: str) -> str:
-        """Returns a message of libpq's or the server's without anything secret in it."""
+        """Returns a message of libpq or the server without secrets."""
         return without(self.secrets, text)
 
 
@@ -130,9 +130,10 @@ def parse_url(url: str, *, for_tenants: bool = False) -> PostgresqlURL:
 
 
 def _check_values(found: Mapping[str, str | int | None]) -> None:
-    """Raises ValueError for a value that libpq would refuse when it connects, and only then.
+    """Raises ValueError for a value that libpq would otherwise refuse only when it connects.
 
-    libpq is told to connect where no server is: it checks its parameters before it looks for one.
+    libpq is told to connect to a place without a server: it checks its parameters before it looks
+    for one, so nothing is reached.
     """
     given: dict[str, Any] = {name: text for name, text in found.items() if text is not None}
     for name in _WHOLE_NUMBERS & given.keys():
@@ -164,25 +165,28 @@ def _schema(name: str) -> str:
 
 
 def _reason(exc: Exception) -> str:
-    """Returns libpq's own words, unless they quote a part of the URL that may be secret."""
+    """Returns libpq's message, unless it quotes a part of the URL that may be secret."""
     text = str(exc).strip()
     return text if ":" not in text.replace(": ", "") and "@" not in text else "it cannot be parsed"
 
 
 # --- errors ---------------------------------------------------------------------------------------
 #
-# What an error of PostgreSQL means to a caller. Nothing above this package sees one of psycopg's.
+# What an error of PostgreSQL means to a caller. Nothing above this package sees an error of
+# psycopg.
 #
-# Two questions decide: may the call be tried again, and is it known what became of it? A server
-# that answered with an error has rolled the transaction back. A connection that broke says nothing.
+# Two questions decide: may the call be tried again, and is its outcome known? If the server
+# answered with an error, it has rolled the transaction back. If the connection broke, the outcome
+# is unknown.
 
 
-# Serialization failures, deadlocks: the transaction is gone, the next one may succeed.
+# Serialization failures, deadlocks: the transaction was rolled back, the next one may succeed.
 _AGAIN = frozenset(("40001", "40P01"))
-# The server is going down or coming up, was switched, or has no room for one more connection.
+# The server is stopping or starting, is no longer the primary, or has no free connection.
 _ELSEWHERE = frozenset(("57P01", "57P02", "57P03", "25006", "53300", "HF004"))
-# The session has another isolation or durability than a commit needs. Of a connection that was used
-# before, somebody may have changed it: a new one is as the role is set up.
+# The session has another isolation or durability than a commit needs. On a connection that was used
+# before, another user of the session may have changed it, so the commit is sent again on a new one.
+# On a new connection it is the role's own setting, and trying again would not help.
 _UNSETTLED = frozenset(("HF001", "HF002"))
 _KEPT = "the connection was used before"
 _REMEDIES = {
@@ -199,11 +203,11 @@ _REMEDIES = {
 
 
 def is_lost(exc: BaseException) -> bool:
-    """Returns whether the connection broke, so that nobody knows what the server did."""
+    """Returns whether the connection broke: then it is unknown what the server did."""
     if isinstance(exc, DeadlineError):
         return True
     if isinstance(exc, psycopg.Error) and exc.diag.severity_nonlocalized == "PANIC":
-        # The server ends in the middle of its work: a commit may be on its disk.
+        # The server ended in the middle of its work: the commit may be on its disk.
         return True
     if not isinstance(exc, psycopg.OperationalError | psycopg.InterfaceError):
         return False
@@ -224,7 +228,7 @@ def may_retry(exc: BaseException) -> bool:
 def translate(
     exc: BaseException, server_url: PostgresqlURL, *, outcome_known: bool
 ) -> HoldfastError | None:
-    """Returns the error to raise in place of psycopg's, None for one that is not psycopg's."""
+    """Returns the error to raise in place of psycopg's error, None if it is not one of psycopg."""
     if isinstance(exc, DeadlineError):
         said = f"did not answer within {server_url.timeout_s:g} s"
         return unavailable(server_url.shown, said, outcome_known=outcome_known)
@@ -267,15 +271,16 @@ class PostgresqlConnection(psycopg.Connection[Row]):
     returned = 0.0
     process: Row | None = None
     reported: tuple[bytes | None, ...] = ()
-    """What the server told of its settings when the connection was made."""
+    """The settings that the server reported when the connection was made."""
     cancels = False
-    """Whether the server is told to stop when nobody waits for its answer any more."""
+    """Whether a statement is cancelled on the server when its deadline has passed."""
 
     @classmethod
     def _connect_gen(cls, conninfo: str = "") -> PQGenConn[Self]:
-        """Connects, or gives up at the deadline: psycopg's own limit is two seconds or more.
+        """Connects, or raises DeadlineError: psycopg's own limit is at least two seconds.
 
-        It is asked for its turn ten times a second, also while nothing comes.
+        psycopg resumes this generator ten times a second, also while the server sends nothing, so
+        the deadline is checked that often.
         """
         deadline: float = getattr(_connecting, "deadline", float("inf"))
         steps = super()._connect_gen(conninfo)
@@ -290,9 +295,10 @@ class PostgresqlConnection(psycopg.Connection[Row]):
             return end.value
 
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
-        """Runs one of psycopg's generators to its end, or to the deadline.
+        """Runs one of psycopg's generators to its end, or until the deadline.
 
-        A connection that ran out of time is closed: nobody would read its answer.
+        The wait is our own, because a server that hangs keeps its TCP connection alive. A
+        connection whose statement still runs then is closed: nobody would read the answer.
         """
         poll = select.poll()
         fd = self.pgconn.socket
@@ -316,21 +322,22 @@ class PostgresqlConnection(psycopg.Connection[Row]):
             raise
 
     def ask(self, statement: str, values: Values = ()) -> list[Row]:
-        """Returns the rows of one statement, a transaction of its own."""
+        """Returns the rows of one statement, which is a transaction of its own."""
         with self.cursor(binary=True) as cursor:
             cursor.execute(statement, values)  # pyright: ignore[reportArgumentType]
             result = cursor.pgresult
             return cursor.fetchall() if result is not None and result.nfields else []
 
     def answer(self, statement: bytes, values: Sequence[bytes | None]) -> bytes | None:
-        """Returns the one value of a statement, all in text and without psycopg's conversions.
+        """Returns the single value of a statement, as text and without psycopg's conversions.
 
-        The hot path: a cursor would cost more than the server's own work.
+        This is the hot path: a cursor would cost more than the server's own work.
         """
         with self.lock:
             self.pgconn.send_query_params(statement, values)
             results = self.wait(generators.execute(self.pgconn))
-        # The row comes before the commit: an error that the commit ends in is a second result.
+        # The server sends the row before it commits. An error of the commit itself comes as a
+        # second result, so the last result decides: a row alone is no receipt.
         for result in reversed(results):
             if result.status != ExecStatus.TUPLES_OK:
                 error = error_from_result(result)
@@ -351,7 +358,7 @@ _EVENTS = {
 
 def _ready(events: int, want: Wait) -> Ready:
     if events & ~(select.POLLIN | select.POLLOUT):
-        return Ready(int(want))  # an error or a hang-up: whoever reads or writes will see it
+        return Ready(int(want))  # an error or a hang-up: the next read or write raises it
     return Ready(bool(events & select.POLLIN) | bool(events & select.POLLOUT) << 1)
 
 
@@ -414,7 +421,10 @@ class PostgresqlPool(ConnectionPool[PostgresqlConnection]):
         connection: PostgresqlConnection,
         question: Callable[[PostgresqlConnection], None] | None,
     ) -> None:
-        """Asks about the server itself: if the connection breaks now, nothing was sent."""
+        """Asks a question about the server before the call is sent.
+
+        If the connection breaks here, nothing of the call was sent: its outcome stays known.
+        """
         if question is None:
             return
         try:
@@ -429,9 +439,9 @@ class PostgresqlPool(ConnectionPool[PostgresqlConnection]):
             raise
 
     def after_fork(self) -> None:
-        """Gives up the child's copies of the sockets, without a word to the server.
+        """Closes a forked child's copies of the sockets without sending anything to the server.
 
-        The objects are kept for ever: freeing one would end the parent's session.
+        The connection objects are kept for ever: freeing one would end the parent's session.
         """
         from ctypes import py_object, pythonapi
 
@@ -443,12 +453,12 @@ class PostgresqlPool(ConnectionPool[PostgresqlConnection]):
 
 _NOT_SENT = "nothing was sent"
 
-# A connection is not trusted because it is there. Its encoding is set when it is made, and so is
-# its search path where that would let other functions stand for the server's own. Isolation and
-# durability are judged by every commit on the server. What the server reports by itself is compared
-# when the connection comes back, which costs no question: a session that anybody has changed since,
-# such as another program behind a pooler, is not used again. Settings that are right are left
-# alone, because behind a pooler the session is not ours.
+# The settings of a session are not trusted. Its encoding is set when the connection is made, and so
+# is its search path if that would let other functions take the place of the server's own. Isolation
+# and durability are checked by every commit on the server. Some settings are reported by the server
+# whenever they change. They are compared when a connection is given back, which costs no question:
+# a session that anybody has changed since, such as another program behind a pooler, is not used
+# again. Settings that are right are not touched, because behind a pooler the session is not ours.
 
 _REPORTED = (b"client_encoding", b"search_path", b"session_authorization", b"is_superuser",
              b"standard_conforming_strings")  # fmt: skip
@@ -481,7 +491,7 @@ def _parameters(server_url: PostgresqlURL, *, writes: bool) -> dict[str, Any]:
 
 
 class PostgresqlCheckout(Checkout[PostgresqlConnection]):
-    """What the parts of a store share: its pool, its application, and whether it may write."""
+    """What the parts of a store share: its pool, its application, whether it may write."""
 
     def __init__(self, server_url: PostgresqlURL, pool: PostgresqlPool, *, read_only: bool) -> None:
         super().__init__(pool, read_only=read_only)
@@ -503,5 +513,5 @@ class PostgresqlCheckout(Checkout[PostgresqlConnection]):
 
 @cache
 def in_schema(statement: str, schema: str) -> str:
-    """Returns a statement with the schema's name in it, which `parse_url` has checked."""
+    """Returns a statement with the name of its schema put in; `parse_url` has checked the name."""
     return statement.replace("holdfast.", f"{schema}.").replace('"holdfast"', f'"{schema}"')

@@ -1,6 +1,6 @@
 """Derived tables on the server, in a schema of their own: `holdfast_query_` and eight digits.
 
-One schema for each application, so that dropping it drops nothing else. Words are kept as
+Each application has its own schema, so that dropping it drops nothing else. Words are kept as
 `tsvector`, which is made here and not by the server's own dictionaries.
 """
 
@@ -48,7 +48,7 @@ class _Session:
 
 
 def _marked(statement: str) -> str:
-    """Returns a statement with parameters as psycopg takes them; ours has no other sign of both."""
+    """Returns a statement with psycopg's parameters; in ours "?" stands for nothing else."""
     return statement.replace("%", "%%").replace("?", "%s")
 
 
@@ -105,11 +105,14 @@ class PostgresqlSide:
 
     @contextmanager
     def claim(self) -> Generator[bool]:
-        """The lock of the transaction is the right: whoever is late finds the position moved."""
+        """Always yields True: the lock of the transaction is the right to fill the tables.
+
+        A process that comes second waits for that lock, and then finds the position moved on.
+        """
         yield True
 
     def close(self) -> None:
-        """The connections are the store's own."""
+        """Does nothing: the connections belong to the store."""
 
     # --- for outside tools -----------------------------------------------------------------------
 
@@ -122,7 +125,7 @@ class PostgresqlSide:
             )
 
     def note(self) -> None:
-        """Who may only SELECT cannot change them."""
+        """Does nothing: other programs may only SELECT from these tables."""
 
     def is_changed(self) -> bool:
         return False
@@ -149,15 +152,15 @@ class PostgresqlSide:
     def with_words(
         self, session: SideSession, terms: Sequence[tuple[Sequence[str], bool]], others: Condition
     ) -> Condition:
-        """Each term may be in another chunk; the server chooses the way."""
+        """Returns the condition; each term may be in another chunk. The server plans the search."""
         each = "docs.n IN (SELECT n FROM words WHERE said @@ (?::text)::tsquery)"
         return " AND ".join([each] * len(terms)), [_tsquery(*term) for term in terms]
 
     # --- vectors ---------------------------------------------------------------------------------
     #
-    # Plain rows. Where the extension `vector` (pgvector) is there when the table is made, a second
-    # column has each vector as its type, and the server compares them. It is never installed here:
-    # that concerns the whole database.
+    # Plain rows. If the extension `vector` (pgvector) is installed when the table is made, a second
+    # column has each vector in its type, and the server compares them. The extension is never
+    # installed from here, because that would change the whole database.
 
     def make_vectors(self, session: SideSession) -> None:
         home = _home_of_vectors(session)
@@ -196,7 +199,7 @@ class PostgresqlSide:
         return [(n, bytes(vector), apart) for n, vector, apart in found]
 
     def _home(self, session: SideSession) -> str | None:
-        """Returns the schema of the extension, if the table was made with it and it is there."""
+        """Returns the schema of the extension, if the table was made with it and it exists."""
         made = session.ask(
             "SELECT 1 FROM pg_catalog.pg_attribute WHERE attrelid = 'vectors'::regclass "
             "AND attname = 'near' AND NOT attisdropped"
@@ -218,12 +221,12 @@ def _home_of_vectors(session: SideSession) -> str | None:
 
 
 def _shown_vector(kept: bytes) -> str:
-    """Returns a vector in the words of the extension."""
+    """Returns a vector as text in the syntax of the extension."""
     return str(list(unpack(f"<{len(kept) // 4}f", kept)))
 
 
 def _vector(words: Sequence[str]) -> str:
-    """Returns words with their places as a server reads them; they have no quotes in them."""
+    """Returns words with their places in the syntax of `tsvector`; no word has quotes."""
     places: dict[str, list[str]] = {}
     for at, word in enumerate(words, 1):
         places.setdefault(word, []).append(str(at))

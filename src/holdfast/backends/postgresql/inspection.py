@@ -1,4 +1,4 @@
-"""What `status` and `check` ask: plain facts, and everything that can be wrong below the log."""
+"""What `status` and `check` ask: plain facts, and all damage that can be found below the log."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from holdfast.backends.postgresql.rows import PAGE, REVISION_MAX, decode, object
 from holdfast.backends.protocol import Durability, Finding
 from holdfast.errors import CorruptError
 
-# Of the whole schema: pages are shared between its applications.
+# The size of the whole schema: its applications share pages.
 _SIZE = """SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint
  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname = %(schema)s AND c.relkind = 'r'"""
-# Strangers' transactions are shown only to who may see them; their effect is always seen.
+# pg_stat_activity hides transactions of other roles from a role without that right, so the age of
+# the oldest may be too low; the number of events that wait for it is always right.
 _LAG = """SELECT holdfast.newest(%(application)s), (SELECT count(*) FROM holdfast.events
   WHERE application = %(application)s AND position >= holdfast.horizon(%(application)s)),
  (SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)), 0)::float8
   FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid())"""
-# Names a database among all of all servers, however it was reached.
+# Identifies a database among those of all servers, whatever URL it was reached by.
 DATABASE = """SELECT (SELECT system_identifier FROM pg_control_system())::text || '/' || oid::text
  FROM pg_catalog.pg_database WHERE datname = current_database()"""
 _FIRST = """SELECT stream, first FROM holdfast.streams WHERE application = %(application)s
@@ -31,7 +32,7 @@ _ORPHANS = """SELECT DISTINCT e.stream FROM holdfast.events e LEFT JOIN holdfast
 _HALF = """SELECT position FROM (SELECT position, count(*) AS n, max(ordinal) + 1 AS whole
   FROM holdfast.events WHERE application = %(application)s GROUP BY position) AS commits
  WHERE n <> whole ORDER BY position"""
-# As many as fit into some megabytes, and at least one.
+# As many objects as fit into some megabytes, and at least one.
 _OBJECTS = """SELECT kind, name, crc, data FROM (SELECT *, sum(octet_length(data)) OVER (
   ORDER BY kind, name) - octet_length(data) AS before FROM (
    SELECT kind, name, crc, data FROM holdfast.objects WHERE application = %(application)s
@@ -49,7 +50,7 @@ _BYTES = 4 << 20
 
 
 class PostgresqlInspection:
-    """Verification reads in pages, each a statement of its own, so commits go on meanwhile."""
+    """Facts and verification, which reads in pages, each its own statement: commits go on."""
 
     def __init__(
         self,
@@ -112,13 +113,14 @@ class PostgresqlInspection:
         for (position,) in self._ask(_HALF):
             yield Finding(f"position {position}", "its commit is not whole")
         last = ""
-        # The streams of a page come first: whatever has been made by then has events.
+        # The streams of a page are read before their events: a stream that is listed by then has
+        # events.
         while page := self._ask(_FIRST, stream=last, limit=_PAGE):
             yield from self._streams(last, dict(page))
             last = page[-1][0]
 
     def _streams(self, after: str, firsts: dict[str, int]) -> Iterator[Finding]:
-        """Checks the rows of many streams, which are read in their order, page by page."""
+        """Checks the rows of many streams, read in the order of streams, page by page."""
         expected = dict(firsts)
         last, until = (after, REVISION_MAX), max(firsts)
         page = PAGE[self._schema_format.number]

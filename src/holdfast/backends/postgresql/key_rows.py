@@ -1,8 +1,8 @@
 """The tables of a key store in a PostgreSQL database, which must not be the store's own.
 
-What was deleted is removed from the table's files by `VACUUM FULL`, which writes them anew. The
-write-ahead log has what was written to it until its segments are used again, and so have archives
-of it, replicas and backups of the server: those are for whoever runs the server to let expire.
+`VACUUM FULL` removes deleted rows from the files of a table by writing them anew. The write-ahead
+log still has them until its segments are used again, and so have archives of it, replicas and
+backups of the server: the administrator of the server must let those expire.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HAS_SCHEMA = "SELECT count(*) FROM pg_catalog.pg_namespace WHERE nspname = %s"
 
 
 class PostgresqlKeyRows:
-    """Tables in a schema of their own, `holdfast_keys` unless the URL says another."""
+    """Tables in a schema of their own, `holdfast_keys` unless the URL names another."""
 
     path: str | None = None
 
@@ -55,7 +55,8 @@ class PostgresqlKeyRows:
         def work(connection: PostgresqlConnection) -> None:
             self._make(connection)
             with connection.transaction():
-                # A server that is told to acknowledge early must not do so here.
+                # Also where the role's setting is off: a key that is lost after data was sealed
+                # with it makes that data unreadable.
                 connection.ask("SET LOCAL synchronous_commit = on")
                 for statement, values in statements:
                     connection.ask(self._spelt(statement), values)

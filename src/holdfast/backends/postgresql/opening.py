@@ -1,9 +1,9 @@
 """Opening a store: its schema, the settings that the server must have, and the store's id.
 
-Two settings would make a lie of a receipt: `fsync = off`, with which a power cut can take anything,
-and `synchronous_commit = off`, with which it takes the newest commits. Both are refused for the
-durability `full`. `full_page_writes = off` can be right (a file system that never tears a page), so
-it is reported.
+Two settings would make a receipt worthless: with `fsync = off` a power cut can destroy anything,
+with `synchronous_commit = off` it takes the newest commits. Both are refused for the durability
+`full`. `full_page_writes = off` can be right (on a file system that never tears a page), so it is
+only reported.
 """
 
 from __future__ import annotations
@@ -37,21 +37,22 @@ from holdfast.names import new_id
 
 # --- schema ---------------------------------------------------------------------------------------
 #
-# The numbered SQL files: which were run, and running those that are missing, under a lock.
+# The numbered SQL files: which of them were run on this schema, and running the missing ones.
 #
-# A file's text never changes once it was released: its digest is kept beside its number. Two stores
-# that are opened at the same time take turns by an advisory lock of the transaction. Whoever opens
-# a store for writing runs all files, and whoever only reads runs none.
+# The text of a file never changes once it was released: its digest is stored beside its number. Two
+# processes that open a store at the same time take turns by an advisory lock of the transaction.
+# Opening a store for writing runs all missing files; opening it read-only runs none.
 #
-# A file of tables gives the schema its format. A file of functions changes no table, so it has no
-# number among the formats: an older holdfast would refuse the store for it, and has no reason to.
+# The number of the newest file of tables is the format of the schema. A file of functions changes
+# no table, so it has no number among the formats: an older holdfast would refuse the store for it
+# without a reason.
 
 
 T = TypeVar("T")
 FORMAT = 2
-"""Format 2 has meta. A schema of format 1 has this number once it was opened for writing."""
-# Asked of the catalog's own rows: a name that was not there when this session last looked may stay
-# unknown to to_regclass until the transaction ends.
+"""Format 2 has meta. Opening a schema of format 1 for writing raises it to this format."""
+# Asked of the catalog's own rows and not with to_regclass: for that, a name that did not exist when
+# this session last looked may stay unknown until the transaction ends.
 _HAS_TABLE = """SELECT count(*) FROM pg_catalog.pg_class c
  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname = %s AND c.relname = 'migrations'"""
@@ -67,7 +68,7 @@ _ADD_FUNCTIONS = "COMMENT ON FUNCTION holdfast.commit IS '{digest}'"
 
 @cache
 def file_text(number: int) -> str:
-    """Returns the file's statements, as written for the schema `holdfast`."""
+    """Returns the statements of a file of tables, as written for the schema `holdfast`."""
     return _text(f"postgresql_{number:04}.sql")
 
 
@@ -124,12 +125,13 @@ def prepare_schema(
 
 
 def upgrade_schema(connection: PostgresqlConnection, schema: str, *, where: str) -> int:
-    """Runs the SQL files that were not run yet, all or none; returns the format, that of today."""
+    """Runs all SQL files that were not run yet, in one transaction; returns the newest format."""
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (lock_of("schema", schema),))
+        # Looked at again under the lock: another process may have run them while this one waited.
         done = _done(connection, schema)
         _check(done, where)
-        # An administrator may have made it: then the right to make one is not needed.
+        # An administrator may have made the schema: then the right to make one is not needed.
         if connection.ask(_HAS_SCHEMA, (schema,)) == [(0,)]:
             connection.ask(in_schema(_CREATE_SCHEMA, schema))
         for number in range(len(done) + 1, FORMAT + 1):
@@ -161,7 +163,7 @@ def _check(done: dict[int, str], where: str) -> None:
 def _is_of_today(
     connection: PostgresqlConnection, schema: str, done: Mapping[int, str], where: str
 ) -> bool:
-    """Says whether every file was run, that of the functions too."""
+    """Returns whether every file was run, also the file of functions."""
     return len(done) == FORMAT and _has_functions(connection, schema, where)
 
 
@@ -185,9 +187,9 @@ def _compare(found: str, expected: str, what: str, where: str) -> None:
 class SchemaFormat:
     """The format of the schema that a handle works in.
 
-    It may be raised while a handle that only reads is open. Whoever reads by format 1 is not shown
-    meta, and finds that a row which has it fails its checksum. Only then is it worth to ask whether
-    another handle has raised the format.
+    Another handle may raise it while this one is open read-only. Statements for format 1 do not
+    read meta, so a row that has meta fails its checksum. Only then is it worth asking whether the
+    format was raised: no read pays for it otherwise.
     """
 
     def __init__(self, checkout: PostgresqlCheckout, number: int) -> None:
@@ -195,7 +197,7 @@ class SchemaFormat:
         self.number = number
 
     def read(self, ask: Callable[[int], T]) -> T:
-        """Returns what `ask` answers when it is told the format."""
+        """Calls `ask` with the format; once more if damage may be due to a raised format."""
         try:
             return ask(self.number)
         except CorruptError:
@@ -220,7 +222,8 @@ _STORE = "SELECT store, format, system FROM holdfast.stores WHERE application = 
 _ADD_STORE = """INSERT INTO holdfast.stores
  SELECT %s, %s, %s, holdfast.now_us(), %s, holdfast.timeline(), 0 ON CONFLICT DO NOTHING"""
 _SYSTEM = "SELECT system_identifier FROM pg_control_system()"
-# The base that lifts the next position above all that are there.
+# In another database system, such as one that a dump was restored into, transaction ids start anew.
+# So `base` grows until the next position is above all that were given, with room to spare.
 _MOVED = """UPDATE holdfast.stores SET system = %(system)s, timeline = holdfast.timeline(), base = (
   SELECT greatest(coalesce(max(position) / 4096, 0) - pg_current_xact_id()::text::bigint, 0)
   FROM (SELECT max(position) AS position FROM holdfast.events WHERE application = %(application)s
@@ -229,7 +232,7 @@ _MOVED = """UPDATE holdfast.stores SET system = %(system)s, timeline = holdfast.
 
 
 class PostgresqlServer(Struct, frozen=True):
-    """What a server said of itself when the store was opened."""
+    """The version and settings that the server reported when the store was opened."""
 
     number: int
     version: str
@@ -258,7 +261,7 @@ class PostgresqlServer(Struct, frozen=True):
 
 
 class OpenedStore(NamedTuple):
-    """What is known of a store when it is open: `server_url` names its application."""
+    """What is known of an open store; `server_url` names its application."""
 
     server_url: PostgresqlURL
     pool: PostgresqlPool
@@ -276,7 +279,7 @@ def open_pool(
     create: bool,
     read_only: bool,
 ) -> OpenedStore:
-    """Opens a store; one of a tenant is made by the administrator, and never here."""
+    """Opens a store. The store of a tenant is made by the administrator, never here."""
     pool = PostgresqlPool(server_url, writes=not read_only)
     tenant = None
     try:
@@ -336,7 +339,7 @@ def _server(
 def add_store(
     connection: PostgresqlConnection, server_url: PostgresqlURL, application: str, clock: Clock
 ) -> None:
-    """Begins the store of an application, if it has none."""
+    """Makes the store of an application, if it has none."""
     system = connection.ask(_SYSTEM)[0][0]
     values = application, new_id(clock), FORMAT, system
     connection.ask(in_schema(_ADD_STORE, server_url.schema), values)

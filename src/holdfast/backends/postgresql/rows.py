@@ -1,8 +1,8 @@
-"""Event rows: the statements that read them, and the checksum that tells accident from data.
+"""Rows of events: the statements that read them, and the checksum that finds damaged ones.
 
-The checksum covers every column but the position, which only the server knows, and the order within
-the commit. A row that turns up under another name or revision fails it too. That nobody forged the
-data is told by the links, which are the log's.
+The checksum covers every column but the position, which only the server knows, and the ordinal
+within the commit. It covers stream and revision, so a row that turns up in another place fails it.
+The checksum finds accidents; forged data is found by the links, which the log verifies.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from holdfast.errors import CorruptError
 
 REVISION_MAX = (1 << 63) - 1
 
-# A payload is read as bytes: what it says is nobody's business here.
+# A payload is read as bytes: it is opaque here, so decoding it would be wasted.
 _COLUMNS = """stream, revision, time, type, actor, convert_to(payload, 'UTF8'), link, key,
  checkpoint, subject, position, crc, NULL::bigint"""
 FIRST, _META = 12, 13
-# What is read by the format of the schema: in format 1 there is no such column.
+# The column of meta by the format of the schema: in format 1 there is none.
 _META_OF = {1: "NULL::text", 2: "meta"}
 
 READ = {
@@ -42,7 +42,9 @@ READ_MANY = {
     2: _READ_MANY.format(meta="", read="read_with_meta"),
 }
 
-# Ties are the rest of the last commit.
+# WITH TIES adds the rest of the last commit: all its records have one position. Only positions
+# below the horizon are read. A transaction that is still open could add one below those above it,
+# and a follower would never see that (clause 9).
 _READ_ALL = f"""WITH final AS MATERIALIZED (SELECT holdfast.horizon(%(application)s) AS horizon)
  SELECT {_COLUMNS}, {{meta}} FROM (
   SELECT * FROM holdfast.events WHERE application = %(application)s AND position > %(after)s
@@ -84,7 +86,7 @@ PAGE = {format: _PAGE.format(meta=meta) for format, meta in _META_OF.items()}
 
 
 def prefix_end(prefix: str) -> str | None:
-    """Returns what sorts after every text that begins with `prefix`; None if nothing does."""
+    """Returns a text that sorts after every text beginning with `prefix`; None if there is none."""
     stem = prefix.rstrip("\U0010ffff")
     if not stem:
         return None
@@ -95,7 +97,7 @@ def prefix_end(prefix: str) -> str | None:
 
 
 def signed_crc(data: bytes, start: int = 0) -> int:
-    """Returns CRC-32 as PostgreSQL stores it in four bytes: as a signed number."""
+    """Returns CRC-32 as a signed number, which fits PostgreSQL's integer of four bytes."""
     crc = crc32(data, start)
     return crc - ((crc & 0x80000000) << 1)
 
@@ -131,7 +133,10 @@ def decode(row: Row, where: str) -> Record:
 
 
 def decode_head(row: Row, stream: str, where: str) -> Head | None:
-    """Returns the head of a row of HEADS; one half of it without the other is damage."""
+    """Returns the head of a row of HEADS, None if there is no such stream.
+
+    Raises CorruptError if a stream has events but is not listed, or is listed without events.
+    """
     _, revision, link, time, position, first = row
     if (revision is None) != (first is None):
         lost = "has no events" if revision is None else "is not among the streams"

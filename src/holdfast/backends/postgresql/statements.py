@@ -1,10 +1,10 @@
-"""Statements of a user's on a connection of their own, which is thrown away after each.
+"""Statements of a user, each on a connection of its own that is closed afterwards.
 
-A READ ONLY transaction forbids little: a SELECT may call functions, and those set parameters, take
-locks of the session, end other sessions, or run programs for a superuser. So the server parses the
-statement first, as a view that is rolled back, and what its tree calls and reads is looked up: only
-tables of ours, and only functions of the server's own that do nothing but answer. Then it is asked
-as the query of a cursor, which no other statement can be, and nothing is ever committed.
+A READ ONLY transaction forbids little: a SELECT may call functions, and those can set parameters,
+take locks of the session, end other sessions, or run programs for a superuser. So the server first
+parses the statement as a view, which is rolled back, and what its tree calls and reads is checked:
+only our tables, and only built-in functions that do nothing but return a value. Then it is run as
+the query of a cursor, which only a query can be, and nothing is ever committed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from holdfast.errors import UsageError
 Answer = tuple[list[str], list[tuple[Any, ...]]]
 _BATCH = 2_000
 _GRACE_S = 5.0
-"""So long the server has to end a statement by itself before it counts as gone."""
+"""How long after its limit the server has to end a statement itself before it counts as gone."""
 _TIMEOUT_MS_MAX = (1 << 31) - 1
 _OVER_BYTES = "holdfast: over the limit of bytes"
 
-# What a tree of a statement names by number: functions, operators, aggregates, tables.
+# Finds what the parse tree of a statement names by oid: functions, operators, aggregates, tables.
 _USED = r"""
 WITH made AS (SELECT 'pg_temp.holdfast_asked'::regclass::oid AS id),
 tree AS (SELECT ev_action::text AS said FROM pg_catalog.pg_rewrite, made WHERE ev_class = made.id),
@@ -42,7 +42,7 @@ UNION ALL SELECT 'reads ' || c.oid::regclass::text FROM used, made, pg_catalog.p
  WHERE what = 'relid' AND c.oid = used.id AND c.oid <> made.id
  AND c.relnamespace <> (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = %(schema)s)
 LIMIT 1"""
-# They are volatile, and have no effect on anything.
+# These functions are volatile, but have no effect on anything.
 _ANSWERS = [
     "random", "random_normal", "clock_timestamp", "timeofday", "gen_random_uuid", "uuidv4",
     "uuidv7", "pg_column_size", "pg_typeof",
@@ -56,7 +56,7 @@ def ask_apart(
     schema: str,
     role: str,
 ) -> Answer:
-    """Returns what a statement returns. The connection is the caller's to throw away."""
+    """Runs a statement and returns its answer; the caller closes the connection afterwards."""
     until = monotonic() + limits.timeout_s
     connection.deadline = until + _GRACE_S
     connection.cancels = True
@@ -72,7 +72,7 @@ def ask_apart(
             raise limits.over_time() from None
         if _OVER_BYTES in said:
             raise limits.over_bytes() from None
-        # The server's answer to the statement: it would be the same on any connection.
+        # The server's own answer to the statement, so another connection would not help.
         needs = f'role "{role}" needs USAGE on schema "{schema}", and SELECT on its tables'
         raise UsageError(
             f"the statement cannot be run: {said}", hint=needs if role else None
@@ -91,7 +91,7 @@ class _Asked:
         self._until = until
 
     def check(self, statement: str) -> None:
-        """Raises UsageError if a statement does more than to read the tables."""
+        """Raises UsageError if a statement does more than read the tables."""
         self._begin("BEGIN")
         self._run(f"CREATE TEMP VIEW holdfast_asked AS SELECT 1 AS one FROM ({_bare(statement)}) x")
         found = self._connection.ask(_USED, {"answers": _ANSWERS, "schema": self._schema})
@@ -103,12 +103,13 @@ class _Asked:
         self._run("ROLLBACK")
 
     def answer(self, statement: str, role: str) -> Answer:
-        """Asks, in a transaction that cannot write."""
+        """Runs the statement in a read-only transaction, and returns its answer."""
         self._begin("BEGIN READ ONLY")
         if role:
             quoted = role.replace('"', '""')
             self._run(f'SET LOCAL ROLE "{quoted}"')
-        # By itself it must be a whole query too, not the two halves of one.
+        # Declared alone first: with an unbalanced parenthesis it could otherwise end our query and
+        # begin another one.
         self._run(f"DECLARE holdfast_whole NO SCROLL CURSOR FOR {_bare(statement)}")
         self._run("CLOSE holdfast_whole")
         self._run(
@@ -132,14 +133,14 @@ class _Asked:
         self._limit_time()
 
     def _limit_time(self) -> None:
-        """Has the server end what comes next when the time is up."""
+        """Makes the server end the next statement when the time is over."""
         left_ms = int((self._until - monotonic()) * 1000)
         if left_ms <= 0:
             raise self._limits.over_time()
         self._run(f"SET LOCAL statement_timeout TO {min(left_ms, _TIMEOUT_MS_MAX)}")
 
     def _run(self, statement: str) -> Answer:
-        """Runs one statement: in binary it cannot be two, and nothing in it is a parameter."""
+        """Runs one statement; the binary protocol refuses two, and no text in it is a parameter."""
         with self._connection.cursor(binary=True) as cursor:
             cursor.execute(statement.encode())
             if cursor.description is None:
@@ -148,14 +149,14 @@ class _Asked:
 
 
 def _bare(statement: str) -> str:
-    """Returns a statement without the semicolons at its end, behind which no comment is open."""
+    """Returns a statement without semicolons at its end, with a line break that ends a comment."""
     return statement.rstrip("; \t\r\n") + "\n"
 
 
 def _counted(statement: str, limits: SelectLimits) -> str:
     """Returns a query that stops on the server when its rows have too many bytes.
 
-    Counted here, a single value would have been received as a whole before it is too large.
+    If it were counted here, a value that is too large would be received as a whole first.
     """
     row = '"holdfast row"'
     size = '"holdfast bytes"'

@@ -1,10 +1,11 @@
 """Tenants in a PostgreSQL database: a role each, and row security on every table (0077).
 
-All of them share the tables of one schema, `holdfast_tenants` unless the URL names another. A store
-that is no tenant's has no place there, and no other schema is changed.
+All tenants share the tables of one schema, `holdfast_tenants` unless the URL names another. Only
+stores of tenants are allowed there, and no other schema is changed.
 
-The rights on the tables are those of one role without a login. Each tenant's role is a member of
-it, and nothing else: taking the membership away locks a tenant out in the middle of a session.
+The rights on the tables belong to one role without a login. Each tenant's role is a member of it
+and has no other rights. So taking the membership away locks a tenant out at once, also in the
+middle of a session.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ from holdfast.errors import (
 _log = logging.getLogger("holdfast.backends")
 _NUMBER = 1
 _DATA = ("marks", "leases", "silent", "objects", "events", "streams")
-"""The tables that hold what a tenant wrote, in the order in which they are emptied."""
+"""The tables with a tenant's data, in the order in which they are emptied."""
 _ROWS_AT_ONCE = 10_000
 _NOT_THEIRS = ("user", "password", "passfile", "service", "sslcert", "sslkey", "sslpassword")
 _RIGHTS = (
@@ -71,7 +72,8 @@ _RIGHTS = (
     "SELECT, INSERT, UPDATE (due, priority, team, owner, ends_us) ON holdfast.marks",
     "SELECT, INSERT, UPDATE (crc, data) ON holdfast.objects",
 )
-"""What each tenant may do with its rows: nothing that is also the right to lock a table."""
+"""The rights of tenants on the tables. UPDATE of a whole table, DELETE and TRUNCATE are not among
+them: each is also the right to lock the table against all other tenants."""
 
 _TENANCY = "SELECT number, digest, members FROM holdfast.tenancy"
 _LIST = f"SELECT {COLUMNS} FROM holdfast.tenants ORDER BY name"
@@ -80,7 +82,7 @@ _ADD = """INSERT INTO holdfast.tenants (application, name, made_us, locks, setti
 _IS_MEMBER = """SELECT count(*) FROM pg_catalog.pg_auth_members m
  JOIN pg_catalog.pg_roles g ON g.oid = m.roleid JOIN pg_catalog.pg_roles r ON r.oid = m.member
  WHERE g.rolname = %s AND r.rolname = %s"""
-# What weakens it without opening rows. Only an administrator can change it, if at all.
+# Weaknesses that do not open rows to others. Only an administrator can remove them, if at all.
 _WEAK = """SELECT 'every role sees in pg_locks which locks others hold, and can take them: as a '
   || 'superuser, REVOKE SELECT ON pg_catalog.pg_locks FROM PUBLIC' WHERE
   has_table_privilege(%(role)s::name, 'pg_catalog.pg_locks', 'SELECT')
@@ -107,7 +109,7 @@ def _digest() -> str:
 
 
 class PostgresqlTenants:
-    """The tenants of one schema, by a connection of an administrator."""
+    """The tenants of one schema, for an administrator."""
 
     def __init__(self, url: str, clock: Clock) -> None:
         self._url = url
@@ -144,7 +146,10 @@ class PostgresqlTenants:
         return self._login(made, password)
 
     def _make_role(self, role: str, password: str) -> None:
-        """Makes a role whose password the server is never told: only what checks it."""
+        """Makes a login role. The server gets a SCRAM verifier, never the password itself.
+
+        So a server that logs its statements logs nothing that a login could be made with.
+        """
         verifier = self._verifier(role, password)
         self._run(
             "CREATE ROLE {} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS "
@@ -193,7 +198,7 @@ class PostgresqlTenants:
         return str(self._ask("SELECT members FROM holdfast.tenancy")[0][0])
 
     def _prepare(self) -> None:
-        """Makes the schema of tenants, if it is not there; refuses one that others use."""
+        """Makes the schema of tenants, if it is not there; refuses one with stores of others."""
         connection, where = self._connection(), self._server_url.shown
         self._upgrade()
         if not self._has_tenancy():
@@ -219,7 +224,7 @@ class PostgresqlTenants:
                 )
 
     def _upgrade(self) -> None:
-        """Makes the tables and functions of today: tenants use them, and may make none."""
+        """Brings tables and functions to this version: the roles of tenants may not do it."""
         try:
             prepare_schema(self._connection(), self._server_url, create=True, writes=True)
         except (psycopg.Error, DeadlineError) as exc:
@@ -244,7 +249,10 @@ class PostgresqlTenants:
             self._run(f"GRANT SELECT ON {view} TO {{}}", to)
 
     def _hide_locks(self) -> None:
-        """Has the server show locks to monitors alone: by a lock that is seen, it can be taken."""
+        """Hides the server's locks from all but monitors, if this role may.
+
+        Whoever sees the number of an advisory lock can take it, and hold up another tenant.
+        """
         try:
             with self._connection().transaction():
                 self._connection().execute(_HIDE_LOCKS.encode())
@@ -254,7 +262,10 @@ class PostgresqlTenants:
     # --- removing one ------------------------------------------------------------------------
 
     def lock_out(self, tenant: TenantRecord) -> None:
-        """Without the membership the role has no rights, in the next statement of any session."""
+        """Takes the membership and the login from the tenant's role.
+
+        Without the membership the role has no rights from its next statement on, in any session.
+        """
         if self._has_role(tenant):
             role = sql.Identifier(tenant.id)
             with self._connection().transaction():
@@ -262,7 +273,11 @@ class PostgresqlTenants:
                 self._run("ALTER ROLE {} NOLOGIN", role)
 
     def let_in(self, tenant: TenantRecord) -> None:
-        """Only who is no member was locked out here: a role without a login may be by hand."""
+        """Gives back what `lock_out` took.
+
+        A role that is still a member was not locked out here. It may have lost its login by an
+        administrator's hand, and that is left alone.
+        """
         if self._ask(_IS_MEMBER, (self._members(), tenant.id)) == [(0,)]:
             role = sql.Identifier(tenant.id)
             with self._connection().transaction():
@@ -289,7 +304,11 @@ class PostgresqlTenants:
         return Dropped(counts, left)
 
     def _empty(self, table: str, application: str) -> int:
-        """Deletes the rows of a tenant, some at a time: each statement is a transaction."""
+        """Deletes the rows of a tenant, a page at a time; returns how many.
+
+        Each page is a transaction of its own, so a call that is stopped can go on later, and no
+        open transaction holds up followers for long.
+        """
         statement = f"""WITH page AS (SELECT ctid FROM holdfast.{table}
           WHERE application = %s LIMIT {_ROWS_AT_ONCE}), gone AS (
           DELETE FROM holdfast.{table} t USING page WHERE t.ctid = page.ctid RETURNING 1)
@@ -324,7 +343,7 @@ class PostgresqlTenants:
     # --- the connection ----------------------------------------------------------------------
 
     def _connection(self) -> PostgresqlConnection:
-        """Returns the one connection, with the time that a call may take."""
+        """Returns the one connection, with a new deadline."""
         if self._line is None or self._line.closed:
             try:
                 self._line = self._pool.connect(monotonic() + self._server_url.timeout_s)

@@ -1,4 +1,4 @@
-"""A tenant's own side: which tenant a login belongs to, and whether it is kept apart (0077)."""
+"""Opening a tenant's store: which tenant a login is, and whether it is kept apart (0077)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLUMNS = "name, application, made_us, settings, state"
 _ENTER = f"""SELECT {COLUMNS}, locks, current_user = application FROM holdfast.tenants
  ORDER BY name = %s DESC LIMIT 1"""
 
-# What a tenant's role could get past. One row per thing that is not as it should be.
+# What would let a tenant's role see or touch the rows of others: one row for each such problem.
 PROBLEMS = """WITH tables AS (
   SELECT c.oid, c.relname, c.relowner, c.relrowsecurity, c.relforcerowsecurity
   FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -70,10 +70,10 @@ PROBLEMS = """WITH tables AS (
 def enter_tenant(
     connection: PostgresqlConnection, server_url: PostgresqlURL, *, read_only: bool
 ) -> tuple[TenantRecord, str]:
-    """Returns the tenant whose store is to be opened, and what its locks are made from.
+    """Returns the tenant whose store is opened, and the text that its locks are made from.
 
-    Whoever has a tenant's login sees its own row alone. It is refused where something would let
-    others in, so that nobody writes into a store that is open to its neighbours.
+    A tenant's login sees only its own row. With such a login, the store is not opened if anything
+    would let other tenants in: nothing is written into a store that is open to its neighbours.
     """
     name, schema = server_url.tenant, server_url.schema
     if connection.ask(HAS_TENANCY, (schema,)) == [(0,)]:

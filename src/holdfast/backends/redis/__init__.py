@@ -1,7 +1,8 @@
 """A store in Redis or Valkey: many processes, many machines, one server's clock.
 
-`docs/decisions/0007-redis.md` says why it is laid out so. A store has one hash tag, that of its
-application, so all of it lies in one slot of a cluster, and one script can write any of it. In
+`docs/decisions/0007-redis.md` says why it is laid out so. All keys of a store have one hash tag,
+its application, so they are in one slot of a cluster, and one script can write any of them. The
+keys of the application `shop`:
 
     holdfast:{shop}                       hash: store (its id), format, position (the newest that
                                           was given), incarnation (the server that gave it,
@@ -37,9 +38,9 @@ application, so all of it lies in one slot of a cluster, and one script can writ
     holdfast:{shop}:expiring:<kind>       sorted set of those that go by themselves, by the time
     holdfast:{shop}:token:<random>        string, for a day: the position of a commit without events
 
-what belongs to one stream goes by itself if the stream was begun to; its name and head stay. Each
-key is as long as its count says, or something is gone: `redis_counts.lua`.
-A payload is stored verbatim, a link is 64 hex digits, and times are microseconds since 1970.
+The keys of a stream that ends by itself are deleted by the server at its end; its name and head
+stay. If a key is not as long as its count says, something is lost: `redis_counts.lua`. A payload is
+stored verbatim, a link is 64 hex digits, and times are microseconds since 1970.
 """
 
 from __future__ import annotations

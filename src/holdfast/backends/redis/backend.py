@@ -69,9 +69,10 @@ _CHECKED_AT_ONCE = 500
 
 
 class RedisAckTracker(AckTracker):
-    """What was acknowledged is looked for when another Redis process answers than before.
+    """Checks what was acknowledged when another Redis process answers than before.
 
-    Replication is asynchronous, and `appendfsync everysec` loses about a second.
+    It may be gone: replication is asynchronous, and with `appendfsync everysec` a crash of the
+    server loses about a second.
     """
 
     def __init__(self, checkout: RedisCheckout) -> None:
@@ -99,7 +100,7 @@ class RedisAckTracker(AckTracker):
             head = decode_head(stream, text, where)
             if head is not None and head.revision > revision:
                 if head.expires_us:
-                    continue  # its older events may be gone by right
+                    continue  # the server may have deleted its older events: it has an end
                 id = f"{revision}-0"
                 [found] = connection.ask(("XRANGE", keys.events(stream), id, id))
                 held = bool(found) and link in (None, decode(stream, found[0], where).link)
@@ -111,15 +112,18 @@ class RedisAckTracker(AckTracker):
 
 # --- leases ---------------------------------------------------------------------------------------
 #
-# Entries beside the log, judged by the server's clock alone.
+# Entries beside the log, judged by the server's clock alone: clocks of workers may differ.
 #
-# Nobody can tell from here whether an owner is dead or slow. A lease passes on when it has expired.
-# An epoch is above the last one and at least the server's time in milliseconds: a server that took
-# over without the newest epochs still gives greater ones.
+# A dead owner cannot be told from a slow one over a network. So a lease passes to another owner
+# only when it was released or has expired. An epoch is above the last one and at least the server's
+# time in milliseconds: a replica that took over without the newest epochs still gives greater ones.
 
 
 class RedisLeases:
-    """Every change is idempotent for its owner, so a call whose connection broke is repeated."""
+    """The leases of a store.
+
+    Every change is idempotent for its owner, so a call whose connection broke may be repeated.
+    """
 
     def __init__(self, checkout: RedisCheckout) -> None:
         self._checkout = checkout
@@ -146,7 +150,7 @@ class RedisLeases:
         return _lease(name, self._checkout.look("lease", self._keys, ("holder", name, "", 0, 0)))
 
     def list(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[Held]:
-        # Sorted here: a server compares text by the rules of its locale.
+        # Sorted here by code points: the server may compare text by the rules of its locale.
         listed = sorted(
             Held(name.decode(), owner.decode(), int(epoch), int(left_us) > 0, int(left_us))
             for name, owner, epoch, left_us in self._checkout.look("leases", self._keys, (prefix,))
@@ -184,9 +188,11 @@ def _ordered(indexes: list[Any]) -> list[Mark]:
 
 
 class RedisMarks:
-    """A claim is not repeated when its connection broke: it may have taken marks.
+    """The marks of a store.
 
-    They stay with nobody until the claim ends by itself, as after a worker's death.
+    A claim is not repeated after its connection broke: the first attempt may have claimed marks,
+    and a second one would claim others as well. Marks claimed in vain become free when the claim
+    expires, as after a worker's death.
     """
 
     def __init__(self, checkout: RedisCheckout) -> None:
@@ -212,7 +218,9 @@ class RedisMarks:
         arguments: tuple[Any, ...] = (
             False if query.index is None else query.index,
             False if before is None else f"{DUE_ZERO + before:020}",
-            # One more than wanted: in another index, one like the last may come after it or not.
+            # One more than wanted. The script begins at the place of the last mark, inclusive, and
+            # `pick` drops what does not come after it: a mark with the same place and key in
+            # another index comes after it or not, by the name of the index.
             min(query.limit + 1, _LIMIT_MAX),
             False,
             False if last is None else order_of(last) + last.key,
@@ -222,7 +230,7 @@ class RedisMarks:
         return query.pick(_ordered(self._checkout.look("marks", (), arguments)))
 
     def at_moment(self) -> MarksAtMoment:
-        """A script runs while nothing else does: what it finds is of one moment."""
+        """Returns marks and a moment (clause 35); a script runs alone, so they belong together."""
         *found, position = self._checkout.look(
             "marks", (), (False, False, _LIMIT_MAX, True, False, False, False)
         )
@@ -239,7 +247,8 @@ class RedisMarks:
 
 # --- objects --------------------------------------------------------------------------------------
 #
-# Named bytes beside the log: snapshots and blobs, one key each.
+# Named bytes beside the log: snapshots and blobs, one key each. A missing blob is damage, because
+# events refer to it; a missing snapshot can be made again.
 
 
 class RedisObjects:
@@ -262,7 +271,11 @@ class RedisObjects:
         return stored[CRC_BYTES:]
 
     def _is_lost(self, kind: str, name: str) -> bool:
-        """Returns whether an object is named, is not there, and has not come to its end."""
+        """Returns whether an object is gone though it should be there.
+
+        So it is if its name is listed and its end has not come. An object that was never put has no
+        name, and one that the server has deleted at its end has an end in the past.
+        """
         keys = self._checkout.keys
         named, ends, there, (seconds, micros) = self._checkout.ask_counted(
             f"objects:{kind}",
@@ -272,7 +285,8 @@ class RedisObjects:
             ("EXISTS", keys.object(kind, name)),
             ("TIME",),
         )
-        # A server may count time from when it began a command: a second is on the safe side.
+        # The server may count a key's time from when it began a command, so the key may go a little
+        # before the end that is noted: a second is on the safe side.
         now_ms = int(seconds) * 1000 + int(micros) // 1000 + 1000
         return named is not None and not there and (ends is None or int(ends) > now_ms)
 
@@ -301,7 +315,7 @@ class RedisObjects:
 
 # --- the backend ----------------------------------------------------------------------------------
 
-# One page is copied whole by the server before it goes out.
+# The server builds the whole answer in memory before it sends it, so a page has a limit.
 _PAGE = 1000
 
 
@@ -353,12 +367,13 @@ class RedisBackend:
         return outcomes
 
     def _write(self, batch: RedisBatch) -> list[Receipt | Refusal]:
-        """Sends a batch until the server has answered, or the time is over.
+        """Sends a batch until the server has answered, or the deadline has passed.
 
-        A connection that breaks leaves open whether the batch is there. It is settled by sending
-        the same batch again: each append names the revision and, by its link, the very event that
-        it follows, so of two equal batches one is refused, however late the other comes. What is
-        refused the second time may be there from the first; its own link says so.
+        After a connection broke, nobody knows whether the batch was written. Sending the same batch
+        again is safe and settles it. Each append names the revision that it follows and the link of
+        that event, so of two equal batches one is refused, however late the other one arrives. The
+        script is told that the batch was sent before: if a refused commit's own link is in the
+        store, an earlier attempt has written it, and the script answers with its receipt.
         """
         attempts = 0
         process: str | None = None
@@ -377,7 +392,8 @@ class RedisBackend:
         outcomes = decode_answers(self._checkout.call(work), batch, self.server_url.shown)
         self._ack_tracker.note(batch.commits, outcomes)
         if not self._checkout.pool.is_newest(process):
-            # Another thread connected to a new one meanwhile, and looked before this was noted.
+            # Another thread may have connected to a new process meanwhile. It checked there before
+            # this commit was noted, so the commit itself has not been looked for yet.
             self._checkout.pool.doubt()
         if self._reach is not None:
             self._reach("redis.committed")
@@ -403,7 +419,8 @@ class RedisBackend:
             if head is None:
                 self._checkout.is_let_go(stream)  # raises if there should be a head
                 return records
-            # Only up to the head as it was asked for first: what comes later is for later.
+            # Only up to the head that was read with the first page: all pages then belong to one
+            # moment, and a stream that is written to without pause cannot keep this loop going.
             until = head.revision if until is None else min(until, head.revision)
             expected = max(after + 1, head.first)
             for entry in entries:
@@ -435,7 +452,8 @@ class RedisBackend:
         named = keys.events(stream), keys.rewriting(stream)
         after, is_done = 0, False
         while not is_done:
-            # A page is copied with what was appended since it was read: only the first so many.
+            # Events may have been appended since this page was read. The script copies only as many
+            # entries as were looked at here. An answer that is not done means that more follow.
             page = self.read(stream, after=after, limit=_PAGE)
             changed = [
                 replace(record, payload=payloads[record.revision])
@@ -444,6 +462,9 @@ class RedisBackend:
             ]
             rows = [(one.revision, record_crc(one), one.payload.decode()) for one in changed]
             most = max(len(page), 1)
+            # Not repeated after a lost connection: the page may have been copied by the first
+            # attempt, and the script would take that for another process's work. The caller begins
+            # the whole stream again, which is safe: the copy begins anew at `after` 0.
             answer = self._checkout.write(
                 "rewrite", named, (stream, after, most, rows), repeatable=False
             )
@@ -464,7 +485,7 @@ class RedisBackend:
         return sorted(name.decode() for name in names)
 
     def purge(self, *, whole: bool = False) -> list[Leftover]:
-        """Has the server write its files anew, which hold every command since they were begun."""
+        """Makes the server rewrite its files: until then they hold every payload ever written."""
         return rewrite_files(self._checkout, whole=whole)
 
     def read_many(self, streams: Sequence[str], *, limit: int) -> list[list[Record]]:
@@ -483,7 +504,8 @@ class RedisBackend:
         for stream, text, entries in zip(streams, heads, answers, strict=True):
             head = decode_head(stream, text, where)
             whole = 0 if head is None else min(limit, head.revision - head.first + 1)
-            # All that were there at one moment, or else it is asked for alone, which says why.
+            # A stream of which something is missing is read alone: that finds out whether it has
+            # ended, was never there, is longer than a page, or is damaged.
             if head is None or len(entries) < whole:
                 found.append(self.read(stream, limit=limit))
                 continue
@@ -503,17 +525,22 @@ class RedisBackend:
                 records, last = self._read_after(after, limit)
             except CorruptError as exc:
                 _log.debug("a page of the log is read again: %s", exc)
-                # The log is asked before the events. A server that came back in between without its
-                # newest commits has none of those that the log named: it is asked for both again.
+                # The log is read before the events. If the server came back in between without its
+                # newest commits, it lacks events that the log named. A second read sees log and
+                # events of the same server; only then is what is missing called damage.
                 records, last = self._read_after(after, limit)
             if records or last is None:
                 return records
-            # The server has let go of all that this page names. No records would mean the end of
-            # the store, and a follower would miss all that comes after.
+            # The server has deleted all events of this page: their streams have ended. An empty
+            # answer would mean the end of the store, and a follower would miss all that comes
+            # after, so the next page is read.
             after = last
 
     def _read_after(self, after: Position, limit: int) -> tuple[list[Record], Position | None]:
-        """Returns what is left of a page of the log, and its last position; None at the end."""
+        """Returns the records of a page of the log that still exist, and its last position.
+
+        The position is None if there is no entry after `after`.
+        """
         ask = ("XRANGE", self._keys.log, f"{after + 1}-0", "+", "COUNT", min(limit, _PAGE))
         [entries] = self._checkout.ask_counted("entries", ("XLEN", self._keys.log), ask)
         if len(entries) == min(limit, _PAGE):
@@ -531,7 +558,7 @@ class RedisBackend:
         return self._read_ranges(ranges), Position(before)
 
     def _whole(self, entries: list[Any]) -> list[Any]:
-        """Returns entries of the log, of which the last commit may go on: it is read whole."""
+        """Returns entries of the log with all entries of the last commit, which may have more."""
         last = entries[-1][0].partition(b"-")[0]
         [rest] = self._checkout.ask(("XRANGE", self._keys.log, last, last))
         return [e for e in entries if e[0].partition(b"-")[0] != last] + rest
@@ -554,7 +581,10 @@ class RedisBackend:
     def _read_before(
         self, until: Position | None, limit: int
     ) -> tuple[list[Record], Position | None]:
-        """Returns what is left of the last page of the log, and its first position."""
+        """Returns the records of the last page of the log that still exist, and its first position.
+
+        The position is None if there is no entry up to `until`.
+        """
         last = "+" if until is None else f"{until}"
         ask = ("XREVRANGE", self._keys.log, last, "-", "COUNT", min(limit, _PAGE))
         [entries] = self._checkout.ask_counted("entries", ("XLEN", self._keys.log), ask)
@@ -599,7 +629,8 @@ class RedisBackend:
         if not streams:
             return []
         ask = ("HMGET", self._keys.heads, *streams)
-        # A head that is there is believed: the loss of another one must not take it along.
+        # A head that was found needs no count to be believed: if the head of another stream is
+        # lost, this one can still be read.
         [texts] = self._checkout.ask_counted(
             "streams",
             ("HLEN", self._keys.heads),
@@ -654,7 +685,10 @@ class RedisBackend:
     def _indexed(
         self, stream: str, number: int, length: Sequence[Word], ask: Sequence[Word]
     ) -> Any:
-        """Returns what an index of a stream answers, whose head counts what is in it."""
+        """Returns the answer of an index of a stream, after comparing its length with the head's.
+
+        Raises CorruptError or LostCommitsError if the index is not as long as the head says.
+        """
         text, answer, found = self._checkout.ask(("HGET", self._keys.heads, stream), ask, length)
         counted = decode_counts(text)[number] if text else 0
         if not text or counted not in (None, found):
@@ -665,7 +699,7 @@ class RedisBackend:
         return self._poller.wait(after, timeout_s)
 
     def _newest(self) -> int:
-        """Returns the newest position. A script runs alone: what can be seen is final."""
+        """Returns the newest position, which is final: scripts run alone, so none is under way."""
         return self._checkout.position()
 
     def moment(self) -> Moment:
@@ -679,9 +713,9 @@ class RedisBackend:
 
 
 def _commits(entries: list[Any]) -> Iterator[tuple[int, list[tuple[str, int, int, int]]]]:
-    """Yields the commits that entries of the log tell of: each position, and its ranges of events.
+    """Yields the commits in entries of the log: each position, and its ranges of events.
 
-    A commit may have several entries, in their order: those of one position come together.
+    A commit over many streams has several entries; they have the same position.
     """
     ordered = sorted(entries, key=lambda entry: tuple(map(int, entry[0].split(b"-"))))
     for position, group in groupby(ordered, lambda entry: int(entry[0].partition(b"-")[0])):

@@ -1,10 +1,12 @@
-"""Lines to a Redis server, or to the one of a cluster that has the store.
+"""Connections to a Redis server, or to the server of a cluster that has the store.
 
-redis-py makes the connections: it knows URLs, passwords and TLS. What is asked on one goes past it,
-straight to the socket and hiredis, because its own timeouts begin anew with every byte received.
+redis-py makes the connections: it knows URLs, passwords and TLS. Commands then bypass it and use
+the socket and hiredis directly, because redis-py's timeouts begin anew with every byte received,
+and a call here has one deadline.
 
-In a cluster a store is in one slot, so there is one server to speak to. The answer MOVED says where
-it is now; ASK is not followed, because a store that is half moved must look like none at all.
+In a cluster a store is in one slot, so one server has all of it. The answer MOVED says where it is
+now. ASK is not followed: while a slot moves, a key that is not on the new server yet would look
+like one that was never written.
 """
 
 from __future__ import annotations
@@ -47,14 +49,14 @@ from holdfast.errors import (
 
 # --- errors ---------------------------------------------------------------------------------------
 #
-# What an error of Redis means to a caller. Nothing above this package sees one of redis-py's.
+# What an error of Redis means to a caller. Nothing above this package sees an error of redis-py.
 #
-# Two questions decide: may the call be tried again, and is it known what became of it? A server
-# that answered with an error has done nothing of the script: what a server refuses, it refuses at
-# the script's first write. A connection that broke says nothing.
+# Two questions decide: may the call be tried again, and is its outcome known? A server that is
+# full, read-only or cut off refuses a script at its first write, so nothing of it was written. If
+# the connection broke, the outcome is unknown.
 
 
-# The server is coming up, busy, was switched, or moves keys to another one.
+# The server is starting or busy, lost its role as master, or is moving keys to another server.
 _AGAIN = frozenset(
     (
         *("LOADING", "BUSY", "MASTERDOWN", "READONLY", "NOREPLICAS", "CLUSTERDOWN"),
@@ -81,11 +83,11 @@ _CODE = re.compile(rf"(?:^|[\s:-])({_CODES})\b")
 
 
 class CutError(Exception):
-    """The connection broke, so that nobody knows what the server did."""
+    """The connection broke: it is unknown what the server did."""
 
 
 class UnreachedError(Exception):
-    """There is no connection: nothing was sent."""
+    """No connection could be made: nothing was sent."""
 
 
 class ReplyError(Exception):
@@ -112,7 +114,7 @@ def may_retry(exc: BaseException) -> bool:
 
 
 def problem_of(text: str) -> str:
-    """Returns what a script of ours says is wrong, without what the server writes around it."""
+    """Returns the problem that a script of ours reported, without the server's words around it."""
     for code in ("DAMAGED ", "LOST "):
         _, found, problem = text.partition(code)
         if found:
@@ -123,9 +125,10 @@ def problem_of(text: str) -> str:
 def translate(
     exc: BaseException, server_url: RedisURL, *, outcome_known: bool, is_open: bool = False
 ) -> HoldfastError | None:
-    """Returns the error to raise in place of one of this package's, None for any other.
+    """Returns the error to raise in place of one of this package's errors, None for any other.
 
-    Before the store `is_open`, a key of another type is another program's.
+    A key of another type is damage once the store `is_open`; before that, the keys belong to
+    another program.
     """
     if isinstance(exc, DeadlineError):
         said = f"did not answer within {server_url.timeout_s:g} s"
@@ -182,10 +185,11 @@ _pack_words: Callable[[Any], bytes] = hiredis.pack_command  # pyright: ignore
 
 
 def _pack(command: Sequence[Word]) -> bytes:
-    """Returns a command as it is sent.
+    """Returns the bytes of a command.
 
-    Numbers are written here: hiredis turns them into text by a call that looks for signals, and
-    does not look whether it failed. An interrupt in it would end the process with SIGSEGV.
+    Numbers are made text here and not by hiredis: the call that it uses for them checks for
+    signals, and hiredis does not check whether that call failed. An interrupt in it would end the
+    process with SIGSEGV.
     """
     return _pack_words(tuple(b"%d" % word if type(word) is int else word for word in command))
 
@@ -212,7 +216,7 @@ class RedisConnection:
         self.waits = False
 
     def ask(self, *commands: Sequence[Word]) -> list[Any]:
-        """Returns the answers of some commands, sent at once; an error among them is raised."""
+        """Returns the answers to commands that are sent together; raises the first error."""
         answers = self.ask_each(*commands)
         for answer in answers:
             if isinstance(answer, hiredis.ReplyError):
@@ -220,7 +224,7 @@ class RedisConnection:
         return answers
 
     def ask_each(self, *commands: Sequence[Word]) -> list[Any]:
-        """Returns the answers of some commands, errors as they are."""
+        """Returns the answers to commands that are sent together, with errors among them."""
         try:
             self._send(b"".join([_pack(command) for command in commands]))
             return [self._receive() for _ in commands]
@@ -230,9 +234,10 @@ class RedisConnection:
             raise CutError(str(exc)) from None
 
     def run(self, script: Script, keys: Sequence[str], arguments: Sequence[Word]) -> Any:
-        """Returns what a script answers; a server that does not know it is sent its text.
+        """Returns the answer of a script; sends its text to a server that does not know it.
 
-        Where each write is waited for, the wait is sent with it: still one round trip.
+        A server that has lost a script (NOSCRIPT) has run nothing, so sending it again is safe. On
+        a connection that `waits`, WAITAOF is sent with the script: still one round trip.
         """
         try:
             return self._run(b"EVALSHA", script.digest, keys, arguments)
@@ -247,6 +252,8 @@ class RedisConnection:
         call = (verb, script, len(keys), *keys, *arguments)
         if not self.waits:
             return self.ask(call)[0]
+        # At least 1: WAITAOF takes 0 for "wait for ever". Without the sync in time, or with an
+        # error in its place, the script has run but its outcome counts as unknown.
         left_ms = max(1, int((self.deadline - monotonic()) * 1000))
         answer, synced = self.ask_each(call, (b"WAITAOF", 1, 0, left_ms))
         if isinstance(answer, hiredis.ReplyError):
@@ -281,13 +288,13 @@ class RedisConnection:
             self._driver.disconnect()
 
     def give_up(self) -> None:
-        """Closes a forked child's copy of the socket, without a word to the server."""
+        """Closes a forked child's copy of the socket without sending anything to the server."""
         with contextlib.suppress(OSError):
             os.close(self._socket.detach())
 
 
 class RedisPool(ConnectionPool[RedisConnection]):
-    """Connections to the server that has the store: in a cluster, wherever it is now."""
+    """Connections to the server that has the store, which may change in a cluster."""
 
     def __init__(self, server_url: RedisURL, durability: Durability) -> None:
         super().__init__(server_url)
@@ -334,7 +341,7 @@ class RedisPool(ConnectionPool[RedisConnection]):
             self._addresses = [address, *others]
 
     def connect(self, deadline: float) -> RedisConnection:
-        """Returns a new connection to a server that fits, which the caller closes."""
+        """Returns a new connection to a suitable server, which the caller closes."""
         address = self._addresses[0]
         driver = _driver(self.server_url, address, deadline, patient=len(self._addresses) == 1)
         try:
@@ -363,17 +370,17 @@ class RedisPool(ConnectionPool[RedisConnection]):
             self._addresses = [*others, address]
 
     def before_use(self, connection: RedisConnection) -> None:
-        """Reads the settings again now and then: they can be changed while the server runs.
+        """Reads the settings again every ten seconds: they can be changed while the server runs.
 
-        A connection in steady use would otherwise know only what was set when it was made. It
-        costs one question every ten seconds; a write in between may still go to a server that
-        evicts since, and what that takes is found by its count.
+        A connection in steady use would otherwise know only the settings from when it was made. In
+        between, a write may go to a server that was told to evict; what it evicts is found by the
+        counts of keys.
         """
         if monotonic() - connection.examined > EXAMINED_FOR_S:
             self.read_settings(connection)
 
     def read_settings(self, connection: RedisConnection) -> RedisServer:
-        """Asks the server what it is, and raises if the store's durability cannot be had of it."""
+        """Returns the server's settings; raises if it cannot give the store's durability."""
         info, append, rewrite, here = connection.ask_each(*QUESTIONS, ("HGET", self._root, "store"))
         for answer in (info, here):
             if isinstance(answer, hiredis.ReplyError):
@@ -395,14 +402,15 @@ class RedisPool(ConnectionPool[RedisConnection]):
         return server
 
     def explained(self, error: CorruptError) -> CorruptError:
-        """Returns the error for something that is gone, as the server's own doing if it evicts.
+        """Returns the error for something that is gone: LostCommitsError if the server evicts keys.
 
-        The settings are read again for it: a policy that was changed at run time shows here.
+        The settings are read again first, because the policy may have been changed at run time.
         """
         try:
             self._lend(self.read_settings, monotonic() + self.server_url.timeout_s)
         except (HoldfastError, ReplyError, CutError, UnreachedError, DeadlineError) as exc:
-            # Nearly always the answer itself: what it is set to now is refused.
+            # Usually the policy itself: it is refused for the store's durability. `_server` has the
+            # settings all the same.
             _log.debug("the server was asked why something is gone: %s", type(exc).__name__)
         server = self._server
         if server is None or not (server.evicts or server.evicted_keys):
@@ -423,8 +431,9 @@ class RedisPool(ConnectionPool[RedisConnection]):
         with self._free:
             same = self._process in (None, server.run_id)
         if not same and self.recheck is not None:
-            # Another server process than before: a restart, or a failover. What was acknowledged
-            # to this handle must be there, or it is of no more use.
+            # Another server process than before: a restart or a failover, which may have lost
+            # commits. What was acknowledged to this handle must be there, or every later call
+            # raises: a loss must not go unnoticed, or look like a conflict.
             try:
                 self.recheck(connection)
             except LostCommitsError as exc:
@@ -433,7 +442,7 @@ class RedisPool(ConnectionPool[RedisConnection]):
         self.note_process(connection)
 
     def doubt(self) -> None:
-        """Makes the next connection look for what was acknowledged, wherever it leads."""
+        """Makes the next connection check what was acknowledged, whichever server it leads to."""
         with self._free:
             self._process = ""
         self.drop_idle()
@@ -456,7 +465,7 @@ class RedisPool(ConnectionPool[RedisConnection]):
 def _driver(
     server_url: RedisURL, address: Address | None, deadline: float, *, patient: bool
 ) -> Any:
-    """Returns a connection of redis-py's that is not made yet."""
+    """Returns a connection object of redis-py that is not connected yet."""
     parameters = dict(server_url.parameters)
     kind = parameters.pop("connection_class", Connection)
     if address is not None:
@@ -469,7 +478,7 @@ def _driver(
         raise UnreachedError("there is no time left to connect")
     return kind(
         **parameters,
-        # Where there are other servers to try, a silent one must not use up all the time.
+        # Where there are other servers to try, a silent one must not use up the whole deadline.
         socket_connect_timeout=left_s if patient else min(left_s, 2.0),
         socket_timeout=left_s if patient else min(left_s, 2.0),
         retry=Retry(NoBackoff(), 0),
@@ -488,8 +497,8 @@ def _raise_first(problems: list[tuple[str, str]], key: str | None = None) -> Non
 class RedisCheckout(Checkout[RedisConnection]):
     """What the parts of a store share: its pool, its keys, its id, and whether it may write.
 
-    Each question is asked together with the store's id. So a database that was emptied, or another
-    store in this one's place, is never taken for a store without events.
+    Every question includes one for the store's id. So a database that was emptied, or that holds
+    another store under the same name, is an error and never looks like a store without events.
     """
 
     def __init__(self, pool: RedisPool, store: str, *, read_only: bool) -> None:
@@ -517,12 +526,14 @@ class RedisCheckout(Checkout[RedisConnection]):
         *commands: Sequence[Word],
         is_doubtful: Callable[[list[Any]], bool] = bool,
     ) -> list[Any]:
-        """Returns the answers of commands that only read a key which the store counts.
+        """Returns the answers of commands that only read a key whose length the store counts.
 
-        `count` is the field of the store's own key that says how long the key is, `length` the
-        command that tells how long it is now. They are asked with the commands, not at one moment:
-        if they differ, a script looks again whether a writer came between or something is gone.
-        Where an answer needs no count to be believed, `is_doubtful` says so.
+        Redis has no empty keys: one that was deleted or evicted looks like one that was never
+        written. So `count` names the field of the store's own key that says how long the key should
+        be, and `length` is the command that returns how long it is. Both are sent with the
+        commands, in one round trip but not atomically: if they differ, a script, which runs alone,
+        finds out whether a writer came between or something is gone. `is_doubtful` says for which
+        answers that matters.
         """
 
         def work(connection: RedisConnection) -> list[Any]:
@@ -541,15 +552,18 @@ class RedisCheckout(Checkout[RedisConnection]):
     def problems_on(
         self, connection: RedisConnection, streams: Sequence[str], *, is_store_included: bool
     ) -> tuple[list[tuple[str, str]], list[bool]]:
-        """Returns what is not as long as it was left, and which streams the server let go of."""
+        """Returns the keys that are not as long as their counts, and which streams have ended.
+
+        A stream has ended, in this sense, if the server has deleted its keys at its end.
+        """
         problems, let_go = self.run_on(connection, "whole", (), (is_store_included, streams))
         found = [(where.decode(), problem.decode()) for where, problem in problems]
         return found, [one == 1 for one in let_go]
 
     def is_let_go(self, stream: str) -> bool:
-        """Returns whether the server let go of a stream; raises if it is not whole otherwise.
+        """Returns whether the server has deleted a stream at its end; raises if it is damaged.
 
-        Heads that are missing concern a stream that has none itself.
+        If the stream has no head, missing heads of any stream count: one of them may be its own.
         """
 
         def work(connection: RedisConnection) -> bool:
@@ -568,14 +582,14 @@ class RedisCheckout(Checkout[RedisConnection]):
         return self.number(position)
 
     def number(self, stored: bytes | None) -> int:
-        """Returns a position or a format as it is stored in the store's own key."""
+        """Returns a number that is stored in the store's own key, as position and format are."""
         if stored is None or not stored.isdigit():
             where = self.server_url.shown
             raise CorruptError(f'"{where}": the key {self.keys.root} is damaged', where=where)
         return int(stored)
 
     def look(self, name: str, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
-        """Returns what a script answers that only reads."""
+        """Returns the answer of a script that only reads."""
         return self.pool.call(lambda connection: self.run_on(connection, name, keys, arguments))
 
     def write(
@@ -586,7 +600,7 @@ class RedisCheckout(Checkout[RedisConnection]):
         *data: bytes,
         repeatable: bool = True,
     ) -> Any:
-        """Returns what a script answers that writes."""
+        """Returns the answer of a script that writes."""
         return self.call(
             lambda connection: self.run_on(connection, name, keys, arguments, *data),
             repeatable=repeatable,

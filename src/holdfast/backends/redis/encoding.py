@@ -1,8 +1,8 @@
-"""How a store is written in Redis: its keys, entries of events, heads, batches of commits.
+"""How a store is encoded in Redis: its keys, entries of events, heads, batches of commits.
 
-The checksum of an entry covers everything but the position, which only the server knows. An entry
-that turns up under another stream or revision fails it too. That nobody forged the data is told by
-the links, which are the log's.
+The checksum of an entry covers everything but the position, which only the server knows. It covers
+stream and revision too, so an entry that turns up in another place fails it. The checksum finds
+accidents; forged data is found by the links, which the log verifies.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from holdfast.errors import CorruptError
 
 # --- keys -----------------------------------------------------------------------------------------
 #
-# The names of a store's keys. All have one hash tag, so a cluster keeps them in one slot.
+# The names of a store's keys. All have the same hash tag, so a cluster keeps them in one slot, and
+# one script can write any of them atomically.
 
 
 _PER_INDEX = ("marks", "order", "due", "ready", "held", "claims")
@@ -157,7 +158,7 @@ def decode_head(stream: str, text: bytes | None, where: str) -> Head | None:
 
 
 def decode_counts(text: bytes | None) -> tuple[int | None, int | None]:
-    """Returns how many keys and checkpoint names a head says its stream has; None: not counted."""
+    """Returns how many keys and checkpoint names a stream has, by its head; None: not counted."""
     match = _HEAD.match(text or b"")
     if match is None or match.group(7) is None:
         return None, None
@@ -165,7 +166,7 @@ def decode_counts(text: bytes | None) -> tuple[int | None, int | None]:
 
 
 def prefix_end(prefix: str) -> str:
-    """Returns the end, for a range by name, of all names that begin with `prefix`."""
+    """Returns the end of a range by name (ZRANGEBYLEX) of all names that begin with `prefix`."""
     stem = prefix.rstrip("\U0010ffff")
     if not stem:
         return "+"
@@ -183,7 +184,10 @@ DUE_ZERO = 1 << 63
 
 
 def order_of(mark: Mark) -> str:
-    """Returns 40 digits that sort as clause 17 says: priority, greatest first, then due time."""
+    """Returns 40 digits that sort in the order of clause 17: highest priority, earliest due time.
+
+    Redis sorts members of one score as bytes, so both numbers are made positive and padded.
+    """
     return f"{DUE_ZERO - mark.priority:020}{DUE_ZERO + mark.due:020}"
 
 
@@ -193,9 +197,9 @@ CRC_BYTES = 8
 
 
 def sealed(kind: str, name: str, data: bytes) -> bytes:
-    """Returns the bytes with their checksum before them.
+    """Returns the bytes, preceded by their checksum.
 
-    It covers kind and name too: bytes that turn up under another name fail it.
+    It covers kind and name too, so bytes that turn up under another name fail it.
     """
     return b"%08x" % crc32(data, crc32(f"{kind} {name} ".encode())) + data
 
@@ -206,17 +210,17 @@ def is_sealed(kind: str, name: str, stored: bytes) -> bool:
 
 # --- batches of commits ---------------------------------------------------------------------------
 #
-# A list of commits as the server's script takes it, and its answer as receipts and refusals. A
-# script runs alone, and nobody else is answered meanwhile: a long list becomes several scripts.
+# A list of commits as the server's script takes it, and its answer as receipts and refusals. While
+# a script runs, the server answers nobody else, so a long list is split over several scripts.
 
 COMMITS_MAX = 500
 BYTES_MAX = 8 << 20
-# What stands before the payloads among the script's values: the store's id, the arguments.
+# The number of values before the payloads in ARGV: the store's id and the arguments.
 _BEFORE_PAYLOADS = 2
 
 
 class RedisBatch(Struct, frozen=True):
-    """Some commits of a list, ready to be sent, as often as it takes."""
+    """Some commits of a list, encoded once: every attempt sends the same bytes and tokens."""
 
     commits: list[Commit]
     keys: list[str]
@@ -235,6 +239,7 @@ def _batch(keys: Keys, commits: list[Commit], clock: Clock) -> RedisBatch:
     touched = dict.fromkeys((keys.heads, keys.streams, keys.log))
     encoded: list[Any] = []
     for commit in commits:
+        # A commit without events leaves nothing else by which a second attempt could find it.
         token = False if commit.appends else clock.random_bytes(16).hex()
         touched.update(dict.fromkeys(_touched(keys, commit)))
         if token:
@@ -248,7 +253,7 @@ def _touched(keys: Keys, commit: Commit) -> Iterator[str]:
         yield keys.leases
     for append in commit.appends:
         yield keys.events(append.stream)
-        # Of one that ends, all that it has is given the new end.
+        # If the stream ends by itself, all its keys are given the new end, so all are declared.
         if append.expires_us or any(record.key is not None for record in append.records):
             yield keys.keys(append.stream)
         if append.expires_us or any(record.checkpoint is not None for record in append.records):

@@ -1,4 +1,4 @@
-"""What `status` and `check` ask: plain facts, and everything that can be wrong below the log."""
+"""What `status` and `check` ask: plain facts, and all damage that can be found below the log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BEGIN = 50
 
 
 class RedisInspection:
-    """Verification reads in pages, so commits go on meanwhile; what they add is not looked at."""
+    """Facts and verification. It reads in pages, so commits go on; what they add is not checked."""
 
     def __init__(self, checkout: RedisCheckout, objects: Objects, durability: Durability) -> None:
         self._checkout = checkout
@@ -68,7 +68,7 @@ class RedisInspection:
         yield from found
         damaged = {finding.where for finding in found}
         if damaged & {keys.streams, keys.log}:
-            return  # what follows would read them
+            return  # the rest needs these keys
         for page in self._pages():
             found = list(self._counts(page, is_store_included=False))
             yield from found
@@ -82,7 +82,7 @@ class RedisInspection:
                     yield from self._objects(kind)
 
     def _counts(self, streams: Sequence[str], *, is_store_included: bool) -> Iterator[Finding]:
-        """Every key of the store, or of some streams, holds as much as it is said to."""
+        """Returns a finding for each key, of the store or streams, that differs from its count."""
         problems, _ = self._problems(streams, is_store_included=is_store_included)
         return (Finding(where, problem_of(problem)) for where, problem in problems)
 
@@ -96,7 +96,7 @@ class RedisInspection:
         )
 
     def _caught(self, where: str, findings: Iterator[Finding]) -> Iterator[Finding]:
-        """Yields findings, the last of them what cannot be read at all."""
+        """Yields findings; a CorruptError while they are looked for becomes the last one."""
         try:
             yield from findings
         except CorruptError as exc:
@@ -113,9 +113,10 @@ class RedisInspection:
             after = f"({names[-1].decode()}"
 
     def _answers(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        """Returns the answers of many questions, which are asked together.
+        """Returns the answers to many questions, which are sent together.
 
-        In place of one that the server has none for, the error that says why.
+        If one of them fails because of damage, they are sent one by one, and the error takes the
+        place of its answer.
         """
         if not commands:
             return []
@@ -132,7 +133,7 @@ class RedisInspection:
         return answers
 
     def _streams(self, streams: Sequence[str]) -> Iterator[Finding]:
-        """Reads the beginnings of many streams at once: most streams are short."""
+        """Checks many streams; their beginnings are read together, because most are short."""
         heads = self._answers([("HGET", self._keys.heads, stream) for stream in streams])
         begins = self._answers(
             [("XRANGE", self._keys.events(one), "-", "+", "COUNT", _BEGIN) for one in streams]
@@ -190,11 +191,11 @@ class RedisInspection:
             yield from _tail(stream, head, last)
 
     def _is_let_go(self, stream: str) -> bool:
-        """A stream that has come to its end has no events any more: its head is all that stays."""
+        """Returns whether the server has deleted a stream at its end: only its head stays then."""
         return self._problems((stream,), is_store_included=False)[1][0]
 
     def _indexed(self, records: Sequence[Record]) -> Iterator[Finding]:
-        """Each key and each checkpoint name is found by its index."""
+        """Yields each key and checkpoint name of these records that its index lacks."""
         asked: list[tuple[Any, ...]] = []
         expected: list[tuple[Record, str, bytes | None]] = []  # None: whatever there is
         keys = self._keys
@@ -220,7 +221,7 @@ class RedisInspection:
                 yield Finding(where, problem)
 
     def _log(self, position: int, damaged: set[str]) -> Iterator[Finding]:
-        """Every entry of the log names events that are there, at its position."""
+        """Yields each entry of the log whose events are not all there at its position."""
         after = "-"
         while True:
             ask = ("XRANGE", self._keys.log, after, str(position), "COUNT", _PAGE)
@@ -238,7 +239,7 @@ class RedisInspection:
             after = f"({entries[-1][0].decode()}"
 
     def _logged(self, named: Sequence[tuple[bytes, str, bytes]]) -> Iterator[Finding]:
-        """Events that the log names are there: position, stream, and which revisions."""
+        """Yields what is missing of events that the log names by position, stream and revisions."""
         asked: list[tuple[str, ...]] = []
         counts: list[int] = []
         for _, stream, range_ in named:

@@ -1,8 +1,8 @@
-"""What the server's files still hold of what was let go, and having them written anew.
+"""Makes the server rewrite its files, which still hold payloads that were let go of.
 
-The append-only file has every command since it was last rewritten, so a payload that is gone from
-memory is still in it; a dump of memory (RDB) has what was there when it was made. The server writes
-both anew beside its work, and removes the old ones when it is done.
+The append-only file has every command since it was last rewritten, so it still has a payload that
+is gone from memory; a dump of memory (RDB) has what was there when it was made. The server rewrites
+both in the background, and removes the old files when it is done.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.backends.redis.connection import RedisCheckout, RedisConnection
 from holdfast.errors import UnavailableError
 
 _FILES = (
-    # what it is, the command, what INFO says while it is at work, and if the last one failed
+    # the file, the command, and the fields of INFO: at work now, status of the last rewrite
     ("append-only file", "BGREWRITEAOF", b"aof_rewrite_in_progress", b"aof_last_bgrewrite_status"),
     ("dump of memory", "BGSAVE", b"rdb_bgsave_in_progress", b"rdb_last_bgsave_status"),
 )
@@ -25,7 +25,7 @@ _WAIT_S, _WAIT_WHOLE_S = 10.0, 3600.0
 
 
 def rewrite_files(checkout: RedisCheckout, *, whole: bool) -> list[Leftover]:
-    """Has the server's files written anew, one after the other; returns those that are not yet."""
+    """Makes the server rewrite its files, one after the other; returns those not done in time."""
     left: list[Leftover] = []
     for what, command, at_work, status in _FILES:
         if what == "append-only file" and _info(checkout).get(b"aof_enabled") != b"1":

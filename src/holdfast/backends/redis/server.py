@@ -1,14 +1,15 @@
-"""The server: its URL, the scripts that it runs, what it is, and what its answer is worth.
+"""The server: its URL, the scripts that it runs, its settings, and what its answer is worth.
 
 `appendfsync always` syncs the append-only file before any answer goes out. With `everysec` or `no`
-a power cut takes what was acknowledged since the last sync, about a second, unless each write is
-followed by WAITAOF, which servers from 7.2 up have. `no-appendfsync-on-rewrite yes` suspends the
-syncs while the file is rewritten, `always` or not. A `maxmemory-policy` other than `noeviction`
-deletes events at will when memory runs short: `allkeys-…` any of them, `volatile-…` those of scopes
-with a lifetime. It counts without a `maxmemory` too, which can be set at any time.
+a power cut takes what was acknowledged since the last sync, about a second's worth, unless each
+write is followed by WAITAOF, which servers have from 7.2 on. `no-appendfsync-on-rewrite yes`
+suspends the syncs while the file is rewritten, also with `always`. With a `maxmemory-policy` other
+than `noeviction` the server deletes keys when memory runs short: `allkeys-…` any of them,
+`volatile-…` those of scopes with a lifetime. The policy counts also where no `maxmemory` is set,
+because that can be set at any time.
 
-All of this is read anew on every connection, and now and then on one that is in use: a server may
-come back with other settings, or be given others while it runs.
+All of this is read on every new connection, and every ten seconds on one that is in use: a server
+may come back with other settings, or be given others while it runs.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ from holdfast.names import check_login, check_name, number, without, without_sec
 
 # --- the URL --------------------------------------------------------------------------------------
 #
-# It says where the server is, which store is meant, and how long a call may take.
+# It names the server and the store, and says how long a call may take.
 #
 #     redis://user:password@host:6379/0?application=shop&timeout=30&pool=8
 #     rediss://host:6380/0?ssl_ca_certs=/etc/ssl/redis.pem
 #     unix:///run/redis/redis.sock?db=0&application=shop
 #
-# `application`, `tenant`, `timeout` and `pool` are ours. The rest is redis-py's: what a text can
-# say of a connection, and of TLS where the scheme has it. A name that redis-py would reject later
-# is refused here. A password is never part of what is shown.
+# `application`, `tenant`, `timeout` and `pool` are ours. The rest are parameters of redis-py's
+# connections that can be written as text, and of TLS where the scheme has it. A name that redis-py
+# would reject only later is refused here. A password is never shown.
 
 
 SCHEMES = ("redis://", "rediss://", "unix://")
@@ -83,7 +84,7 @@ class RedisURL(Struct, frozen=True):
     tenant: str = ""
 
     def hide(self, text: str) -> str:
-        """Returns a message of redis-py's or the server's without anything secret in it."""
+        """Returns a message of redis-py or the server without secrets."""
         return without(self.secrets, text)
 
 
@@ -130,7 +131,7 @@ def parse_url(url: str) -> RedisURL:
 
 def _check(scheme: str, path: str, parameters: dict[str, Any]) -> None:
     """Raises an error for what redis-py would ignore, or reject only when it connects."""
-    # Made, and never connected: that is when redis-py looks at what it was given.
+    # A connection is made and never connected: redis-py checks its parameters when it is made.
     kind = parameters.get("connection_class", connection.Connection)
     kind(**{name: value for name, value in parameters.items() if name != "connection_class"})
     if scheme == "unix" and not parameters.get("path"):
@@ -161,11 +162,11 @@ def _application(name: str) -> str:
 
 # --- scripts --------------------------------------------------------------------------------------
 #
-# The server's side: Lua scripts, each known to the server by the digest of its text.
+# Lua scripts that run on the server, which knows each by the digest of its text.
 
 
 class Script(Struct, frozen=True):
-    """A script's text, and the digest that a server keeps it under."""
+    """The text of a script, and the digest by which a server knows it."""
 
     text: bytes
     digest: bytes
@@ -179,14 +180,14 @@ def _file(name: str) -> str:
 @cache
 def _script(text: str) -> Script:
     data = text.encode()
-    # Not for security: it is the name that EVALSHA asks for.
+    # Not for security: this digest is the name that EVALSHA takes.
     return Script(data, sha1(data, usedforsecurity=False).hexdigest().encode())
 
 
 def script(name: str, clock: str | None = None) -> Script:
-    """Returns a script, with what every script begins with.
+    """Returns a script, preceded by the part that all scripts share.
 
-    `clock` is Lua text in place of the server's clock, for tests.
+    `clock` is Lua text that replaces the server's clock in tests.
     """
     begin = _file("redis_begin.lua") + (clock or _file("redis_clock.lua"))
     return _script(begin + _file("redis_counts.lua") + _file(f"redis_{name}.lua"))
@@ -199,7 +200,7 @@ def opening() -> Script:
 
 # --- settings -------------------------------------------------------------------------------------
 #
-# What a server says of itself.
+# What a server reports about itself.
 
 
 VERSION_MIN = (6, 2)
@@ -212,7 +213,7 @@ QUESTIONS = (
 
 
 class RedisServer(Struct, frozen=True):
-    """What a server said of itself when a connection was made."""
+    """What a server reported about itself when its settings were last read."""
 
     name: str  # redis or valkey
     version: str
@@ -271,7 +272,7 @@ class RedisServer(Struct, frozen=True):
 
     @property
     def evicts(self) -> bool:
-        """Whether keys may be deleted for want of memory, if not now then once there is a limit."""
+        """Whether the server may delete keys when memory runs short, now or once a limit is set."""
         return self.maxmemory_policy != "noeviction"
 
     @property
@@ -283,7 +284,7 @@ class RedisServer(Struct, frozen=True):
         return durability == "full" and self.durability != "full"
 
     def check(self, server_url: RedisURL, durability: Durability) -> None:
-        """Raises an error with the setting to change if the durability cannot be had here."""
+        """Raises an error that names the setting to change if this server lacks the durability."""
         where = server_url.shown
         if _numbers(self.version) < VERSION_MIN:
             raise UnavailableError(
@@ -329,7 +330,7 @@ class RedisServer(Struct, frozen=True):
 
 
 def server_of(info: bytes, append: list[bytes] | None, rewrite: list[bytes] | None) -> RedisServer:
-    """Returns what the answers to QUESTIONS say; None for those that were refused."""
+    """Returns the server that the answers to QUESTIONS describe; a refused answer is None."""
     facts = dict(
         line.split(":", 1) for line in info.decode("utf-8", "replace").splitlines() if ":" in line
     )

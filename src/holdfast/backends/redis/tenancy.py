@@ -1,8 +1,8 @@
-"""Tenants in Redis or Valkey: a user each, who reaches the keys of its own store alone (0077).
+"""Tenants in Redis or Valkey: a user each, who can reach only the keys of its own store (0077).
 
 A tenant's id is the name of its user and the application of its store, so its keys begin with
-`holdfast:{id}`. The user may run the commands that a store needs, and no other: none that lists
-keys, reads settings, or listens. Beside the keys of a store there are
+`holdfast:{id}`. The user may run only the commands that a store needs: none that lists keys, reads
+settings, or subscribes to channels. In addition to the keys of a store there are
 
     holdfast:tenants            hash: <name> = the record, for the administrator
     holdfast:tenants:removed    hash: <id> = the receipt of one that was removed
@@ -50,7 +50,8 @@ _COMMANDS = (
     *("zadd", "zcard", "zrange", "zrangebylex", "zrangebyscore", "zrem", "zrevrange"),
     *("zrevrangebylex", "zscore", "zcount"),
 )
-"""What a store needs of a server, its scripts included."""
+"""The commands that a store needs, those in its scripts included. They are named one by one: a
+category such as `+@read` would bring SCAN, KEYS and RANDOMKEY, which no pattern of keys limits."""
 _NEWER_COMMANDS = ("waitaof",)
 _SCANNED = 1000
 _PROBE = "holdfast:{hft_nobody}"
@@ -62,7 +63,7 @@ def record_key(id: str) -> str:
 
 @contextmanager
 def _client(server_url: RedisURL) -> Generator[Any]:
-    """Yields a client of redis-py; what it raises is raised as an error of ours."""
+    """Yields a client of redis-py; its errors are raised as errors of ours."""
     parameters = dict(server_url.parameters)
     kind = parameters.pop("connection_class", redis.Connection)
     pool = redis.ConnectionPool(
@@ -89,10 +90,11 @@ def _client(server_url: RedisURL) -> Generator[Any]:
 
 
 def enter_tenant(server_url: RedisURL, *, read_only: bool) -> TenantRecord:
-    """Returns the tenant whose store is to be opened, by its own login or an administrator's.
+    """Returns the tenant whose store is opened, by its own login or an administrator's.
 
-    With a tenant's own login it is looked whether keys of others are closed: nobody writes into a
-    store whose neighbours can be seen.
+    A tenant's own login first tries what must be forbidden, and raises if any of it is allowed:
+    nothing is written into a store whose neighbours can be seen. It has to try, because a user
+    cannot read its own rules.
     """
     user, name = str(server_url.parameters.get("username") or ""), server_url.tenant
     with _client(server_url) as client:
@@ -133,7 +135,7 @@ def _check_closed(client: Any, name: str) -> None:
 
 
 class RedisTenants:
-    """The tenants of one server, by a user who may make users."""
+    """The tenants of one server, for a user who may make users."""
 
     def __init__(self, url: str, clock: Clock) -> None:
         self._url = url
@@ -145,7 +147,7 @@ class RedisTenants:
                 hint="leave application= out of the URL",
             )
         if int(self._server_url.parameters.get("db", 0)):
-            # The right to enter this one would be the right to leave keys in all the others.
+            # The right to select this database would be the right to write keys into all others.
             raise UsageError(
                 f'"{self._server_url.shown}" names another database than 0, and a tenant\'s user '
                 "may not change the database",
@@ -177,7 +179,7 @@ class RedisTenants:
         return self._login(record, password)
 
     def _set_user(self, client: Any, id: str, password: str) -> None:
-        """Makes a user, told by the digest of its password: what a server logs opens nothing."""
+        """Makes a user. The server gets the digest of the password, so its logs open nothing."""
         digest = sha256(password.encode()).hexdigest()
         self._give_rights(client, id, "reset", "on", f"#{digest}", "resetchannels")
 
@@ -192,7 +194,7 @@ class RedisTenants:
         self._save_users(client)
 
     def _save_users(self, client: Any) -> bool:
-        """Has the server keep its users; returns whether it does."""
+        """Makes the server store its users for the next restart; returns whether it did."""
         for words in (("ACL", "SAVE"), ("CONFIG", "REWRITE")):
             try:
                 client.execute_command(*words)
@@ -241,7 +243,7 @@ class RedisTenants:
     # --- removing one ------------------------------------------------------------------------
 
     def lock_out(self, tenant: TenantRecord) -> None:
-        """Takes all rights from the user, and leaves what checks its password."""
+        """Takes all rights from the user and ends its connections; keeps its password's digest."""
         with _client(self._server_url) as client:
             if client.execute_command("ACL", "GETUSER", tenant.id) is not None:
                 client.execute_command("ACL", "SETUSER", tenant.id, "off", "resetkeys", "-@all")
@@ -249,7 +251,11 @@ class RedisTenants:
                 client.execute_command("CLIENT", "KILL", "USER", tenant.id)
 
     def let_in(self, tenant: TenantRecord) -> None:
-        """Only who reaches no keys was locked out here: a user may be off by hand."""
+        """Gives back what `lock_out` took.
+
+        A user that still has a pattern of keys was not locked out here. An administrator may have
+        turned it off, and that is left alone.
+        """
         with _client(self._server_url) as client:
             found = client.execute_command("ACL", "GETUSER", tenant.id)
             if found is not None and not _words(_pairs(found).get("keys")):
@@ -332,6 +338,6 @@ def _pairs(answer: Any) -> dict[str, Any]:
 
 
 def _words(value: Any) -> list[str]:
-    """Returns a list of words, as one server sends them in one text and another in many."""
+    """Returns a list of words: some servers send them as one text, others as a list."""
     many = cast("list[bytes]", value) if isinstance(value, list) else [value or b""]
     return [word for one in many for word in one.decode().split()]

@@ -1,4 +1,4 @@
-"""The backend itself: commits in one transaction each list, reads on a connection of their own."""
+"""The backend itself: each list of commits is one transaction; reads use another connection."""
 
 from __future__ import annotations
 
@@ -105,7 +105,10 @@ _DELETE_OBJECT = "DELETE FROM objects WHERE kind = ? AND name = ?"
 
 
 class SqliteObjects:
-    """The checksum covers kind and name too: bytes that turn up under another name fail it."""
+    """Blobs and snapshots as rows.
+
+    The checksum covers kind and name too, so bytes that turn up under another name fail it.
+    """
 
     def __init__(self, checkout: SqliteCheckout) -> None:
         self._checkout = checkout
@@ -187,16 +190,17 @@ _READ_SOME = """SELECT * FROM events WHERE ordinal IN (SELECT value FROM json_ea
 _ORDINALS = "SELECT revision, ordinal FROM events WHERE stream = ? AND revision BETWEEN ? AND ?"
 
 _REST = 64
-"""How many events are looked at at once to find the beginning of a commit."""
+"""How many events one query reads on the way back to the beginning of a commit."""
 _POLL_FIRST_S, _POLL_LAST_S = 0.001, 0.025
 
 
 def _in_order(
     writer: SqliteWriter, revisions: Mapping[str, Iterable[int]]
 ) -> list[tuple[int, str]]:
-    """Returns the ordinals of records, in order, each with the name of its stream.
+    """Returns the ordinals of records in ascending order, each with the name of its stream.
 
-    Scopes lie mixed: in any other order every page would be written, and logged, again and again.
+    The events of different streams share pages. In any other order, the same pages would be changed
+    by many transactions, and written to the WAL each time.
     """
     found: list[tuple[int, str]] = []
     for name, some in revisions.items():
@@ -259,8 +263,8 @@ class SqliteBackend:
         return batch.outcomes
 
     def _write(self, writer: SqliteWriter, commits: Sequence[Commit]) -> SqliteBatch:
-        # Inside a transaction the pager's own counter is up to date: it has moved if any other
-        # connection committed since ours last did. (Outside one it would not see other processes.)
+        # Inside a transaction this counter of the pager is up to date: it has moved if another
+        # connection has committed since ours last did. Outside one it does not see other processes.
         if writer.connection.data_version() != self._seen:
             catch_up(writer.execute, self._cache)
         checkout = self._checkout
@@ -279,6 +283,8 @@ class SqliteBackend:
         return batch
 
     def _publish(self, batch: SqliteBatch) -> None:
+        # Noted after COMMIT, so that after a kill the database has what the witness names, and
+        # before the acknowledgement, so that the loss of an acknowledged commit can be noticed.
         if batch.link is not None and self._witness is not None:
             self._witness.note(batch.position, batch.link)
         self._cache.publish(batch.position, batch.heads, batch.streams)
@@ -294,7 +300,8 @@ class SqliteBackend:
         with self._checkout.errors:
             overwrite_deleted(writer)
             wanted = writer.transact(partial(_in_order, writer, payloads))
-            # Not in one transaction: others write too, and the WAL holds each page once for each.
+            # Not in one transaction, so that others can write in between. Each transaction puts a
+            # page that it changes into the WAL once.
             for start in range(0, len(wanted), _REWRITTEN_AT_ONCE):
                 some = wanted[start : start + _REWRITTEN_AT_ONCE]
                 writer.transact(partial(self._rewrite, writer, some, payloads))
@@ -318,8 +325,8 @@ class SqliteBackend:
     def purge(self, *, whole: bool = False) -> list[Leftover]:
         """Empties the WAL, which still has the old pages, and with `whole` writes every page anew.
 
-        SQLite writes zeros over a row that it replaces. But where it moved rows from one page to
-        another, as tables grow, copies stay in the old one until the database is vacuumed.
+        SQLite writes zeros over a row that it replaces. But as tables grow it moves rows from one
+        page to another, and copies stay in the old page until the database is vacuumed.
         """
         checkout = self._checkout
         writer = checkout.writer
@@ -353,7 +360,7 @@ class SqliteBackend:
             return self._find_heads(streams)
 
     def _find_heads(self, streams: Sequence[str]) -> list[Head | None]:
-        # All answers are of one position, so that they can be remembered.
+        # Read in one snapshot: heads can be cached only as of one position.
         found: dict[str, Head] = {}
         known: dict[str, Stream] = {}
 
@@ -361,7 +368,7 @@ class SqliteBackend:
             position = catch_up(execute, self._cache)
             answers: list[Head | None] = []
             for name in streams:
-                # Not from the cache: another thread may have made the stream since the snapshot.
+                # Not from the cache: another thread may have added the stream after this snapshot.
                 stream = find_stream(execute, name)
                 head = self._cache.heads.get(name) if position == self._cache.position else None
                 if head is None and stream is not None:
@@ -426,7 +433,7 @@ class SqliteBackend:
             if checkout.tables.knows_meta:
                 rows = checkout.reader.execute(READ_LINKED_META, asked).fetchall()
             else:
-                # In one state of the store: others may add the column between look and read.
+                # In one snapshot: another process may add the column between the look and the read.
                 rows = checkout.reader.snapshot(look)
             return cast("list[LinkedRow]", rows)
 
@@ -453,10 +460,11 @@ class SqliteBackend:
             execute = checkout.reader.execute
             rows: list[Row] = execute(READ_ALL, (after, ORDINAL_MAX, limit)).fetchall()
             if rows and rows[-1][ORDINAL] <= after:
-                # A damaged tree can lead back: who reads on from there would never end.
+                # A damaged tree can lead back: reading on from there would never end.
                 raise apsw.CorruptError(f"rows after {after} are out of order")
             if rows and after:
-                # It may lie within the first commit, whose position is greater all the same.
+                # `after` may lie among the events of a commit. Its position is greater than
+                # `after`, so the commit is returned whole.
                 rows = self._begun_before(rows[0], execute) + rows
             if rows and rows[-1][POSITION] is not None:
                 # The last commit may go on: its events lie side by side up to its position.
@@ -482,7 +490,7 @@ class SqliteBackend:
         return [decode(row, names[row[STREAM]], checkout.path) for row in rows]
 
     def _begun_before(self, first: Row, execute: Execute) -> list[Row]:
-        """Returns the events of a commit before one of it: they lie side by side."""
+        """Returns the events of the same commit before this one; they lie side by side."""
         ordinal = first[ORDINAL]
         position = first[POSITION] or ordinal
         found: list[Row] = []
@@ -555,7 +563,7 @@ class SqliteBackend:
             try:
                 checkout.changed.add(gate)
                 while True:
-                    # Commits of this process open the gate; for those of others we look again.
+                    # Commits of this process open the gate; those of others are found by polling.
                     newest = checkout.reader.newest()
                     if newest > after or left_s <= 0:
                         return Position(newest)
@@ -597,7 +605,7 @@ class SqliteBackend:
 
 
 def _first_unreadable(execute: Execute, asked: Row, revision: int) -> int:
-    """Returns the revision of the row that `fetchall` stopped at: text in it is not UTF-8."""
+    """Returns the revision at which `fetchall` failed, because text in the row is not UTF-8."""
     read: list[int] = []
     with contextlib.suppress(UnicodeDecodeError):
         read.extend(row[REVISION] for row in execute(READ, asked))
@@ -618,6 +626,7 @@ def _open(
     try:
         writing = None
         if not read_only:
+            # Before and after: see `rewrite_wal` for when it can be left out.
             had_it_open = holders(path)
             writing = connect(path, durability=durability, read_only=False)
             opened.append(writing)
@@ -649,7 +658,7 @@ def _open(
 
 
 def _is_short_read(exc: BaseException) -> bool:
-    """Says whether a page is to be in the WAL and is not; of the database SQLite says otherwise."""
+    """Returns whether SQLite missed a page in the WAL; for the database it gives another code."""
     code: object = getattr(exc.__cause__, "extendedresult", None)
     return code == apsw.SQLITE_IOERR_SHORT_READ
 
@@ -666,11 +675,11 @@ def _rewrite_wal(connection: SqliteConnection, path: str) -> None:
 
 
 def _begin_witness(checkout: SqliteCheckout, durability: Durability) -> Witness | None:
-    """Raises LostCommitsError if the witness knows of more than the database, else goes on with it.
+    """Returns the witness; raises LostCommitsError if it names commits that the database lacks.
 
-    It is compared before the first write, which would take the place of what was lost. A handle
-    that only reads tells it through `describe` and `verify`. Damage has errors of its own, when
-    what is damaged is read: where it hides whose store this is, nothing is noted.
+    It is compared before the first write, because that would take the place of what was lost. A
+    handle that only reads reports a loss through `describe` and `verify`. Damage is reported when
+    what is damaged is read. If it hides which store this is, there is no witness: it returns None.
     """
     try:
         with checkout.errors:

@@ -1,7 +1,7 @@
 """The commits of one transaction: judged one after another, inserted as they are accepted.
 
-A refused commit has written nothing when it is judged, so the transaction needs no savepoints. A
-later commit of the list sees the earlier ones in the tables and in this object.
+A commit is judged before it writes anything, so a refusal needs no savepoint. A later commit of the
+list sees the earlier ones in the tables and in this object.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from holdfast.errors import CorruptError
 
 # --- heads ----------------------------------------------------------------------------------------
 #
-# What this process knows of streams: numbers for good, heads as of a position.
+# What this process knows of streams: their numbers, which never change, and heads as of a position.
 #
-# No row says where a stream's head is: that would be a second truth, and one more page for every
-# commit. The head is the newest row of the stream, and it is remembered here. The cache is complete
-# up to `position`: a remembered head is the true one unless some event above that position belongs
-# to its stream. Everything that moves a head adds an ordinal, so the newest ordinal, one look at
-# the end of one table, tells whether there is anything new.
+# No row stores the head of a stream: that would be a second truth, and one more page for every
+# commit to write. The head is the newest row of the stream, and it is cached here. The cache is
+# complete up to `position`: a cached head is current unless an event above that position belongs to
+# its stream. Everything that moves a head adds an ordinal. So one look at the end of one table, for
+# the newest ordinal, tells whether a head can be stale.
 
 
 _STREAMS_MAX = 1 << 17
@@ -53,7 +53,7 @@ class Stream(NamedTuple):
 
 
 class HeadCache:
-    """Shared by the writing and the reading side; the lock is held for a few dict operations."""
+    """Shared by readers and the writer; its lock is held for a few dict operations only."""
 
     def __init__(self) -> None:
         self.position = 0
@@ -63,12 +63,12 @@ class HeadCache:
         self._lock = RLock()
 
     def remember(self, streams: dict[str, Stream]) -> None:
-        """Keeps numbers that were read from committed rows: they never change."""
+        """Caches streams that were read from committed rows; their numbers never change."""
         with self._lock:
             self._remember(streams)
 
     def advance(self, newest: int, changed: Iterable[int] | None) -> None:
-        """Forgets the heads of the changed streams, all if None, and is complete up to `newest`."""
+        """Completes the cache up to `newest`; forgets the heads of `changed`, or all if None."""
         with self._lock:
             if newest <= self.position:
                 return
@@ -80,16 +80,17 @@ class HeadCache:
             self.position = newest
 
     def offer(self, position: int, heads: dict[str, Head], streams: dict[str, Stream]) -> None:
-        """Remembers heads that were true at `position`, unless more has been seen since."""
+        """Caches heads that were current at `position`, unless the cache is at another one now."""
         with self._lock:
             self._remember(streams)
             if position == self.position:
                 self._keep(heads)
 
     def publish(self, position: int, heads: dict[str, Head], streams: dict[str, Stream]) -> None:
-        """Takes over what a transaction left, made on everything before it, up to `position`.
+        """Caches the heads after a transaction, which began with a cache complete before it.
 
-        If another thread has meanwhile looked further, our heads may be old already.
+        If another thread has already read beyond `position`, these heads may be stale and are
+        dropped.
         """
         with self._lock:
             if streams:
@@ -99,14 +100,15 @@ class HeadCache:
                 self.position = position
 
     def _keep(self, heads: dict[str, Head]) -> None:
-        # A head may be here only while its stream's number is, else `advance` would not find it.
+        # Only together with the stream's number, without which `advance` cannot find a stale head.
         for name, head in heads.items():
             if name in self.streams:
                 self.heads[name] = head
 
     def _remember(self, streams: dict[str, Stream]) -> None:
         if len(self.streams) + len(streams) > _STREAMS_MAX:
-            # In this order: an interrupt may come between, and a head must not be left alone.
+            # Heads first: an interrupt may come in between, and a head without its stream's number
+            # would never be forgotten.
             self.heads.clear()
             self._names.clear()
             self.streams.clear()
@@ -118,7 +120,7 @@ class HeadCache:
 CHECKPOINTS_EVERY = 256
 """Checkpoint names are indexed up to the newest multiple of this ordinal."""
 
-# Above this many new events it is cheaper to forget every head than to ask whose they are.
+# With more new events than this, it is cheaper to forget every head than to ask which have changed.
 _NEWS_MAX = 1000
 
 _STREAM = "SELECT id, first FROM streams WHERE name = ?"
@@ -151,7 +153,7 @@ def find_head(execute: Execute, name: str, stream: Stream, where: str) -> Head:
 
 
 def catch_up(execute: Execute, cache: HeadCache) -> int:
-    """Makes the cache complete up to the newest ordinal that the connection sees; returns it."""
+    """Completes the cache up to the newest ordinal that the connection sees, and returns it."""
     newest: int = execute(NEWEST).get or 0
     known = cache.position
     if newest > known:
@@ -163,7 +165,7 @@ def catch_up(execute: Execute, cache: HeadCache) -> int:
 
 
 class LacksMeta(Exception):
-    """The store has format 1, and a record has meta: it is upgraded first."""
+    """The store has format 1 and a record has meta, so the store must be upgraded first."""
 
 
 class SqliteBatch:
@@ -205,13 +207,13 @@ class SqliteBatch:
         self._now_us = now_us
         self.position = cache.position
         self.link: bytes | None = None
-        """Of the event at `position`; None if the batch wrote none."""
+        """The link of the event at `position`; None if the batch wrote nothing."""
         self.heads: dict[str, Head] = {}
         self.streams: dict[str, Stream] = {}
         self.outcomes: list[Receipt | Refusal] = []
 
     def take(self, commit: Commit) -> None:
-        """Judges a commit and writes it if it is accepted; the outcome goes to `outcomes`."""
+        """Judges a commit, writes it if it is accepted, and adds the outcome to `outcomes`."""
         refusal = judge(commit, self._head_of, self._key_of, self._leases.fence_holds, self._now_us)
         if refusal is not None:
             self.outcomes.append(refusal)

@@ -1,7 +1,7 @@
 """One connection that writes, one that reads, and what they share.
 
-A commit holds the writing connection through its sync. Readers have a connection of their own, so
-they never wait for that; each connection is used by one thread at a time, under its lock.
+A commit holds the writing connection through its sync. Readers have another connection, so that
+they never wait for a sync. Each connection is used by one thread at a time, under its lock.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ _log = logging.getLogger("holdfast.backends")
 #
 # The tables are created in groups, each by the transaction that first needs it.
 
-# Without regard to case, as SQLite itself looks for a table: a flipped bit that makes a small
-# letter a capital one hides no table.
+# Case is ignored, as SQLite itself does when it looks for a table: so a flipped bit that turns a
+# small letter into a capital one does not hide the table.
 HAS_TABLE = "SELECT count(*) FROM sqlite_schema WHERE name = ? COLLATE NOCASE"
 _GROUP = "-- group: "
 INDEX_FROM_ROW = 32
-"""The row that brings the index of names with it: up to there the index would cost a page of 16 KiB
-and spare a scan of one or a few."""
+"""The row that adds the index of names. Before it, an index would cost a page of 16 KiB, to save a
+scan of one page or a few."""
 
 
 _HAS_META = "SELECT count(*) FROM pragma_table_info('events') WHERE name = 'meta'"
 ADD_META = "ALTER TABLE events ADD COLUMN meta TEXT"
-"""Makes format 2 of format 1. No row changes; SQLite looks through them once, for the STRICT."""
+"""Turns format 1 into format 2. No row changes, but SQLite reads all once: the table is STRICT."""
 
 
 @cache
 def statements(group: str) -> str:
-    """Returns the statements that make the tables of a group; the first is named like it."""
+    """Returns the statements that make the tables of a group, which is named after its first."""
     parts = (part.partition("\n") for part in _text().split(_GROUP)[1:])
     return {name: body for name, _, body in parts}[group]
 
@@ -92,18 +92,18 @@ def _text() -> str:
 
 
 class SqliteTables:
-    """Which groups are there. Tables are never dropped, so what was seen once needs no look."""
+    """Which groups of tables exist. Tables are never dropped, so one look at each is enough."""
 
     def __init__(self) -> None:
         self._known: set[str] = set()
         self._made: set[str] = set()
         self.knows_meta = False
-        """Says that events have the column `meta`, for whatever begins to read from now on. Of a
-        transaction that is under way it says nothing: that may have begun before."""
-        _text()  # read now: when a table is needed there may be no descriptor left to read it with
+        """Whether events have the column `meta`, for every read that begins from now on. A
+        transaction that is under way may have begun before there was the column."""
+        _text()  # read now: when a table is needed, there may be no descriptor left to read it
 
     def exist(self, group: str, execute: Execute) -> bool:
-        """Returns whether the group is there, as seen by that connection."""
+        """Returns whether the group exists, as that connection sees the database."""
         if group in self._known:
             return True
         found = execute(HAS_TABLE, (group,)).get == 1
@@ -112,61 +112,62 @@ class SqliteTables:
         return found
 
     def has_meta(self, execute: Execute) -> bool:
-        """Returns whether events have the column `meta`, as seen by that connection."""
+        """Returns whether events have the column `meta`, as that connection sees the database."""
         found = execute(_HAS_META).get == 1
         if found:
             self.knows_meta = True
         return found
 
     def ensure(self, group: str, execute: Execute) -> None:
-        """Makes the group in the transaction that is under way, unless it is there."""
+        """Makes the group in the transaction that is under way, unless it exists."""
         if group not in self._known and group not in self._made:
             execute(statements(group)).fetchall()
             self._made.add(group)
 
     def settle(self) -> None:
-        """Counts what the transaction made: it is durable."""
+        """Remembers the groups that the transaction made, which was committed."""
         if self._made:
             self._known |= self._made
             self._made.clear()
 
     def forget(self) -> None:
-        """Counts nothing of what the transaction made: it was rolled back."""
+        """Forgets the groups that the transaction made, which was rolled back."""
         self._made.clear()
 
 
 # --- the write-ahead log --------------------------------------------------------------------------
 #
-# A sync of a file that grows also writes its new size and its new blocks; one of a file that is
-# overwritten in place does not, and takes about two thirds of the time. SQLite overwrites its WAL
-# from the beginning after a checkpoint, so only the first pass over it is slow. That pass is made
-# fast by zeros, written after the end of the file before SQLite gets there.
+# The sync of a file that grows also writes its new size and its new blocks. The sync of a file that
+# is overwritten in place does not, and takes about two thirds of the time. SQLite overwrites its
+# WAL from the beginning after a checkpoint, so only the first pass over it is slow. Zeros that are
+# written after the end of the file, before SQLite gets there, make that pass as fast.
 #
-# This is safe because it happens inside a write transaction: no other connection may append then,
-# and bytes after the last valid frame mean nothing to SQLite, which finds them in every WAL that
-# it has begun to overwrite. The WAL is not the database file: no lock is on it, and closing a
-# descriptor of it drops none.
+# This is safe because it happens inside a write transaction: no other connection may append then.
+# Bytes after the last valid frame mean nothing to SQLite, which finds them in every WAL that it has
+# begun to overwrite. And SQLite has no locks on the WAL, unlike on the database file, so closing a
+# descriptor of the WAL drops none.
 
 
 # Two to eight commits of the usual size. More at once would make single commits slow.
 _AHEAD = bytes(256 << 10)
-# A process that commits a few times and ends has no use for it.
+# A process that commits a few times and ends would gain nothing from the zeros.
 _BEGIN_BYTES = 256 << 10
 
 
 def rewrite_wal(connection: SqliteConnection, path: str) -> None:
-    """Writes the WAL of an earlier process over itself, and syncs it, before anything is added.
+    """Writes the WAL of an earlier process over itself and syncs it, before anything is added.
 
-    If a sync of it failed and its process died, the kernel has marked the frames clean although
-    they never reached the disk: they look whole, SQLite adopts them, and no later sync writes them.
-    A power loss would then take them, and with them every commit after them. Inside a write
-    transaction nobody else appends.
+    If a sync of the WAL failed and the process died, the kernel has marked the frames clean
+    although they never reached the disk. They look whole, SQLite adopts them, and no later sync
+    writes them. A power loss would then take them, and every commit after them. Inside a write
+    transaction nobody else appends meanwhile.
 
-    It is done by the first one in only. SQLite takes frames from the file when nobody has the
-    database open: then it reads the WAL to its end. As long as one connection is open, the shared
-    memory says where the WAL ends, and frames whose sync failed or was never asked for lie beyond:
-    the next commit is written over them. Somebody must have had it open from before we came until
-    after we took our lock, so that nobody was first in between.
+    Only the first process to open the database needs this, because only then SQLite reads the WAL
+    to its end and adopts the frames it finds. As long as a connection is open, the shared memory
+    says where the WAL ends. Frames whose sync failed, or was never asked for, lie beyond that end,
+    and the next commit overwrites them. So the caller leaves this out only if one and the same
+    process had the database open before this one opened it and still has it open afterwards: then
+    nobody was first in between.
     """
     wal = path + "-wal"
     try:
@@ -189,7 +190,7 @@ def rewrite_wal(connection: SqliteConnection, path: str) -> None:
 
 
 def _data_from(fd: int, offset: int) -> int:
-    """Returns where data goes on, -1 if it does not: a hole of a terabyte is not written full."""
+    """Returns the next offset with data, -1 if there is none: holes are not to be filled."""
     try:
         return os.lseek(fd, offset, os.SEEK_DATA)
     except OSError as exc:
@@ -208,9 +209,9 @@ class Wal:
         self._is_off = False
 
     def keep_ahead(self) -> None:
-        """Writes zeros after the end if the WAL has grown past them; inside a transaction only.
+        """Writes zeros after the end if the WAL has grown past them; only inside a transaction.
 
-        It only saves time: where it fails, on a full disk for example, it stops.
+        This only saves time, so it is given up for good where it fails, as on a full disk.
         """
         if self._is_off:
             return
@@ -225,30 +226,30 @@ class Wal:
             self._is_off = True
 
     def begin_again(self) -> None:
-        """Counts from the beginning: the WAL was cut to nothing."""
+        """Starts over after the WAL was cut to nothing."""
         self._end = _BEGIN_BYTES
 
     def close(self) -> None:
         self._is_off = True
-        fd, self._fd = self._fd, -1  # never twice: by then the number may be another file's
+        fd, self._fd = self._fd, -1  # never closed twice: the number may be another file's by then
         if fd >= 0:
             os.close(fd)
 
 
 # --- the driver -----------------------------------------------------------------------------------
 #
-# The part of apsw that is used here, with types of our own: apsw's need a newer Python.
+# The part of apsw that is used here, with our own types: those of apsw need a newer Python.
 
 
 Row = tuple[Any, ...]
 
 
 class SqliteCursor(Protocol):
-    """What a statement answers; it is read to its end before the next one runs."""
+    """The result of a statement; it is read to its end before the next one runs."""
 
     @property
     def get(self) -> Any:
-        """The value or row that there is, None if there is none."""
+        """The one value or row of the result, None if there is none."""
         ...
 
     def fetchall(self) -> list[Row]: ...
@@ -259,7 +260,7 @@ Execute = Callable[..., SqliteCursor]
 
 
 class SqliteConnection(Protocol):
-    """One connection; apsw keeps its prepared statements by their text."""
+    """One connection; apsw caches its prepared statements by their text."""
 
     @property
     def in_transaction(self) -> bool: ...
@@ -282,13 +283,13 @@ def connect(name: str, flags: int) -> SqliteConnection:
 
 
 def close_as_it_is(connection: SqliteConnection) -> None:
-    """Closes without the checkpoint that a last close makes: it would write in the database."""
+    """Closes without the checkpoint of a last close, which would write to the database."""
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     connection.close()
 
 
 def execute_of(connection: SqliteConnection) -> Execute:
-    """Returns `execute` of a cursor that is kept: half the cost of a new cursor each time."""
+    """Returns `execute` of one lasting cursor, at half the cost of a new cursor for each call."""
     return cast(Execute, cast(Any, connection.cursor()).execute)
 
 
@@ -331,8 +332,8 @@ def translate(exc: BaseException, path: str) -> HoldfastError | None:
                 f'"{path}" is not a SQLite database', hint="look elsewhere, or choose a new name"
             )
         case apsw.SQLError() if str(exc).endswith(_LATE_TABLES):
-            # Such a table is asked for only if it was seen. Where locks fail, SQLite may read the
-            # file without its WAL: no damage. Damage that looks the same is found by `check`.
+            # Such a table is used only after it was seen. Where locks fail, SQLite may read the
+            # file without its WAL, which is no damage. `check` finds damage that looks the same.
             return UnavailableError(
                 f'"{path}" is unavailable: {exc}',
                 hint='open the store again; if that does not help, run "holdfast check"',
@@ -363,7 +364,7 @@ def translate(exc: BaseException, path: str) -> HoldfastError | None:
 
 
 def _has_descriptors() -> bool:
-    """Returns whether a file can be opened at all: SQLite does not say why it could not."""
+    """Returns whether this process can open any file: SQLite does not say why it could not."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as exc:
@@ -372,10 +373,10 @@ def _has_descriptors() -> bool:
 
 
 class Translated:
-    """`with` this, every error of SQLite leaves as one of ours, with the original as its cause.
+    """A context that turns every error of SQLite into one of ours, with the original as its cause.
 
-    Where a reading connection is used inside it, a signal handler is refused that interrupted its
-    own thread in the use of that.
+    With a `reader`, it also refuses a call from a signal handler that has interrupted its own
+    thread in the middle of a read: both would use one connection at once.
     """
 
     __slots__ = ("_check_open", "_is_read_here", "_path")
@@ -399,7 +400,7 @@ class Translated:
             ours = translate(exc, self._path)
             if ours is not None:
                 if self._check_open is not None and isinstance(exc, _CLOSED):
-                    self._check_open()  # which says why, if another thread gave the handle up
+                    self._check_open()  # it raises the cause, if another thread ended the handle
                 raise ours from exc
         return False
 
@@ -412,7 +413,7 @@ _TAKEN_HINT = (
 
 
 class SqliteReader:
-    """The connection that reads. Every statement sees all that was committed before it began."""
+    """The connection that reads; each statement sees everything committed before it began."""
 
     def __init__(self, connection: SqliteConnection) -> None:
         self.connection = connection
@@ -424,10 +425,10 @@ class SqliteReader:
             return self.execute(sql, bindings).fetchall()
 
     def snapshot(self, work: Callable[[Execute], T]) -> T:
-        """Returns what `work` reads of one state of the store; the caller has the lock.
+        """Returns what `work` reads from one state of the store; the caller has the lock.
 
-        No context manager: one left by an interrupt would keep its transaction, and with it an old
-        state for all later reads. Here the last call is SQLite's own.
+        This is no context manager: one that an interrupt leaves suspended would keep its
+        transaction, and all later reads would see an old state.
         """
         execute, connection = self.execute, self.connection
         try:
@@ -458,9 +459,9 @@ class SqliteWriter:
         self._wal = wal
 
     def transact(self, work: Callable[[], T], publish: Callable[[T], None] | None = None) -> T:
-        """Returns what `work` returned, once everything that it did is durable.
+        """Runs `work` in a transaction; returns its result once everything that it did is durable.
 
-        `publish` is called with it while the connection is still held, so that the next
+        `publish` is called with the result while the connection is still held, so that the next
         transaction finds in memory what this one left on disk.
         """
         execute, files = self.execute, self._checkout.files
@@ -468,8 +469,10 @@ class SqliteWriter:
             raise reentered("a write")
         with self.lock:
             self._checkout.check_open()
-            # Before as well as after: what a commit without locks or names writes may destroy what
-            # others wrote. Where nobody tells that a look is due, the look after it has to do.
+            # Files and locks are looked at before the transaction, because one without locks or
+            # names may destroy what others wrote. They are looked at again after the commit and
+            # before it is acknowledged, because only that look is later than the sync. Without
+            # inotify this first look is a cheaper one.
             if files.watch.is_due(0) and (files.watch.is_notified or files.is_suspect()):
                 self._checkout.check_files(outcome_known=True)
             try:
@@ -503,9 +506,9 @@ class SqliteWriter:
             return result
 
     def empty_wal(self) -> bool:
-        """Carries the WAL over into the database and cuts it; returns whether that was possible.
+        """Moves the WAL into the database and cuts it; returns whether that was possible.
 
-        A reader that is in the middle of a transaction keeps it. The caller has the lock.
+        A reader in the middle of a transaction prevents it. The caller has the lock.
         """
         try:
             self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
@@ -530,11 +533,11 @@ class SqliteWriter:
     def _failed_commit(self, exc: apsw.Error) -> Exception:
         """Returns what to raise when COMMIT itself failed.
 
-        A full disk is met before the frame that would make the commit valid is whole, so nothing
-        was written. After any other failure the frames may or may not be on disk. A sync must not
-        be tried again on this descriptor, because the kernel marks pages clean that it failed to
-        write: a second try would report success for bytes that are gone. So the handle dies, and
-        whoever opens the file again reads what is really there.
+        A full disk shows before the frame that would make the commit valid is whole: the commit is
+        not there, and the handle goes on. After any other failure the frames may or may not be on
+        disk. The sync must not be repeated on this descriptor, because the kernel marks pages clean
+        that it failed to write: a second sync would report success for bytes that are gone. So the
+        handle dies, and the next process that opens the file reads what is really there.
         """
         if isinstance(exc, apsw.FullError):
             return exc
@@ -542,19 +545,19 @@ class SqliteWriter:
 
 
 def overwrite_deleted(writer: SqliteWriter) -> None:
-    """Has SQLite write zeros over what this handle deletes or replaces from now on.
+    """Makes SQLite write zeros over what this handle deletes or replaces from now on.
 
-    Without it a deleted row stays in the page until another one is written over it. It costs a
-    commit that only adds nothing.
+    Otherwise the bytes of a deleted row stay in its page until another row overwrites them. A
+    commit that only adds rows is not slower with it.
     """
     with writer.lock:
         writer.connection.pragma("secure_delete", 1)
 
 
 def vacuum(writer: SqliteWriter) -> None:
-    """Writes the whole database anew, without empty pages; nobody else writes meanwhile.
+    """Writes the whole database anew, without empty pages; nobody else can write meanwhile.
 
-    SQLite attaches a second database for it, which is otherwise forbidden here.
+    SQLite attaches a second database for it, which every connection here forbids otherwise.
     """
     most = writer.connection.limit(apsw.SQLITE_LIMIT_ATTACHED)
     writer.connection.limit(apsw.SQLITE_LIMIT_ATTACHED, 1)
@@ -565,7 +568,7 @@ def vacuum(writer: SqliteWriter) -> None:
 
 
 class _Death(NamedTuple):
-    """Why a handle cannot be used any more, and where what it held was saved."""
+    """Why a handle cannot be used any more, and where its content was rescued to."""
 
     why: str
     is_taken: bool = False
@@ -593,7 +596,7 @@ class SqliteCheckout(Handle):
         self.errors = Translated(path, self.reader, self.check_open)
         self.changed = Waiters()
         self._poison: _Death | None = None
-        self._is_closing = False  # also if that was interrupted: the files were looked at
+        self._is_closing = False  # stays True if `close` was interrupted: one look is enough
         self._files = self._writer = None
         if writing is not None:
             for connection in (reading, writing):
@@ -606,7 +609,7 @@ class SqliteCheckout(Handle):
 
     @property
     def writer(self) -> SqliteWriter:
-        """The writing connection, for a call that writes."""
+        """The writing connection; raises UsageError if the store is open read-only."""
         self.check_open()
         if self._writer is None:
             raise UsageError(
@@ -617,7 +620,7 @@ class SqliteCheckout(Handle):
 
     @property
     def files(self) -> DatabaseFiles:
-        """What the writing connection relies on."""
+        """The files and locks that the writing connection relies on."""
         assert self._files is not None, "BUG: a handle that only reads watches nothing"
         return self._files
 
@@ -627,18 +630,18 @@ class SqliteCheckout(Handle):
             raise self._died()
 
     def check_files(self, *, outcome_known: bool, thorough: bool = True) -> None:
-        """Raises, and ends the handle, if a file or a lock was taken from it; for the writer.
+        """Raises and ends the handle if a file or a lock was taken; only the writer calls it.
 
-        SQLite would go on writing to a file without a name, which is gone when its last user ends,
-        or write without a lock. So nothing more is acknowledged, and what can still be read is
-        saved first.
+        SQLite would go on and write to a file without a name, which is gone when its last user
+        ends, or write without a lock. So nothing more is acknowledged, and what can still be read
+        is rescued first.
         """
         problem = self.files.find_problem(thorough=thorough)
         if problem is not None:
             raise self._give_up(problem, outcome_known=outcome_known)
 
     def look_while_idle(self) -> None:
-        """Looks at the files, unless a commit is under way, which does so itself."""
+        """Looks at the files, unless a commit is under way, which looks by itself."""
         writer = self._writer
         if writer is None or not writer.lock.acquire(blocking=False):
             return
@@ -654,11 +657,11 @@ class SqliteCheckout(Handle):
     def _give_up(self, problem: Problem, *, outcome_known: bool) -> FilesTakenError:
         """Ends the use of this handle at once; the caller has the writer's lock.
 
-        Both connections are closed here and now, and without the checkpoint that a last close
-        makes: without locks, or on files without a name, it would write over what others have
-        written since. As long as they were open, whoever opens the store again in this process
-        would share their memory. Until all is saved, other calls wait for the reader's lock: an
-        error that they got earlier could end the process in the middle of it.
+        Both connections are closed immediately: while they are open, another handle that this
+        process opens on the store would share their memory. They are closed without the usual
+        checkpoint: without locks, or on files without a name, it would overwrite what others have
+        written since. The reader's lock is held until everything is rescued, so that other calls
+        wait: an error that they raise earlier could end the process in the middle of the rescue.
         """
         rescued, saved = None, "what was committed is in its place"
         with self.reader.lock:
@@ -681,7 +684,7 @@ class SqliteCheckout(Handle):
         return error
 
     def poison(self, why: str) -> UnavailableError:
-        """Ends the use of this handle, and returns the error for the call that found out."""
+        """Ends the use of this handle; returns the error for the call that found the cause."""
         self._poison = _Death(why)
         self.wake()
         error = self._died()
@@ -701,18 +704,18 @@ class SqliteCheckout(Handle):
     def wake(self) -> None:
         """Wakes every thread of this process that waits for a commit.
 
-        A thread adds its gate before it looks at what is there, so one that has not yet will see
-        the commit that it would have been woken for.
+        A thread adds its gate before it looks for new commits. So a thread that has not added one
+        yet needs no waking: it will see the commit when it looks.
         """
         if self.changed.gates:
             self.changed.wake()
 
     def close(self) -> None:
-        """Closes both connections of a handle that was marked closed; again changes nothing.
+        """Closes both connections of a handle that was marked closed; a second call does nothing.
 
-        The last one on the host empties the WAL and removes it. A file that was taken since the
-        last commit is found here: then what can be read is saved, and the caller is told. If only
-        the locks are gone, everything is in its place, and the WAL is left to whoever opens next.
+        The last close on the host empties the WAL and removes it. A file that was taken since the
+        last commit is found here: what can be read is rescued, and FilesTakenError is raised. If
+        only the locks are gone, everything is in its place, and the WAL stays for the next open.
         """
         self.wake()
         writer = self._writer
@@ -735,7 +738,7 @@ class SqliteCheckout(Handle):
             self._close_connections(writer)
 
     def abandon(self) -> None:
-        """Ends a handle that was just opened, and leaves the files as they are."""
+        """Ends a handle that was just opened, without a checkpoint or any other change."""
         self.mark_closed()
         writer = self._writer
         assert writer is not None, "BUG: a handle that only reads leaves the files as they are"
@@ -757,11 +760,11 @@ class SqliteCheckout(Handle):
             self.reach("sqlite.closed")
 
     def after_fork(self) -> None:
-        """Keeps a child from ever closing what it inherited.
+        """Keeps a forked child from ever closing the connections that it inherited.
 
-        Closing takes mutexes that a thread of the parent may have held at the fork, for ever as
-        the child sees it, and may end in a checkpoint. So the child never frees these objects,
-        not even when its interpreter ends.
+        Closing takes mutexes that a thread of the parent may have held at the fork. In the child
+        nobody would ever release them. It may also make a checkpoint. So the child never frees
+        these objects, not even when its interpreter ends.
         """
         from ctypes import py_object, pythonapi
 

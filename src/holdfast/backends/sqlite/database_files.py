@@ -1,19 +1,20 @@
 """The files that an open database relies on, and the locks on them: are they still ours?
 
 SQLite opens the database, its WAL and its shared memory once, and never looks at their names again.
-Whoever removes or replaces one of them, or mounts another over it, leaves it writing to a file that
-nobody will find. And POSIX locks belong to a process, not to a descriptor: when anything in this
-process closes any descriptor of the database or of the shared memory (another SQLite library, a
-copy made with `open`), the kernel drops all locks that SQLite has on it. Other processes then take
-this one for dead: they write at the same time, or remove the WAL when they end.
+If somebody removes or replaces one of them, or mounts another over it, SQLite goes on writing to a
+file that nobody will find. And POSIX locks belong to a process, not to a descriptor: when anything
+in this process closes any descriptor of the database or of the shared memory (another SQLite
+library, a copy made with `open`), the kernel drops all locks that SQLite has on that file. Other
+processes then take this one for dead: they write at the same time, or remove the WAL when they end.
 
-So this looks. The names are watched through descriptors made with O_PATH, which can be closed
-without harm to a lock. The locks are seen in `/proc/self/fdinfo`, where the kernel lists those that
-were taken through a descriptor; that file is no descriptor of the database either. A lock that
-another library has taken over is not on SQLite's own descriptor any more, so that shows too.
+So this module looks. The names are watched through descriptors made with O_PATH, which can be
+closed without dropping a lock. The locks are read from `/proc/self/fdinfo`, where the kernel lists
+those that were taken through a descriptor; that file is no descriptor of the database either. A
+lock that another library has taken over is no longer listed for SQLite's own descriptor, so that
+shows too.
 
-Where the system has no such list, lost locks are noticed by what follows from them: a WAL that was
-removed or replaced.
+Where the system has no such list, lost locks are noticed only by what follows from them: a WAL that
+was removed or replaced.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("holdfast.backends")
 
-# Which byte ranges SQLite keeps locked as long as a connection has read once: the database's, so
-# that nobody takes the WAL away, and the shared memory's, so that nobody begins it anew.
+# The byte ranges that SQLite keeps locked from the first read of a connection on: one of the
+# database, so that nobody removes the WAL, and one of the shared memory, so that nobody resets it.
 _SHARED = 0x40000002, 0x400001FF
 _DMS = 128, 128
 
@@ -51,14 +52,17 @@ _SUFFIXES = {MEMORY: "-shm", DATABASE: "", WAL: "-wal"}
 
 
 class Problem(NamedTuple):
-    """What was found, and whether what was committed is still under the names that it needs."""
+    """What was found, and whether all that was committed is still under the names of the store."""
 
     what: str
     is_in_place: bool
 
 
 class DatabaseFiles:
-    """Made when both connections have read once; for the thread that has the writer's lock."""
+    """Watches files and locks; used by the thread that has the writer's lock.
+
+    It is made after both connections have read once, because SQLite takes its locks then.
+    """
 
     def __init__(self, path: str, connection: SqliteConnection) -> None:
         self._path = path
@@ -75,8 +79,12 @@ class DatabaseFiles:
             raise
 
     def find_problem(self, *, thorough: bool) -> Problem | None:
-        """Returns what is wrong; unless `thorough`, as after every commit where nobody tells that a
-        look is due, of the names and of the lock whose loss lets others write."""
+        """Returns what is wrong, None if all is well.
+
+        Unless `thorough`, it looks only at the names and at the lock of the shared memory, whose
+        loss lets others write. That is done after every commit where no inotify says when a look is
+        due.
+        """
         taken = self.watch.look()
         if not all([lock.is_held() for lock in self._locks[: None if thorough else 1]]):
             return Problem(
@@ -95,21 +103,22 @@ class DatabaseFiles:
         return None
 
     def is_suspect(self) -> bool:
-        """Looks at less, for the moment before a commit where nobody tells that a look is due.
+        """Returns whether a full look is due before a commit, where no inotify says so.
 
-        It sees a WAL and a shared memory that were unlinked or cut: those are what others would
-        begin anew, and write to. What is left is found after the commit.
+        It looks only at whether the WAL and the shared memory were unlinked and whether the WAL was
+        cut: others would begin those anew, and write to them. The look after the commit does the
+        rest.
         """
         try:
             wal = os.fstat(self._fds[WAL])
             if not wal.st_nlink or not os.fstat(self._fds[MEMORY]).st_nlink:
                 return True
-        except OSError:  # without O_PATH these are SQLite's own, and may be another handle's
+        except OSError:  # without O_PATH the descriptors are SQLite's, and may have been closed
             return True
         try:
             return wal.st_size < _frames_end(self._connection, self._page_bytes)
         except apsw.BusyError:
-            return False  # another process is at work on the WAL: the look after the commit is left
+            return False  # another process works on the WAL: the look after the commit must do
 
     def moved_to(self) -> str | None:
         """Returns where the database is, if it was moved with the files that it needs."""
@@ -124,10 +133,10 @@ class DatabaseFiles:
         return new if all(beside) else None
 
     def close(self) -> None:
-        """Ends the looks; descriptors made with O_PATH drop no lock when they are closed."""
+        """Ends the watch; closing descriptors that were made with O_PATH drops no lock."""
         self.watch.close()
-        # Taken away first: a close that was interrupted is made again, and must not close a
-        # descriptor that another file has got since.
+        # Each is removed from its list first: after an interrupt, close is called again, and must
+        # not close a number that belongs to another file by then.
         while self._locks:
             self._locks.pop().close()
         while self._own:
@@ -153,7 +162,7 @@ class DatabaseFiles:
             raise FileNotFoundError(0, "its WAL was removed or cut while other processes use it")
 
     def _keep_lock(self, range_: tuple[int, int], fds: list[int]) -> None:
-        """Remembers the descriptor that a lock was taken through, where the system tells."""
+        """Remembers the descriptor through which a lock was taken, where the system lists locks."""
         for fd in fds:
             with suppress(OSError):
                 lock = _Lock(fd, range_)
@@ -165,7 +174,7 @@ class DatabaseFiles:
 
 
 def _frames_end(connection: SqliteConnection, page_bytes: int) -> int:
-    """Returns up to where the WAL is in use, as the shared memory says."""
+    """Returns how many bytes of the WAL are in use, according to the shared memory."""
     frames, _ = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
     if frames <= 0:
         return 0
@@ -173,9 +182,10 @@ def _frames_end(connection: SqliteConnection, page_bytes: int) -> int:
 
 
 def lacks_frames(connection: SqliteConnection, path: str) -> bool:
-    """Says whether the WAL is shorter than what the shared memory says of it.
+    """Returns whether the WAL is shorter than the shared memory says.
 
-    Two questions, so another process may have emptied it in between: that is asked again.
+    Another process may empty the WAL between the two questions, so both are asked up to three
+    times.
     """
     for _ in range(3):
         try:
@@ -188,12 +198,12 @@ def lacks_frames(connection: SqliteConnection, path: str) -> bool:
 
 
 def holders(path: str) -> frozenset[int]:
-    """Returns the processes that have a database open, this one too if it has: as far as is known.
+    """Returns the ids of processes that have a database open, including this one, as far as known.
 
-    Each keeps a lock on byte 128 of the shared memory, and the kernel lists all locks. That names
-    files by device and inode, which on some file systems are others than `stat` tells: there, and
-    where there is no such list, nobody is found. No descriptor is opened to find out, because
-    closing it would drop the locks of another SQLite library in this process.
+    Each keeps a lock on byte 128 of the shared memory, and the kernel lists all locks. The list
+    names files by device and inode, which on some file systems differ from those of `stat`. There,
+    and where there is no such list, nobody is found. It opens no descriptor of the file, because
+    closing that would drop the locks of another SQLite library in this process.
     """
     try:
         memory = os.stat(path + "-shm", follow_symlinks=False)
@@ -212,12 +222,12 @@ def holders(path: str) -> frozenset[int]:
 
 
 class _Lock:
-    """A lock of this process, as the kernel lists it for the descriptor it was taken through."""
+    """A lock of this process, as the kernel lists it for the descriptor that it was taken with."""
 
     def __init__(self, fd: int, range_: tuple[int, int]) -> None:
         self._first, self._last = range_
         self._held = b""
-        # Kept open: reading it again takes 2 microseconds, opening it as well takes 8.
+        # Kept open: reading it again takes 2 microseconds, opening and reading it takes 8.
         self._info = os.open(f"{_FDINFO}/{fd}", os.O_RDONLY | os.O_CLOEXEC)
 
     def is_held(self) -> bool:
@@ -241,7 +251,7 @@ class _Lock:
 
 
 def _open_inodes() -> dict[tuple[int, int], list[int]]:
-    """Returns which files this process has open, each with its descriptors."""
+    """Returns the files that this process has open, each with its descriptors."""
     found: dict[tuple[int, int], list[int]] = {}
     for name in os.listdir(_DESCRIPTORS):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""What `status` and `check` ask: plain facts, and everything that can be wrong below the log."""
+"""Answers `status` and `check`: plain facts, and everything that can be wrong below the log."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _PAGE = 500
 
 
 class SqliteInspection:
-    """Verification has a connection of its own, so that nobody waits for it."""
+    """Inspects a store; verification uses a third connection, so that nobody waits for it."""
 
     def __init__(self, checkout: SqliteCheckout, durability: Durability) -> None:
         self._checkout = checkout
@@ -112,8 +112,7 @@ class SqliteInspection:
 
 
 class _Check:
-    """One pass over a database; each part yields what it finds, and one unreadable table does not
-    hide what is wrong with the others."""
+    """One pass over a database; no unreadable table hides what is wrong with the others."""
 
     def __init__(self, connection: SqliteConnection, path: str) -> None:
         self._connection = connection
@@ -157,7 +156,7 @@ class _Check:
         for kind, name in self._rows("SELECT type, name FROM sqlite_schema"):
             if (kind, name) not in parts():
                 yield Finding(self._path, f"has the {kind} {name!r}, which no store has")
-            # So does a column, to a question that does not name it.
+            # A damaged column name does not show in queries that do not name the column.
             elif kind == "table" and not self._has_columns_of(name):
                 yield Finding(self._path, f"the table {name!r} has columns that no store has")
 
@@ -174,13 +173,13 @@ class _Check:
                 yield Finding("ordinal 0", "the row of the store's id fails its checksum")
 
     def _events(self) -> Iterator[Finding]:
-        """Reads every event in pages, so that commits go on meanwhile."""
+        """Reads every event, some rows at a time, so that commits and checkpoints can go on."""
         streams: dict[int, tuple[str, int]] = {}
         following: dict[int, int] = {}
         ordinal = open_until = 0
         while rows := self._rows(READ_ALL, (ordinal, ORDINAL_MAX, _PAGE)):
             if rows[-1][ORDINAL] <= ordinal:
-                # A damaged tree can lead back to rows that were read, again and again.
+                # A damaged tree can lead back to rows that were read already, without end.
                 yield Finding(f"ordinal {ordinal}", "rows after it are out of order")
                 break
             if any(row[STREAM] not in streams for row in rows):
@@ -202,7 +201,7 @@ class _Check:
                 if revision != expected:
                     yield Finding(where, f"expected revision {expected} in its place")
                 following[number] = revision + 1 if isinstance(revision, int) else expected + 1
-                # Damage can turn it into text; its row has failed its checksum then.
+                # Damage can turn the position into text; then the row has failed its checksum.
                 until = position if isinstance(position, int) else ordinal
                 if until < ordinal or open_until not in (0, until):
                     yield Finding(where, "its commit is not whole")
@@ -224,7 +223,7 @@ class _Check:
             yield Finding(f"stream number {number}, revision {revision}", "a key of no event")
 
     def _checkpoints(self) -> Iterator[Finding]:
-        # One state for all three: the index goes on with the commits that pass its end.
+        # All three in one snapshot: a commit that passes a multiple of 256 extends the index.
         self._connection.execute("BEGIN")
         newest = self._rows(NEWEST)[0][0] or 0
         indexed = newest // CHECKPOINTS_EVERY * CHECKPOINTS_EVERY

@@ -1,8 +1,9 @@
 """Leases and marks: rows beside the log.
 
-A lease is judged by the clock of this boot and by who is alive. One that is released is deleted.
-The row without a name has the greatest epoch of all those, so that none is given again, whatever
-the wall clock says by then. Marks are set and cleared by commits, and claimed under a time limit.
+Whether a lease holds is decided by the clock of this boot and by whether its owner is alive. A
+released lease is deleted. The row with an empty name keeps the greatest epoch of all deleted ones,
+so that no epoch is given out twice, even if the wall clock is set back. Marks are set and cleared
+by commits, and claimed under a time limit.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ READ_LEASES = "SELECT name, owner, epoch, boot, ends_us, crc FROM leases"
 
 
 class SqliteLeases:
-    """A lease of another boot has ended with it, whatever its time says."""
+    """Leases as rows. One of another boot has ended with that boot, whatever its time is."""
 
     def __init__(self, checkout: SqliteCheckout, workers: Workers) -> None:
         self._checkout = checkout
@@ -58,7 +59,7 @@ class SqliteLeases:
                 return None
             if held is not None and held.owner == owner:
                 return self._extend(held, ttl_s, writer.execute)
-            # The wall clock keeps epochs growing also where the row before was lost.
+            # By the wall clock epochs grow even if the row of the lease before was lost.
             least = self._floor(writer.execute) if last is None else last.epoch
             epoch = max(least + 1, checkout.clock.now_us() // 1000)
             return self._extend(Lease(name, owner, epoch, 0), ttl_s, writer.execute)
@@ -121,7 +122,7 @@ class SqliteLeases:
         return Held(name, owner, epoch, left_us > 0 and self._workers.is_alive(owner), left_us)
 
     def fence_holds(self, fence: Fence) -> bool:
-        """Answers clause 6 inside the transaction that asks."""
+        """Returns whether a fence still holds (clause 6), inside the transaction that asks."""
         held = self._held(fence.name, self._checkout.writer.execute)
         return held is not None and (held.owner, held.epoch) == (fence.owner, fence.epoch)
 
@@ -133,7 +134,7 @@ class SqliteLeases:
         return 0 if last is None else last.epoch
 
     def _find(self, name: str, execute: Execute) -> tuple[Lease | None, Lease | None]:
-        """Returns the newest lease of that name, and the same again if it has not ended."""
+        """Returns the newest lease of that name, and the same lease again if it still runs."""
         if not self._checkout.tables.exist("leases", execute):
             return None, None
         rows = execute(_READ, (name,)).fetchall()
@@ -155,7 +156,7 @@ class SqliteLeases:
 
     def _extend(self, lease: Lease, ttl_s: float, execute: Execute) -> Lease:
         ends_us = self._checkout.clock.boot_us() + round(ttl_s * 1_000_000)
-        # Never sooner than before: a caller may rely on the later end that it was promised.
+        # Never earlier than before: the owner may rely on the later end that it was promised.
         extended = Lease(lease.name, lease.owner, lease.epoch, max(ends_us, lease.expires_us))
         self._write(extended, execute)
         return extended
@@ -200,14 +201,14 @@ _DUE_MAX = (1 << 63) - 1
 
 
 class SqliteMarks:
-    """A claim of another boot has ended with it, whatever its time says."""
+    """Marks and claims as rows. A claim of another boot has ended with that boot."""
 
     def __init__(self, checkout: SqliteCheckout, workers: Workers) -> None:
         self._checkout = checkout
         self._workers = workers
 
     def apply(self, marks: Sequence[Mark | Cleared]) -> None:
-        """Sets and clears what a commit says, in its transaction. Claims on them end."""
+        """Sets and clears the marks of a commit, in its transaction; claims on them end."""
         execute = self._checkout.writer.execute
         self._checkout.tables.ensure("marks", execute)
         for mark in marks:
@@ -289,7 +290,8 @@ class SqliteMarks:
     def all(self, execute: Execute) -> list[Mark]:
         """Returns every mark, inside the transaction that asks.
 
-        That may have begun before another thread made the table, which is known since then.
+        The table is looked up in that transaction, and not in what this process knows: another
+        thread may have made it after the transaction began.
         """
         if execute(HAS_TABLE, ("marks",)).get != 1:
             return []
@@ -318,10 +320,10 @@ class SqliteMarks:
 
 
 def _rows_of(query: MarkQuery, execute: Execute) -> list[Row]:
-    """Returns the rows of all marks that are asked for, in the order of the index if it is one.
+    """Returns the rows of all marks that a query asks for; of one index, in its order.
 
-    Those of the same priority as the mark before them, then those below: each is one search in the
-    index, so the hundredth page costs what the first does.
+    A page takes two searches: for the rest of the priority of the last mark, and for the priorities
+    below. So the hundredth page costs as much as the first.
     """
     if query.index is not None and query.keys is not None:
         found = [execute(_MARK, (query.index, key)).fetchall() for key in set(query.keys)]

@@ -1,7 +1,7 @@
-"""Opening a database file: whose it is, what it is, and how each connection is set.
+"""Opening a database file: checks of owner and format, creation, and the settings of connections.
 
-The file is created here, through its own descriptor, before SQLite ever sees it. From then on only
-SQLite opens it: closing any descriptor of the file drops every lock that this process has on it.
+The file is created here, under another name, before SQLite ever sees it. From then on only SQLite
+opens it: closing any descriptor of the file drops every lock that this process has on it.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from holdfast.errors import (
 from holdfast.names import new_id, short_id
 
 FORMAT = 2
-"""Format 2 has meta. A store of format 1 gets this number before its first event with meta."""
+"""Format 2 has meta. A store of format 1 is raised to it before its first event with meta."""
 APPLICATION_ID = 0x486F4C64  # "HoLd"
 PAGE_BYTES = 16384
-# About 16 MB of WAL: several hundred commits. A checkpoint writes each page once however many
-# commits changed it, and afterwards the WAL is overwritten in place from its beginning, which
-# syncs a third faster than a file that grows. No journal_size_limit: the file keeps its size.
+# About 16 MB of WAL: several hundred commits. A checkpoint writes each page once, however many
+# commits changed it. Afterwards the WAL is overwritten in place from its beginning, which syncs a
+# third faster than a file that grows. So there is no journal_size_limit: the file keeps its size.
 WAL_PAGES = 1000
 CACHE_KIB = 8192
 VALUE_BYTES_MAX = 512 << 20
@@ -62,7 +62,7 @@ _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _SYNCHRONOUS = {"full": 2, "process": 1, "none": 0}
 # About 30 seconds in all, see _ask_again.
 _ASKED_MAX = 6900
-# SQLite 3.7.0 to 3.51.2 could corrupt a WAL database that several connections checkpoint.
+# SQLite 3.7.0 to 3.51.2 can corrupt a WAL database that several connections checkpoint.
 _LIBRARY_MIN = 3_051_003
 
 
@@ -90,17 +90,17 @@ def prepare_file(path: str, clock: Clock, *, create: bool) -> None:
             hint="name a file, or leave out sqlite: if it is a store on plain files",
         )
     for suffix in SUFFIXES:
-        # Another process may be just closing, and take its WAL away.
+        # Another process may be closing at this moment, and remove its WAL.
         with contextlib.suppress(NotFoundError):
             check_private(path + suffix)
     _examine(path)
 
 
 def _refuse_left_overs(path: str) -> None:
-    """Raises UsageError if files of an earlier database lie where the new one would find them.
+    """Raises UsageError if side files of an earlier database lie where the new one would use them.
 
-    SQLite would take an old WAL for the new database's own: deleted data comes back, or the new
-    database is malformed from its first moment on. A witness says that there was a store, whose
+    SQLite would take an old WAL for that of the new database: deleted data would come back, or the
+    new database would be malformed from the start. A witness shows that there was a store whose
     database somebody took away.
     """
     for suffix in SUFFIXES:
@@ -114,10 +114,11 @@ def _refuse_left_overs(path: str) -> None:
 
 
 def _create(path: str, clock: Clock) -> None:
-    """Makes a new store under another name, whole and synced, and then gives it its own.
+    """Makes a new store under another name, whole and synced, and then links it to its own name.
 
-    So a file of that name is a whole store from its first moment on, wherever a process is killed,
-    and of two that create it at once one gets the name and the other finds it taken.
+    So a file of that name is a whole store from the start, no matter when a process is killed. Of
+    two processes that create it at once, one gets the name and the other finds it taken. At the end
+    the directory is synced, so that the name is durable before the first commit.
     """
     new = f"{path}.{os.getpid()}-{short_id(clock)}.new"
     try:
@@ -144,7 +145,7 @@ def _create(path: str, clock: Clock) -> None:
 
 
 def _fill(path: str, clock: Clock) -> None:
-    # Written to the file itself and not to a WAL: whoever looks at the file alone sees whose it is.
+    # Written before WAL mode is set, so to the file itself: an opener reads only the file's header.
     with Translated(path):
         connection = connect(path, durability="full", read_only=False)
         try:
@@ -161,12 +162,13 @@ def _fill(path: str, clock: Clock) -> None:
 
 
 def upgrade(writer: SqliteWriter) -> None:
-    """Makes a store of format 1 one of format 2, before its first event with meta.
+    """Raises a store of format 1 to format 2, before its first event with meta.
 
-    In a transaction of its own, which is then carried over into the database file: an opener looks
-    at the number in the file's header alone. A holdfast that knows only format 1 refuses the store
-    from then on. One that has it open reads on, finds that an event with meta fails its checksum,
-    and cannot write. If a reader keeps the WAL from being carried over, the next checkpoint does.
+    This is one transaction, and a checkpoint then moves it into the database file, because an
+    opener looks only at the number in the file's header. A holdfast that knows only format 1
+    refuses the store from then on. One that has it open reads on, finds that an event with meta
+    fails its checksum, and cannot write. If a reader is in the way of the checkpoint, the next one
+    moves it.
     """
 
     def work() -> None:
@@ -183,12 +185,12 @@ def upgrade(writer: SqliteWriter) -> None:
 def _examine(path: str) -> None:
     """Raises FormatError unless the file is a store that this code can read.
 
-    Only the file's header is read: no lock, no WAL, no byte written in it or beside it. It is not
-    read as a database, because it need not be one by itself: a process that was killed in the
-    middle of a checkpoint leaves a file that is whole only together with its WAL. The header's
-    fields are written once and lie at the same place in every state of the file. It is read
-    through SQLite's own file object, which knows of this process's other connections: closing any
-    other descriptor of the file would drop their locks.
+    Only the file's header is read: without a lock, without the WAL, and without writing a byte to
+    the file or beside it. The file is not opened as a database, because it may not be one by
+    itself: a process that was killed during a checkpoint leaves a file that is whole only together
+    with its WAL. The fields of the header lie at the same place in every state of the file. They
+    are read through SQLite's own file object, which knows of this process's other connections:
+    closing any other descriptor of the file would drop their locks.
     """
     with Translated(path):
         flags = apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_NOFOLLOW
@@ -220,7 +222,7 @@ def _examine(path: str) -> None:
 
 
 def connect(path: str, *, durability: Durability, read_only: bool) -> SqliteConnection:
-    """Returns a connection with everything set that a connection does not inherit from the file."""
+    """Returns a connection with all settings that are not stored in the file."""
     if _library() < _LIBRARY_MIN:
         raise UsageError(
             f"SQLite {apsw.sqlite_lib_version()} can corrupt shared databases: expected 3.51.3 or "
@@ -254,11 +256,12 @@ def connect(path: str, *, durability: Durability, read_only: bool) -> SqliteConn
 
 
 def _ask_again(asked: int) -> bool:
-    """Waits for the lock of another process; returns False when it has waited long enough.
+    """Sleeps before the next try for a lock; returns False when it has waited long enough.
 
-    SQLite's own way sleeps for up to 100 ms. A process that commits again and again leaves the lock
-    free for a fraction of a millisecond, so whoever asks that seldom may ask in vain for seconds.
-    Real time passes here, whatever clock the store was given: the other process lives in it.
+    SQLite's own busy handler sleeps for up to 100 ms. A process that commits again and again leaves
+    the lock free for a fraction of a millisecond, so a process that asks so seldom may ask in vain
+    for seconds. This sleeps in real time, whatever clock the store was given, because the other
+    process lives in real time.
     """
     delay_s = 0.0001 if asked < 200 else 0.0005 if asked < 1000 else 0.005
     sleep(delay_s)
@@ -271,7 +274,7 @@ def _library() -> int:
 
 
 def _harden(connection: SqliteConnection) -> None:
-    """Takes from a hostile file what it could do through its schema."""
+    """Turns off what a hostile file could do through its schema, and sets low limits."""
     connection.enable_load_extension(False)
     connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
     connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
@@ -296,7 +299,7 @@ def _harden(connection: SqliteConnection) -> None:
 
 
 def use_wal(connection: SqliteConnection, path: str) -> None:
-    """Sets WAL mode, which the file keeps from then on."""
+    """Sets WAL mode, which the file keeps."""
     with Translated(path):
         mode = connection.pragma("journal_mode", "wal")
     if mode != "wal":

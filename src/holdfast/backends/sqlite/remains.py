@@ -1,7 +1,7 @@
 """What can still be read of a damaged database: row by row, over pages that SQLite cannot read.
 
-A query that meets a malformed page fails as a whole. So a range of rows that cannot be read is cut
-in two, and each half is tried, down to single rows. Ordinals have no gaps: a row that is missing
+A query that meets a malformed page fails as a whole. So a range of rows that cannot be read is
+halved, and each half is tried, down to single rows. Ordinals have no gaps, so a row that is missing
 without any error is noticed too.
 """
 
@@ -33,7 +33,7 @@ UNREADABLE = (apsw.Error, UnicodeDecodeError)
 
 
 def _check_order(rows: list[Row], low: int) -> None:
-    """Raises if rows do not ascend: a damaged tree can lead back, again and again."""
+    """Raises unless the rows ascend: a damaged tree can lead back, and a reader would never end."""
     for row in rows:
         if row[0] <= low:
             raise apsw.CorruptError("rows are out of order")
@@ -91,7 +91,7 @@ class SqliteRemains:
         yield from self._marks()
 
     def _structure(self) -> list[str]:
-        """Returns what SQLite says of the file's structure, if that is not "ok"."""
+        """Returns the problems that SQLite finds in the structure of the file."""
         try:
             found = [
                 row[0] for row in self._connection.execute("PRAGMA quick_check(10)").fetchall()
@@ -101,7 +101,7 @@ class SqliteRemains:
         return [str(problem) for problem in found if problem != "ok"]
 
     def _record(self, row: Row, names: dict[int, str]) -> Record | None:
-        """Returns the event of a row, None for the place of a commit that has none."""
+        """Returns the event of a row, None for the row of a commit without events."""
         number = row[STREAM]
         if number is None and row[REVISION] is None and row[POSITION] is None:
             return None
@@ -111,10 +111,10 @@ class SqliteRemains:
         return decode(row, name, self._path)
 
     def _damage(self, row: Row, names: dict[int, str], problem: str) -> Finding | Gap:
-        """Returns the damage of a row that fails its checksum; names its stream if that is sure.
+        """Returns the damage of a row that fails its checksum; names its stream if that is certain.
 
-        The index by stream and revision has a copy of both. If it leads to this very row, they are
-        not what is damaged.
+        The index on stream and revision has a copy of both. If a search by them leads to this very
+        row, they are not damaged.
         """
         ordinal, number, revision = row[ORDINAL], row[STREAM], row[REVISION]
         where = f"{self._path} ordinal {ordinal}"
@@ -130,7 +130,7 @@ class SqliteRemains:
         try:
             return self._connection.execute(NEWEST).get or 0
         except UNREADABLE:
-            return None  # which is found again in the structure
+            return None  # reported by the check of the structure
 
     def _between(self, sql: str, low: int, high: int) -> Iterator[Row]:
         """Yields every readable row with low < number <= high."""

@@ -1,6 +1,6 @@
 """A whole copy of what a connection can still read, when the files were taken from under it.
 
-SQLite copies page by page through the connection, so the copy has what is in the WAL too, also in
+SQLite copies page by page through the connection. So the copy also has what is in the WAL, even in
 one that has no name any more. The copy is a store: it can be opened where it lies.
 """
 
@@ -29,7 +29,7 @@ _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 def rescue_database(
     path: str, connection: SqliteConnection, what: str, clock: Clock
 ) -> tuple[str | None, str]:
-    """Saves the store below `rescued/` beside it; returns the folder, and a text that says so."""
+    """Copies the store to a folder below `rescued/` beside it; returns the folder and a message."""
     directory, name = os.path.split(path)
     copy = f"{path}.{os.getpid()}-{short_id(clock)}.new"
     try:
@@ -47,7 +47,7 @@ def rescue_database(
 
 
 def rescued_reports(path: str) -> list[str]:
-    """Returns what the reports beside a database say of it; other stores may lie beside it."""
+    """Returns those reports beside a database that are about it, and not about other stores."""
     return [text for text in reports(os.path.dirname(path)) if path in text]
 
 

@@ -1,11 +1,10 @@
 """Event rows: the statement that writes them, those that read them, and the checksum between.
 
-The columns are those of `sql/sqlite_0001.sql`; `meta`, the last, is not in a store of format 1. All
-are read by `*`: SQLite compiles a statement again when a table has changed, so a handle that was
-open before another process added the column reads it from then on. The checksum covers every
+The columns are those of `sql/sqlite_0001.sql`; the last, `meta`, is missing in a store of format 1.
+They are read by `*`: SQLite compiles a statement again when its table has changed, so a handle that
+was open before another process added the column reads it from then on. The checksum covers every
 column and the stream's name, so a row that turns up under another number, name or place fails it
-too. It tells accident from data; that nobody forged the data is told by the links, which are the
-log's.
+too. It detects accidents. Forged data is detected by the links, which belong to the log.
 """
 
 from __future__ import annotations
@@ -35,10 +34,11 @@ _LINKED = """SELECT revision, time, type, actor, key, checkpoint, subject, paylo
  FROM events WHERE stream = ? AND revision > ? AND revision <= ? ORDER BY revision LIMIT ?"""
 READ_LINKED, READ_LINKED_META = _LINKED.format("NULL"), _LINKED.format("meta")
 READ_HEAD = "SELECT * FROM events WHERE stream = ? ORDER BY revision DESC LIMIT 1"
-# A row that lost its stream to damage is not taken for the place of a commit without events.
+# A commit without events has a row without stream and revision, which is passed over. A row that
+# lost only its stream to damage is read, and found to be damaged.
 READ_ALL = """SELECT * FROM events WHERE ordinal > ? AND ordinal <= ?
  AND (stream IS NOT NULL OR revision IS NOT NULL) ORDER BY ordinal LIMIT ?"""
-# A position may lie among the events of a later commit: those are not at or before it.
+# A position may lie among the ordinals of a commit that ends after it: those events are left out.
 READ_BACK = """SELECT * FROM events WHERE ordinal <= ? AND coalesce(position, ordinal) <= ?
  AND (stream IS NOT NULL OR revision IS NOT NULL) ORDER BY ordinal DESC LIMIT ?"""
 READ_ROWS = """SELECT * FROM events WHERE ordinal > ? AND ordinal <= ?
@@ -52,10 +52,10 @@ ORDINAL_MAX = (1 << 63) - 1
 
 
 def prefix_end(prefix: str) -> str | bytes:
-    """Returns what sorts after every text that begins with `prefix`, and before all others.
+    """Returns the smallest value that sorts after every text that begins with `prefix`.
 
-    The end of "ab" is "ac"; where no text is great enough it is a blob, which SQLite sorts after
-    all text.
+    The end of "ab" is "ac". Where no text is great enough, it is an empty blob: SQLite sorts blobs
+    after all text.
     """
     stem = prefix.rstrip("\U0010ffff")
     if not stem:
@@ -84,7 +84,7 @@ def store_row(store: str, made_us: int) -> Row:
 
 
 def record_crc(record: Record, ordinal: int, position: int, payload: bytes) -> int:
-    """Returns the checksum of the row that a record has with a payload, its own or another."""
+    """Returns the checksum of a record's row with this payload, its own or a replacement."""
     envelope = (
         f"{ordinal} {position} {record.stream} {record.revision} {record.time} {record.type} "
         f"{record.actor} {record.key} {record.checkpoint} {record.subject} "
@@ -145,7 +145,7 @@ def decode(row: Row, stream: str, where: str) -> Record:
 
 
 def decode_head(row: Row, stream: str, first: int, where: str) -> Head:
-    """Returns the head that a stream has whose newest row this is."""
+    """Returns the head of the stream whose newest row this is."""
     record = decode(row, stream, where)
     return Head(record.revision, record.link, record.time, Position(record.position), first)
 

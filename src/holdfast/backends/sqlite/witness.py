@@ -1,21 +1,22 @@
-"""What was acknowledged last, noted outside the database, so that a loss can be told after a kill.
+"""What was acknowledged last, noted outside the database, so that a loss shows after a kill.
 
 SQLite recovers whatever is valid. If somebody removes or cuts the WAL, or puts an older copy in the
-database's place, what is left is a whole database that lacks commits, and nothing in it says so.
+database's place, what is left is a whole database that lacks commits, and nothing in it shows that.
 The witness does: `state.db-witness`, a file of 512 bytes beside the database. After each commit,
-when it is durable and before it is acknowledged, its position and the start of its link are
-written there. A database that does not have them has lost commits.
+and before it is acknowledged, its position and the start of its link are written there. A database
+that does not have them has lost commits.
 
-The witness must never be newer than what a crash may leave. With durability `full` a commit is
-on disk before it is noted, so whatever of the witness survives, the database has it. With less, a
-power loss may take commits whose note survives: such a note counts only until the host is booted
-again. The witness is never synced: after a power loss it may be up to half a minute older than the
-database, or empty, and then it knows of less. After a kill nothing of it is missing.
+The witness must never name a commit that a crash may have taken. With durability `full` a commit is
+on disk before it is noted, so the database has whatever the witness names. With less, a power loss
+may take commits whose note survives, so such a note counts only until the host boots again. The
+witness is never synced: after a power loss it may be up to half a minute older than the database,
+or empty, and then it shows less. After a kill nothing of it is missing.
 
-A note lies in one of eight slots, by its position, and is written by one call: of two processes
-that write at once neither tears or hides the note of the other. Each has a checksum; damage makes
-it count for nothing. Each also says in which file it was written: a copied witness does not speak
-for the copy of a store, whose files need not be of the same moment.
+A note lies in one of eight slots, chosen by its position, and is written by one call. So two
+processes that write at once do not tear each other's notes, and most often use different slots. If
+a late, older note does take the slot of a newer one, the witness only shows less. Each note has a
+checksum, and a damaged one is ignored. Each also names the file that it was written in: a copied
+witness does not count, because the files of a copied store need not be of the same moment.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class Witness:
             self._stop(exc)
 
     def note(self, position: int, link: bytes) -> None:
-        """Notes a commit that is durable; where that fails, the witness knows of less."""
+        """Notes a commit; after a failure nothing more is noted, and the witness shows less."""
         if self._fd < 0:
             return
         note = _NOTE.pack(*self._head, position, link)
@@ -89,7 +90,8 @@ class Witness:
 
     def close(self) -> None:
         if self._fd >= 0:
-            # Forgotten first: an interrupted close is made again, and the number may be another's.
+            # Forgotten first: close is called again after an interrupt, when the number may belong
+            # to another file.
             fd, self._fd = self._fd, -1
             os.close(fd)
 
@@ -103,9 +105,10 @@ def witness_path(path: str) -> str:
 
 
 def read_note(path: str) -> Note | None:
-    """Returns the newest note that counts here and now, None if there is none.
+    """Returns the newest note that counts in this file and this boot, None if there is none.
 
-    Whoever compares it with a database asks the database afterwards: what was noted is there then.
+    The caller must read the note first and the database afterwards: a commit is noted only when the
+    database has it. In the other order, a commit in between would look like a loss.
     """
     try:
         fd = os.open(witness_path(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -128,12 +131,12 @@ def read_note(path: str) -> Note | None:
 
 
 def find_loss(path: str, execute: Execute) -> str | None:
-    """Returns what the database lacks of what was acknowledged, None if nothing is known."""
+    """Describes what the database lacks of what was acknowledged, None if no loss is known."""
     note = read_note(path)
     if note is None:
         return None
     for *row, crc in execute(READ_STORE).fetchall():
-        # A damaged row says nothing; `verify` finds it.
+        # A damaged row proves nothing; `verify` finds it.
         if crc == crc_of(*row) and _tag(str(row[3])) != note.store:
             return (
                 f"another store is in its place: {note.position} events were acknowledged here by "
@@ -155,7 +158,7 @@ def find_loss(path: str, execute: Execute) -> str | None:
 
 
 def _is_another(row: Row, note: Note, path: str) -> bool:
-    """Says whether a row is whole, and not the one that was noted."""
+    """Returns whether a row is undamaged but not the one that was noted."""
     *event, stream = row
     link: object = event[LINK]
     if link is None:  # a commit without events
@@ -165,7 +168,7 @@ def _is_another(row: Row, note: Note, path: str) -> bool:
     try:
         decode(tuple(event), stream, path)
     except CorruptError:
-        return False  # damage, which is found where the event is read
+        return False  # damage, which is reported where the event is read
     return True
 
 
@@ -199,7 +202,7 @@ def _tag(text: str) -> bytes:
 
 @cache
 def _boot() -> str:
-    """Returns what names this boot of the host, nothing where the host does not say."""
+    """Returns the id of this boot of the host, an empty text where the host has none."""
     with suppress(OSError):
         return _BOOT_ID.read_text().strip()
     return ""

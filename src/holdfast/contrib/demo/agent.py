@@ -1,7 +1,7 @@
-"""One agent of the demo: a process of its own that works on the shared store.
+"""One agent of the demo: a separate process that works on the shared store.
 
-It prints a JSON line for each item after the store has acknowledged it and before it goes on, so
-whoever reads the pipe knows what must be there after any crash.
+It prints a JSON line for each item after the store has acknowledged it and before it goes on. So
+the reader of the pipe knows what must be in the store after any crash.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def write_mail(number: int) -> dict[str, Any]:
 REPLIES = "replies"
 WRITING_S = 60.0
 letters_at_once = 1 << 30
-"""After so many letters this process thinks for a long time: whoever is to kill it then will."""
+"""After so many letters this process sleeps for a long time, so that it can be killed there."""
 
 
 def read_outbox(path: str) -> list[dict[str, Any]]:
@@ -191,7 +191,7 @@ def triage(store: Store, name: str) -> None:
 
 
 def take_ticket(store: Store, name: str) -> str | None:
-    """Returns a ticket that is now this agent's, None if none is open.
+    """Takes an open ticket and returns its id; None if none is open.
 
     Two agents may see the same open ticket; one commit wins, and the other agent's edit runs again
     on the newer state, where it finds another ticket.
@@ -213,7 +213,7 @@ def take_ticket(store: Store, name: str) -> str | None:
 
 
 def import_mails(store: Store, inbox_name: str, count: int) -> None:
-    """Imports mails from where the inbox stands; the team counts them in the same commit."""
+    """Imports the mails that the inbox lacks; the team's count is part of each commit."""
     team, inbox = store.scope(TEAM), store.scope(inbox_name)
     done = len(inbox.state.get("mails", ()))
     tell(resumed_at=done)
@@ -231,7 +231,7 @@ def escalate(store: Store) -> None:
 
 
 def answer_all(store: Store, outbox: str, *at_once: str) -> None:
-    """Executes the run that replies to every ticket: a new one, or the one that a crash left."""
+    """Starts the run that replies to every ticket, or goes on with the one a crash left."""
     global letters_at_once
     letters_at_once = int(at_once[0]) if at_once else 0
     tickets = sorted(store.scope(TEAM).state["tickets"])

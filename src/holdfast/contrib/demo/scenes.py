@@ -43,8 +43,8 @@ SESSION_S = 600.0
 def run_demo(folder: Path, backend: Backend, *, show: Print, command: Command) -> Story:
     """Plays every scene on a new store in a folder, and returns what was said and claimed.
 
-    `show` gets each line with its style as it happens; `command` makes of a verb and a store the
-    command to type.
+    `show` gets each line with its style as it happens; `command` returns the command to type for a
+    verb and a store.
     """
     place = str(folder) if backend == "files" else f"sqlite:{folder / 'state.db'}"
     story = Story(place, show=show, command=command)
@@ -64,9 +64,9 @@ def run_demo(folder: Path, backend: Backend, *, show: Print, command: Command) -
 
 
 def make_folder(wanted: Path) -> Path:
-    """Creates and returns a new folder: the one wanted, or the next free name beside it.
+    """Creates a new folder with the wanted name, or with the next free name beside it.
 
-    The demo never writes into a folder that exists, so it can harm nobody's data.
+    The demo never writes into an existing folder, so it cannot damage anybody's data.
     """
     for number in range(1, ATTEMPTS_MAX):
         folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
@@ -145,8 +145,8 @@ def acknowledged(lines: list[dict[str, Any]]) -> list[Any]:
 def kill_importer(place: str, *helpers: Agent) -> tuple[str, int, list[int], int]:
     """Kills an importing agent; returns its inbox, its count of mails, its reports, its exit code.
 
-    It writes as fast as it can while this process only reads. Should it still be done before the
-    signal arrives, a longer import is begun in an inbox of its own.
+    The agent writes as fast as it can while this process only reads. If it is done before the
+    signal arrives, a longer import is begun in another inbox.
     """
     inbox, count = INBOX, MAILS
     while True:
@@ -167,7 +167,7 @@ def kill_importer(place: str, *helpers: Agent) -> tuple[str, int, list[int], int
 def kill_replier(place: str, outbox: str) -> tuple[list[str], int]:
     """Kills an agent in the middle of its run; returns its reports and its exit code.
 
-    Its last letter was sent, and the run has not recorded that: the worst moment to be killed.
+    Its last letter was sent, but the run has not recorded that: the worst moment to be killed.
     """
     agent = start_agent(place, "di", "reply", outbox, str(LETTERS_BEFORE_KILL))
     say_go(agent)
@@ -274,8 +274,8 @@ def resume(store: Store, story: Story, inbox: str, count: int) -> None:
     at, done = lines[0]["resumed_at"], acknowledged(lines)
     story.say(f"The new bo found {at} mails, began with {at + 1} and imported {len(done)}.")
     mails = [mail["number"] for mail in store.scope(inbox).state["mails"]]
-    # A mail that was durable when its writer was killed, and was not told, is seen from the next
-    # writer on: it completes what the dead one had begun.
+    # A mail may have been durable when its writer was killed, before it was acknowledged. The next
+    # writer completes that commit, so it may find one mail more than was visible before.
     story.claim(
         f"all {count} mails are there, each once, in order",
         mails == list(range(1, count + 1)) and at - before in (0, 1) and agent.returncode == 0,

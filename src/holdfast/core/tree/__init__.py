@@ -1,10 +1,10 @@
 """Copy-on-write state: frozen values, the ops that change them, and what differs between two. Pure.
 
-frozen      Map, List, Lazy: what a reader is handed
+frozen      Map, List, Lazy: the values that a reader gets
 ops         Op: one recorded step, its form in an event's payload, and how ops make the next state
 batch       OpBatch: many events folded at once
 difference  diff, diff_ops, set_difference, changed_places, touched
-ends        when values end: folded with the ops, whatever the time is
+ends        when values end: folded with the ops, independent of the time
 vector, trie    the persistent sequence and the persistent wide map below Map and List
 """
 

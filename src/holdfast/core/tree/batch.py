@@ -1,7 +1,8 @@
-"""Many events folded into one state: states in between are not made.
+"""Folds many events into one state without making the states in between.
 
-Most of a long log appends to lists of the state. Such items are gathered and appended together,
-when the state is asked for or another op looks at their list; every other op is applied at once.
+Most events of a long log append to lists of the state. Such items are gathered, and appended
+together when the state is needed or another op may look at their list. Every other op is applied
+at once.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ class OpBatch:
         self._items: dict[str, list[Any]] = {}
 
     def apply(self, ops: Sequence[Op], *, revision: int, blobs: Blobs | None) -> None:
-        """Does what `tree.apply` does. After an exception the run is of no more use."""
+        """Applies the ops of one event, as `tree.apply` does.
+
+        After an exception the batch must not be used any more: some of the ops may be applied.
+        """
         for index, op in enumerate(ops):
             source = revision, index
             key = op.path
@@ -42,10 +46,10 @@ class OpBatch:
             self.ends = fold_ends(self.ends, ops, blobs)
 
     def apply_payload(self, payload: bytes, revision: int, blobs: Blobs | None) -> None:
-        """Applies the ops of a payload."""
+        """Applies the ops in the payload of a `changed` event."""
         ops = unchecked_ops(payload)
         if len(ops) == 1:
-            # Nearly every event of a long log: one more item, of some length.
+            # Nearly every event of a long log is like this: it appends one item that is not short.
             op = ops[0]
             if op.kind == "append" and len(op.value) > SHORT and type(op.path) is str:
                 items = self._items.get(op.path)
@@ -55,14 +59,14 @@ class OpBatch:
         self.apply(checked_ops(ops, payload), revision=revision, blobs=blobs)
 
     def root(self) -> Map:
-        """Returns the state as it is now."""
+        """Returns the state after everything that was applied."""
         for key in self._items:
             self._append(key)
         self._items = {}
         return self._root
 
     def _settle(self, path: str | tuple[str | int, ...]) -> None:
-        """Appends what the op at this path may look at."""
+        """Appends the gathered items that an op at this path may look at."""
         key = path if isinstance(path, str) else path[0] if path else None
         if key is None:
             self.root()

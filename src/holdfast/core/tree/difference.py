@@ -1,7 +1,7 @@
-"""What differs between two states, for people (`diff`) and as ops that lead from one to the other.
+"""Finds what differs between two states: as places for people, and as ops from one to the other.
 
-Subtrees that both states share are skipped by identity: the cost is that of what changed. Values
-that are encoded are compared as bytes first, and decoded only to look further into them.
+Subtrees that both states share are skipped by identity, so the cost grows with the change, not with
+the state. Encoded values are compared as bytes first, and decoded only if a look inside is needed.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from holdfast.core.tree.vector import Vector
 
 
 class Difference:
-    """One place that differs; the absent side of an added or removed one is MISSING.
+    """One place that differs. If it was added or removed, the absent side is MISSING.
 
-    `old` and `new` are decoded, and blobs loaded, when they are asked for.
+    `old` and `new` are decoded, and their blobs loaded, on access.
     """
 
     __slots__ = ("_new", "_old", "path")
@@ -63,25 +63,26 @@ class Difference:
 def diff(old: Map, new: Map, *, is_same_stream: bool = False) -> list[Difference]:
     """Returns the places that differ: the deepest mapping keys and list indexes that do.
 
-    Within a mapping, changed and removed keys come in the old order, then new ones in theirs; on
-    wide levels (more than 128 keys) all come sorted by key. The order of keys alone is no
-    difference, the type of a number is. With `is_same_stream`, two values from the same op of the
-    same revision are known to be equal and are not read.
+    Within a mapping, changed and removed keys come in the old order, then added keys in the new
+    order. In wide mappings (more than 128 keys) all come sorted by key. Another order of keys is
+    not a difference, another type of number is. With `is_same_stream`, two values from the same op
+    of the same revision count as equal without being read.
     """
     return list(_Comparison(is_same_stream).changes(old, new, ()))
 
 
 def diff_ops(old: Map, new: Map, *, is_same_stream: bool = False) -> list[Op]:
-    """Returns ops that make `new` of `old`, order of keys and types of numbers included."""
+    """Returns ops that turn `old` into `new`, with its order of keys and types of numbers."""
     ops: list[Op] = []
     _Comparison(is_same_stream).map_ops(old, new, (), ops)
     return ops
 
 
 def set_difference(root: Map, op: Op) -> list[Op]:
-    """Returns ops that have the effect of a `set` on this state, and store what differs.
+    """Returns ops that have the effect of a `set` on this state, but store only what differs.
 
-    None if nothing does; the `set` itself if there is nothing yet, or if it is the shortest.
+    An empty list if nothing differs; the `set` itself if the path has no value yet, or if the other
+    ops would take no fewer bytes.
     """
     old = locate(root, op.keys)
     if old is MISSING:
@@ -94,8 +95,8 @@ def set_difference(root: Map, op: Op) -> list[Op]:
 def changed_places(old: Map, new: Map, path: Path) -> list[Path]:
     """Returns the places at or below a path that differ between two states of one stream.
 
-    None only if a reader of the path sees the same, the order of keys included: where that alone
-    is another, the path itself is returned.
+    An empty list means that a reader of the path sees the same, even the same order of keys. If
+    only that order differs, the path itself is returned.
     """
     a, b = locate(old, path), locate(new, path)
     compare = _Comparison(True)
@@ -111,9 +112,9 @@ def changed_places(old: Map, new: Map, path: Path) -> list[Path]:
 def touched(ops: Sequence[Op], old: Map, new: Map) -> list[Difference]:
     """Returns the changes that ops made between two states, each place once.
 
-    A place is that of an op: what it put there is not taken apart, except that the items of a list
-    that grew or shrank are told one by one. Without ops it is what differs: a state that was
-    dropped as a whole.
+    The places are those of the ops. A value that an op put there is one change, but the items of a
+    list that grew or shrank are changes of their own. Without ops it returns what differs, as for a
+    state that was dropped as a whole.
     """
     if not ops:
         return diff(old, new)
@@ -173,7 +174,7 @@ class _Comparison:
             yield Difference(path, old, new)
 
     def map_ops(self, a: Map, b: Map, path: Path, ops: list[Op]) -> None:
-        """Adds the ops that make mapping b of mapping a."""
+        """Adds the ops that turn mapping a into mapping b."""
         plan = _plan_wide(a, b) or _plan(a, b)
         if plan is None:
             ops.append(raw_op("set", path, b))
@@ -192,8 +193,8 @@ class _Comparison:
             for index in self._changed_indexes(x, y)
             if not self._is_identical(x.get(index), y.get(index))
         ]
-        # Many items differ when some were put in or taken out before the end. What stays the same
-        # in front is kept, the rest is appended anew.
+        # Many items differ if some were inserted or deleted before the end. Then the items before
+        # the first difference are kept, and the rest is appended anew.
         if len(changed) > max(_FEW, shared // 4):
             shared = changed[0]
             changed = []
@@ -208,7 +209,7 @@ class _Comparison:
             return
         if is_sealed(old) or is_sealed(new):
             if is_sealed(old) and dump(new) == codec.CLOSED_TEXT:
-                return  # as it is shown in a file, where it comes back from
+                return  # the text that stands for it in a view file came back unchanged
             ops.append(raw_op("set", path, new))
             return
         a, b = _force(old), _force(new)
@@ -220,7 +221,7 @@ class _Comparison:
             ops.append(raw_op("set", path, new))
 
     def _is_known_same(self, old: Any, new: Any) -> bool:
-        """Says whether two kept values are the same as far as can be told without decoding."""
+        """Returns whether two kept values are known to be equal without decoding them."""
         if old is new:
             return True
         if type(old) is not Lazy or type(new) is not Lazy:
@@ -241,7 +242,7 @@ Plan = tuple[list[str], list[str], list[str]]
 
 
 def _plan_wide(a: Map, b: Map) -> Plan | None:
-    """Returns keys to delete, to compare, and to set at the end, at the cost of what changed.
+    """Returns keys to delete, to compare, and to set at the end; the cost is that of the change.
 
     None if these are not two versions of one wide level.
     """
@@ -251,12 +252,12 @@ def _plan_wide(a: Map, b: Map) -> Plan | None:
     if any(True for _ in vector.changed_indexes(x.order, y.order)):
         return None
     changed = trie.changed_keys(x, y)
-    # Keys that were put in, or taken out and put in again, have new places at the end.
+    # Keys that were added, or deleted and set again, have new places at the end of the order.
     places = y.order.slice(x.order.count, y.order.count)
     added = [key for key in reversed(dict.fromkeys(reversed(places))) if key in b]
     moved = set(added)
     if any(key in b and key not in a and key not in moved for key in changed):
-        return None  # b is older: a key is back in a place that only a whole new level can give it
+        return None  # b is the older one: ops cannot put a key back at a place before the end
     deleted = [
         key for key in sorted(changed | moved) if key in a and (key in moved or key not in b)
     ]
@@ -265,7 +266,7 @@ def _plan_wide(a: Map, b: Map) -> Plan | None:
 
 
 def _plan(a: Map, b: Map) -> Plan | None:
-    """Returns keys to delete, to compare, and to set at the end; None to set all anew."""
+    """Returns keys to delete, to compare, and to set at the end; None to set the whole mapping."""
     keys = list(b)
     stay = [key for key in a if key in b]
     steady = 0
@@ -289,7 +290,8 @@ def _changed_keys(a: Map, b: Map) -> list[str]:
 
 
 def _is_same_scalar(a: Any, b: Any) -> bool:
-    # True == 1 == 1.0 and 0.0 == -0.0, but they are different values in a file; nan is itself.
+    # True == 1 == 1.0 and 0.0 == -0.0 in Python, but these have different encodings. nan != nan,
+    # but has one encoding.
     if type(a) is not type(b):
         return False
     if a != b:

@@ -1,12 +1,12 @@
-"""When values of a state end: folded with the ops, whatever the time is.
+"""When values of a state end: folded with the ops, independent of the time.
 
-An `until` op gives the value at a path an end, in microseconds since 1970; 0 takes it away. A value
-that is set anew, deleted, or goes with what holds it, loses its end. What is changed below it, or
-appended to it, keeps it. Whoever shows a state leaves out what has ended (`core/key_ends.py`): the
-fold itself never asks for the time.
+An `until` op gives the value at a path an end, in microseconds since 1970; 0 takes the end away. A
+value loses its end when it is set anew or deleted, alone or with its container. It keeps its end
+when something below it is changed or appended. The fold never asks for the time: values that have
+ended are left out when a state is shown (`core/key_ends.py`).
 
-The empty path stands for values that are in the state no more: it has the earliest of their ends.
-Their bytes may still be in older events, and `retain` looks for them from then on.
+The empty path stands for values that are no longer in the state; it has the earliest of their ends.
+Their bytes may still be in older events, and from that time on `retain` looks for them.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from holdfast.core.tree.ops import (
 from holdfast.errors import CorruptError
 
 Ends = Mapping[Path, int]
-"""By path, when the value there ends; by the empty path, when what was superseded does."""
+"""Maps a path to the end of the value there; the empty path to that of superseded values."""
 
 _end_of = msgspec.json.Decoder(int)
 
 
 def fold_ends(ends: Ends | None, ops: Iterable[Op], blobs: Blobs | None) -> Ends | None:
-    """Returns the ends after the ops of one event; None if there is none."""
+    """Returns the ends after the ops of one event; None if there are none."""
     found = dict(ends or {})
     for op in ops:
         path, kind = op.keys, op.kind
@@ -63,7 +63,7 @@ def fold_ends(ends: Ends | None, ops: Iterable[Op], blobs: Blobs | None) -> Ends
 
 
 def _supersede(found: dict[Path, int], paths: Sequence[Path]) -> None:
-    """Notes that the values at some paths are there no more, or have another end."""
+    """Notes that the values at some paths are gone or have another end now."""
     for path in paths:
         end_us = found.pop(path)
         found[()] = min(end_us, found.get((), end_us))
@@ -107,10 +107,12 @@ def lasting(root: Map, ends: Ends | None) -> Map:
 
 
 def held_over(target: Map, ends: Ends | None, root: Map, now: Ends | None) -> Map:
-    """Returns an old state as a restore brings it back: what has an end there is not brought back.
+    """Returns an old state in the form in which a restore brings it back.
 
-    Its end is about its bytes, and these would be written once more. What has an end at the same
-    path now stays as it is.
+    `ends` belong to the old state, `root` and `now` are the present state and its ends. A value
+    with an end is not brought back: the end limits how long its bytes stay in the store, and a
+    restore would write them once more. If the present state has a value with an end at the same
+    path, that value stays.
     """
     target = lasting(target, ends)
     for path in outermost(sorted(filter(None, ends or ()), key=len)):
@@ -121,9 +123,9 @@ def held_over(target: Map, ends: Ends | None, root: Map, now: Ends | None) -> Ma
 
 
 def ends_ops(ops: Sequence[Op], have: Ends | None, want: Ends | None) -> list[Op]:
-    """Returns `until` ops by which the ends after some ops are the wanted ones.
+    """Returns the `until` ops that are needed after some ops to get the wanted ends.
 
-    Only those of values: what was superseded stays noted.
+    The note of superseded values, at the empty path, is not changed.
     """
     after = fold_ends(have, ops, None) or {}
     found: list[Op] = []
@@ -135,10 +137,10 @@ def ends_ops(ops: Sequence[Op], have: Ends | None, want: Ends | None) -> list[Op
 
 
 def encode_ends(ends: Ends) -> bytes:
-    """Returns ends as a snapshot has them."""
+    """Returns the form that ends have in a snapshot."""
     return codec.encode([[list(path), end_us] for path, end_us in ends.items()])
 
 
 def decode_ends(text: bytes) -> Ends:
-    """Returns the ends that a snapshot has."""
+    """Returns the ends from their form in a snapshot."""
     return {tuple(path): end_us for path, end_us in codec.decode(text)}

@@ -1,8 +1,8 @@
 """Frozen state: Map and List, equal to dict and list, sharing structure between versions.
 
-A value enters as its encoded bytes and is decoded when it is first looked at (Lazy). The Lazy stays
-in the tree beside what it decoded to: snapshots and diffs copy its bytes, or name its event, and
-never encode again. Memoised values are equal whichever thread stores them, so readers take no lock.
+A value enters as its encoded bytes and is decoded on first access (Lazy). The Lazy stays in the
+tree and keeps the decoded value too: snapshots and diffs copy its bytes, or name its event, and
+never encode again. Readers take no lock: two threads that decode the same bytes store equal values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from holdfast.errors import CorruptError, UsageError
 
 # --- missing --------------------------------------------------------------------------------------
 #
-# What is not there, where None could be a value.
+# Stands for an absent value in places where None could be a value.
 
 
 class Missing:
@@ -47,9 +47,9 @@ Blobs = Callable[[str, int], bytes]
 WIDE = 128
 # A scalar of at most this many bytes is decoded at once: a Lazy would be larger.
 SHORT = 64
-# A container of more bytes is decoded level by level, as far as somebody looks.
+# A container of more bytes is decoded level by level, on access.
 _WHOLE_MAX = 4096
-# What reading JSON may raise: we write nothing of the kind, but others may have.
+# What decoding malformed JSON may raise. This package writes none, but damage or others may.
 MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _SHOWN_MAX = 50
 
@@ -64,7 +64,7 @@ _SEALED_BYTES = len(codec.SEALED_VALUE)
 class Lazy(Struct, eq=False):
     """An encoded value in the tree, decoded on first access.
 
-    `raw` is the value as it stands in its event, perhaps a reference to a blob; without it, `fetch`
+    `raw` is the value as stored in its event, perhaps a reference to a blob. Without `raw`, `fetch`
     reads it. `source` is the (revision, op index) of the op whose whole value this is.
     """
 
@@ -75,7 +75,7 @@ class Lazy(Struct, eq=False):
     value: Any = UNSET
 
     def stored(self) -> Encoded:
-        """Returns the value as it stands in its event."""
+        """Returns the encoded value, as stored in its event."""
         if self.raw is not None:
             return self.raw
         assert self.fetch is not None, "BUG: a lazy value has neither bytes nor a way to get them"
@@ -83,11 +83,11 @@ class Lazy(Struct, eq=False):
 
     @property
     def is_sealed(self) -> bool:
-        """Whether it belongs to a subject: one opaque leaf, which no path and no fold enters."""
+        """Whether it is a sealed value: an opaque leaf that no path and no fold enters."""
         return self.value is UNSET and codec.is_sealed_value(self.stored())
 
     def force(self) -> Any:
-        """Returns the frozen value; one that is sealed is opened each time, and not kept."""
+        """Returns the frozen value. A sealed one is opened each time and not kept in memory."""
         value = self.value
         if value is UNSET:
             raw = self.raw if self.raw is not None else self.stored()
@@ -130,7 +130,7 @@ class Map(Thawable, Mapping[str, Any]):
 
     @property
     def is_narrow(self) -> bool:
-        """Whether it has few keys, all of them entered: a walk over it costs little."""
+        """Whether a walk over it costs little: it has few keys, and all values are in the tree."""
         return isinstance(self._entries, dict)
 
     def __getitem__(self, key: str) -> Any:
@@ -234,7 +234,8 @@ class Map(Thawable, Mapping[str, Any]):
         return Map(entries.delete(key))
 
     def _widen(self, entries: dict[str, Any]) -> Trie:
-        # This map keeps the trie too, so that the next change made to it need not build another.
+        # This map keeps the trie too: another change that starts from it need not build one again.
+        # Readers in other threads see the dict or the trie, which are equal.
         wide = self._entries = trie.from_entries(entries)
         return wide
 
@@ -317,7 +318,7 @@ class List(Thawable, Sequence[Any]):
         return changed
 
     def _with_items(self, items: Sequence[Any]) -> List:
-        """Returns the list with these items after its own."""
+        """Returns the list with these items appended."""
         return List(self._items.extend(items))
 
     def __eq__(self, other: object) -> bool:
@@ -394,10 +395,10 @@ class List(Thawable, Sequence[Any]):
 
 
 class UnreadLevel:
-    """A wide level of a snapshot, with the methods of a Trie: what nobody looks at stays bytes.
+    """A wide level of a snapshot, with the methods of a Trie; values that are not read stay bytes.
 
-    A value is entered when it is first asked for, and is then the same object for all who ask. The
-    first change makes a trie of the level, which is kept for the next one.
+    A value is entered on first access, and every later access returns the same object. The first
+    change makes a trie of the level, which is kept for the next change.
     """
 
     __slots__ = ("_blobs", "_entered", "_level", "count", "trie")
@@ -419,7 +420,7 @@ class UnreadLevel:
         return kept
 
     def leaf(self, key: str) -> dict[str, Any]:
-        """Returns a dict with the entry of a key, if there is one."""
+        """Returns a dict with the entry of a key; an empty one if there is none."""
         kept = self.get(key, MISSING)
         return {} if kept is MISSING else {key: kept}
 
@@ -431,7 +432,7 @@ class UnreadLevel:
             yield key, self.get(key, MISSING)
 
     def plain(self) -> dict[str, Any]:
-        """Returns a plain copy of the level, of what is unread without entering it."""
+        """Returns a plain copy of the level; values that were not read are not kept by it."""
         entered, blobs = self._entered, self._blobs
         return {
             key: thaw(entered[key] if key in entered else enter(raw, None, blobs))
@@ -461,7 +462,8 @@ def thaw(value: Any) -> Any:
     """Returns a deep, plain, mutable copy of a kept value."""
     if type(value) is Lazy:
         if value.value is UNSET:
-            # Decoding is all that a copy needs, if the frozen value was not asked for yet.
+            # The frozen value was not needed yet, and a plain copy does not need it: it decodes the
+            # bytes directly.
             data = bytes(value.stored())
             if not codec.may_have_tags(data):
                 return codec.decode(data)
@@ -470,7 +472,7 @@ def thaw(value: Any) -> Any:
 
 
 def is_equal(a: Any, b: Any) -> bool:
-    """Compares two kept values; equal bytes are equal without being decoded."""
+    """Returns whether two kept values are equal; equal bytes are not decoded."""
     if a is b:
         return True
     if type(a) is Lazy:
@@ -482,7 +484,7 @@ def is_equal(a: Any, b: Any) -> bool:
 
 
 def freeze(value: Any) -> Any:
-    """Returns the frozen form of a plain value, sharing no container with it."""
+    """Returns the frozen form of a plain value; they share no container."""
     kind = cast("type[Any]", type(value))
     if kind is dict:
         return Map({key: freeze(item) for key, item in value.items()})
@@ -492,7 +494,7 @@ def freeze(value: Any) -> Any:
 
 
 def enter(raw: Encoded, source: tuple[int, int] | None, blobs: Blobs | None) -> Any:
-    """Returns what is kept in the tree for an encoded value: a Lazy, or a short scalar itself."""
+    """Returns what the tree keeps for an encoded value: a Lazy, or a short scalar itself."""
     if len(raw) > SHORT:
         return Lazy(raw, source, None, blobs)
     data = bytes(raw)
@@ -505,7 +507,7 @@ def enter(raw: Encoded, source: tuple[int, int] | None, blobs: Blobs | None) -> 
 
 
 def enter_level(raw: Encoded, blobs: Blobs | None) -> dict[str, Any]:
-    """Returns the entries of an encoded mapping, each entered by itself.
+    """Returns the entries of an encoded mapping, with each value entered on its own.
 
     Raises CorruptError if the bytes are not those of a mapping.
     """
@@ -522,7 +524,7 @@ def enter_level(raw: Encoded, blobs: Blobs | None) -> dict[str, Any]:
 
 
 def unread_level(raw: Encoded, blobs: Blobs | None) -> Map:
-    """Returns the encoded mapping of a state; of a wide one the values are not even looked at."""
+    """Returns the Map of an encoded mapping; the values of a wide one are entered on access."""
     try:
         level = _raw_map.decode(raw)
     except MALFORMED as error:
@@ -540,7 +542,7 @@ def _freeze_encoded(raw: Encoded, blobs: Blobs | None) -> Any:
     try:
         return freeze(codec.decode(raw, blob=None if blobs is None else _blob_maker(blobs)))
     except RecursionError as error:
-        # Nothing that deep can be written here; others may have.
+        # `encode` never writes a value that deep, but damage or other programs may.
         raise CorruptError("stored value is nested too deeply") from error
 
 
@@ -557,12 +559,12 @@ def _blob_maker(blobs: Blobs) -> Callable[[str, int], Lazy]:
 
 
 def is_sealed(kept: Any) -> bool:
-    """Says whether a kept value is a sealed one."""
+    """Returns whether a kept value is a sealed one."""
     return type(kept) is Lazy and kept.is_sealed
 
 
 def dump(value: Any) -> Encoded:
-    """Returns the encoded form of a kept value; what came as bytes goes out as the same bytes."""
+    """Returns the encoded form of a kept value; a value that came as bytes keeps its bytes."""
     kind = cast("type[Any]", type(value))
     if kind is Lazy:
         return value.stored()
@@ -587,9 +589,10 @@ _PLACE_BYTES = 120  # of an entry or item: its place in a table, its key, a smal
 
 
 def footprint(value: Any, depth: int = 4) -> int:
-    """Returns about how many bytes of memory a kept value takes, from a few samples at each level.
+    """Estimates how many bytes of memory a kept value takes, from a few samples at each level.
 
-    What was not read yet takes none. It is an estimate: a level is taken to be like its beginning.
+    It assumes that the rest of a level is like its beginning. Values without bytes in memory count
+    as nothing.
     """
     kind = cast("type[Any]", type(value))
     if kind is Lazy:
@@ -610,7 +613,7 @@ def _sampled(count: int, samples: Iterable[Any], depth: int) -> int:
 
 
 def _show(value: Any) -> str:
-    """Returns the repr of a kept value; what is not in memory is named, not loaded."""
+    """Returns the repr of a kept value; a part that is not in memory is named, not loaded."""
     kind = cast("type[Any]", type(value))
     if kind is Lazy:
         if value.value is UNSET:

@@ -2,18 +2,18 @@
 
 A payload is an array of ops, `[[kind,path,value],…]`:
 
-    ["set","stage","triage"]              the key or index is this value; missing maps are made
+    ["set","stage","triage"]              the key or index gets this value; missing maps are made
     ["set",["customer","name"],"Ada"]
-    ["delete","stage"]                    it must be there; list items after it move up
+    ["delete","stage"]                    it must be there; list items after it move down by one
     ["append","messages",{…}]             one more item; a missing list is made
     ["increment","budget",-10]            a missing number counts as 0
     ["merge","customer",{"name":"Ada"}]   each key is set, the others stay; a missing map is made
     ["truncate","messages",3]             the first three items stay
-    ["until","token",1893456000000000]    what is there ends then (microseconds), or, with 0, lasts
+    ["until","token",1893456000000000]    the value ends then (microseconds); 0: it lasts
 
-A path of one key is that string, any other an array of keys and list indexes; a key with lone
-surrogates is an object `{"$text":…}` in such an array. `[]` is the whole state. Values are encoded
-as `codec` has it and are never decoded on the way: an op carries the bytes that it came with.
+A path of one key is that string; any other path is an array of keys and list indexes. A key with
+lone surrogates is an object `{"$text":…}` in such an array. `[]` is the whole state. Values have
+the encoding of `codec` and are never decoded on the way: an op carries the bytes that it came with.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Op(Struct, array_like=True, frozen=True):
 
     @property
     def keys(self) -> Path:
-        """The path as a tuple, always."""
+        """The path, always as a tuple."""
         path = self.path
         return (path,) if isinstance(path, str) else path
 
@@ -72,7 +72,7 @@ _TaggedStep = str | int | dict[str, str | list[str]]
 
 
 class _TaggedOp(Struct, array_like=True):
-    """An op whose path has a key that JSON text cannot hold as it is."""
+    """An op whose path may have a key that JSON text cannot hold, as a tag."""
 
     kind: Kind
     path: str | list[_TaggedStep]
@@ -80,7 +80,7 @@ class _TaggedOp(Struct, array_like=True):
 
 
 class _PlainOp(Struct, array_like=True, gc=False):
-    """An op with its value decoded at once."""
+    """An op whose value is decoded with it."""
 
     kind: Kind
     path: str | tuple[str | int, ...]
@@ -102,7 +102,7 @@ _SMALL_INT = 1 << 62
 def set_op(path: UserPath, value: Any) -> Op:
     """Returns the op that puts a value at a path; at `()` it must be a mapping."""
     if type(path) is str:
-        # Nearly every write: a key of the state itself. A short scalar is encoded as it stands.
+        # Nearly every write sets a key at the top of the state. A short scalar needs no checks.
         kind = cast("type[Any]", type(value))
         if (
             kind in _PLAIN
@@ -121,7 +121,7 @@ def set_op(path: UserPath, value: Any) -> Op:
 
 
 def delete_op(path: UserPath) -> Op:
-    """Returns the op that takes a key or list item away; at `()` it empties the state."""
+    """Returns the op that deletes a key or list item; at `()` it empties the state."""
     return _op("delete", _check_path(path), b"")
 
 
@@ -161,12 +161,12 @@ def until_op(path: Path, end_us: int) -> Op:
 
 
 def raw_op(kind: Kind, path: Path, kept: Any) -> Op:
-    """Returns an op for a value that is in a tree already, copying its bytes."""
+    """Returns an op with the encoded form of a value that is in a tree already."""
     return _op(kind, path, dump(kept))
 
 
 def describe(path: Path) -> str:
-    """Returns a path for a message."""
+    """Returns a path as messages show it."""
     return f"state{show_path(path)}" if path else "the state"
 
 
@@ -213,7 +213,7 @@ def _check_step(step: str | int) -> str | int:
 
 
 def encode_ops(ops: Sequence[Op]) -> bytes:
-    """Returns the payload of the ops; their values stand in it verbatim."""
+    """Returns the payload of the ops, with the bytes of their values unchanged."""
     if len(ops) == 1 and (op := ops[0]).kind == "set" and type(op.path) is str:
         try:
             return b'[["set",%s,%s]]' % (codec.encode_plain(op.path), bytes(op.value))
@@ -238,7 +238,7 @@ def decode_ops(payload: Encoded) -> tuple[Op, ...]:
 
 
 def unchecked_ops(payload: Encoded) -> tuple[Op, ...]:
-    """Returns the ops of a payload as they are, for one that will have them checked."""
+    """Returns the ops of a payload; the caller must pass them to `checked_ops`."""
     try:
         return _decoder.decode(payload)
     except MALFORMED as error:
@@ -246,7 +246,7 @@ def unchecked_ops(payload: Encoded) -> tuple[Op, ...]:
 
 
 def checked_ops(ops: tuple[Op, ...], payload: Encoded) -> tuple[Op, ...]:
-    """Returns the ops of a payload, or raises CorruptError if one has what no op has."""
+    """Returns the ops of a payload, or raises CorruptError if one is malformed."""
     if len(ops) == 1:
         op = ops[0]
         if type(op.path) is not str or not op.value or op.kind == "delete":
@@ -259,10 +259,9 @@ def checked_ops(ops: tuple[Op, ...], payload: Encoded) -> tuple[Op, ...]:
 
 
 def decode_values(payload: bytes) -> list[Any] | None:
-    """Returns the plain values of a payload's ops, decoded once; None if that takes more than JSON.
+    """Returns the plain values of a payload's ops; None if JSON alone cannot decode them.
 
-    The same bytes need more if they hold tags, or are not what `encode_ops` writes: `decode_ops`
-    knows.
+    That is so if the bytes have tags, or are not what `encode_ops` writes: then use `decode_ops`.
     """
     if codec.may_have_tags(payload):
         return None
@@ -300,18 +299,19 @@ def _revive_path(path: str | list[_TaggedStep]) -> str | Path:
 #
 # How ops change a state: `apply`, and `get`.
 #
-# `apply` is all or nothing: it returns another state, or raises and nothing has happened. An op
-# that does not fit the state is a UsageError that names the place: appending to what is no list, a
-# path that leads through a scalar or past the end of a list, deleting what is not there, adding to
-# what is no number (a bool is none). Missing mappings on the way to a `set`, `append`, `increment`
-# or `merge` are made, as `mkdir -p` does; missing list items never are.
+# `apply` is all or nothing: it returns another state, or raises and has changed nothing. An op
+# that does not fit the state raises a UsageError that names the place: appending to something that
+# is not a list, a path that leads through a scalar or past the end of a list, deleting something
+# absent, incrementing something that is not a number (a bool is not one). Missing mappings on the
+# way to a `set`, `append`, `increment` or `merge` are made, as `mkdir -p` does; missing list items
+# never are.
 
 
 _INT_END = 10**4000
 
 
 def get(root: Map, path: str | Path, default: Any = None) -> Any:
-    """Returns the value at a path, or the default where there is none."""
+    """Returns the value at a path, or the default if there is none."""
     if isinstance(path, str):
         return root.get(path, default)
     kept = locate(root, path)
@@ -332,7 +332,7 @@ def locate(root: Map, path: Path) -> Any:
 
 
 def reach(root: Map, path: Path) -> Path:
-    """Returns the path as far as it leads to something: of what is absent, its container."""
+    """Returns the longest beginning of a path that leads to a value."""
     for length in range(len(path), 0, -1):
         if locate(root, path[:length]) is not MISSING:
             return path[:length]
@@ -340,7 +340,7 @@ def reach(root: Map, path: Path) -> Path:
 
 
 def missing_ops(root: Map, ops: Iterable[Op], blobs: Blobs | None = None) -> tuple[Op, ...]:
-    """Returns those of some `set` ops that find nothing at their path, each after those before."""
+    """Returns the `set` ops that find nothing at their path; each is applied before the next."""
     kept: list[Op] = []
     for op in ops:
         if locate(root, op.keys) is MISSING:
@@ -350,7 +350,7 @@ def missing_ops(root: Map, ops: Iterable[Op], blobs: Blobs | None = None) -> tup
 
 
 def put(root: Map, path: Path, kept: Any) -> Map:
-    """Returns the state with a value that is in a tree already at a path that is there."""
+    """Returns the state with a kept value, perhaps a Lazy, put at an existing path."""
     return _put(root, path, kept)
 
 
@@ -363,9 +363,9 @@ def _put(node: Any, path: Path, kept: Any) -> Any:
 def apply(root: Map, ops: Iterable[Op], *, revision: int | None, blobs: Blobs | None = None) -> Map:
     """Returns the state after the ops of one event; values stay encoded until they are read.
 
-    `revision` is that of the event. Values remember it and their op's index, so that a snapshot can
-    name the event in place of the value; None is for changes that are not, or not yet, an event.
-    `blobs` loads what the state keeps as a reference to a blob, when it is read.
+    `revision` is that of the event; None is for changes that are not an event, or not yet. Values
+    remember the revision and the index of their op, so that a snapshot can name the event instead
+    of holding the value. `blobs` reads the values that are stored as blobs, on access.
     """
     for index, op in enumerate(ops):
         source = None if revision is None else (revision, index)
@@ -374,9 +374,9 @@ def apply(root: Map, ops: Iterable[Op], *, revision: int | None, blobs: Blobs | 
 
 
 def apply_op(root: Map, op: Op, source: tuple[int, int] | None, blobs: Blobs | None) -> Map:
-    """Returns the state after one op, whose value is the whole of what `source` names."""
+    """Returns the state after one op; `source` is its revision and index, where it has them."""
     key = op.path
-    # Nearly every op is one of these two, on a key of the state itself.
+    # Nearly every op is one of these two, on a key at the top of the state.
     if type(key) is str:
         kind = op.kind
         if kind == "set":
@@ -486,7 +486,7 @@ _NO_ITEMS = List()
 
 
 def level_of(op: Op, blobs: Blobs | None) -> dict[str, Any]:
-    """Returns the keys and values that an op with a mapping puts somewhere."""
+    """Returns the keys and values of an op whose value is a mapping, or raises UsageError."""
     raw: Encoded = op.value
     reference = codec.parse_blob_ref(raw)
     if reference is not None and blobs is not None:

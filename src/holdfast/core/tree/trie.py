@@ -2,12 +2,12 @@
 
 A node is a dict of at most 64 entries, or a list of 64 nodes chosen by six bits of the key's hash.
 Nodes are shared between versions and never changed, except that an entry's value may be replaced by
-one that is equal to it (a decoded one).
+an equal one (a decoded one).
 
-Replacing a value leaves the order alone. A new key is appended to the order; a deleted one stays in
-it as a dead place until more than half of the places are dead. A key that was deleted and set again
-has several places, of which the last one counts. Hashes differ between processes: nothing that
-leaves this module may depend on the order of nodes.
+A replaced value keeps its place in the order. A new key is appended to the order. A deleted key
+stays there as a dead place until more than half of the places are dead; then the trie is built
+anew. If a key was deleted and set again, the last of its places counts. Hashes differ between
+processes, so nothing that leaves this module may depend on the order of nodes.
 """
 
 # Nodes are told apart by type(), which narrows to list[Unknown]; a cast would cost a call each.
@@ -39,7 +39,7 @@ _NO_ENTRIES: Leaf = {}
 
 
 class Trie(Struct, eq=False):
-    """An immutable map in insertion order; methods that change something return another one."""
+    """An immutable map in insertion order; `set` and `delete` return another one."""
 
     root: TrieNode
     order: Vector
@@ -54,7 +54,7 @@ class Trie(Struct, eq=False):
         return node.get(key, default)
 
     def leaf(self, key: str) -> Leaf:
-        """Returns the leaf in which the key is, if it is anywhere."""
+        """Returns the leaf that a key belongs to, whether or not the key is there."""
         node = self.root
         bits = hash(key)
         while type(node) is list:
@@ -99,7 +99,7 @@ class Trie(Struct, eq=False):
         return iter(self._live(list(keys)))
 
     def _live(self, places: list[str]) -> list[str]:
-        # A dict keeps the place where a key was first seen: read backwards, that is its last one.
+        # A dict keeps the first place of each key. The places are reversed, so it keeps the last.
         last = list(dict.fromkeys(reversed(places)))
         last.reverse()
         return [key for key in last if key in self.leaf(key)]
@@ -111,7 +111,7 @@ class Trie(Struct, eq=False):
 
 
 def from_entries(entries: Leaf) -> Trie:
-    """Returns the map of a dict, built at once."""
+    """Returns a trie with the entries of a dict."""
     root = _build(list(entries.items()), 0)
     return Trie(root, vector.from_items(list(entries)), len(entries))
 
@@ -119,7 +119,7 @@ def from_entries(entries: Leaf) -> Trie:
 def changed_keys(old: Trie, new: Trie) -> set[str]:
     """Returns the keys whose values are not the same object, or that only one of the two has.
 
-    Nodes that both share are skipped whole.
+    Nodes that both share are skipped.
     """
     found: set[str] = set()
     _compare(old.root, new.root, found)

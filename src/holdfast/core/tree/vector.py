@@ -1,11 +1,11 @@
 """A persistent vector: 32-way nodes and a tail. A change copies one path and shares the rest.
 
-Items are in leaves of exactly 32, below branches of at most 32; what is left over (1 to 32 items,
-none only in the empty vector) is the tail. An append copies the tail; one in 32 moves it into the
-tree.
+Items are in leaves of exactly 32, below branches of at most 32. The last 1 to 32 items are the
+tail, which is empty only in the empty vector. An append copies the tail; one append in 32 moves it
+into the tree.
 
-A node may be made without its content, from a Source, and asks for it when it is first looked
-into: a list of 100,000 references that came from a snapshot costs nothing until it is read.
+A node may be made without its content, and gets it from a Source on first access. So a list of
+100,000 references that came from a snapshot costs nothing until it is read.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ class Source(Protocol):
     """Where unread nodes get their items."""
 
     def items(self, start: int, stop: int) -> tuple[Any, ...]:
-        """Returns the items with these indexes; the same or equal ones at every call."""
+        """Returns items[start:stop]; each call returns equal ones."""
         ...
 
     def plain(self, start: int, stop: int) -> list[Any]:
-        """Returns plain copies of the items with these indexes, without making the items."""
+        """Returns plain copies of items[start:stop], without making the items themselves."""
         ...
 
     def spans(self, start: int, stop: int) -> Iterable[Any]:
-        """Returns which of the items with these indexes are in blocks (`item_copies.py`)."""
+        """Returns the spans of items[start:stop] that are in blocks (`item_copies.py`)."""
         ...
 
     def is_same(self, other: Source, start: int, stop: int) -> bool:
-        """Says whether both are known to have the same items there, if of the same stream."""
+        """Whether items[start:stop] are known to be equal, if both are of the same stream."""
         ...
 
 
 class Node(Struct, eq=False):
     """A leaf of items (shift 0) or a branch of nodes.
 
-    `content` of an unread node and `memo` and `block`, which are for the code that walks the tree,
-    are filled in later, with what any thread would compute: readers need no lock.
+    The `content` of an unread node is filled in on first access. `memo` and `block` belong to the
+    code that walks the tree. Every thread would fill in the same, so readers need no lock.
     """
 
     content: tuple[Any, ...] | None
@@ -55,7 +55,7 @@ class Node(Struct, eq=False):
     block: Any = None
 
     def load(self, shift: int) -> tuple[Any, ...]:
-        """Returns the content, made from the source if it was not there."""
+        """Returns the content, which is made from the source if it is not there yet."""
         content = self.content
         if content is None:
             source, start, stop = self.source, self.start, self.stop
@@ -73,7 +73,7 @@ class Node(Struct, eq=False):
 
 
 class Vector(Struct, eq=False):
-    """An immutable sequence; every method that changes something returns another one."""
+    """An immutable sequence; methods that change something return another one."""
 
     count: int
     shift: int
@@ -101,7 +101,7 @@ class Vector(Struct, eq=False):
         return Vector(count + 1, shift, root, (item,))
 
     def extend(self, items: Sequence[Any]) -> Vector:
-        """Returns the vector with the items after its own."""
+        """Returns the vector with the items appended."""
         loose = (*self.tail, *items)
         kept = (len(loose) - 1) & ~_MASK if loose else 0
         shift, root, filled = self.shift, self.root, self.count - len(self.tail)
@@ -158,9 +158,9 @@ class Vector(Struct, eq=False):
             yield self.tail
 
     def plain(self, copy: Callable[[Any], Any]) -> list[Any]:
-        """Returns copies of all items: those that are there by `copy`, others by their source.
+        """Returns plain copies of all items: `copy` makes those of items that were read.
 
-        Neighbouring nodes that were not read are asked for together.
+        Unread items are copied by their source; neighbouring unread nodes take one call together.
         """
         found: list[Any] = []
         unread: Source | None = None
@@ -192,7 +192,7 @@ EMPTY = Vector(0, BITS, Node(()), ())
 
 
 def from_items(items: Sequence[Any]) -> Vector:
-    """Returns a vector of the items, built at once."""
+    """Returns a vector of the items."""
     count = len(items)
     if count <= WIDTH:
         return Vector(count, BITS, EMPTY.root, tuple(items)) if count else EMPTY
@@ -206,7 +206,7 @@ def from_items(items: Sequence[Any]) -> Vector:
 
 
 def from_source(source: Source, count: int) -> Vector:
-    """Returns a vector whose items are asked for when they are needed; only the tail is made."""
+    """Returns a vector that gets its items from a source on access; only the tail is made now."""
     if not count:
         return EMPTY
     filled = (count - 1) & ~_MASK
@@ -218,10 +218,10 @@ def from_source(source: Source, count: int) -> Vector:
 
 
 def changed_indexes(old: Vector, new: Vector, *, is_same_stream: bool = False) -> Iterator[int]:
-    """Yields the indexes, of those that both have, whose items are not the same object.
+    """Yields the indexes that both have and whose items are not the same object.
 
-    Nodes that both share are skipped whole; so are, with `is_same_stream`, unread nodes that name
-    the same events.
+    Nodes that both share are skipped. With `is_same_stream`, so are unread nodes that refer to the
+    same events.
     """
     filled = min(old.count - len(old.tail), new.count - len(new.tail))
     a, b = _descend(old, new.shift), _descend(new, old.shift)
@@ -232,7 +232,7 @@ def changed_indexes(old: Vector, new: Vector, *, is_same_stream: bool = False) -
 
 
 def _whole_nodes(node: Node, shift: int) -> Iterator[Node]:
-    """Yields, in order, the leaves below a node, and unread branches in place of theirs."""
+    """Yields, in order, the leaves below a node; an unread branch is yielded itself."""
     if node.content is None or not shift:
         yield node
     else:
@@ -241,7 +241,7 @@ def _whole_nodes(node: Node, shift: int) -> Iterator[Node]:
 
 
 def _descend(vector: Vector, shift: int) -> Node:
-    # A taller tree has all that the lower one can have in its first child.
+    # All indexes that a lower tree can have are in the first child of a taller one.
     node = vector.root
     for level in range(vector.shift, shift, -BITS):
         node = node.load(level)[0]
@@ -274,7 +274,7 @@ def _is_same_unread(a: Node, b: Node, is_same_stream: bool) -> bool:
 
 
 def _grow(shift: int, root: Node, filled: int, leaf: Node) -> tuple[int, Node]:
-    """Returns shift and root of the tree with one more leaf; `filled` items are in it already."""
+    """Returns shift and root of the tree with one more leaf after its `filled` items."""
     if filled == WIDTH << shift:
         return shift + BITS, Node((root, _spine(shift, leaf)))
     return shift, _push(root, shift, filled, leaf)
