@@ -203,3 +203,26 @@ def test_power_loss_at_any_commit_loses_nothing(
     os.close(backend.opened._workers_fd)
     backend.directory._fds.remove(backend.opened._workers_fd)
     trial["judge"](tmp_path / "s", told[-1], clock=clock)
+
+
+def test_the_name_of_a_segment_that_a_killed_writer_made_is_durable_before_it_is_used(
+    tmp_path: Path, trial: dict[str, Any], disks: dict[str, Any]
+) -> None:
+    """It was killed after it made the file, and before it synced the directory."""
+    place = tmp_path / "s"
+    points = CrashPoints()
+    points.kill_at("files.published", 3)
+    trial["in_child"](lambda told: _work(place, trial, told, reach=points.reach))
+    [segment] = (place / "log").iterdir()
+    end = len(segment.read_bytes().rstrip(b"\0"))
+    segment.with_name(f"{end:016x}.jsonl").touch()
+    synced: list[int] = []
+
+    def note(_: int, name: str, run: Any, arguments: tuple[Any, ...]) -> Any:
+        if name == "sync_directory":
+            synced.append(os.fstat(arguments[0]).st_ino)
+        return run()
+
+    backend = FilesBackend(place, clock=SystemClock(), disk=disks["faulty"](note))
+    assert synced == [os.stat(place / "log").st_ino, os.stat(place).st_ino]
+    backend.close()

@@ -259,6 +259,10 @@ def settle(
         segments.cut(offset)
     is_clean = basis.head == catalog.tail.cursor and not basis.was_in_use
     if segments.starts and not is_clean:
+        # The newest segment may be that of a writer that was killed before its name was durable,
+        # and holdfast.json that of one that was killed within `upgrade`. No commit syncs a name.
+        segments.sync_names()
+        directory.disk.sync_directory(directory.fd)
         _write_again(catalog, max(basis.synced_end, segments.newest))
         segments.sync(min(basis.synced_end, catalog.tail.cursor.end))
 

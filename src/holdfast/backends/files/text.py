@@ -812,7 +812,7 @@ class Segments:
         except FileNotFoundError:
             return False  # another process took it for one that was left behind
         # The rename must survive a power loss: the caller tells that the old payloads are gone.
-        self._disk.sync_directory(self._directory_fd)
+        self.sync_names()
         with self.mutex:
             fd = self._fds.pop(start, None)
             if fd is not None:
@@ -847,7 +847,7 @@ class Segments:
             # Now, because a commit does not do it: that syncs ring or segment, never the directory.
             # Lines in a segment without a durable name would be lost with the name.
             self._disk.sync(fd)
-            self._disk.sync_directory(self._directory_fd)
+            self.sync_names()
         except BaseException:
             self._disk.close(fd)
             # An empty segment would be harmless, but its name was not promised to anybody.
@@ -869,6 +869,10 @@ class Segments:
         """Syncs every segment that may have bytes at or above the log offset `since`."""
         for start in self.starts[max(bisect_right(self.starts, since) - 1, 0) :]:
             self._disk.sync(self._fd(start))
+
+    def sync_names(self) -> None:
+        """Makes the names of all segments durable."""
+        self._disk.sync_directory(self._directory_fd)
 
     def cut(self, end: int) -> None:
         """Makes `end` the end of the newest segment, and frees the blocks reserved after it."""
