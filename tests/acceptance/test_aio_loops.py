@@ -59,7 +59,7 @@ def _writes(hf: aio.AsyncStore) -> dict[str, Callable[[], Awaitable[Any]]]:
         "submit": submit,
         "edit": edit,
         "message": lambda: hf.conversation("c").messages.add("user", "hello"),
-        "lease": lambda: hf.workers.lease("l")._taken(),
+        "lease": lambda: hf.workers.lease("l").__aenter__(),
         "process": lambda: hf._loop.walk(lambda: hf.sync.team("red").set("n", 5)),
         "close": hf.close,
     }

@@ -221,7 +221,8 @@ def test_the_fullest_disk_counts(disk: Disk) -> None:
     free = {"/a": 500, "/b": 15, "/c": 60}
     told: list[str] = []
     found = Limits(
-        [], DiskWatch(), places=list(free), read=lambda *_: [], report=told.append,
+        [], DiskWatch(), places=list(free), read=lambda *_: [], life=lambda *_: 0,
+        report=told.append,
         space=lambda path: (free[path], 1000),
     )  # fmt: skip
     assert found.disk_state() == "no_commits"
