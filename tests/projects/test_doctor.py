@@ -57,8 +57,11 @@ def test_files_are_restored_from_the_log_from_git_or_kept(root: Path, place: str
         project.restore_file(TASKS, "keep")
         assert project.tasks.get("t1").title == "another"
 
+        path.write_text(edited := text.replace("one", "an edit that was not imported"))
         project.restore_file(TASKS, "git")
         assert project.tasks.get("t1").title == "one"
+        assert path.read_text() == text
+        assert edited in [one.read_text() for one in root.glob(f"{TASKS}.replaced-*")]
         path.unlink()
         assert parts(project) == {TASKS: "missing"}
         project.restore_file(TASKS, "keep")

@@ -121,8 +121,9 @@ def restore(project: Project, file: str, remedy: Remedy) -> list[str]:
     if remedy == "git":
         if file not in project.files:
             raise NotFoundError(f'"{file}" is none of the five files of project "{project.id}"')
-        (project.root / file).write_bytes(_committed(project, file))
-    found = views.reject(file) if remedy == "log" else views.accept(file)
+        found = views.replace(file, _committed(project, file))
+    else:
+        found = views.reject(file) if remedy == "log" else views.accept(file)
     return [str(one) for one in found]
 
 

@@ -145,7 +145,7 @@ class Project:
     def restore_file(self, file: str, remedy: Remedy) -> list[str]:
         """Restores one of the five files from the "log" or from "git", or imports the edit: "keep".
 
-        Returns what was done. With "log" the text that was there is kept beside the file.
+        Returns what was done. With "log" and "git" the text that was there is kept beside the file.
         """
         return doctor.restore(self, file, remedy)
 

@@ -171,6 +171,28 @@ class Views:
             self._write(view, found, view.render(text, named, last))
             return [Finding(view.path, "refused", "the edit was rejected; it is kept beside it")]
 
+    def replace(self, file: str, text: bytes) -> list[Finding]:
+        """Puts a text in the place of a file and imports it; what was there is kept beside it."""
+        view = self._view(file)
+        with self._lock():
+            target = self.directory / view.path
+            aside = self._aside(target, "replaced")
+            try:
+                # Exchanged and not written over: an edit that is saved meanwhile is what comes out.
+                write_new(aside, text, self._read(view).mode)
+                while exchange(aside, target) == "absent":
+                    if put(aside, target):
+                        break
+                else:
+                    if read_file(aside) == text:
+                        aside.unlink()
+            except OSError as error:
+                raise UnavailableError(
+                    f'the view "{target}" cannot be written: {error}',
+                    hint="free space, or look at it",
+                ) from error
+            return self._sync(view, accept=True)
+
     def forget_read(self) -> None:
         """Forgets the older texts that edits are compared with: some of it was erased."""
         with self._lock():
@@ -666,10 +688,13 @@ class Views:
         for other in sorted(target.parent.glob(f"{_literal(target.name)}.{why}-*")):
             if read_file(other) == data:
                 return other
-        stamp = to_datetime(self._log.clock.now_us()).strftime("%Y%m%dT%H%M%S.%fZ")
-        aside = target.with_name(f"{target.name}.{why}-{stamp}")
+        aside = self._aside(target, why)
         write_new(aside, data)
         return aside
+
+    def _aside(self, target: Path, why: str) -> Path:
+        stamp = to_datetime(self._log.clock.now_us()).strftime("%Y%m%dT%H%M%S.%fZ")
+        return target.with_name(f"{target.name}.{why}-{stamp}")
 
     def _broken(
         self, view: FileView, found: _Found, last: LastText | None, broken: BrokenFile
