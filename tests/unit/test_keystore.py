@@ -242,3 +242,57 @@ def test_a_damaged_key_is_an_error_and_stays(tmp_path: Path, damage: bytes) -> N
     keys.destroy(ada.id)
     assert keys.is_erased(ada.id)
     assert keys.find("ada") is None
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The places that were synced, in order."""
+    found: list[str] = []
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    return found
+
+
+def test_the_way_to_the_keys_is_durable_before_a_key_is(tmp_path: Path, synced: list[str]) -> None:
+    place = tmp_path / "a" / "b" / "keys"
+    place.parent.mkdir(parents=True)  # as if by a process that was killed before it synced them
+    FolderKeys(place).make("ada")
+    names = [str(place / "names"), str(place / "ids")]
+    way = [str(place.parent), str(place.parent.parent), str(tmp_path)]
+    assert max(map(synced.index, way)) < min(map(synced.index, names))
+
+
+def test_an_erasure_that_is_repeated_makes_its_notes_durable(
+    tmp_path: Path, synced: list[str]
+) -> None:
+    """Whoever made them may have been killed before it synced their folders."""
+    keys = FolderKeys(tmp_path / "keys")
+    key = keys.make("ada")
+    keys.note(b"entry")
+    (keys.path / "erased" / key.id).touch()
+    synced.clear()
+    keys.note(b"entry")
+    assert synced == [str(keys.path / "ledger")]
+    keys.destroy(key.id)
+    assert str(keys.path / "erased") in synced
+    assert keys.noted() == [b"entry"]
+    assert keys.find("ada") is None
+
+
+def test_an_erasure_that_is_finished_leaves_a_damaged_file_alone(tmp_path: Path) -> None:
+    keys = FolderKeys(tmp_path / "keys")
+    keys.make("ada")
+    [other] = (keys.path / "names").iterdir()
+    other.write_bytes(b"")  # a key that was lost: whoever asks for it is told
+    key = keys.make("eve")
+    by_id = keys.path / "ids" / key.id
+    by_id.write_bytes(bytes(by_id.stat().st_size))  # an erasure that was killed here
+    keys.destroy(key.id)
+    assert other.exists()
+    with pytest.raises(CorruptError):
+        keys.find("ada")

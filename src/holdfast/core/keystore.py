@@ -233,7 +233,9 @@ class FolderKeys:
             noted = self.path / "erased" / _file_name(id)
             # The note comes first: a process that is killed later leaves a key that counts as
             # erased already. The id's file goes last: it is what a repeated call starts from.
-            if not noted.exists():
+            if noted.exists():
+                _sync_folder(noted.parent)  # whoever made it may have been killed before
+            else:
                 _write(noted, b"", exclusive=False)
             place = self._by_id(id)
             data = _read(place)
@@ -246,7 +248,7 @@ class FolderKeys:
                 assert secret is not None, "BUG: a key without the secret of its folder"
                 self._named(found.name, secret).unlink(missing_ok=True)
             else:
-                self._unlink_overwritten()
+                self._unlink_overwritten(place)
             _sync_folder(self.path / "names")
             place.unlink(missing_ok=True)
             _sync_folder(place.parent)
@@ -278,6 +280,7 @@ class FolderKeys:
             digest = sha256(entry).hexdigest()[:32]
             names = os.listdir(folder)
             if any(name.endswith(digest) for name in names):
+                _sync_folder(folder)  # whoever made it may have been killed before
                 return
             with self._temporary(entry) as temporary:
                 os.replace(temporary, folder / f"{len(names):08d}.{digest}")
@@ -315,6 +318,7 @@ class FolderKeys:
         if self._secret is None and is_made:
             place = self.path / "secret"
             if _read(place) is None:
+                _sync_way(self.path)
                 random = self._clock.random_bytes(KEY_BYTES)
                 with self._temporary(random) as temporary, suppress(FileExistsError):
                     os.link(temporary, place)
@@ -329,15 +333,18 @@ class FolderKeys:
     def _by_id(self, id: str) -> Path:
         return self.path / "ids" / _file_name(id)
 
-    def _unlink_overwritten(self) -> None:
+    def _unlink_overwritten(self, by_id: Path) -> None:
         """Unlinks files of names that an erasure overwrote before it was killed.
 
         The bytes do not tell the name any more, so all files are looked at.
         """
         for place in (self.path / "names").iterdir():
-            data = _read(place)
-            if data is not None and not data.strip(b"\0"):
-                place.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # another process may finish the same erasure
+                data = place.read_bytes()
+                is_overwritten = bool(data) and not data.strip(b"\0")
+                # An empty one is damage, and another subject's unless it is this very file.
+                if is_overwritten or place.samefile(by_id):
+                    place.unlink()
 
     @contextmanager
     def _temporary(self, data: bytes) -> Generator[Path]:
@@ -415,6 +422,22 @@ def _overwrite(path: Path, size: int) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _sync_way(path: Path) -> None:
+    """Syncs every directory above the folder of keys, up to the root of its file system.
+
+    A power loss must not take the folder: what its keys sealed would be lost with it. It is done
+    before the folder has its secret, because nothing does it later, and for directories that were
+    there too: a process that made them may have been killed before it synced them. A directory that
+    this user may not read was not made by this user.
+    """
+    device = path.stat().st_dev
+    for above in path.parents:
+        if above.stat().st_dev != device:
+            break
+        with suppress(PermissionError):
+            _sync_folder(above)
 
 
 def _sync_folder(path: Path) -> None:
