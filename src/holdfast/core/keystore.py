@@ -28,6 +28,7 @@ from base64 import b32hexencode, b64decode, b64encode
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
+from itertools import takewhile
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -433,9 +434,7 @@ def _sync_way(path: Path) -> None:
     this user may not read was not made by this user.
     """
     device = path.stat().st_dev
-    for above in path.parents:
-        if above.stat().st_dev != device:
-            break
+    for above in takewhile(lambda one: one.stat().st_dev == device, path.parents):
         with suppress(PermissionError):
             _sync_folder(above)
 
