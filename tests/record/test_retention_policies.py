@@ -343,6 +343,8 @@ def test_policies_of_a_store_are_in_its_file_or_given_to_open(tmp_path: Path) ->
         ('[[quotas]]\nscopes = "team/*"', "limits nothing"),
         ("disk_watch = 5", r"no table \[disk_watch\]"),
         ('[disk_watch]\nwarn = "lots"', "warn is a size"),
+        ('[disk]\nwarn = "1%"', r"has a table 'disk'; it is \[disk_watch\] now"),
+        ('[[quota]]\nscopes = "team/*"', r"it is \[\[quotas\]\] now"),
     ],
 )
 def test_a_file_that_says_no_policy_is_refused(tmp_path: Path, text: str, says: str) -> None:

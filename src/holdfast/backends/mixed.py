@@ -861,7 +861,8 @@ def read_mix(path: str) -> tuple[dict[str, str], dict[str, str], dict[str, Any]]
         raise UsageError(f'"{path}" is not TOML', hint=_EXAMPLE) from error
     care = {name: document.pop(name) for name in _CARE if name in document}
     if unknown := document.keys() - {"store", "levels"}:
-        raise UsageError(f'"{path}" has a table {sorted(unknown)[0]!r}', hint=_EXAMPLE)
+        name = sorted(unknown)[0]
+        raise UsageError(f'"{path}" has a table {name!r}', hint=_RENAMED.get(name, _EXAMPLE))
     if isinstance(document.get("levels"), dict):
         document["levels"], care["levels"] = _rules_apart(document["levels"])
     urls, levels = (_table(path, document, name) for name in ("store", "levels"))
@@ -869,6 +870,7 @@ def read_mix(path: str) -> tuple[dict[str, str], dict[str, str], dict[str, Any]]
     return {level: _beside(folder, url) for level, url in urls.items()}, levels, care
 
 
+_RENAMED = {"quota": "it is [[quotas]] now", "disk": "it is [disk_watch] now"}
 _CARE = (
     *("retention", "quotas", "disk_watch", "encryption", "tenant"),
     *("secrets", "indexes", "unchecked", "clear_ids", "heartbeat_s"),
