@@ -320,6 +320,18 @@ def test_a_line_that_takes_a_stream_up_elsewhere_proves_nothing(
     backend.close()
 
 
+@pytest.mark.parametrize("n", [1 << 21, 1 << 40, 10**19])
+def test_a_line_whose_position_cannot_be_is_damage_and_fills_no_memory(
+    tmp_path: Path, clock: FakeClock, build: RecordBuilder, n: int
+) -> None:
+    lines = _made(tmp_path / "s", clock, build)
+    (tmp_path / "s" / SEGMENT).write_bytes(b"".join([*lines[:4], _numbered(lines[4], n)]))
+    (tmp_path / "s" / "head.json").unlink()
+    backend = FilesBackend(tmp_path / "s", clock=clock)
+    assert f"its position is {n}: expected 5" in _refused(backend, "b")
+    backend.close()
+
+
 def _numbered(line: bytes, n: int) -> bytes:
     """Returns a line as one with another position, and its checksum right."""
     body = line[: line.index(b',"crc"')]

@@ -46,6 +46,9 @@ from holdfast.errors import CorruptError
 NO_LINE = "it is no line: it holds zeros, or is not there"
 _FOR_EVER = sys.maxsize
 _NAMES_SHOWN = 5
+_LINE_BYTES_MIN = 60
+_MISSING_MAX = 1 << 20
+"""How many lines may have been taken out of the text, beside those that it has room for."""
 
 
 class LostLines(Struct, frozen=True):
@@ -113,7 +116,10 @@ def _decode(piece: Piece, position: int) -> LogLine:
     if piece.encoded is None:
         raise BadLine(NO_LINE)
     line = decode_line(piece.encoded)
-    if line.n <= position:
+    # Lines may be missing before this one, but only so many: the catalog keeps a number for each of
+    # them, and a hostile line must not fill the memory.
+    most = piece.offset // _LINE_BYTES_MIN + _MISSING_MAX
+    if line.n <= position or line.n > most:
         raise BadLine(f"its position is {line.n}: expected {position + 1}")
     return line
 
