@@ -35,6 +35,9 @@ class AsyncViews:
     async def reject(self, file: str) -> list[Finding]:
         return await self._loop.hop_shielded(self.sync_views.reject, file)
 
+    async def replace(self, file: str, text: bytes) -> list[Finding]:
+        return await self._loop.hop_shielded(self.sync_views.replace, file, text)
+
     async def status(self) -> list[ViewStatus]:
         return await self._loop.hop(self.sync_views.status)
 
