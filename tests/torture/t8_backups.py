@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import holdfast
 from holdfast import Settings, Store
+from holdfast.backup import Point as BackupPoint
 from holdfast.backup import backup, points, restore
 from holdfast.core.check import content_of
 from holdfast.errors import HoldfastError
@@ -48,6 +49,7 @@ class Victim(NamedTuple):
     files: dict[str, bytes]
     seen: list[Seen]
     """At each point, and now."""
+    points: list[BackupPoint]
     exported: Seen
     """What an import of the export makes: it has some of the scopes."""
 
@@ -75,6 +77,7 @@ def victim() -> Victim:
         with open(place / EXPORT, "wb") as file:
             export_scopes(source, ["team/red", "team/t0"], file)
         exported = imported(place / EXPORT)
+        made = points(place / "backup")
         files = {
             str(path.relative_to(place)): path.read_bytes()
             for path in sorted(place.rglob("*"))
@@ -82,7 +85,7 @@ def victim() -> Victim:
         }
     finally:
         shutil.rmtree(place)
-    return Victim(source, files, seen, exported)
+    return Victim(source, files, seen, made, exported)
 
 
 Harm = tuple[str, str, int]
@@ -153,7 +156,7 @@ def judge(told: str, name: str, data: bytes | None) -> None:
 
 def judge_backup(told: str, folder: Path) -> None:
     seen = victim().seen
-    expect(told, [POINTS], lambda _: len(points(folder)))
+    expect(told, [victim().points], lambda _: points(folder))
     expect(told, seen[:POINTS], lambda n: restored(folder, f"p{n + 1}"))
     expect(told, seen[1:2], lambda n: restored(folder, "l1"))
     expect(told, seen[-1:], lambda _: gone_on(folder))
