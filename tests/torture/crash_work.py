@@ -11,12 +11,12 @@ from typing import Any, cast
 import apsw
 
 import holdfast
-from holdfast import Settings, Store, scope
+from holdfast import Settings, Store
 from holdfast.backends.files import FilesBackend, catalog, journal, opening
 from holdfast.backends.files import journal as ring
 from holdfast.backends.sqlite import connection as wal
 from holdfast.backends.sqlite import opening as sqlite_opening
-from holdfast.core import blobs, snapshot
+from holdfast.core import blobs, log, snapshot
 from holdfast.testing import FakeClock
 from tests.crash.verdict import Said
 from tests.torture import crash_trace, crash_vfs
@@ -38,7 +38,7 @@ def make_tiny() -> None:
     sqlite_opening.WAL_PAGES = 8
     setattr(wal, "_BEGIN_BYTES", 32 << 10)  # noqa: B010
     setattr(wal, "_AHEAD", bytes(48 << 10))  # noqa: B010
-    blobs.BLOB_BYTES_MIN = scope.BLOB_BYTES_MIN = 4096
+    blobs.BLOB_BYTES_MIN = log.BLOB_BYTES_MIN = 4096
     snapshot.GROWTH_BYTES_MIN = 4 << 10
     snapshot.CLOSE_BYTES_MIN = 1 << 10
 
