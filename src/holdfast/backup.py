@@ -67,6 +67,7 @@ from holdfast.clock import Clock
 from holdfast.core.check import add_up, all_heads, content_of
 from holdfast.core.erased_ledger import Ledger
 from holdfast.core.event import ORIGIN, from_datetime, to_datetime
+from holdfast.core.expiry import HOLDS
 from holdfast.core.kernel import kernel_of
 from holdfast.core.log import Log
 from holdfast.core.matching import done_again
@@ -751,7 +752,9 @@ def restore(
     point = find_point(folder, at)
     place, log = Path(folder), kernel_of(target).log
     marks = _read_marks(place, point)
-    key = f"restored {point.name} {point.digest}"
+    # By a digest: a scope's name may be as long as a key.
+    part = "" if scope is None else f" {sha256(scope.encode()).hexdigest()[:16]}"
+    key = f"restored {point.name} {point.digest}{part}"
     if log.find(LEDGER, key=key):  # an earlier restore had written everything
         return Restored(point, Copied(0, 0, 0, 0, point.events, 0, False), point.digest)
     with _open_copy(place, log.clock, store_key or _key_of(target)) as kept:
@@ -762,9 +765,11 @@ def restore(
                 where=str(place / "store"),
                 hint=f"holdfast check --store {place / 'store'}",
             )
-        _check_target(kept, log, place, point)
+        # A restore of single scopes tells in a ledger of the target's own what was let go of.
+        _check_target(kept, log, place, point, None if scope is None else LEDGER)
         sink = Sink(log, ledger=Ledger(kept, log), progress=progress, total=point.events)
-        source = Source(kept, until=Position(point.position))
+        held = {mark.key for mark in marks if mark.index == HOLDS}
+        source = Source(kept, until=Position(point.position), held=held)
         known, gone = ledger(kept), dict[tuple[str, int], Told]()
         commits, among = source.commits(), None
         if scope is not None:
@@ -783,7 +788,9 @@ def restore(
     return Restored(point, sink.copied(), digest)
 
 
-def _check_target(kept: Log, target: Log, place: Path, point: Point) -> None:
+def _check_target(
+    kept: Log, target: Log, place: Path, point: Point, besides: str | None = None
+) -> None:
     """Raises unless a store may be the target of a restore; called before anything is written.
 
     The original store is refused even if its events are all in the backup. A restore sets the marks
@@ -800,11 +807,15 @@ def _check_target(kept: Log, target: Log, place: Path, point: Point) -> None:
             hint="restore it into a new store, and use that; holdfast export and import bring "
             "single scopes over",
         )
-    check_beginning(kept, target)
+    check_beginning(kept, target, besides=besides)
     there = dict(_heads_at(kept, point))
     for name, theirs in all_heads(target):
         ours = there.get(name)
-        if theirs is not None and (ours is None or theirs.revision > ours.revision):
+        if (
+            theirs is not None
+            and name != besides
+            and (ours is None or theirs.revision > ours.revision)
+        ):
             raise ConflictError(
                 f'the target has "{name}" up to revision {theirs.revision}, and {point.name} has '
                 f"it up to {ours.revision if ours else 0}: it is ahead of the point",

@@ -32,6 +32,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from holdfast.backends.protocol import Mark, Record
 from holdfast.core import codec
 from holdfast.core.event import to_datetime
+from holdfast.core.expiry import HOLDS
 from holdfast.core.kernel import kernel_of
 from holdfast.core.log import Log
 from holdfast.core.sealing import subject_of_blob
@@ -264,7 +265,8 @@ class _File:
         sink = Sink(log)
         verification = Verification(sink.link_at, log.blobs.stored)
         sink.take(_Lasting(log), self._commits(log, verification))
-        return Source(log, verification=verification, clock=clock)
+        held = {mark.key for mark in self.marks if mark.index == HOLDS}
+        return Source(log, verification=verification, clock=clock, held=held)
 
     def _commits(self, log: Log, verification: Verification) -> Iterator[list[Record]]:
         """Yields the commits of the file, verified, each after its blobs were stored."""

@@ -138,10 +138,12 @@ class Verification:
             return f"event {record.revision}: {error.message}"
         if origin is not None:
             stream, revision = origin
-            if self.ends.get(stream, (0, b""))[0] < revision:
+            # Not caught: an error here, such as a full disk, is no damage. The target may have what
+            # is lost here: an earlier run took it.
+            link = self._link_of(stream, revision)
+            if link is None and self.ends.get(stream, (0, b""))[0] < revision:
                 return f'it was forked from "{stream}" at revision {revision}, which is lost'
-            # Not caught: an error here, such as a full disk, is no damage.
-            known = revision, self._link_of(stream, revision)
+            known = revision, link
         revision, link = known or (0, ORIGIN)
         if record.revision != revision + 1:
             return f"revisions {revision + 1} to {record.revision - 1} are lost"

@@ -20,9 +20,14 @@ _HINT_ERASED = (
 )
 
 
-def check_beginning(source: Log, target: Log) -> None:
-    """Raises ConflictError unless each stream of the target is a prefix of the source's."""
+def check_beginning(source: Log, target: Log, *, besides: str | None = None) -> None:
+    """Raises ConflictError unless each stream of the target is a prefix of the source's.
+
+    `besides` is a stream that is the target's own.
+    """
     for name, theirs, ours in _pairs(target, source):
+        if name == besides:
+            continue
         if ours is None:
             raise ConflictError(
                 f'the target has a stream "{name}" that the source has not',

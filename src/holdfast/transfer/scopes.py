@@ -12,6 +12,7 @@ from holdfast.backends.protocol import Mark
 from holdfast.core import codec
 from holdfast.core.erased_ledger import Ledger
 from holdfast.core.log import Log
+from holdfast.core.retention import ledger
 from holdfast.errors import ConflictError
 from holdfast.transfer.compare import have_one_past
 from holdfast.transfer.sink import Copied, Progress, Sink
@@ -36,7 +37,8 @@ def take_scopes(
     heads = zip(streams, log.heads(streams), target.heads(streams), strict=True)
     same = {name for name, ours, theirs in heads if ours and theirs and ours.link == theirs.link}
     sink.add_marks([mark for mark in marks if not mark.group or mark.group in same])
-    sink.tell_erased()
+    taken = set(streams)
+    sink.tell_erased({name: one for name, one in ledger(log).items() if name[0] in taken})
     return sink.copied()
 
 

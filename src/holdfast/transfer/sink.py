@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.backends.protocol import (
     GONE,
@@ -42,7 +43,7 @@ from holdfast.backends.protocol import (
 from holdfast.core import codec
 from holdfast.core.commit import meta_not_kept
 from holdfast.core.erased_ledger import Ledger
-from holdfast.core.event import ORIGIN, follows
+from holdfast.core.event import FORKED, ORIGIN, follows
 from holdfast.core.expiry import EXPIRING, HOLDS
 from holdfast.core.holds import keep_held
 from holdfast.core.log import NO_LIMIT, Log
@@ -227,7 +228,8 @@ class Sink:
 
     def _write_blobs(self, commit: Commit, place: int) -> None:
         """Writes the blobs that a commit names, each verified against its digest."""
-        objects = self._parts[place].objects
+        part = self._parts[place]
+        objects = part.objects
         for append in commit.appends:
             # A blob that is there already may end with another stream, earlier than this one needs
             # it. So a blob with an end is always written, with the end that is needed here. If the
@@ -239,7 +241,9 @@ class Sink:
             for name, size in named:
                 if (place, name) in self._known:
                     continue
-                if ends or name not in objects.names("blob", prefix=name):
+                # Where blobs can end, one that is there may go too early for a scope that lasts.
+                may_go = bool(ends) or isinstance(part, KeepsEnded)
+                if may_go or name not in objects.names("blob", prefix=name):
                     data = self._source.log.blobs.stored(name, size)
                     objects.put("blob", name, data, expires_us=ends)
                     self._blobs += 1
@@ -314,6 +318,8 @@ class Sink:
                 and self._target.routes.place_of_mark(mark) == place
             ]
             self._commit_marks(part, missing)
+        if any(mark.index == HOLDS for mark in marks):
+            keep_held(self._target, [one.key for one in self._target.find_marks(HOLDS)])
 
     def _commit_marks(self, part: Backend, changes: list[Mark | Cleared]) -> None:
         for start in range(0, len(changes), MARKS_PER_COMMIT):
@@ -352,7 +358,7 @@ def _missing(records: list[Record], known: dict[str, _End], ends: dict[str, int]
         revision, link = known[stream]
         if revision >= last.revision or ends[stream] == OVER:
             continue
-        fork = revision == 0 and first.revision > 1
+        fork = revision == 0 and first.type == FORKED
         if not fork and (revision != first.revision - 1 or (revision and not follows(link, first))):
             raise differs(stream, first.revision - 1, revision)
         previous = link if revision else None
@@ -376,7 +382,15 @@ def _send(part: Backend, wanted: list[Commit]) -> None:
             if has_meta(commit):
                 raise meta_not_kept(commit.appends[0].stream)
     for commit, answer in zip(wanted, part.commit(wanted) if wanted else [], strict=True):
-        if isinstance(answer, Refusal) and answer.reason != "expired":  # meanwhile
+        while isinstance(answer, Refusal) and answer.reason == "expired":
+            # One of its streams ended meanwhile: the others are taken without it.
+            left = tuple(one for one in commit.appends if one.stream != answer.stream)
+            if not left:
+                break
+            marks = tuple(mark for mark in commit.marks if mark.key != answer.stream)
+            commit = replace(commit, appends=left, marks=marks)
+            [answer] = part.commit([commit])
+        if isinstance(answer, Refusal) and answer.reason != "expired":
             actual = answer.head.revision if answer.head else 0
             raise differs(answer.stream, commit.appends[0].expected, actual)
 

@@ -8,7 +8,7 @@ source is fixed before its first event is read. Memory is bounded by a page, not
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import groupby, islice
 
 from holdfast.backends.protocol import (
@@ -47,16 +47,18 @@ class Source:
         until: Position | None = None,
         verification: Verification | None = None,
         clock: Log | None = None,
+        held: Collection[str] | None = None,
     ) -> None:
         """With `verification`, the events that it followed say when streams end, not the heads.
 
         Expiry is judged by the clock of the log `clock` if it is given, as by the target's if the
-        source is a file.
+        source is a file. `held` names the scopes that holds keep, where the log has no marks.
         """
         self.log = log
         self._until = until
         self._followed = verification
         self._clock = clock or log
+        self._held = held
 
     def commits(self) -> Iterator[list[Record]]:
         """Yields the commits of the source, each with all its events."""
@@ -80,8 +82,11 @@ class Source:
             }
         for stream, end in ends.items():
             if end and self._clock.now_us(stream) >= end:
-                ends[stream] = 0 if end != OVER and expiry.is_held(stream) else OVER
+                ends[stream] = 0 if end != OVER and self._is_held(stream) else OVER
         return ends
+
+    def _is_held(self, stream: str) -> bool:
+        return self.log.expiry.is_held(stream) if self._held is None else stream in self._held
 
     def slides(self, stream: str) -> bool:
         """Returns whether the end of a stream slides, so that the end of its blobs is unknown."""
@@ -117,6 +122,18 @@ class DamagedSource(Source):
         self._within = within
         self._rest = rest
         self.marks: list[Mark] = []
+
+    def ends(self, streams: list[str]) -> dict[str, int]:
+        """Returns when streams expire, as their events so far say.
+
+        A later event may move an end that slides. So such a stream is taken although it seems to be
+        over: else its beginning would be left out, and what follows would have nothing to follow.
+        """
+        slides = self.verification.slides
+        return {
+            stream: 0 if end == OVER and slides(stream) else end
+            for stream, end in super().ends(streams).items()
+        }
 
     def commits(self) -> Iterator[list[Record]]:
         """Yields the part of each remaining commit that verifies."""
