@@ -152,6 +152,7 @@ class MemoryBackend:
     def _rewrite(self, stream: str, revision: int, payload: bytes) -> None:
         known = self._streams[stream]
         place = revision - known[0].revision
+        assert place >= 0, f"BUG: {stream!r} has no record {revision} of its own"
         if known[place].payload == GONE:
             return
         known[place] = rewritten = replace(known[place], payload=payload)

@@ -396,7 +396,10 @@ class BackendMachine(RuleBasedStateMachine):
         """Lets go of payloads (clause 28), and purges their bytes (29); later reads compare."""
         if not (isinstance(self.model, Rewrites) and isinstance(self.real, Rewrites)):
             return
-        there = [one for one in sorted(set(revisions)) if one <= self._revision(stream)]
+        [head] = self.model.heads([stream])
+        # A stream's own records: what a fork inherits is let go of in its origin.
+        own = range(0) if head is None else range(head.first, head.revision + 1)
+        there = [one for one in sorted(set(revisions)) if one in own]
         for backend in (self.model, self.real):
             backend.rewrite({stream: there} if there else {})
             if purge:
