@@ -176,7 +176,7 @@ def _links_digest(log: Log, stream: str, first: int, last: int) -> str:
     """Returns a digest of the links of a range of events of a stream."""
     digest, after = sha256(), first - 1
     while after < last:
-        page = log.read(stream, after=after, until=last, limit=_PAGE)
+        page = log.stored(stream, after=after, until=last)
         if not page:
             break
         for record in page:
@@ -276,7 +276,7 @@ def _missing_of(log: Log, body: AuditBody, name: str, head: Head | None) -> Iter
         found = 0 if head is None else head.revision
         yield Finding(name, f"ends at revision {found}, and the export has {revision}")
         return
-    [record] = log.read(name, after=revision - 1, until=revision) or [None]
+    [record] = log.stored(name, after=revision - 1, until=revision) or [None]
     if record is None or record.link.hex() != link:
         yield Finding(f"{name}@{revision}", "is another event than the export has")
         return

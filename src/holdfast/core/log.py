@@ -2027,6 +2027,12 @@ class Log:
         self, stream: str, *, after: int = 0, until: int | None = None, limit: int | None = None
     ) -> list[Record]:
         """Returns records by revision, those of a fork's ancestors included."""
+        return self.opened(self._records(stream, after, until, limit))
+
+    def _records(
+        self, stream: str, after: int, until: int | None, limit: int | None = None
+    ) -> list[Record]:
+        """Returns the same records as they are stored; sealed ones need no key."""
         head = self.head(stream)
         if head is None:
             return []
@@ -2037,12 +2043,9 @@ class Log:
         if after + 1 < head.first:
             origin = self.origin(stream)
             assert origin is not None, "BUG: no origin below the first revision"
-            records = self.records(origin[0], after=after, until=min(last, origin[1]))
+            records = self._records(origin[0], after, min(last, origin[1]))
         if last >= head.first:
             records += self._backend.read(stream, after=max(after, head.first - 1), until=last)
-        for record in records:
-            if record.subject is not None:
-                return self.opened(records)
         return records
 
     def record(self, stream: str, revision: int) -> Record:
@@ -2083,7 +2086,7 @@ class Log:
             self._tell_ahead(stream, head.time)
 
         def holds(revision: int) -> bool:
-            return self.records(stream, after=revision - 1, until=revision)[0].time <= time
+            return self._records(stream, revision - 1, revision)[0].time <= time
 
         return _last(0, head.revision if head else 0, holds)
 
