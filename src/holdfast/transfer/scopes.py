@@ -6,13 +6,13 @@ anything is written, and so is one with a secret that the target does not accept
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.backends.protocol import Head, Mark
 from holdfast.core import codec
 from holdfast.core.erased_ledger import Ledger
 from holdfast.core.log import Log
-from holdfast.core.retention import ledger
+from holdfast.core.retention import Told, ledger
 from holdfast.errors import ConflictError
 from holdfast.transfer.compare import have_one_past
 from holdfast.transfer.sink import Copied, Progress, Sink
@@ -25,8 +25,12 @@ def take_scopes(
     marks: Iterable[Mark],
     streams: Sequence[str],
     progress: Progress | None = None,
+    told: Mapping[tuple[str, int], Told] | None = None,
 ) -> Copied:
-    """Takes the events and marks of a source that the target lacks."""
+    """Takes the events and marks of a source that the target lacks.
+
+    `told` is what is known of events that were let go of, beside what the source's log records.
+    """
     log = source.log
     _check_target(log, target, streams)
     _check_secrets(source, target)
@@ -43,7 +47,8 @@ def take_scopes(
     further = {name for name, ours in same.items() if _is_behind(before[name], ours)}
     sink.add_marks([mark for mark in marks if not mark.group or mark.group in same], further)
     taken = set(streams)
-    sink.tell_erased({name: one for name, one in ledger(log).items() if name[0] in taken})
+    known = {**(told or {}), **ledger(log)}
+    sink.tell_erased({name: one for name, one in known.items() if name[0] in taken})
     return sink.copied()
 
 

@@ -275,7 +275,8 @@ class Sink:
         gone = {name: one.after((told or {}).get(name)) for name, one in self._erased.items()}
         gone = {**(told or {}), **gone}
         known = ledger(self._target) if gone else {}
-        if untold := {name: one for name, one in gone.items() if name not in known}:
+        since = {name: _since(known.get(name), one) for name, one in gone.items()}
+        if untold := {name: one for name, one in since.items() if one is not None}:
             tell_again(self._target, untold, key)
 
     # --- marks -----------------------------------------------------------------------------------
@@ -333,6 +334,16 @@ class Sink:
             chunk = tuple(changes[start : start + MARKS_PER_COMMIT])
             part.commit([Commit(self._target.clock.now_us(), self._target.actor, marks=chunk)])
         self._marks += len(changes)
+
+
+def _since(known: Told | None, told: Told) -> Told | None:
+    """Returns what a target does not tell yet of an event; None if it tells all of it."""
+    if known is None:
+        return told
+    steps = told.steps[len(known.steps) :]
+    if known.is_gone or not (steps or told.is_gone):
+        return None
+    return replace(told, steps=steps)
 
 
 def _is_about(mark: Mark, streams: Collection[str]) -> bool:
