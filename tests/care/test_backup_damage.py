@@ -336,6 +336,6 @@ def test_a_restore_of_a_copy_that_is_not_the_points_writes_nothing(
     about = backups._read_about(made)
     backups._write_about(made, backups.replace(about, points=2, sha256=""))
     with holdfast.open("memory:") as target:
-        with pytest.raises(CorruptError, match="the store in .* is not what it was at p2"):
+        with pytest.raises(CorruptError, match=r"the store in .* is not what it was at p2"):
             restore(made, target)
         assert list(target._log.streams()) == []
