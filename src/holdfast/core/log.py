@@ -283,6 +283,12 @@ class Routes:
         """Returns the index in `parts` for a stream, or for anything named like one; 0 of one."""
         return 0 if self._routing is None else self._routing.place_of_all([name], None) or 0
 
+    def part_of(self, stream: str) -> Backend:
+        """Returns the backend that keeps a stream."""
+        if self._routing is None:
+            return self._backend
+        return self._routing.parts[self.place_of(stream)]
+
     def place_of_mark(self, mark: Mark) -> int:
         """Returns the index in `parts` for a mark whose commit is not known, as in a copy.
 
@@ -383,7 +389,9 @@ class Log:
         self.sealing = sealing or Sealing(lambda: FolderKeys(default_folder()))
         """Seals and opens what belongs to a subject."""
         self.expiry = Expiry(backend)
-        self.key_ends = KeyEnds(backend, clock)
+        self.routes = Routes(backend)
+        self._is_split = self.routes.is_split
+        self.key_ends = KeyEnds(self.routes.part_of, clock)
         self.show: Callable[[StreamState, str], Map] = state_of
         """Returns the state that readers get, passed through schemas and transforms, if any."""
         self.limits: Limits | None = None
@@ -409,8 +417,6 @@ class Log:
         self._imported: dict[str, bytes] = {}  # by stream, the link that the newest import ends at
         self.unrecorded: dict[str, Mark] = {}
         """By level, the mark that the first scope of the level sets when this process begins it."""
-        self.routes = Routes(backend)
-        self._is_split = self.routes.is_split
         self._keeps_meta = not self._is_split and keeps_meta(backend)
         self.record_keys = takes_record_keys(backend)
         self.blobs = Blobs(
