@@ -5,8 +5,8 @@ Texts that were never sealed are written beside others into every kind of record
 and a person's data is sealed. Then everything is made that can outlive an erasure: a backup, an
 export, a copy, and a store that an earlier restore began. Then the texts and the person are erased,
 and a scope as a whole. After that each of the older things is brought into a store where the same
-keys are: `restore` of all and of one scope, `copy`, `import`, `archive`, `salvage`. None of them may
-have a byte of what was erased, in all that a backend can be asked for; what stands beside it is
+keys are: `restore` of all and of one scope, `copy`, `import`, `archive`, `salvage`. None of them
+may have a byte of what was erased, in all that a backend can be asked for; what stands beside it is
 there; and `check` finds nothing, because the new store tells what it lacks. Of the scope that was
 erased as a whole the receipt may say that older backups have it: only then may it come back.
 

@@ -169,7 +169,7 @@ def test_the_ledger_of_a_folder_and_of_a_command(tmp_path: Path) -> None:
     command.note(b'{"n":1}')
     assert [json.loads(one) for one in command.noted()] == [{"n": 1}]
     program.write_text("raise SystemExit(2)\n")
-    with pytest.raises(UnavailableError, match="what was erased is not known.*failed with 2"):
+    with pytest.raises(UnavailableError, match=r"what was erased is not known.*failed with 2"):
         command.noted()
     with pytest.raises(UnavailableError):
         command.note(b"{}")
