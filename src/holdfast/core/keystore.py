@@ -457,7 +457,8 @@ class CommandKeys:
     nothing. `erased ID` prints `true` or `false`, `destroy ID` nothing, `list` an array of keys,
     and `pseudonym TEXT` a keyed digest of text: `p-` and 32 base32hex digits in lower case. `note`
     keeps the JSON document that it reads from its input, and `noted` prints an array of all of
-    them. If `note` fails, the receipt of an erasure says that older backups are not covered.
+    them. If `note` fails, the receipt of an erasure says that older backups are not covered. If
+    `noted` fails, nothing is restored: a program without a ledger prints `[]`.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -515,13 +516,20 @@ class CommandKeys:
         self._run("note", given=entry)
 
     def noted(self) -> list[bytes]:
-        """Returns the entries that were noted, oldest first; none of a command without a ledger."""
+        """Returns the entries that were noted, oldest first.
+
+        Raises UnavailableError if the command fails or prints anything else. Such a ledger must not
+        be taken for an empty one: a restore would then bring back what was erased.
+        """
         try:
             printed = self._run("noted")
             return [bytes(one) for one in msgspec.json.decode(printed, type=list[msgspec.Raw])]
         except (msgspec.MsgspecError, UnavailableError) as error:
-            _logger.warning("the command of the keys told no ledger of what was erased: %s", error)
-            return []
+            said = error.message if isinstance(error, UnavailableError) else "it printed no array"
+            raise UnavailableError(
+                f'"{self._command[0]} noted" told no ledger of what was erased: {said}',
+                hint="let it print an array of what `note` was given; [] if it keeps none",
+            ) from error
 
     def _key(self, *words: str) -> SubjectKey | None:
         printed = self._run(*words).strip()
