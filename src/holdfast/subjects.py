@@ -127,7 +127,7 @@ class SubjectsRoom(NotCalled):
             raise UsageError("ignore_case and dry_run are for a match: hf.subjects.erase(match=…)")
         if scope is not None:
             one = scope if isinstance(scope, Scope) else self._scopes.scope(scope)
-            return self._erasure.erase_scope(one.name, one.remove, wait_s=wait_s)
+            return self._erasure.erase_scope(one.name, self._remove, wait_s=wait_s)
         return self._erasure.erase(check_name(subject, "subject"), wait_s=wait_s)
 
     def finish(self, *, wait_s: float = 60.0) -> list[ErasureReceipt]:
@@ -139,9 +139,12 @@ class SubjectsRoom(NotCalled):
         if not self._erasure.is_pending():
             return []
         self._write_files()
-        done = self._erasure.finish(wait_s=wait_s)
+        done = self._erasure.finish(self._remove, wait_s=wait_s)
         left = self._write_files()
         return [replace(receipt, left=[*receipt.left, *left]) for receipt in done]
+
+    def _remove(self, scope: str) -> int:
+        return self._scopes.scope(scope).remove()
 
     def receipts(self) -> list[dict[str, Any]]:
         """Returns the receipts of all erasures, by the id of the subject."""
