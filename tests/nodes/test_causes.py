@@ -217,6 +217,7 @@ def test_results_that_nest_their_causes_are_hits_and_say_why(stored: str):
 
 def test_results_that_nest_deeper_than_python_reads_are_read(stored: str):
     with holdfast.open(stored) as hf:
+        assert hf.check().ok
         deepest = hf._log.records(f"node/deep/{SCOPE}")[-1].payload
         assert deepest.count(b'"causes"') > 500
         with pytest.raises(holdfast.CorruptError):
