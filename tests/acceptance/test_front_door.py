@@ -41,7 +41,7 @@ with holdfast.open("memory:") as hf:
         sorted(layers.reserved_prefixes()), sorted(layers.lasting_prefixes()),
         sorted(layers.kept_with().items(), key=str), sorted(layers.owned_indexes()),
         sorted(layers.swept_indexes()), sorted(layers.named_indexes()),
-        sorted((one.name, *one.derived) for one in layers.layers()),
+        sorted(one.name for one in layers.layers()),
         [one.name for one in layers.layers() if one.holds or one.along or one.copies or one.stale],
     ]))
 """
