@@ -450,7 +450,15 @@ class Scope(Generic[S_co]):
         if isinstance(moment, int) and not isinstance(moment, bool):
             if not -1 << 63 < moment < 1 << 63:
                 raise UsageError(f"there is no revision {show_value(moment)}: no stream is so long")
-            return moment if moment >= 0 else self.revision + moment
+            if moment >= 0:
+                return moment
+            newest = self.revision
+            if newest and newest + moment < 0:
+                raise NotFoundError(
+                    f'scope "{self.name}" has no revision {moment}, counted back from its newest: '
+                    f"it has 1 to {newest}"
+                )
+            return newest + moment
         if isinstance(moment, datetime):
             if moment.tzinfo is None:
                 raise UsageError("a datetime needs a time zone: use datetime.now(UTC)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 import holdfast
 from holdfast.cli.app import name_task
 from holdfast.cli.project import lines
+from holdfast.record import FileChange
 
 SCRIPT = {
     "sessions": [
@@ -167,9 +169,42 @@ def test_a_rewind_goes_back_to_a_point(shop: Path, cli: Any):
     cli("task", "add", "project/shop", "one")
     assert "no files" in cli("project", "checkpoint", "before").out
     cli("task", "add", "project/shop", "two")
-    assert "back at before: project/shop@" in cli("project", "rewind", "before").out
+    shown = cli("project", "rewind", "before", "--dry-run").out
+    assert "project/shop goes back to revision" in shown
+    assert "two" in shown
+    assert "add --yes" in cli("project", "rewind", "before", code=2).err
+    assert cli("project", "tasks").out.count("\n") == 2
+    assert "project/shop is at revision" in cli("project", "rewind", "before", "--yes").out
     assert cli("project", "tasks").out.count("\n") == 1
-    cli("project", "rewind", "nowhere", code=3)
+    cli("project", "rewind", "nowhere", "--yes", code=3)
+
+
+def test_a_rewind_asks_and_keeps_what_a_person_changed(
+    shop: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    subprocess.run(["git", "init", "-q"], check=True)
+    (shop / "a.txt").write_text("one\n")
+    with holdfast.open(".holdfast") as hf:
+        project = hf.project(".")
+        project.checkpoint("start")
+        (shop / "a.txt").write_text("two\n")
+        (shop / "b.txt").write_text("by hand\n")
+        change = FileChange.of("a.txt", b"one\n", b"two\n")
+        project.scope.messages.add("assistant", "written", files=[change])
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    assert "nothing was changed" in cli("project", "rewind", "start", code=1).out
+    assert (shop / "a.txt").read_text() == "two\n"
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    shown = cli("project", "rewind", "start", "--what", "files").out
+    assert "= b.txt: stays: no message since says that it changed it" in shown
+    assert (shop / "a.txt").read_text() == "one\n"
+    assert (shop / "b.txt").read_text() == "by hand\n"
+    cli("project", "rewind", "start", "--what", "files", "--overwrite", "--yes")
+    assert not (shop / "b.txt").exists()
 
 
 def test_a_project_is_watched(shop: Path, cli: Any, screen: Any):

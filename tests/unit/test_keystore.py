@@ -296,18 +296,3 @@ def test_an_erasure_that_is_finished_leaves_a_damaged_file_alone(tmp_path: Path)
     assert other.exists()
     with pytest.raises(CorruptError):
         keys.find("ada")
-
-
-def test_a_command_that_tells_no_ledger_is_no_empty_ledger(tmp_path: Path) -> None:
-    """A restore that took it for one would bring back what was erased."""
-    script = tmp_path / "vault"
-    script.write_text('#!/bin/sh\ncat "$0.$1" || exit 3\n')
-    script.chmod(0o700)
-    keys = CommandKeys([str(script)])
-    with pytest.raises(UnavailableError, match=r'noted" told no ledger .* failed with 3'):
-        keys.noted()
-    (tmp_path / "vault.noted").write_text("not json")
-    with pytest.raises(UnavailableError, match="printed no array"):
-        keys.noted()
-    (tmp_path / "vault.noted").write_text('[{"a":1}]')
-    assert keys.noted() == [b'{"a":1}']

@@ -26,7 +26,7 @@ from holdfast.backends.deadline import CALL
 from holdfast.backends.gates import Waiters, shut_gate
 from holdfast.backends.handle import Handle
 from holdfast.backends.judge import check_shape
-from holdfast.backends.protocol import Commit, Position, Receipt, Refusal
+from holdfast.backends.protocol import Commit, Position, Receipt, Refusal, written_in_part
 from holdfast.errors import HoldfastError, LostCommitsError, UnavailableError, UsageError
 
 _log = logging.getLogger("holdfast.backends")
@@ -420,11 +420,7 @@ def write_parts(
         except HoldfastError as error:
             if not outcomes:
                 raise
-            raise UnavailableError(
-                f"{error.message}; earlier commits of the same list were written",
-                outcome_known=False,
-                hint=error.hint,
-            ) from error
+            raise written_in_part(error) from error
     return outcomes
 
 

@@ -26,6 +26,7 @@ from holdfast.cli.options import (
     Flag,
     Options,
     Seconds,
+    check_terminal,
     open_reading,
     open_writing,
     refuse_memory,
@@ -43,6 +44,7 @@ from holdfast.cli.printing import (
     print_table,
 )
 from holdfast.cli.retain import print_retention
+from holdfast.cli.rewinds import preview_and_apply
 from holdfast.clock import SystemClock
 from holdfast.core.event import to_datetime
 from holdfast.core.kernel import kernel_of
@@ -56,7 +58,7 @@ from holdfast.projects.outcome import Summary
 from holdfast.projects.project import Project, ProjectStatus
 from holdfast.projects.sessions import ProjectSession
 from holdfast.projects.survey import Finding
-from holdfast.render.git import point_document, rewound_document
+from holdfast.render.git import point_document
 from holdfast.render.projects import (
     ailments_document,
     alias_document,
@@ -697,8 +699,19 @@ def checkpoint(name: str, /, *, options: Options = DEFAULTS) -> None:
     print_line(f"point {point.id}: {clean(', '.join([files, *point.scopes]))}")
 
 
-def rewind(point: str, /, *, what: What = "all", options: Options = DEFAULTS) -> None:
+def rewind(
+    point: str,
+    /,
+    *,
+    what: What = "all",
+    dry_run: Flag = False,
+    yes: Flag = False,
+    overwrite: Flag = False,
+    options: Options = DEFAULTS,
+) -> int:
     """Go back to a point of the project; one is made before each turn. rewind undo undoes it.
+
+    Shows what it would do, and asks. Work is paused first.
 
     Parameters
     ----------
@@ -706,16 +719,22 @@ def rewind(point: str, /, *, what: What = "all", options: Options = DEFAULTS) ->
         The id or the name of the point; holdfast rewind list shows them.
     what
         What goes back: conversation, state, files or all.
+    dry_run
+        Show what would go back; pause nothing and change nothing.
+    yes
+        Do not ask; for scripts.
+    overwrite
+        Also take back files that somebody else changed since.
     """
+    if dry_run:
+        with open_writing(options) as store:
+            preview = store.project(".").preview_rewind(point, what=what, overwrite=overwrite)
+            return preview_and_apply(preview, options, dry_run=True, yes=yes)
+    if not yes:
+        check_terminal("a rewind", is_json=options.json)
     with open_writing(options) as store, store.project(".").coordinate() as main:
-        done = main.rewind(point, what=what)
-    if options.json:
-        print_json(rewound_document(done))
-        return
-    covered = [f"{name}@{revision}" for name, revision in done.scopes.items()]
-    print_line(clean(f"back at {done.point.name}: {', '.join([*covered, *sorted(done.skipped)])}"))
-    for step in done.files:
-        print_line(clean(f"{step.act} {step.path}"))
+        preview = main.preview_rewind(point, what=what, overwrite=overwrite)
+        return preview_and_apply(preview, options, yes=yes, apply=main.rewind)
 
 
 def alias(name: str, /, *, to: Path | None = None, json: Flag = False) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from holdfast.errors import GitError, LimitError, NotFoundError, UsageError
+from holdfast.errors import GitError, LimitError, NotFoundError, UnavailableError, UsageError
 from holdfast.git.repository import Repository
 from holdfast.projects.housekeeping import check_disk
 
@@ -42,7 +42,13 @@ def _files(project: Project) -> list[Ailment]:
     if not project.settings.views or not project.scope.revision:
         return []
     found: list[Ailment] = []
-    for one in project.views().status():
+    try:
+        statuses = project.views().status()
+    except UnavailableError as error:
+        # Their folder cannot be made, for example. The other parts are looked at all the same.
+        options = ("free some space, or look at it", "holdfast project restore FILE --remedy log")
+        return [Ailment("file", str(project.root), error.message, options)]
+    for one in statuses:
         if one.status in ("fresh", "behind"):
             continue
         text = f"{one.status}: {one.message}" if one.message else one.status

@@ -18,7 +18,7 @@ from holdfast.core.kernel import kernel_of
 from holdfast.core.listing import register_level
 from holdfast.core.retention import GRACE_S, Retention
 from holdfast.errors import UsageError
-from holdfast.git.rewinds import RewindPoint
+from holdfast.git.rewinds import Preview, RewindPoint, What
 from holdfast.names import GLOBAL, PROJECT
 from holdfast.projects import (
     doctor,
@@ -257,6 +257,19 @@ class Project:
         turn, too.
         """
         return tree.mark(self, name, self.scope.get("session"))
+
+    def preview_rewind(
+        self, point: RewindPoint | str, *, what: What = "all", overwrite: bool = False
+    ) -> Preview:
+        """Returns what a rewind of the project would do; `main.rewind(…)` does it.
+
+        `what` is "conversation", "state", "files" or "all". The messages of work name the files
+        that it changed. What anybody else changed stays, unless `overwrite` is true: a file that
+        differs from what the work left, and one that no message since the point names. The five
+        files stay: they are written from the log.
+        """
+        rewinds = self.store.git(self.root)
+        return rewinds.preview(point, what=what, overwrite=overwrite, named_only=True)
 
     def accept_handoff(self, session: str) -> Accepted:
         """Accepts the handoff to a session: merges the sender's messages and state, in one commit.

@@ -39,7 +39,7 @@ from holdfast.record.keyed_item import lineage
 
 T = TypeVar("T")
 _logger = logging.getLogger("holdfast.query")
-FORMAT = "6"
+FORMAT = "7"
 BATCH_EVENTS = 2_000
 GLANCE_S = 0.005
 _KEYS_AT_ONCE = 300

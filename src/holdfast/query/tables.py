@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from hashlib import sha256
-from typing import Any
+from typing import Any, cast
 
 from holdfast.backends.derived_tables import (
     DamagedTablesError,
@@ -28,15 +28,16 @@ from holdfast.core.own_event import OWN, OwnEvent
 from holdfast.core.tree import thaw
 from holdfast.errors import ExpiredError
 from holdfast.names import split_name
-from holdfast.query.documents import is_change, is_of_scope, plain, run_document
+from holdfast.query.documents import is_change, is_of_scope, run_document
 from holdfast.query.form import Rows
+from holdfast.query.words import plain
 from holdfast.record import facts, task_events
 from holdfast.record.context import RecordContext
 from holdfast.record.decisions import Decisions
 from holdfast.record.message_events import Message
 
 _logger = logging.getLogger("holdfast.query")
-FORMAT = "1"
+FORMAT = "2"
 BATCH_EVENTS = 2_000
 COLUMNS: dict[str, str] = {
     "events": "scope revision* time type actor key checkpoint metadata:json",
@@ -279,8 +280,8 @@ class OutsideTables:
     def _decisions(self, stream: str) -> Iterator[list[Any]]:
         for one in Decisions(self._context).all_in(stream):
             yield [
-                stream, one.id, _at(one.timestamp), _text(one.decision), _text(one.rationale),
-                one.status, _text(one.outcome), _at(one.completed_at), one.owner, one.actor,
+                stream, one.id, _at(one.timestamp), one.decision, one.rationale,
+                one.status, one.outcome, _at(one.completed_at), one.owner, one.actor,
                 one.priority, _json([str(link) for link in one.links]),
             ]  # fmt: skip
 
@@ -291,16 +292,16 @@ class OutsideTables:
         for record, edits in found:
             one = Message(record, self._log.blobs.read, edits)
             yield [
-                stream, one.revision, _text(one.id), _at(one.time), _text(one.role), one.actor,
-                _text(one.text), _json(one.fields),
+                stream, one.revision, one.id, _at(one.time), one.role, one.actor,
+                one.text, _json(one.fields),
             ]  # fmt: skip
 
 
 def _tasks(stream: str, records: Sequence[Record]) -> Iterator[list[Any]]:
     for one in task_events.project(map(Event, records)).values():
         yield [
-            stream, one.id, _text(one.title), one.status, one.owner, one.priority, one.epic,
-            _json(list(one.tags)), _json(list(one.dependencies)), _text(one.outcome),
+            stream, one.id, one.title, one.status, one.owner, one.priority, one.epic,
+            _json(list(one.tags)), _json(list(one.dependencies)), one.outcome,
             _at(one.created_at), _at(one.started_at), _at(one.completed_at),
         ]  # fmt: skip
 
@@ -313,7 +314,7 @@ def _facts(context: RecordContext, stream: str, records: Sequence[Record]) -> It
         if one is not None:
             status = "contradicted" if one.contradicted_at is not None else "stated"
             yield [
-                stream, name, _json(one.value), _text(one.about), status, _at(one.stated_at),
+                stream, name, _json(one.value), one.about, status, _at(one.stated_at),
                 one.stated_by, _at(one.updated_at), _at(one.valid_until),
             ]  # fmt: skip
 
@@ -347,8 +348,13 @@ def _insert(session: SideSession, table: str, rows: Sequence[list[Any]]) -> None
     marks = ", ".join("?" * len(names))
     session.many(
         f"INSERT INTO {table} ({', '.join(names)}) VALUES ({marks})",
-        [[*row, checksum(row)] for row in rows],
+        [[*row, checksum(row)] for row in map(_plain, rows)],
     )
+
+
+def _plain(row: Sequence[Any]) -> list[Any]:
+    """Returns a row whose texts can all be stored, whoever wrote them and in which column."""
+    return [plain(one) if isinstance(one, str) else one for one in row]
 
 
 def _about(session: SideSession) -> dict[str, str]:
@@ -356,16 +362,25 @@ def _about(session: SideSession) -> dict[str, str]:
 
 
 def _json(value: Any) -> str:
-    """Returns a value as JSON that databases accept, without \\u0000.
+    """Returns a value as JSON that databases accept, without zero characters.
 
-    Types that JSON does not have are encoded as in the log.
+    Types that JSON does not have are encoded as in the log, and so are lone surrogates.
     """
     text = codec.encode(value).decode()
-    return json.dumps(json.loads(text.replace("\\u0000", "")), ensure_ascii=False)
+    if "\\u0000" not in text:
+        return json.dumps(json.loads(text), ensure_ascii=False)
+    return json.dumps(_without_zeros(json.loads(text)), ensure_ascii=False)
 
 
-def _text(value: str | None) -> str | None:
-    return None if value is None else plain(value)
+def _without_zeros(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace("\0", "")
+    if isinstance(value, list):
+        return [_without_zeros(one) for one in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        said = cast("dict[str, Any]", value)
+        return {key.replace("\0", ""): _without_zeros(one) for key, one in said.items()}
+    return value
 
 
 def _us(time_us: int) -> str:
