@@ -389,7 +389,7 @@ class Erasure:
         went = done.scopes
         if begun is not None:
             went = [*self._retainer.erased_since([stream, *copies], begun.told).values()]
-        outcome = "pending" if done.left else "deleted"
+        outcome = _outcome(done.left, "deleted")
         scopes = [
             ErasedScope(one.scope, outcome, one.events, one.bytes, f"1-{one.until}") for one in went
         ]
@@ -496,7 +496,7 @@ class Erasure:
             done = cutting.cut(self._retainer, looked, wait_s=wait_s)
             blobs, purged = blobs + done.blobs, done.purged
             left |= {one.where: one for one in done.left}
-            rows += _cut_rows(looked, "pending" if done.left else "anonymised")
+            rows += _cut_rows(looked, _outcome(done.left, "anonymised"))
             # Search again: somebody who had read the text before may have written it meanwhile.
             looked = cutting.look(log, match, after=position, scope=scope)
             exempt += self._take_held(looked)
@@ -546,7 +546,7 @@ class Erasure:
         """Finishes the cuts that a killed process had recorded; this does not need the text."""
         pending = [mark.key for mark in self._log.find_marks(SHORTENING, limit=NO_LIMIT)]
         done = self._retainer.shorten({}, (), wait_s=wait_s)
-        outcome = "pending" if done.left else "anonymised"
+        outcome = _outcome(done.left, "anonymised")
         rows = [
             ErasedScope(one, outcome, len(some), 0, _spans(some))
             for one, some in sorted(told_shortened(self._log, pending).items())
@@ -670,7 +670,7 @@ class Erasure:
                 continue
             one = went.get(stream)
             events, size = (one.events, one.bytes) if one is not None else (0, 0)
-            outcome = "pending" if done.left else "deleted"
+            outcome = _outcome(done.left, "deleted")
             if stream not in own:
                 outcome = "pending" if exempt else "unreadable"
             reason = key_stays if stream not in own else ""
@@ -703,9 +703,9 @@ class Erasure:
 def _as_it_is_now(receipt: dict[str, Any], purges: Sequence[Purge]) -> dict[str, Any]:
     """Returns a stored receipt, with `left` brought up to date by the purges since.
 
-    The first purge that left nothing completes the receipt, whatever later purges say. Until then,
-    the newest whole purge says what is left, or if there was none, the newest one. What lies
-    outside the store stays in `left`.
+    The first purge that left nothing to do completes the receipt, whatever later purges say. Until
+    then, the newest whole purge says what is left, or if there was none, the newest one. What lies
+    outside the store, such as a server's own log, stays in `left`; nothing waits for it.
     """
     purged: int | None = receipt.pop("purged", None)
     ends_as = receipt.pop("ends_as", "anonymised" if receipt.get("position") else "deleted")
@@ -715,19 +715,29 @@ def _as_it_is_now(receipt: dict[str, Any], purges: Sequence[Purge]) -> dict[str,
         later = [one for one in purges if one.revision > purged]
     if not receipt["left"] or not later:
         return receipt
-    at_end = next((one for one in later if not one.left), None)
+    at_end = next((one for one in later if not _waits(one.left)), None)
     whole = [one for one in later if one.whole]
     now = at_end or (whole or later)[-1]
     left = [[one.where, one.remedy] for one in now.left]
     left += [one for one in receipt["left"] if one[0] == erased_ledger.BEFORE]
-    if left:
+    if _waits(now.left):
         return {**receipt, "left": left}
     scopes = [
         # A row with a reason waits for something else than the bytes, such as the end of a hold.
         [name, ends_as if outcome == "pending" and not any(more[3:]) else outcome, *more]
         for name, outcome, *more in receipt["scopes"]
     ]
-    return {**receipt, "scopes": scopes, "left": []}
+    return {**receipt, "scopes": scopes, "left": left}
+
+
+def _waits(left: Iterable[Leftover]) -> bool:
+    """Returns whether something is left that a call of ours can do, or see done."""
+    return any(not one.is_outside for one in left)
+
+
+def _outcome(left: Iterable[Leftover], done: str) -> str:
+    """Returns what became of data: `done`, or `pending` while a physical step is left."""
+    return "pending" if _waits(left) else done
 
 
 def _said(receipt: ErasureReceipt, purged: int, ends_as: str = "deleted") -> dict[str, Any]:

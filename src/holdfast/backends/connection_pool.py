@@ -367,12 +367,16 @@ class Checkout(Generic[C]):
 
     def call(self, work: Callable[[C], T], *, repeatable: bool = True) -> T:
         """Calls `work` with a connection to write on; raises UsageError if read-only."""
+        self.check_writes()
+        return self._pool.call(work, repeatable=repeatable, writes=True)
+
+    def check_writes(self) -> None:
+        """Raises UsageError if the store is closed or open read-only."""
         self._pool.check_open()
         if self._read_only:
             raise UsageError(
                 "store is open read-only, found a write", hint="open it without read_only"
             )
-        return self._pool.call(work, repeatable=repeatable, writes=True)
 
     def wake(self) -> None:
         """Wakes every thread of this process that waits for a commit."""

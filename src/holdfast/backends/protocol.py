@@ -249,6 +249,8 @@ class Leftover(Struct, frozen=True, gc=False):
 
     where: str
     remedy: str
+    is_outside: bool = False
+    """No call of ours can do it or see that it was done, so nothing waits for it."""
 
 
 def has_meta(commit: Commit) -> bool:

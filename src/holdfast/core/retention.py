@@ -249,6 +249,7 @@ class _Begun(Struct):
 class _Purged(Struct):
     left: list[tuple[str, str]]
     whole: bool = False
+    outside: list[str] = []  # the places of `left` that nothing waits for; not told by an older one
 
 
 class Purge(Struct, frozen=True):
@@ -737,7 +738,8 @@ class _Run:
             ended_values.settle(log, stream)
         blobs = self._collect_blobs(whole=whole)
         purge = newest_purge(log)
-        is_due = bool(pending or whole or purge.left or log.marks.list(UNPURGED, limit=1))
+        is_left = any(not one.is_outside for one in purge.left)
+        is_due = bool(pending or whole or is_left or log.marks.list(UNPURGED, limit=1))
         if self._scopes or blobs or is_due:
             purge = self._purge(whole=whole)
         kept = sorted(set(self._kept))
@@ -1007,7 +1009,8 @@ class _Run:
             left = [one for one in left if one.where in named]
         purge = Purge(before.revision, 0, tuple(left), whole or stays_whole)
         if has_told or before.revision == 0 or replace(purge, time=before.time) != before:
-            said = _Purged([(one.where, one.remedy) for one in left], purge.whole)
+            outside = [one.where for one in left if one.is_outside]
+            said = _Purged([(one.where, one.remedy) for one in left], purge.whole, outside)
             payload = codec.encode_plain(said)
             marks = [Cleared(UNPURGED, _TO_PURGE.key)] if has_told else []
             done = self._retainer._commit([NewEvent(PURGED, payload)], marks, self._lease)
@@ -1168,7 +1171,9 @@ def newest_purge(log: Log) -> Purge:
 
 def _purge_of(record: Record) -> Purge:
     said = codec.decode_as(record.payload, _Purged)
-    left = tuple(Leftover(where, remedy) for where, remedy in said.left)
+    left = tuple(
+        Leftover(where, remedy, is_outside=where in said.outside) for where, remedy in said.left
+    )
     return Purge(record.revision, record.time, left, said.whole)
 
 
