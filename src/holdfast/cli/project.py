@@ -574,7 +574,7 @@ def recover(
     Parameters
     ----------
     from_files
-        The store is gone: make a new one from the five files and git.
+        The store is gone: make a new one from the five files. One that is gone comes from git.
     go_on
         Continue the work that was left unfinished.
     script
@@ -610,6 +610,10 @@ def recover(
     )
     for one in found.differences:
         print_line(clean(f"{one.file} {one.item or ''}: {one.found} ({one.winner} counts)"))
+    for result in found.results:
+        print_line(clean(f"went on with {told(result)}", keep="\n"))
+    if go_on and not found.results:
+        print_note("no work was left")
 
 
 def doctor(*, options: Options = DEFAULTS) -> int:
