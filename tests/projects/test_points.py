@@ -108,7 +108,7 @@ def test_a_turn_is_told_goals_tasks_notes_and_what_was_said(hf: Store, project: 
         main.do("buy a brush")
     told = agent.calls[1].text
     assert "open the shop" in told
-    assert "t1 paint the wall" in told
+    assert "# Open tasks\n\n- paint the wall (t1)" in told
     assert "which colour?" in told
     done = agent.calls[2].text
     assert "below the mat" in done

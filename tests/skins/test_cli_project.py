@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -79,6 +81,43 @@ def test_lines_that_arrive_together_are_all_answered(monkeypatch: pytest.MonkeyP
         assert [next(said), next(said)] == ["hello", "/go é"]
         with pytest.raises(Waited):
             next(said)
+
+
+def test_ctrl_c_pauses_the_work_and_sums_up(shop: Path, cli: Any, tmp_path: Path):
+    """RALPH-3, RALPH-31: what was done is said, and what was left is gone on with."""
+    begun = str(tmp_path / "begun")
+    slow = f"""
+import pathlib, sys, time
+if pathlib.Path({begun!r}).exists():
+    print("painted")
+    sys.exit()
+pathlib.Path({begun!r}).touch()
+time.sleep(600)
+"""
+    (shop / "holdfast.toml").write_text(
+        f"[agents]\ncommand = {json.dumps([sys.executable, '-c', slow])}\n"
+    )
+    cli("trust", "holdfast.toml", "--yes")
+    words = [sys.executable, "-m", "holdfast", "project", "chat"]
+    process = subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    assert process.stdin is not None
+    process.stdin.write("/task paint it\n/go\n")
+    process.stdin.flush()
+    while not (tmp_path / "begun").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "task t1 was added" in out
+    assert "open\tt1 paint it" in out
+    assert "went on with t1 done: painted" in cli("project", "recover", "--go-on").out
+    [session] = cli("project", "sessions", "--json").document["sessions"]
+    said = cli("messages", f"conversation/shop/{session['id']}", "--json").document["messages"]
+    assert [one["text"] for one in said] == ["Task: paint it", "painted"]
 
 
 def test_a_chat_talks_works_and_sums_up(shop: Path, cli: Any, typed: Any):

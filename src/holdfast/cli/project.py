@@ -21,6 +21,7 @@ from holdfast.agents.config import FILE, load_executor
 from holdfast.agents.protocol import Executor
 from holdfast.agents.scripted import Scripted
 from holdfast.backends.deadline import monotonic
+from holdfast.cli import INTERRUPTED
 from holdfast.cli.options import (
     DEFAULTS,
     Flag,
@@ -436,8 +437,10 @@ def chat(
     take_over: Flag = False,
     script: Path | None = None,
     options: Options = DEFAULTS,
-) -> None:
+) -> int:
     """Talk with the coordinator of the project, line by line; /go lets it work by itself.
+
+    Ctrl-C pauses the work and ends the chat.
 
     Parameters
     ----------
@@ -459,17 +462,18 @@ def chat(
         if attach:
             for line in lines():
                 print_line(clean(project.ask(line), keep="\n"))
-            return
+            return 0
         session = chosen_session(project, resume, last=last)
         store.runs.use_executor(executor(script))
         with project.coordinate(take_over=take_over) as main:
             session = project.begin_session(session, title=title)
             with project.enter_session(session):
-                summary = converse(store, main, session, quiet=options.json)
+                summary, is_over = converse(store, main, session, quiet=options.json)
     if options.json:
         print_json(summary_document(summary))
     else:
         print_summary(summary)
+    return 0 if is_over else INTERRUPTED
 
 
 def chosen_session(project: Project, resume: str | None, *, last: bool) -> str | None:
@@ -484,8 +488,12 @@ def chosen_session(project: Project, resume: str | None, *, last: bool) -> str |
     return resume
 
 
-def converse(store: Store, main: Coordinator, session: str, *, quiet: bool) -> Summary:
-    """Talks until the input ends or /quit; takes messages of others while nobody types."""
+def converse(store: Store, main: Coordinator, session: str, *, quiet: bool) -> tuple[Summary, bool]:
+    """Talks until the input ends or /quit; takes messages of others while nobody types.
+
+    Returns the summary, and whether it ended by itself: Ctrl-C pauses the work, which the next
+    coordinator goes on with, and ends the chat.
+    """
     since = to_datetime(SystemClock().now_us())
     main.session = session
     left = main.unfinished()
@@ -493,14 +501,19 @@ def converse(store: Store, main: Coordinator, session: str, *, quiet: bool) -> S
         print_aside(f"work was left: {', '.join(left)}; /go goes on with it")
     if not quiet:
         print_note(HELP)
-    for line in lines(main):
-        word, _, rest = line.partition(" ")
-        if word in ("/quit", "/exit"):
-            break
-        said = answer(store, main, word, rest, line)
-        if said and not quiet:
-            print_line(clean(said, keep="\n"))
-    return main.project.summary(session, since)
+    is_over = True
+    try:
+        for line in lines(main):
+            word, _, rest = line.partition(" ")
+            if word in ("/quit", "/exit"):
+                break
+            said = answer(store, main, word, rest, line)
+            if said and not quiet:
+                print_line(clean(said, keep="\n"))
+    except KeyboardInterrupt:
+        is_over = False
+        main.stop()
+    return main.project.summary(session, since), is_over
 
 
 def answer(store: Store, main: Coordinator, word: str, rest: str, line: str) -> str:
@@ -574,7 +587,7 @@ def recover(
     Parameters
     ----------
     from_files
-        The store is gone: make a new one from the five files and git.
+        The store is gone: make a new one from the five files. One that is gone comes from git.
     go_on
         Continue the work that was left unfinished.
     script
@@ -610,6 +623,10 @@ def recover(
     )
     for one in found.differences:
         print_line(clean(f"{one.file} {one.item or ''}: {one.found} ({one.winner} counts)"))
+    for result in found.results:
+        print_line(clean(f"went on with {told(result)}", keep="\n"))
+    if go_on and not found.results:
+        print_note("no work was left")
 
 
 def doctor(*, options: Options = DEFAULTS) -> int:

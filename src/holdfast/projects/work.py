@@ -47,9 +47,7 @@ SYSTEM = (
     "end your answer with the line `status: continue`. If you cannot go on without a person, end "
     "it with `status: blocked`, a colon and the reason."
 )
-TASKS_SHOWN = 20
 OUTCOME_CHARACTERS_MAX = 200
-TITLE_CHARACTERS_MAX = 200
 KEPT_MESSAGES = 20
 KEPT_MESSAGES_MIN = 2
 """When a conversation is compacted, between so many and `KEPT_MESSAGES` of the newest stay."""
@@ -503,17 +501,11 @@ def _compact(ctx: Any, project: str, session: str, summary: str, keeps: int) -> 
 def context_of(main: Coordinator, session: str | None, text: str) -> list[list[str]]:
     """Returns the titles and texts of a turn's context, within the project's budget."""
     scope = scope_of(main.project, session)
-    found: list[list[str]] = []
-    if session is not None:
-        tasks = main.tasks.list(status=("open", "in_progress", "blocked"), limit=TASKS_SHOWN)
-        if tasks:
-            lines = [f"{one.id} {one.title[:TITLE_CHARACTERS_MAX]}" for one in tasks]
-            found.append(["open tasks", "\n".join(lines)])
     began = monotonic()
     told = main.store.context(scope, main.project.settings.budget, text, strategies=main.strategies)
     if main.care.took("the context of a turn", monotonic() - began):
         main.strategies = UNSEARCHED  # in a large store the search takes most of it
-    return [*found, ["project", told.text]]
+    return [["project", told.text]]
 
 
 def cut_to(text: str, tokens: int) -> str:
