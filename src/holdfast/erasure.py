@@ -43,7 +43,7 @@ from holdfast.core.layers import (
 from holdfast.core.log import NO_LIMIT
 from holdfast.core.matching import Match
 from holdfast.core.retention import SHORTENING, Purge, Retainer, told_shortened
-from holdfast.core.sealing import ERASING, PREFIX
+from holdfast.core.sealing import ERASING, PREFIX, erasure_noted, readmission, told_as
 from holdfast.errors import (
     ConflictError,
     ErasedError,
@@ -313,7 +313,7 @@ class Erasure:
         keys = self._log.sealing.keys
         if not self._marks():
             self._key(name)  # before the pseudonym, which would create a key store if there is none
-        told = keys.pseudonym(f"erased {name}")
+        told = told_as(keys, name)
         id = self._pending(told) or self._key(name).id
         return self._erase(id, told, wait_s)
 
@@ -321,7 +321,24 @@ class Erasure:
         """Does every step; a step that was done before changes nothing."""
         self._begin(id, told)
         self._remove(id)
-        return self._finish(id, wait_s)
+        return self._finish(id, told, wait_s)
+
+    def readmit(self, name: str) -> None:
+        """Lets a subject who was erased be written for again; raises NotFoundError if not erased.
+
+        Raises UsageError while the erasure is not finished: finished later, it would count for who
+        came back.
+        """
+        keys = self._log.sealing.keys
+        told = told_as(keys, name)
+        if self._pending(told) is not None:
+            raise UsageError(
+                "the erasure of this subject is not finished", hint="hf.subjects.finish()"
+            )
+        noted = erasure_noted(keys, told)
+        if not keys.is_erased(noted):
+            raise NotFoundError(f'no subject "{name}" was erased: whoever has that name may write')
+        keys.destroy(readmission(keys, noted))
 
     def erase_scope(
         self, stream: str, remove: Callable[[], object], *, wait_s: float
@@ -515,9 +532,11 @@ class Erasure:
             return True
         return self._log.life(stream, head.revision) == head.revision
 
-    def _finish(self, id: str, wait_s: float) -> ErasureReceipt:
+    def _finish(self, id: str, told: str, wait_s: float) -> ErasureReceipt:
         """Does steps 3 to 5 and returns the receipt."""
         sealing = self._log.sealing
+        if told:  # the name is refused before the key goes: nobody makes another one in between
+            sealing.keys.destroy(erasure_noted(sealing.keys, told))
         sealing.keys.destroy(id)
         sealing.forget(id)
         own = set(self._own(id))

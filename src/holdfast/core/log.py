@@ -22,6 +22,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 import msgspec
+from msgspec import Raw
 
 from holdfast.backends.deadline import monotonic
 from holdfast.backends.protocol import (
@@ -62,7 +63,7 @@ from holdfast.clock import Clock
 from holdfast.core import event, sealed_marks
 from holdfast.core.arguments import check_expected, check_whole
 from holdfast.core.blobs import BLOB_BYTES_MIN, Blobs
-from holdfast.core.codec import SEALED_VALUE, subjects_in
+from holdfast.core.codec import SEALED_VALUE, decode, encode, kept_open, subjects_in
 from holdfast.core.collector import Uncollected
 from holdfast.core.commit import (
     CommitResult,
@@ -93,6 +94,7 @@ from holdfast.core.event import (
     MIGRATED,
     OF_STATE,
     UNKNOWN,
+    UNSEALED,
     Event,
     Lifetime,
     StreamEnd,
@@ -122,8 +124,8 @@ from holdfast.core.provenance import SAID, Said, both
 from holdfast.core.redaction import Redactor
 from holdfast.core.schema import Schema
 from holdfast.core.sealed_marks import MarkChanges
+from holdfast.core.sealing import BESIDE, Seal, Sealing, stream_of
 from holdfast.core.sealing import PREFIX as SUBJECT_PREFIX
-from holdfast.core.sealing import Seal, Sealing, stream_of
 from holdfast.core.snapshot import EVENT_OVERHEAD_BYTES, Snapshots
 from holdfast.core.tree import (
     UNTIL,
@@ -133,6 +135,8 @@ from holdfast.core.tree import (
     delete_op,
     encode_ops,
     ended,
+    keep_seals,
+    may_cover_seals,
     missing_ops,
     until_op,
     without,
@@ -1009,6 +1013,9 @@ class Log:
             elif one.defaults or one.ttls or (state.ends and type == event.CHANGED):
                 ops = self._completed(one, state, write)
                 payload = encode_ops(ops) if one.defaults or ops is not one.ops else payload
+            if type == event.CHANGED and seal is None and may_cover_seals(state.root, ops):
+                ops = tuple(keep_seals(state.root, ops, blobs))
+                payload = encode_ops(ops)
             checkpoint = write.checkpoint if one is last else None
             revision = state.revision + 1
             meta, version = common if one.meta is None else joined(common, one.meta), 0
@@ -1189,6 +1196,10 @@ class Log:
         """
         new = {subject for one in write.new_events for subject in one.sealed_for}
         found = {subject for one in append.records for subject in subjects_in(one.payload)}
+        beside = Mark(BESIDE, "values")
+        if not self.sealing.told_beside and beside not in marks:
+            marks = (*marks, beside)
+        self.sealing.are_beside = True
         for subject in sorted(found):
             if (subject, write.stream) not in self.sealing.known:
                 marks = (*marks, Mark(f"{SUBJECT_PREFIX}{subject}", write.stream))
@@ -1377,6 +1388,11 @@ class Log:
             self.folds.keep(write.stream, end)
         if end.version < 0 and not write.keeps_state:
             return self.folded(write.stream)  # only the fold knows whether the state has a schema
+        if not write.keeps_state and end.root is not UNSEALED:
+            if self._has_sealed_values():
+                return self.folded(write.stream)  # only the fold knows what a write would replace
+            end = msgspec.structs.replace(end, root=UNSEALED)
+            self.folds.keep(write.stream, end)
         if write.parent not in (None, end.parent):
             # Nearly always the first event names the parent; if it does not, only the fold knows.
             # (A parent that was changed and changed back is noticed by the next change of state.)
@@ -1387,6 +1403,18 @@ class Log:
                 return self.folded(write.stream)
             end = msgspec.structs.replace(end, parent=write.parent)
         return end
+
+    def keep_seals(self, stream: str, ops: Sequence[Op]) -> Sequence[Op]:
+        """Returns ops with the values that are sealed now still sealed; see `tree/seals.py`."""
+        if not self._has_sealed_values() or self.subject_of(stream) is not None:
+            return ops
+        return keep_seals(self.newest(stream).root, ops, self.blobs.read)
+
+    def _has_sealed_values(self) -> bool:
+        """Returns whether a scope that is nobody's has a sealed value; asks until one has."""
+        if not self.sealing.are_beside:
+            self.sealing.are_beside = bool(self.find_marks(BESIDE, limit=1))
+        return self.sealing.are_beside
 
     def _needs_end_only(self, write: StreamWrite) -> bool:
         """Returns whether a write can be prepared without the state that it follows.
@@ -1447,6 +1475,8 @@ class Log:
         for mark in one.commit.marks:
             if mark.index == LEVELS:
                 self.unrecorded.pop(mark.key, None)
+            elif mark.index == BESIDE:
+                self.sealing.told_beside = not self.is_gathering
             elif mark.index.startswith(SUBJECT_PREFIX) and not self.is_gathering:
                 # What a joint commit has gathered is not written yet, and may never be.
                 self.sealing.known.add((mark.index.removeprefix(SUBJECT_PREFIX), mark.key))
@@ -1630,7 +1660,9 @@ class Log:
             return True  # what was let go of cannot be compared: it is taken for the same
         given = list(ops_of(record)) if record.type == event.CHANGED else []
         is_led = bool(given) and given[0].kind == "delete"
-        if not (new_event.defaults or new_event.ttls or is_led):
+        # Seals may have been kept by the log: see `keep_seals`.
+        has_seals = bool(given) and SEALED_VALUE in record.payload
+        if not (new_event.defaults or new_event.ttls or is_led or has_seals):
             return False
         before = self.at(record.stream, record.revision - 1)
         # The log added the deletes of ended values and the times of ends; the writer gave neither.
@@ -1642,7 +1674,8 @@ class Log:
             return False
         given = [op for op in given if not ttls or op.kind != UNTIL]
         found = missing_ops(before.root, new_event.defaults, self.blobs.read)
-        return encode_ops(given) == encode_ops((*found, *new_event.ops))
+        ops = keep_seals(before.root, (*found, *new_event.ops), self.blobs.read)
+        return encode_ops(given) == encode_ops(ops)
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -2478,6 +2511,8 @@ class ScopeStream:
         """Returns what a commit adds to the stream to apply ops, with defaults before them."""
         for op in (*defaults, *ops):
             if len(op.value) >= BLOB_BYTES_MIN:
+                # What keeps its seal must not be in a blob, where it would be in clear.
+                ops = self.log.keep_seals(self.name, ops)
                 ops = [self.log.blobs.spill(one, self.name) for one in ops]
                 defaults = [self.log.blobs.spill(one, self.name) for one in defaults]
                 break
@@ -2508,10 +2543,30 @@ class ScopeStream:
         seal = self.log.seal_for(self.name, name)
         if seal is None:
             return ops, None
+        ops = [self._opened_for(op, seal) for op in ops]
         if self.log.typed.all:
             for op in ops:
                 self.log.typed.check_sealed(self.name, op, self.log.newest(self.name))
         return [self.log.blobs.sealed(op, self.name, seal) for op in ops], seal
+
+    def _opened_for(self, op: Op, seal: Seal) -> Op:
+        """Returns an op whose value has no seal in it, because it gets one as a whole.
+
+        Raises UsageError if a part is sealed for somebody else: no erasure would find it there.
+        """
+        others = subjects_in(bytes(op.value)) - {seal.subject}
+        if others:
+            raise UsageError(
+                f"this value is to be sealed for subject {seal.subject}, and a part of it is "
+                f"sealed for subject {min(others)}: one value is one subject's",
+                hint="store the parts apart",
+            )
+        if SEALED_VALUE not in bytes(op.value):
+            return op
+        blobs = self.log.blobs.read
+        with kept_open():
+            value = decode(op.value, blob=lambda name, size: decode(blobs(name, size)))
+        return Op(op.kind, op.path, Raw(encode(value)))
 
 
 @runtime_checkable
