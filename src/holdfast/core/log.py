@@ -124,7 +124,7 @@ from holdfast.core.provenance import SAID, Said, both
 from holdfast.core.redaction import Redactor
 from holdfast.core.schema import Schema
 from holdfast.core.sealed_marks import MarkChanges
-from holdfast.core.sealing import BESIDE, Seal, Sealing, stream_of
+from holdfast.core.sealing import BESIDE, READER, Seal, Sealing, stream_of, tell_reader
 from holdfast.core.sealing import PREFIX as SUBJECT_PREFIX
 from holdfast.core.snapshot import EVENT_OVERHEAD_BYTES, Snapshots
 from holdfast.core.tree import (
@@ -696,27 +696,34 @@ class Log:
     def _run(self, requests: list[Request]) -> None:
         """Answers every request of a batch: prepares, sends, and repeats those that lost a race."""
         pending = requests
-        # A request without an answer was refused by the backend or not sent at all. So nothing of
-        # it is written, and it is safe to prepare it again on newer states.
-        for _ in range(RETRIES_MAX):
-            prepared = self._prepare_all(pending)
-            if prepared:
-                if self._is_split:
-                    self._send_split(prepared)
-                else:
-                    self._send(prepared)
-            for request in pending:
-                if not request.answered:
-                    break
-            else:
-                return
-            pending = [request for request in pending if not request.answered]
-            _logger.debug("another writer was faster: %d commits are prepared again", len(pending))
-            if self.observers is not None:
+        # What is read here is read for the commits, and not by the code that the leader is in.
+        reader = READER.set(None)
+        try:
+            # A request without an answer was refused by the backend or not sent at all. So nothing
+            # of it is written, and it is safe to prepare it again on newer states.
+            for _ in range(RETRIES_MAX):
+                prepared = self._prepare_all(pending)
+                if prepared:
+                    if self._is_split:
+                        self._send_split(prepared)
+                    else:
+                        self._send(prepared)
                 for request in pending:
-                    writes = request.work.writes  # none if it changes marks alone
-                    name = writes[0].stream if writes else ""
-                    self.observers.tell("retry", name, monotonic(), reason="another writer")
+                    if not request.answered:
+                        break
+                else:
+                    return
+                pending = [request for request in pending if not request.answered]
+                _logger.debug(
+                    "another writer was faster: %d commits are prepared again", len(pending)
+                )
+                if self.observers is not None:
+                    for request in pending:
+                        writes = request.work.writes  # none if it changes marks alone
+                        name = writes[0].stream if writes else ""
+                        self.observers.tell("retry", name, monotonic(), reason="another writer")
+        finally:
+            READER.reset(reader)
         for request in pending:
             request.fail(
                 UnavailableError(
@@ -996,7 +1003,7 @@ class Log:
         if schema is not None and (base.version != schema.version or schema.aliases):
             new_events = self._migrated(write, base, new_events)
         state, before, seal = base, base, None
-        if base.subject is not None or self.sealing.intended:
+        if base.subject is not None or self.sealing.intended or self.sealing.becoming:
             seal, state = self._seal_for(stream, base)
         records: list[Record] = []
         last = new_events[-1]
@@ -1075,6 +1082,9 @@ class Log:
 
         The first event decides for ever whose it is. Raises ErasedError if the subject was erased.
         """
+        becoming = self.sealing.becoming.get(stream)
+        if becoming is not None and base.subject is None:
+            return self.sealing.of(becoming), msgspec.structs.replace(base, subject=becoming)
         intended = self.sealing.intended.get(stream)
         if intended is None and base.subject is not None:
             return self.sealing.of(base.subject), base
@@ -1114,8 +1124,15 @@ class Log:
         """Gives a stream that this process begins to the subject who owns another stream."""
         subject = self.subject_of(other)
         if subject is not None and self._backend.heads([stream]) == [None]:
-            self.sealing.of(subject)  # raises ErasedError
-            self.sealing.intended[stream] = subject
+            self.become(stream, subject)
+
+    def become(self, stream: str, subject: str) -> None:
+        """Makes a stream a subject's from its next event on, or from its first.
+
+        Only for streams of layers, which nobody was told are nobody's. Raises ErasedError.
+        """
+        self.sealing.of(subject)
+        self.sealing.becoming[stream] = subject
 
     def seal_for(self, stream: str, name: str) -> Seal | None:
         """Returns what seals a subject's value in a stream; None if the whole stream is theirs.
@@ -1130,6 +1147,8 @@ class Log:
 
     def subject_of(self, stream: str) -> str | None:
         """Returns the id of the subject who owns a stream, or will own it; None if nobody does."""
+        if (becoming := self.sealing.becoming.get(stream)) is not None:
+            return becoming
         known = self._states.get(stream) or self._ends.get(stream)
         if known is None:
             [head] = self._backend.heads([stream])
@@ -1147,6 +1166,8 @@ class Log:
         """Returns records of any streams opened, as their writers gave them."""
         for record in records:
             if record.subject is not None:
+                for subject in {one.subject for one in records if one.subject is not None}:
+                    tell_reader(self.sealing, subject)
                 return list(map(self.sealing.open, records))
         return records
 
@@ -1481,6 +1502,7 @@ class Log:
                 # What a joint commit has gathered is not written yet, and may never be.
                 self.sealing.known.add((mark.index.removeprefix(SUBJECT_PREFIX), mark.key))
                 self.sealing.intended.pop(mark.key, None)
+                self.sealing.becoming.pop(mark.key, None)
         request = one.request
         request.result = CommitResult(receipt.position, one.before, one.after, receipt.news)
         if request.work.is_redacted:
@@ -1697,6 +1719,8 @@ class Log:
                 return self.newest(stream)
         else:
             self._used.add(stream)
+        if state.subject is not None:
+            tell_reader(self.sealing, state.subject)
         if state.expires_us:
             self.expiry.check(stream, state)
         return state if state.ends is None else self.key_ends.shown(state, stream)
@@ -1775,6 +1799,8 @@ class Log:
             return EMPTY
         state = self._states.get(stream)
         if state is not None and state.revision == revision:
+            if state.subject is not None:
+                tell_reader(self.sealing, state.subject)
             if state.expires_us:
                 self.expiry.check(stream, state)
             return state
@@ -1786,7 +1812,10 @@ class Log:
                 if newest
                 else f'scope "{stream}" has no events yet'
             )
-        return self._load(stream, head, revision)
+        state = self._load(stream, head, revision)
+        if state.subject is not None:
+            tell_reader(self.sealing, state.subject)
+        return state
 
     def _load(self, stream: str, head: Head, revision: int) -> StreamState:
         if revision < head.first:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
+from contextvars import ContextVar
 from hashlib import sha256
 from typing import Any
 
@@ -70,6 +71,22 @@ register_layer(
         indexes=(ERASING, BESIDE),
     )
 )
+
+READER: ContextVar[Callable[[Sealing, str], None] | None] = ContextVar(
+    "holdfast_reader", default=None
+)
+"""Who is told whose data is read in this context: the run or node that the code is in.
+
+What it makes of that data is the same subject's (0083).
+"""
+
+
+def tell_reader(sealing: Sealing, subject: str) -> None:
+    """Tells the run or node of this context, if there is one, that a subject's data is read."""
+    reader = READER.get()
+    if reader is not None:
+        reader(sealing, subject)
+
 
 _NONCE = bytes(12)
 _BLOB = b"hfseal1\0"
@@ -263,6 +280,8 @@ class Sealing:
         self._seals: dict[str, Seal] = {}
         self.intended: dict[str, str] = {}
         """By stream, the id of the subject that it will belong to if this process begins it."""
+        self.becoming: dict[str, str] = {}
+        """By stream that is nobody's, the id of the subject that it is from its next event on."""
         self.quiet: set[str] = set()
         """The subjects' own streams that did not exist when they were asked for.
 
@@ -407,6 +426,7 @@ class Sealing:
         seal = self._of(value.subject)
         if seal is None:
             return codec.ERASED_TEXT
+        tell_reader(self, value.subject)
         if value.blob:
             return self.open_blob(get(value.blob), value.blob, size)
         try:
