@@ -56,7 +56,7 @@ from holdfast.core.retention import (
     forked_from,
     told_shortened,
 )
-from holdfast.core.sealing import ERASING, PREFIX
+from holdfast.core.sealing import ERASING, PREFIX, erasure_noted, readmission, told_as
 from holdfast.errors import (
     ConflictError,
     ErasedError,
@@ -332,7 +332,7 @@ class Erasure:
         keys = self._log.sealing.keys
         if not self._marks():
             self._key(name)  # before the pseudonym, which would create a key store if there is none
-        told = keys.pseudonym(f"erased {name}")
+        told = told_as(keys, name)
         id = self._pending(told) or self._key(name).id
         return self._erase(id, told, wait_s)
 
@@ -341,7 +341,24 @@ class Erasure:
         is_again = any(mark.key == id for mark in self._marks())
         self._begin(id, told)
         self._remove(id)
-        return self._finish(id, wait_s, is_again=is_again)
+        return self._finish(id, told, wait_s, is_again=is_again)
+
+    def readmit(self, name: str) -> None:
+        """Lets a subject who was erased be written for again; raises NotFoundError if not erased.
+
+        Raises UsageError while the erasure is not finished: finished later, it would count for who
+        came back.
+        """
+        keys = self._log.sealing.keys
+        told = told_as(keys, name)
+        if self._pending(told) is not None:
+            raise UsageError(
+                "the erasure of this subject is not finished", hint="hf.subjects.finish()"
+            )
+        noted = erasure_noted(keys, told)
+        if not keys.is_erased(noted):
+            raise NotFoundError(f'no subject "{name}" was erased: whoever has that name may write')
+        keys.destroy(readmission(keys, noted))
 
     def erase_scope(
         self, stream: str, remove: Callable[[str], object], *, wait_s: float
@@ -647,11 +664,13 @@ class Erasure:
                     kept.setdefault(copy, kept[stream])
         return kept
 
-    def _finish(self, id: str, wait_s: float, *, is_again: bool) -> ErasureReceipt:
+    def _finish(self, id: str, told: str, wait_s: float, *, is_again: bool) -> ErasureReceipt:
         """Does steps 3 to 5 and returns the receipt; a hold of one scope keeps the key (0085)."""
         sealing = self._log.sealing
         exempt = self._exempt(id)
         if not exempt:
+            if told:  # the name is refused before the key goes: nobody makes another in between
+                sealing.keys.destroy(erasure_noted(sealing.keys, told))
             sealing.keys.destroy(id)
             sealing.forget(id)
         own = {*self._own(id)}

@@ -17,7 +17,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from time import perf_counter
 from typing import Any, Literal, TypeVar
@@ -30,6 +30,7 @@ from holdfast.core import codec
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.kernel import Kernel
 from holdfast.core.log import WRITER
+from holdfast.core.sealing import READER, Sealing, tell_reader
 from holdfast.core.tree import MISSING
 from holdfast.errors import (
     CorruptError,
@@ -810,6 +811,8 @@ class Walker:
 
     def _hit(self, known: Known, entry: Entry) -> NodeState:
         content = entry.content()
+        if READER.get() is not None and entry.record.subject is not None:
+            tell_reader(self.log.sealing, entry.record.subject)
         if isinstance(content, Failed):
             raise _kept_failure(known, content)
         is_cut_off = any(edge.status == "computed" for edge in known.edges.values())
@@ -921,14 +924,40 @@ class Walker:
         arguments |= {name: one.itself for name, one in known.ignored.items()}
         arguments |= {name: _sorted_copy(edge.value) for name, edge in known.edges.items()}
         args = (context,) if known.node.takes_context else ()
-        began = perf_counter()
+        began, reader = perf_counter(), READER.get()
+        reading = READER.set(partial(self._reads, known.name, reader))
         try:
             value = self.nodes.call(known.node, args, arguments)
         finally:
+            READER.reset(reading)
             context.is_over = True
             self.sources.forget()
         took_s = perf_counter() - began
         return values.encode(value), took_s
+
+    def _reads(
+        self, name: str, around: Callable[[Sealing, str], None] | None, sealing: Sealing, id: str
+    ) -> None:
+        """Notes that a node reads a subject's data: what is stored from here on is the subject's.
+
+        The run around it, if there is one, reads it too. Raises UsageError for a second subject.
+        """
+        if around is not None:
+            around(sealing, id)
+        log, stream = self.log, self.table.stream
+        if not self.cache or (sealing is not log.sealing and not log.sealing.keys.has(id)):
+            return
+        owner = log.subject_of(stream)
+        if owner is None and log.sealing.keys.is_erased(id):
+            return
+        if owner is None:
+            log.become(stream, id)
+        elif owner != id:
+            raise UsageError(
+                f'node "{name}" was about to read data of subject {id}, and the results of its '
+                f"graph for this scope are subject {owner}'s: one key seals them",
+                hint="process it for a scope of its own, or with cache=False",
+            )
 
     def _computed(
         self,
