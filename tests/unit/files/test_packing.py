@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.backends.files import FilesBackend, directory, packing, text
+from holdfast.backends.files import FilesBackend, directory, opening, packing, text
 from holdfast.backends.files.disk import Disk
 from holdfast.backends.files.packing import PackedSegment, pack
 from holdfast.backends.files.text import Segments
@@ -286,6 +286,59 @@ def test_one_who_looks_while_a_segment_takes_its_place_is_not_ended(
         one.close()
 
 
+def test_one_who_looks_while_the_open_segment_is_sealed_and_replaced_looks_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, other = open_at(tmp_path / "s"), open_at(tmp_path / "s")
+    write(other, RecordBuilder(SystemClock().now_us()), "a", *[b'"%b"' % (b"x" * 900)] * 3)
+    assert isinstance(other.opened, opening.Opened)
+    watch = other.opened.watch
+    taken, looks = watch.taken, list[list[str]]()
+
+    def late() -> list[str]:
+        if not looks:
+            mine.rewrite({"a": [1]})
+        looks.append(taken())
+        return [*looks[-1]]
+
+    monkeypatch.setattr(watch, "taken", late)
+    other.look_while_idle()
+    assert looks == [[text.OPEN_SEGMENT], []]
+    write(other, RecordBuilder(SystemClock().now_us()), "a")
+    for one in (mine, other):
+        assert [record.payload == GONE for record in one.read("a")] == [True, False, False, False]
+        one.close()
+
+
+def test_a_segment_that_another_one_rewrote_meanwhile_is_packed_from_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s"
+    gone = fill(path, 6)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(packing, "SAVED_BYTES_MIN", 1 << 40)
+        let_go(path, {"a": gone["a"]})
+    before = read(path)
+    mine, other = open_at(path), open_at(path)
+    writes, others = Segments.write_beside, [lambda: other.rewrite({"b": gone["b"]})]
+
+    def write_beside(segments: Segments, start: int, whole: bytes, file: bytes) -> str:
+        name = writes(segments, start, whole, file)
+        if segments is mine.catalog.segments and others:
+            others.pop()()
+        return name
+
+    monkeypatch.setattr(Segments, "write_beside", write_beside)
+    # Names of what is beside hold the process id; two handles of one process share it.
+    pids = iter(range(1, 1000))
+    monkeypatch.setattr(text.os, "getpid", lambda: next(pids))
+    mine.purge(whole=True)
+    assert not others
+    for one in (mine, other):
+        assert one.read_all(limit=10_000) == expected(before, {"a": [], "b": gone["b"]})
+        one.close()
+
+
 def test_one_who_does_not_know_yet_that_a_segment_is_sealed_reads_it(tmp_path: Path) -> None:
     with closing(open_at(tmp_path / "s")) as mine:
         write(mine, RecordBuilder(SystemClock().now_us()), "a", *[b'"%b"' % (b"x" * 900)] * 3)
@@ -330,6 +383,12 @@ def test_any_window_of_the_text_is_read(store: Path, tmp_path: Path) -> None:
                 count = chance.choice([1, 7, 100, 3000])
                 assert one.read(begin, count) == whole[begin : begin + count]
                 assert 0 <= one.segment.place_of(begin) <= len(path.read_bytes())
+    fd = os.open(store / "log", os.O_RDONLY)
+    segments = Segments(Disk(), fd, read_only=True)
+    assert is_packed(segments_of(store)[0])
+    assert (segments.next_data(5, 9), segments.next_data(5, 3)) == (5, 3)  # there is no hole
+    segments.close()
+    os.close(fd)
 
 
 def test_a_damaged_byte_costs_its_line_and_no_other(store: Path, tmp_path: Path) -> None:
