@@ -21,8 +21,8 @@ from tests.torture.faulty_life import in_child, scratch
 
 HONEST = (CorruptError, FormatError, NotFoundError, UnavailableError)
 STATES = ("closed", "killed", "unpowered")
-"""Closed; left by a kill; left by a kill, and then the power went. One more is `packed`: closed, and
-its segments are shorter than their text."""
+"""Closed; left by a kill; left by a kill, and then the power went. One more is `packed`: closed,
+and its segments are shorter than their text."""
 
 
 @dataclass(frozen=True)

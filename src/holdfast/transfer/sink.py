@@ -17,7 +17,7 @@ Memory is bounded by a batch, not by the size of the store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import cast
 
 from msgspec import Struct
@@ -275,7 +275,8 @@ class Sink:
         gone = {name: one.after((told or {}).get(name)) for name, one in self._erased.items()}
         gone = {**(told or {}), **gone}
         known = ledger(self._target) if gone else {}
-        if untold := {name: one for name, one in gone.items() if name not in known}:
+        since = {name: _since(known.get(name), one) for name, one in gone.items()}
+        if untold := {name: one for name, one in since.items() if one is not None}:
             tell_again(self._target, untold, key)
 
     # --- marks -----------------------------------------------------------------------------------
@@ -307,17 +308,24 @@ class Sink:
         if held or any(isinstance(part, KeepsEnded) for part in self._parts):
             keep_held(self._target, held)
 
-    def add_marks(self, marks: Sequence[Mark]) -> None:
-        """Sets the marks that the target lacks, and leaves those that it has unchanged."""
+    def add_marks(self, marks: Sequence[Mark], further: Collection[str] = ()) -> None:
+        """Sets the marks that the target lacks, and leaves those that it has unchanged.
+
+        But the marks of the streams `further`, which the target had and which got newer events,
+        become equal to those given: they belong to events that are not the newest any more.
+        """
+        wanted = {(mark.index, mark.key) for mark in marks}
         for place, part in enumerate(self._parts):
-            there = {(mark.index, mark.key) for mark in part.marks.list(limit=NO_LIMIT)}
-            missing: list[Mark | Cleared] = [
+            there = {(mark.index, mark.key): mark for mark in part.marks.list(limit=NO_LIMIT)}
+            old = {name: mark for name, mark in there.items() if _is_about(mark, further)}
+            changes: list[Mark | Cleared] = [
                 mark
                 for mark in marks
-                if (mark.index, mark.key) not in there
-                and self._target.routes.place_of_mark(mark) == place
+                if (name := (mark.index, mark.key)) not in there or old.get(name, mark) != mark
+                if self._target.routes.place_of_mark(mark) == place
             ]
-            self._commit_marks(part, missing)
+            changes += [Cleared(*name) for name in old if name not in wanted]
+            self._commit_marks(part, changes)
         if any(mark.index == HOLDS for mark in marks):
             keep_held(self._target, [one.key for one in self._target.find_marks(HOLDS)])
 
@@ -326,6 +334,24 @@ class Sink:
             chunk = tuple(changes[start : start + MARKS_PER_COMMIT])
             part.commit([Commit(self._target.clock.now_us(), self._target.actor, marks=chunk)])
         self._marks += len(changes)
+
+
+def _since(known: Told | None, told: Told) -> Told | None:
+    """Returns what a target does not tell yet of an event; None if it tells all of it."""
+    if known is None:
+        return told
+    steps = told.steps[len(known.steps) :]
+    if known.is_gone or not (steps or told.is_gone):
+        return None
+    return replace(told, steps=steps)
+
+
+def _is_about(mark: Mark, streams: Collection[str]) -> bool:
+    """Returns whether a mark is set and cleared with events of these streams.
+
+    A hold is not: whoever set it must be the one who ends it.
+    """
+    return mark.group in streams or (mark.index == EXPIRING and mark.key in streams)
 
 
 def _end_of(head: Head | None) -> _End:

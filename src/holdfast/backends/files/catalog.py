@@ -46,6 +46,7 @@ from holdfast.backends.files.text import (
     payload_rows_of,
     records_of,
 )
+from holdfast.backends.forking import forking
 from holdfast.backends.protocol import (
     Commit,
     Found,
@@ -244,6 +245,7 @@ class Catalog:
 
     def __init__(self, segments: Segments, index_path: str, store: str, *, read_only: bool) -> None:
         self.mutex = RLock()
+        forking.wait_for(self.mutex)
         self.segments = segments
         self.reports: list[str] = []
         self._store = store
