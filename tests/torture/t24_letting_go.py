@@ -59,12 +59,12 @@ NOW_S = 1e-6
 PATIENCE_S = 120.0
 CALLS = {
     "files": {
-        "retain": 170,
-        "compact": 150,
+        "retain": 185,
+        "compact": 165,
         "archive": 560,
         "backup": 230,
         "restore": 210,
-        "retain-whole": 170,
+        "retain-whole": 195,
     },
     "sqlite": {
         "retain": 150,
