@@ -151,10 +151,10 @@ def test_a_commit_of_which_one_scope_ends_meanwhile_is_taken_without_it(
             tx.scope(hf.conversation(id)).set("n", 2)
     path, send = export(hf, tmp_path / "export"), sink._send
 
-    def late(part: Any, wanted: Any) -> None:
+    def late(part: Any, wanted: Any) -> Any:
         if part is kernel_of(target).log.parts()[0]:
             clock.advance(61)
-        send(part, wanted)
+        return send(part, wanted)
 
     monkeypatch.setattr(sink, "_send", late)
     import_scopes(target, path)

@@ -250,10 +250,11 @@ def blob_behind_its_event() -> Any:
     def later(self: Any, commit: Commit, place: int) -> None:
         waiting.append((self, commit, place))
 
-    def sending(target: Any, wanted: list[Commit]) -> None:
-        send(target, wanted)
+    def sending(target: Any, wanted: list[Commit]) -> Any:
+        sent = send(target, wanted)
         while waiting:
             write_blobs(*waiting.pop(0))
+        return sent
 
     @contextmanager
     def both() -> Iterator[None]:
