@@ -53,7 +53,8 @@ def check_equal(source: Log, target: Log, began: Position) -> bool:
             continue
         if theirs is not None and (ours.revision, ours.link) == (theirs.revision, theirs.link):
             continue
-        is_ended = source.expiry.is_due(name, ours)
+        # What a hold keeps past its end has no right to be left out.
+        is_ended = source.expiry.has_ended(name, ours)
         is_later = not ours.position <= began
         if not (is_ended or is_later) or not (
             theirs is None or _is_beginning(source, name, theirs, ours)

@@ -18,6 +18,7 @@ Memory is bounded by a batch, not by the size of the store.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import cast
 
 from msgspec import Struct
@@ -45,10 +46,10 @@ from holdfast.core.commit import meta_not_kept
 from holdfast.core.erased_ledger import Ledger
 from holdfast.core.event import FORKED, ORIGIN, follows
 from holdfast.core.expiry import EXPIRING, HOLDS
-from holdfast.core.holds import keep_held
+from holdfast.core.holds import keep, keep_blobs, keep_held
 from holdfast.core.log import NO_LIMIT, Log
 from holdfast.core.retention import Told, ledger, tell_again
-from holdfast.errors import ConflictError, UsageError
+from holdfast.errors import ConflictError, ExpiredError, UsageError
 from holdfast.transfer.source import OVER, Source
 
 COMMITS_PER_BATCH = 200
@@ -189,6 +190,8 @@ class Sink:
             written, refusal = _send(part, wanted)
             self._commits += len(written)
             sent += sum(len(append.records) for one in written for append in one.appends)
+            if isinstance(part, KeepsEnded):
+                self._keep_held(written, ends)
             if refusal is None:
                 break
             known.update(self._known_now(batch, refusal))
@@ -196,6 +199,17 @@ class Sink:
         self._events += sent
         self._ended += ended
         self._skipped += sum(map(len, batch)) - sent - ended
+
+    def _keep_held(self, written: list[Commit], ends: dict[str, int]) -> None:
+        """Makes a server keep what a hold keeps in the source: the mark itself comes last.
+
+        If the run is killed before that, the server must not let go of it when its end comes.
+        """
+        names = {append.stream for one in written for append in one.appends}
+        for stream in sorted(self._source.held(name for name in names if ends[name])):
+            with suppress(ExpiredError):  # it ended a moment ago: the comparison at the end says so
+                keep(self._target, stream)
+                keep_blobs(self._target, stream)
 
     def _known_now(self, batch: list[list[Record]], refusal: Refusal) -> dict[str, _End]:
         """Returns where streams of a batch end in the target, after a commit was refused.
