@@ -103,8 +103,6 @@ class Ends(Run):
                     lambda u=url: not any(_has_events(u, name) for name in gone),
                     f"{self}: the server keeps {gone}",
                 )
-                    lambda u=url: not any(_has_events(u, name) for name in gone), f"{gone}: kept"
-                )
         copy_log(one._log, other._log)
         there = [name for name in (*LASTING, *HOURS) if name not in gone]
         for name in there:
