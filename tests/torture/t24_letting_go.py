@@ -20,7 +20,8 @@ moment, which is worked out from the events of the source alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -42,10 +43,10 @@ from tests.crash.children import Child
 from tests.crash.killers import HOWS, Countdown, CountedOs, Kill, options_for
 from tests.opening import settled
 from tests.servers.kinds import KEPT, url_of
+from tests.torture.company import WRITERS, company, judge_writers
 from tests.torture.programme import Broken, Point, Programme
 
 OPERATIONS = ("retain", "compact", "archive", "backup", "restore", "retain-whole")
-WRITERS = ("w0", "w1", "w2", "w3")
 COMMITS = 40
 FEW_COMMITS = 12
 FIRST_CALLS, NEXT_CALLS = 160, 110
@@ -58,12 +59,12 @@ NOW_S = 1e-6
 PATIENCE_S = 120.0
 CALLS = {
     "files": {
-        "retain": 170,
-        "compact": 150,
+        "retain": 185,
+        "compact": 165,
         "archive": 560,
         "backup": 230,
         "restore": 210,
-        "retain-whole": 170,
+        "retain-whole": 195,
     },
     "sqlite": {
         "retain": 150,
@@ -275,59 +276,6 @@ def digest_at(hf: Store, point: backups.Point) -> str:
     return digest.hexdigest()
 
 
-# --- beside it ------------------------------------------------------------------------------------
-
-
-def write_in_step(url: str, name: str, count: int) -> None:
-    """Appends numbers, each with a mark that says how many there are: in one commit, always."""
-    with holdfast.open(url) as hf:
-        scope = hf.team(name)
-        for n in range(1, count + 1):
-            with hf.commit() as tx:
-                tx.scope(scope).append("log", n)
-                tx.mark("written", name, due=n)
-
-
-def follow(url: str) -> None:
-    """Follows the whole store to its end: every event of every stream, once and in order."""
-    seen: dict[str, int] = {}
-    with holdfast.open(url) as hf:
-        for event in hf.follow(as_events=True, timeout_s=PATIENCE_S, after=START):
-            known = seen.get(event.stream, 0)
-            assert event.revision == known + 1, f"{event.stream}@{event.revision} after {known}"
-            seen[event.stream] = event.revision
-            if event.stream == "team/end":
-                return
-    raise AssertionError("the last event did not come")
-
-
-def judge_writers(hf: Store, count: int, what: object) -> None:
-    due = {mark.key: mark.due for mark in hf.workers.marks("written")}
-    logs = {name: list(hf.team(name).get("log", [])) for name in WRITERS}
-    if due != dict.fromkeys(WRITERS, count) or any(
-        log != list(range(1, count + 1)) for log in logs.values()
-    ):
-        raise Broken(f"{what}: what was written is not there: {due}, {logs!r:.300}")
-
-
-@contextmanager
-def company(url: str, count: int) -> Generator[list[Child]]:
-    """Has four processes write and one follow; at the end all of them have done their work."""
-    with ExitStack() as ended:
-        follower = Child(lambda _p, _s: follow(url))
-        writers = [Child(lambda _p, _s, n=n: write_in_step(url, n, count)) for n in WRITERS]
-        for child in (follower, *writers):
-            ended.callback(child.kill)
-        yield writers
-        for writer in writers:
-            if writer.end() or writer.trouble:
-                raise Broken(f"a writer failed: {writer.trouble}")
-        with holdfast.open(url) as hf:
-            hf.team("end").set("n", 1)
-        if follower.end() or follower.trouble:
-            raise Broken(f"the follower failed: {follower.trouble}")
-
-
 # --- trials ---------------------------------------------------------------------------------------
 
 
@@ -339,7 +287,7 @@ def trial(backend: str, point: Point) -> int:
         calls = CALLS[backend][world.operation]
         world.prepare()
         with judged(world):
-            with company(world.url, COMMITS):
+            with company(partial(holdfast.open, world.url), COMMITS):
                 for _ in range(DEATHS):
                     world.die(Kill(chance.randint(1, calls), chance.choice(HOWS)))
             world.judge()
@@ -408,7 +356,7 @@ def trial_of_backups(point: Point) -> int:
         count = 500 if backend in ("files", "sqlite") else 125
         url, folder = url_of(backend, point.place, "store"), point.place / "backup"
         holdfast.open(url).close()
-        with company(url, count) as writers:
+        with company(partial(holdfast.open, url), count) as writers:
             while not all(writer.is_at_end for writer in writers):
                 maker = Child(lambda _p, _s: back_up(url, folder))
                 maker.hear_for(0.05 + chance.random() * 0.6)

@@ -82,6 +82,7 @@ def note(
     return Leftover(
         BEFORE,
         f"a restore of one brings it back: delete them ({problem})",
+        is_outside=True,
     )
 
 

@@ -27,13 +27,13 @@ from base64 import b32hexencode, b64decode, b64encode
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
-from itertools import takewhile
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import msgspec
 from msgspec import Struct
 
+from holdfast.backends.rescue import sync_way
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import CorruptError, UnavailableError, UsageError
 from holdfast.names import new_id
@@ -316,7 +316,9 @@ class FolderKeys:
         if self._secret is None and is_made:
             place = self.path / "secret"
             if _read(place) is None:
-                _sync_way(self.path)
+                # Before the folder has its secret, because nothing does it later. A power loss must
+                # not take the folder: what its keys sealed would be lost with it.
+                sync_way(str(self.path))
                 random = self._clock.random_bytes(KEY_BYTES)
                 with self._temporary(random) as temporary, suppress(FileExistsError):
                     os.link(temporary, place)
@@ -420,20 +422,6 @@ def _overwrite(path: Path, size: int) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _sync_way(path: Path) -> None:
-    """Syncs every directory above the folder of keys, up to the root of its file system.
-
-    A power loss must not take the folder: what its keys sealed would be lost with it. It is done
-    before the folder has its secret, because nothing does it later, and for directories that were
-    there too: a process that made them may have been killed before it synced them. A directory that
-    this user may not read was not made by this user.
-    """
-    device = path.stat().st_dev
-    for above in takewhile(lambda one: one.stat().st_dev == device, path.parents):
-        with suppress(PermissionError):
-            _sync_folder(above)
 
 
 def _sync_folder(path: Path) -> None:

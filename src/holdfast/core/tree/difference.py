@@ -88,8 +88,13 @@ def set_difference(root: Map, op: Op) -> list[Op]:
     if old is MISSING:
         return [op]
     ops: list[Op] = []
-    _Comparison(False)._value_ops(old, enter(op.value, None, None), op.keys, ops)
+    _Comparison(False)._value_ops(old, enter(op.value, None, _unread), op.keys, ops)
     return ops if len(encode_ops(ops)) < len(encode_ops([op])) else [op]
+
+
+def _unread(name: str, size: int) -> bytes:
+    """Stands for the reader of blobs: a sealed value that is compared is never opened."""
+    raise AssertionError("BUG: a value was opened to be compared")
 
 
 def changed_places(old: Map, new: Map, path: Path) -> list[Path]:
