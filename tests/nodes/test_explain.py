@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
+import holdfast
 from holdfast import Graph, NotFoundError, Store, UsageError, node
 from holdfast.backends.protocol import START
 from holdfast.nodes import Plan
@@ -194,3 +197,53 @@ def test_a_plan_of_paths_groups_and_failures(mem: Store, calls: Calls):
     last = {one.node: one.verdict for one in mem.nodes.plan(graph, None, "conversation/c").nodes}
     assert (last["mode"], last["dynamic"]) == ("compute", "cut off")
     assert isinstance(mem.nodes.plan(graph, None, "conversation/c"), Plan)
+
+
+def numbered(rows: int, wide: int) -> Graph:
+    """Rows of nodes; each depends on all of the row above, the first on the input."""
+    names: dict[str, object] = {}
+    nodes: list[object] = []
+    for row in range(rows):
+        for place in range(wide):
+            above = [f"n{row - 1}_{one}" for one in range(wide)] if row else ["seed"]
+            exec(
+                f"def n{row}_{place}(ctx, {', '.join(above)}): return {' + '.join(above)} + 1",
+                names,
+            )
+            nodes.append(node(version="1")(names[f"n{row}_{place}"]))  # type: ignore[arg-type]
+    return Graph("numbered", nodes)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def alone() -> Iterator[Store]:
+    """In memory alone: what is stored is the same everywhere."""
+    with holdfast.open("memory:") as store:
+        yield store
+
+
+def test_a_long_chain_is_computed_again_when_its_head_changes(alone: Store):
+    """What each result repeats of the causes before it is bounded: it can be read back."""
+    graph, chat = numbered(400, 1), alone.conversation("c")
+    for seed in (1, 2, 3):
+        walk = alone.nodes.process(graph, chat, seed=seed)
+        assert walk.counts["computed"] == 400
+        assert walk.states["n399_0"].value == seed + 400
+    assert alone.nodes.process(graph, chat, seed=3).counts["hit"] == 400
+    why = alone.nodes.why(graph, "n399_0", chat)
+    depth, cause = 0, why.cause
+    while cause.causes:
+        depth, cause = depth + 1, cause.causes[0]
+    assert 16 <= depth <= 18
+    assert cause.text == "its why tells more"
+    first = alone.nodes.why(graph, "n0_0", chat).cause
+    assert [one.name for one in first.causes] == ["seed"]
+
+
+def test_a_lattice_stores_as_much_in_each_row(alone: Store):
+    graph, chat = numbered(14, 2), alone.conversation("c")
+    for seed in (1, 2):
+        assert alone.nodes.process(graph, chat, seed=seed).counts["computed"] == 28
+    records = alone._log._backend.read(f"node/numbered/{chat.name}")
+    sizes = [len(one.payload) for one in records if one.checkpoint and "n13_" in one.checkpoint]
+    assert sizes
+    assert max(sizes) < 20_000

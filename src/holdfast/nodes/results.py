@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import cached_property
 from hashlib import sha256
+from operator import is_
 from threading import RLock
 from typing import Any, Literal
 
@@ -60,6 +61,33 @@ class Cause(Struct, frozen=True, omit_defaults=True, gc=False):
     new: str = ""
     text: str = ""
     causes: tuple[Cause, ...] = ()
+
+
+CAUSES_DEEP, CAUSES_MAX = 16, 64
+"""How many causes of causes a result has: so far behind each other, and so many in all."""
+
+
+def bounded(cause: Cause) -> Cause:
+    """Returns the cause of a dependency as the result that depends on it stores it.
+
+    Each result repeats the causes of what it depends on. Whole, a long chain would be nested deeper
+    than can be read back, and a lattice would double with each row. What is left out stays with the
+    result of the dependency: `why` of that node tells it.
+    """
+    left = CAUSES_MAX
+
+    def cut(one: Cause, depth: int) -> Cause:
+        nonlocal left
+        causes: list[Cause] = []
+        for each in one.causes if depth else ():
+            if left > 0:
+                left -= 1
+                causes.append(cut(each, depth - 1))
+        if len(causes) == len(one.causes):
+            return one if all(map(is_, causes, one.causes)) else replace(one, causes=tuple(causes))
+        return replace(one, causes=tuple(causes), text=one.text or "its why tells more")
+
+    return cut(cause, CAUSES_DEEP)
 
 
 class Read(Struct, frozen=True, omit_defaults=True, gc=False):

@@ -694,7 +694,7 @@ class Walker:
             return ()
         member = place.members.get(found)
         if isinstance(member, NodeState) and member.cause is not None:
-            return (member.cause,) if member.status == "computed" else ()
+            return (results.bounded(member.cause),) if member.status == "computed" else ()
         return ()
 
     def _differences(self, known: Known, entries: list[Entry], since: int) -> tuple[Cause, ...]:
