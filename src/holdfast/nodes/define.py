@@ -25,6 +25,8 @@ EFFECTS: tuple[Effect, ...] = ("pure", "read", "idempotent", "effect")
 """The effect classes of nodes. A `txn` commits together with a run's journal; a node has none."""
 DEPTH_MAX = 64
 """How deep graphs nest. What is done with inner graphs stays within Python's own stack by that."""
+CODE_MAX = 100
+"""How many functions that a node uses are read to know whether it may skip others."""
 SETTINGS = frozenset({"cache", "force", "run", "author", "because"})
 """The keyword arguments of `process` and `accept` themselves; no input can have such a name."""
 ROUND = frozenset({"previous", "round"})
@@ -113,6 +115,40 @@ def _parameters(
 def is_node(value: object) -> TypeGuard[Node]:
     """Returns whether something is a node."""
     return isinstance(value, Node)
+
+
+def may_skip(node: Node) -> bool:
+    """Returns whether a node may call `ctx.skip`: its function, or one that it uses, names `skip`.
+
+    Without a context it cannot. Code that cannot be read, or is too much to read, may.
+    """
+    if not node.takes_context:
+        return False
+    waiting: list[Any] = [node.function]
+    seen: set[int] = set()
+    while waiting:
+        one = inspect.unwrap(waiting.pop())
+        code = getattr(one, "__code__", None)
+        if code is None or len(seen) > CODE_MAX:
+            return True
+        if id(code) in seen:
+            continue
+        seen.add(id(code))
+        names: set[str] = set()
+        parts = [code]
+        while parts:
+            part = parts.pop()
+            names.update(part.co_names)
+            parts += [found for found in part.co_consts if inspect.iscode(found)]
+        if "skip" in names:
+            return True
+        try:
+            known = inspect.getclosurevars(one)
+        except ValueError:  # a name of its closure has no value yet
+            return True
+        used = {**known.globals, **known.nonlocals}
+        waiting += [found for found in used.values() if inspect.isfunction(found)]
+    return False
 
 
 def check_node_name(name: object, what: str) -> str:

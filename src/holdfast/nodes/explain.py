@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import chain, islice
 from typing import Any
@@ -59,7 +59,7 @@ class Why(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """What a walk would do now, node by node."""
+    """What a walk would do now, node by node: at least `at_least` nodes are computed."""
 
     graph: str
     scope: str
@@ -71,14 +71,38 @@ class Plan(Struct, frozen=True):
         return tuple(one.node for one in self.nodes if one.verdict == "compute")
 
     @property
+    def may_compute(self) -> tuple[str, ...]:
+        """The nodes that would be computed or not, depending on what those before them yield."""
+        return tuple(one.node for one in self.nodes if one.verdict == "may compute")
+
+    @property
+    def at_least(self) -> int:
+        """How many nodes would be computed for certain."""
+        return len(self.computes)
+
+    @property
+    def at_most(self) -> int:
+        """How many nodes would be computed if every value changes."""
+        return len(self.computes) + len(self.may_compute)
+
+    @property
     def cost(self) -> dict[str, float]:
         """The expected cost: the sum of past averages of the nodes that would be computed."""
-        total: dict[str, float] = {}
-        for one in self.nodes:
-            if one.verdict == "compute":
-                for name, amount in one.cost.items():
-                    total[name] = total.get(name, 0) + amount
-        return total
+        return _total(self.nodes, ("compute",))
+
+    @property
+    def cost_at_most(self) -> dict[str, float]:
+        """The expected cost if every node is computed that may be."""
+        return _total(self.nodes, ("compute", "may compute"))
+
+
+def _total(nodes: Iterable[Planned], verdicts: Collection[str]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for one in nodes:
+        if one.verdict in verdicts:
+            for name, amount in one.cost.items():
+                total[name] = total.get(name, 0) + amount
+    return total
 
 
 def why(

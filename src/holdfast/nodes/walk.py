@@ -43,7 +43,7 @@ from holdfast.errors import (
 from holdfast.nodes import results, trace
 from holdfast.nodes.causes import Cause
 from holdfast.nodes.context import NodeContext, part_of
-from holdfast.nodes.define import ROUND, Graph, Node, Until, check_inputs, is_node
+from holdfast.nodes.define import KEEP_MAX, ROUND, Graph, Node, check_inputs, is_node, may_skip
 from holdfast.nodes.manifest import PREFIX
 from holdfast.nodes.results import (
     Computed,
@@ -73,7 +73,9 @@ DEMANDED_MIN = 16
 _logger = logging.getLogger("holdfast.nodes")
 
 _OPEN = frozenset({"computed", "cut off"})
-"""In a plan, the states of nodes whose values are not known yet."""
+"""In a plan, the states of nodes whose values are not known, or that may be left out."""
+PROGRESS_S = 2.0
+"""How often a long walk says in the log how far it is."""
 
 Call = Callable[[Node, tuple[Any, ...], dict[str, Any]], Any]
 """Calls the function of a node; `holdfast.aio` awaits it on the event loop."""
@@ -189,8 +191,8 @@ class Group:
     def status(self) -> str:
         if self.is_skipped:
             return "skipped"
-        members = self.rounds[-1].members.values()
-        return "computed" if any(one.status == "computed" for one in members) else "hit"
+        found = {one.status for one in self.rounds[-1].members.values()}
+        return next((one for one in ("computed", "cut off") if one in found), "hit")
 
     @cached_property
     def out_thumb(self) -> str:
@@ -225,6 +227,10 @@ class Level:
         self.errors: dict[str, CorruptError] = {}
         self.active: dict[str, None] = {}
         self.before: Group | None = None
+        self.has_open = False
+        """In a plan: whether a member may yield another value than it did."""
+        self.is_unsure = outer is not None and outer.is_unsure
+        """In a plan: whether members may be left out, by what is not computed yet."""
 
     def name_of(self, member: str) -> str:
         """Returns the full name of a member in this walk, such as `review/author@2`."""
@@ -300,12 +306,13 @@ class Verdict(Struct):
 class Planned(Struct, frozen=True):
     """What a walk would do with one node.
 
-    A node with the verdict `cut off` depends on nodes that would be computed. Its stored result is
-    reused if those yield the same values as before.
+    `hit` and `compute` are certain. A node that `may compute` depends on nodes that would be
+    computed: its stored result is reused if those yield the same values as before. Or they decide
+    whether the node is on the path, or whether there is another round.
     """
 
     node: str
-    verdict: Literal["hit", "compute", "cut off", "skipped"]
+    verdict: Literal["hit", "compute", "may compute", "skipped"]
     causes: tuple[Cause, ...] = ()
     cost: dict[str, float] = {}
 
@@ -405,6 +412,8 @@ class Walker:
         now_us = self.log.clock.now_us()
         self.sources = Sources(nodes.scopes, now_us, nodes.known_values, scope)
         self.exhausted: list[str] = []
+        self.computed = 0
+        self._tell_at_s = perf_counter() + PROGRESS_S
         self.demanded: list[str] = []
         """The nodes that functions wait for which are being called, each within the one before."""
         self.planned: dict[str, Planned] | None = None
@@ -425,7 +434,8 @@ class Walker:
 
     def _walk(self, level: Level) -> Steps[None]:
         """Processes every member of a graph, and notes damaged results in `level.errors`."""
-        for name in level.graph.order:
+        for number, name in enumerate(level.graph.order):
+            self._tell_progress(level, number)
             try:
                 yield level, name
             except CorruptError as error:
@@ -433,6 +443,20 @@ class Walker:
                     raise
                 _logger.warning("%s", error)
                 level.errors[name] = error
+
+    def _tell_progress(self, level: Level, number: int) -> None:
+        """Says in the log how far a long walk is."""
+        now_s = perf_counter()
+        if now_s < self._tell_at_s:
+            return
+        self._tell_at_s = now_s + PROGRESS_S
+        _logger.info(
+            'graph "%s": %s of %s nodes are done, %s were computed',
+            level.group.name,
+            f"{number:,}",
+            f"{len(level.graph.order):,}",
+            f"{self.computed:,}",
+        )
 
     def process(self, level: Level, name: str) -> Member:
         """Returns the state of a member. It is processed once per walk, after its dependencies."""
@@ -478,6 +502,7 @@ class Walker:
             self._in_step[id(level), name] = state
             return state
         level.members[name] = state
+        level.has_open |= state.status in _OPEN
         if isinstance(state, NodeState):
             level.skipped.update(state.skips)
         return state
@@ -493,9 +518,13 @@ class Walker:
             self._in_step = None
 
     def _is_on_path(self, level: Level, name: str) -> bool:
+        path = level.graph.path
+        if self.planned is not None:
+            level.is_unsure |= path is not None and level.has_open
+            if level.is_unsure:
+                return True
         if name in level.skipped:
             return False
-        path = level.graph.path
         if path is None:
             return True
         inputs = {key: one.given() for key, one in self.inputs.items()}
@@ -523,17 +552,31 @@ class Walker:
             if level.errors:
                 raise next(iter(level.errors.values()))
             group.rounds.append(level)
-            if repeat is None or self._is_enough(level, repeat):
+            if repeat is None:
+                return group
+            if self.planned is not None and level.has_open:
+                self._plan_rounds(level, round + 1, repeat.most, self.planned)
+                return group
+            if repeat.enough(level.members[repeat.node].value):
                 return group
         group.is_exhausted = True
         self.exhausted.append(name)
         return group
 
-    def _is_enough(self, level: Level, repeat: Until) -> bool:
-        last = level.members[repeat.node]
-        if self.planned is not None and isinstance(last, NodeState) and last.revision == 0:
-            return True  # in a plan it has no value yet, so the number of rounds is unknown
-        return repeat.enough(last.value)
+    def _plan_rounds(
+        self, level: Level, first: int, last: int, planned: dict[str, Planned]
+    ) -> None:
+        """Notes the nodes of rounds that follow if one with unknown values is not enough."""
+        for round in range(first, last + 1):
+            further = Level(level.graph, level.outer, level.prefix, round, level.group)
+            for name in _names_in(further):
+                planned[name] = Planned(name, "may compute", cost=self._cost_of(name))
+
+    def _cost_of(self, name: str, keep: int = KEEP_MAX) -> dict[str, float]:
+        """Returns the average cost of a node's newest results."""
+        contents = (entry.content() for entry in self.table.entries(name))
+        done = [one.cost for one in contents if isinstance(one, Computed)]
+        return _average(done[:keep])
 
     # --- what a node depends on ------------------------------------------------------------------
 
@@ -634,12 +677,14 @@ class Walker:
     ) -> Steps[NodeState]:
         """Notes what would be done with a node, and returns its newest stored state meanwhile."""
         entries = self.table.entries(known.name)
-        done = [one for entry in entries if isinstance(one := entry.content(), Computed)]
-        cost = _average([one.cost for one in done[: known.node.keep]])
+        cost = self._cost_of(known.name, known.node.keep)
+        level: Level = known.level
+        was_unsure = level.is_unsure
         if verdict.entry is None:
-            may_hold = yield from self._may_hold(known, verdict, entries)
-            word = "cut off" if may_hold else "compute"
+            is_unsure = was_unsure or (yield from self._may_hold(known, verdict, entries))
+            word = "may compute" if is_unsure else "compute"
             planned[known.name] = Planned(known.name, word, verdict.causes, cost)
+            level.is_unsure = was_unsure or may_skip(known.node)
             for entry in entries:
                 if isinstance(entry.content(), Computed):
                     return entry.state("computed", self.blobs)
@@ -653,10 +698,11 @@ class Walker:
             for place, name in [self.find(known.level, read.name)]
         ]
         is_open = not _OPEN.isdisjoint(edges)
-        planned[known.name] = Planned(known.name, "cut off" if is_open else "hit", (), cost)
+        planned[known.name] = Planned(known.name, "may compute" if is_open else "hit", (), cost)
+        level.is_unsure = was_unsure or (is_open and may_skip(known.node))
         if isinstance(content, Failed):
             return replace(skipped_state(known.name, self.blobs), status="computed")
-        return verdict.entry.state("cut off" if is_open else "hit", self.blobs)
+        return verdict.entry.state("cut off" if is_open or was_unsure else "hit", self.blobs)
 
     def _may_hold(self, known: Known, verdict: Verdict, entries: list[Entry]) -> Steps[bool]:
         """Returns whether a kept result may count, depending on what open nodes will yield."""
@@ -812,7 +858,10 @@ class Walker:
         content = entry.content()
         if isinstance(content, Failed):
             raise _kept_failure(known, content)
-        is_cut_off = any(edge.status == "computed" for edge in known.edges.values())
+        # An older result counts because a dependency went back: nothing was cut off there.
+        is_cut_off = self.table.entries(known.name)[0] is entry and any(
+            edge.status == "computed" for edge in known.edges.values()
+        )
         return entry.state("cut off" if is_cut_off else "hit", self.blobs)
 
     # --- computing -------------------------------------------------------------------------------
@@ -928,6 +977,7 @@ class Walker:
             context.is_over = True
             self.sources.forget()
         took_s = perf_counter() - began
+        self.computed += 1
         return values.encode(value), took_s
 
     def _computed(
@@ -989,6 +1039,20 @@ class Walker:
                 )
                 return content.out_thumb if same else out_thumb
         return out_thumb
+
+
+def _names_in(level: Level) -> Iterator[str]:
+    """Yields the full names of all nodes of a level, with all rounds of the graphs in it."""
+    waiting = [level]
+    while waiting:
+        inner = waiting.pop()
+        for name, member in inner.graph.members.items():
+            whole = inner.name_of(name)
+            if isinstance(member, Node):
+                yield whole
+                continue
+            for round in range(1, (member.repeat.most if member.repeat else 1) + 1):
+                waiting.append(Level(member, inner, f"{whole}/", round, inner.group))
 
 
 def _check_force(graph: Graph, force: bool | Collection[str]) -> bool | frozenset[str]:

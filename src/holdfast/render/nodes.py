@@ -14,7 +14,7 @@ from holdfast.nodes.process import Walk
 from holdfast.nodes.results import Artifact, NodeState
 from holdfast.render.text import encode_value, time_text
 
-COLOURS = {"hit": "#9be29b", "cut off": "#f4e08a", "compute": "#f3a6a0", "skipped": "#d0d0d0"}
+COLOURS = {"hit": "#9be29b", "may compute": "#f4e08a", "compute": "#f3a6a0", "skipped": "#d0d0d0"}
 
 
 def cause_document(cause: Cause | None) -> Any:
@@ -142,7 +142,11 @@ def plan_document(plan: Plan) -> dict[str, Any]:
             for one in plan.nodes
         ],
         "computes": plan.computes,
+        "may_compute": plan.may_compute,
+        "at_least": plan.at_least,
+        "at_most": plan.at_most,
         "cost": plan.cost,
+        "cost_at_most": plan.cost_at_most,
     }
 
 
