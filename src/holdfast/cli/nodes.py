@@ -32,7 +32,7 @@ from holdfast.render.text import clean, preview, show_time
 def list_nodes(
     graph: str | None = None, /, *, scope: ScopeName | None = None, options: Options = DEFAULTS
 ) -> None:
-    """List the nodes that have results, with when and why each was computed last.
+    """List the nodes that have results: when and why each was computed last, and its hits.
 
     Parameters
     ----------
@@ -54,10 +54,12 @@ def list_nodes(
             one.state.node,
             "" if one.state.computed_at is None else show_time(one.state.computed_at),
             "invalidated" if one.invalidated else one.state.cause.kind if one.state.cause else "",
+            "" if one.hit_rate is None else f"{one.hit_rate:.0%}",
+            f"{one.evicted:,}",
         )
         for one in found
     ]
-    print_table(("graph", "scope", "node", "computed", "cause"), rows)
+    print_table(("graph", "scope", "node", "computed", "cause", "hits", "evicted"), rows)
 
 
 def show(graph: str, node: str, scope: ScopeName, /, *, options: Options = DEFAULTS) -> None:

@@ -16,10 +16,18 @@ from holdfast.core.page import Key, Page, check_limit, is_after, read_cursor, wr
 from holdfast.errors import ConflictError, NotFoundError, UsageError
 from holdfast.nodes import results, trace
 from holdfast.nodes.causes import SHOWN, Cause, told
-from holdfast.nodes.define import KEEP_MAX, Graph, check_graph, check_node_name
+from holdfast.nodes.define import Graph, check_graph, check_node_name
 from holdfast.nodes.manifest import PREFIX, has_results
 from holdfast.nodes.process import check_scope, find_known, process_target
-from holdfast.nodes.results import Accepted, Computed, Entry, Input, Invalidated, NodeState
+from holdfast.nodes.results import (
+    LEAST,
+    Accepted,
+    Computed,
+    Entry,
+    Input,
+    Invalidated,
+    NodeState,
+)
 from holdfast.nodes.walk import (
     Known,
     Nodes,
@@ -129,9 +137,10 @@ def why(
         said, of, remark = table.cause_at(cause.result)
         if said is None:
             return None, remark
-        count = kept.get(without_rounds(of), KEEP_MAX)
-        newest = [one.record.revision for one in table.entries(of)[:count]]
-        return said, "" if cause.result in newest else "its result is no longer kept"
+        keep = kept.get(without_rounds(of), LEAST)
+        newest = table.results(of, keep).kept(keep)
+        is_kept = any(one.record.revision == cause.result for one in newest)
+        return said, "" if is_kept else "its result is no longer kept"
 
     found = told(content.cause, say, CAUSES_MAX if most is None else most)
     return Why(
@@ -151,12 +160,19 @@ def why(
 
 
 class StoredNode(Struct, frozen=True):
-    """The newest stored result of a node."""
+    """The newest stored result of a node, and how often its results were hits, or were let go of.
+
+    `evicted` counts the results that had to be computed again because `keep` had let go of them.
+    """
 
     graph: str
     scope: str
     state: NodeState
     invalidated: bool
+    computed: int = 0
+    hits: int = 0
+    evicted: int = 0
+    hit_rate: float | None = None
 
 
 def stored_nodes(
@@ -194,7 +210,20 @@ def _stored(
                 continue
             state = entry.state("hit", nodes.log.blobs.read)
             is_old = entry.record.revision <= table.invalidated_at(one)
-            yield (stream, one), StoredNode(name, place, state, is_old)
+            count = table.tally(one)
+            yield (
+                (stream, one),
+                StoredNode(
+                    name,
+                    place,
+                    state,
+                    is_old,
+                    count.computed,
+                    count.hits,
+                    count.evicted,
+                    count.hit_rate,
+                ),
+            )
 
 
 def _newest(entries: list[Entry]) -> Entry | None:

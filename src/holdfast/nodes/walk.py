@@ -43,7 +43,7 @@ from holdfast.errors import (
 from holdfast.nodes import results, trace
 from holdfast.nodes.causes import Cause
 from holdfast.nodes.context import NodeContext, part_of
-from holdfast.nodes.define import KEEP_MAX, ROUND, Graph, Node, check_inputs, is_node, may_skip
+from holdfast.nodes.define import ROUND, Graph, Node, check_inputs, is_node, may_skip
 from holdfast.nodes.manifest import PREFIX
 from holdfast.nodes.results import (
     Computed,
@@ -53,6 +53,7 @@ from holdfast.nodes.results import (
     NodeState,
     Read,
     ResultTable,
+    Tally,
     skipped_state,
 )
 from holdfast.nodes.trace import ABSENT, Observed, Sources, shown
@@ -74,6 +75,10 @@ _logger = logging.getLogger("holdfast.nodes")
 
 _OPEN = frozenset({"computed", "cut off"})
 """In a plan, the states of nodes whose values are not known, or that may be left out."""
+THRASHED_MIN = 16
+"""So many results, and more than were hits, are computed again before it is said."""
+AVERAGED = 8
+"""How many results of a node its expected cost is the average of."""
 PROGRESS_S = 2.0
 """How often a long walk says in the log how far it is."""
 
@@ -572,11 +577,10 @@ class Walker:
             for name in _names_in(further):
                 planned[name] = Planned(name, "may compute", cost=self._cost_of(name))
 
-    def _cost_of(self, name: str, keep: int = KEEP_MAX) -> dict[str, float]:
+    def _cost_of(self, name: str) -> dict[str, float]:
         """Returns the average cost of a node's newest results."""
-        contents = (entry.content() for entry in self.table.entries(name))
-        done = [one.cost for one in contents if isinstance(one, Computed)]
-        return _average(done[:keep])
+        contents = (entry.content() for entry in self.table.entries(name)[:AVERAGED])
+        return _average([one.cost for one in contents if isinstance(one, Computed)])
 
     # --- what a node depends on ------------------------------------------------------------------
 
@@ -676,12 +680,12 @@ class Walker:
         self, known: Known, verdict: Verdict, planned: dict[str, Planned]
     ) -> Steps[NodeState]:
         """Notes what would be done with a node, and returns its newest stored state meanwhile."""
-        entries = self.table.entries(known.name)
-        cost = self._cost_of(known.name, known.node.keep)
+        entries = self.table.results(known.name, known.node.keep).entries
+        cost = self._cost_of(known.name)
         level: Level = known.level
         was_unsure = level.is_unsure
         if verdict.entry is None:
-            is_unsure = was_unsure or (yield from self._may_hold(known, verdict, entries))
+            is_unsure = was_unsure or (yield from self._may_hold(known, verdict))
             word = "may compute" if is_unsure else "compute"
             planned[known.name] = Planned(known.name, word, verdict.causes, cost)
             level.is_unsure = was_unsure or may_skip(known.node)
@@ -704,7 +708,7 @@ class Walker:
             return replace(skipped_state(known.name, self.blobs), status="computed")
         return verdict.entry.state("cut off" if is_open or was_unsure else "hit", self.blobs)
 
-    def _may_hold(self, known: Known, verdict: Verdict, entries: list[Entry]) -> Steps[bool]:
+    def _may_hold(self, known: Known, verdict: Verdict) -> Steps[bool]:
         """Returns whether a kept result may count, depending on what open nodes will yield."""
         is_forced = verdict.causes[0].kind == "forced"
         is_open = any(edge.status in _OPEN for edge in known.edges.values())
@@ -712,7 +716,7 @@ class Walker:
             return False
         inputs = {name: one.thumb for name, one in known.inputs.items()}
         closed = {n: edge_thumb(e) for n, e in known.edges.items() if e.status not in _OPEN}
-        for entry in entries[: known.node.keep]:
+        for entry in self.table.results(known.name, known.node.keep).kept(known.node.keep):
             one = entry.content()
             if (
                 isinstance(one, Computed)
@@ -742,13 +746,11 @@ class Walker:
             return Verdict(causes=(Cause("forced", known.name),))
         if known.node.always:
             return Verdict(causes=(Cause("forced", known.name, text="always"),))
-        entries = self.table.entries(known.name)
+        results = self.table.results(known.name, known.node.keep)
         since = self.table.invalidated_at(known.name)
         causes: tuple[Cause, ...] = ()
         expired: Entry | None = None
-        for entry in entries[: known.node.keep]:
-            if entry.in_thumb != known.in_thumb:
-                continue
+        for entry in results.kept(known.node.keep, known.in_thumb):
             if entry.record.revision <= since:
                 causes = causes or (Cause("forced", known.name, text="invalidated"),)
                 break
@@ -757,7 +759,7 @@ class Walker:
                 return Verdict(entry)
             causes = causes or (cause,)
             expired = expired or (entry if is_old else None)
-        return Verdict(None, causes or self._differences(known, entries), expired)
+        return Verdict(None, causes or self._differences(known, results.entries), expired)
 
     def _log_damage(self, known: Known) -> None:
         for entry in self.table.entries(known.name)[:1]:
@@ -858,6 +860,7 @@ class Walker:
         content = entry.content()
         if isinstance(content, Failed):
             raise _kept_failure(known, content)
+        self.table.count_hit(known.name)
         # An older result counts because a dependency went back: nothing was cut off there.
         is_cut_off = self.table.entries(known.name)[0] is entry and any(
             edge.status == "computed" for edge in known.edges.values()
@@ -932,8 +935,35 @@ class Walker:
                 self.nodes.append(self.table, known.name, results.FAILED, failed, key, fence=fence)
             raise _failure(known, error) from error
         computed = self._computed(known, context, verdict.causes, value, took_s, began_us)
+        tally = self._tally(known, number)
+        computed = replace(computed, tally=tally)
         self.nodes.append(self.table, known.name, results.COMPUTED, computed, key, fence=fence)
+        self.table.hits(known.name, takes=True)
         return self.table.entry_of(known.name, key).state("computed", self.blobs)
+
+    def _tally(self, known: Known, number: int) -> Tally:
+        """Returns what to note with a result; says once if the node keeps too few results.
+
+        An earlier result for the same `in_thumb`, of which none is kept, was let go of by `keep`.
+        """
+        keep = known.node.keep
+        before = self.table.tally(known.name)
+        is_again = number > 1 and not self.table.results(known.name, keep).kept(
+            keep, known.in_thumb
+        )
+        evicted = before.evicted + is_again
+        thrashes = evicted >= THRASHED_MIN and evicted > before.hits
+        if thrashes and not before.is_said:
+            _logger.warning(
+                'node "%s" of "%s" keeps %s, which is too few: %s results were computed again that '
+                "it had let go of, and %s were hits; give it a larger keep",
+                known.name,
+                self.table.stream,
+                keep,
+                f"{evicted:,}",
+                f"{before.hits:,}",
+            )
+        return Tally(before.computed + 1, before.hits, evicted, before.is_said or thrashes)
 
     def _unstored(self, known: Known) -> NodeState:
         """Computes a node without reading or writing stored results."""

@@ -108,16 +108,23 @@ def stored_nodes_document(found: list[StoredNode]) -> dict[str, Any]:
                 "cause": None if one.state.cause is None else one.state.cause.kind,
                 "out_thumb": one.state.out_thumb,
                 "invalidated": one.invalidated,
+                **_counts(one),
             }
             for one in found
         ]
     }
 
 
+def _counts(one: StoredNode) -> dict[str, Any]:
+    rate = None if one.hit_rate is None else round(one.hit_rate, 4)
+    counts = {"computed": one.computed, "hits": one.hits, "evicted": one.evicted}
+    return {**counts, "hit_rate": rate}
+
+
 def stored_node_document(found: StoredNode) -> dict[str, Any]:
     """Returns one node with its newest result."""
     document = {"graph": found.graph, "scope": found.scope, "invalidated": found.invalidated}
-    return {**document, **state_document(found.state)}
+    return {**document, **_counts(found), **state_document(found.state)}
 
 
 def walk_document(walk: Walk) -> dict[str, Any]:
