@@ -167,6 +167,8 @@ class Coordinator:
         With None, messages are answered in the project's inbox session, and work is told in the
         messages of the project's scope.
         """
+        self.about: tuple[str | None, str] | None = None
+        """A session, and what its turns are told of the directory."""
         self.strategies = work.SEARCHED
         """The strategies of a turn's context; without search once that has taken too long."""
 
