@@ -1,4 +1,4 @@
-"""Keeps sealed values sealed when what contains them is written back (0083).
+"""Keeps sealed values sealed when what contains them is written back (0084).
 
 A reader gets a sealed value open. So a container that was read, changed and written again has it in
 clear, at the place where it is sealed. There the writer's value is compared with what was read: an
