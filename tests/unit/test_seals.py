@@ -96,6 +96,27 @@ def kept_raw(data: bytes) -> Any:
     return Raw(data)
 
 
+def test_a_sealed_mapping_is_not_spread_and_words_for_a_value_are_that_value(hf: Store) -> None:
+    team = kept.filled(hf)
+    with pytest.raises(UsageError, match="one value that is sealed"):
+        hf.team("blue").update(team.get("top"))
+    hf.team("blue").update(team.get("top"), subject="ada")
+    assert hf.team("blue").get("p") == f"{kept.WORD} whole"
+    with team.edit() as draft:
+        draft["lists"] = [[1], [1]]
+        assert draft["lists"][0] == draft["lists"][1]
+        draft["lists"][0] = draft["lists"][1]
+    team.set("s", "[sealed]")
+    assert team.get("s") == f"{kept.WORD} alone"
+    hf.subjects.erase("ada")
+    for word in ("[erased]", holdfast.ERASED):
+        team.set("s", word)
+        assert team.get("s") is holdfast.ERASED
+    with pytest.raises(UsageError, match="sealed"):
+        team.set("s", "plain")
+    assert kept.SECRET not in stored(hf)
+
+
 def test_states_without_seals_and_of_other_shapes() -> None:
     root = apply(Map(), [Op("set", "a", kept_raw(b'{"b":[1,{"c":2}]}'))], revision=1)
     ops = [Op("set", "a", kept_raw(b'"' + b"x" * 80 + b'"')), Op("set", "n", kept_raw(b"1"))]

@@ -62,9 +62,8 @@ def _kept(root: Map, op: Op, blobs: Blobs | None) -> Op:
     if op.kind not in SETS or old is MISSING or not has_seals(old):
         return op
     reference = codec.parse_blob_ref(op.value)
-    if reference is None or blobs is None:
-        raw = bytes(op.value)
-    else:
+    raw = bytes(op.value)
+    if reference is not None and blobs is not None:
         raw = blobs(*reference)
     if op.kind == "merge":
         level = level_of(Op("merge", op.path, Raw(raw)), blobs)
