@@ -94,6 +94,7 @@ from holdfast.store import Store
 from holdfast.transfer.compare import check_beginning, have_one_past
 from holdfast.transfer.sink import Copied, Progress, Sink
 from holdfast.transfer.source import (
+    OVER,
     DamagedSource,
     Needed,
     Source,
@@ -261,7 +262,12 @@ def backup(
         ) as opened:
             target = kernel_of(opened).log
             _check_copy(log, target, place, known.last)
-            return _Increment(log, target, place, about, known, progress).run(label)
+            increment = _Increment(log, target, place, about, known, progress)
+            point = increment.run(label)
+        # The point is added after the copy was closed: then all of it is in the files that a reader
+        # takes. Before that some of it may be in the journal alone. After a power loss it would be
+        # whole, but a restore, which only reads the copy, could not see it.
+        return increment.add(point)
 
 
 def _renewed(place: Path, about: _About, known: _Points) -> _About:
@@ -315,11 +321,9 @@ def _check_copy(source: Log, target: Log, place: Path, last: Point | None) -> No
     """
     if last is not None:
         is_there = target.position() >= last.position
+        # Streams whose lifetime is over count too: their heads stay in the store of a backup.
         found = add_up(_heads_at(target, last)) if is_there else None
-        # A stream whose lifetime is over is gone, and the digest cannot show which one it was. So
-        # with fewer streams the digests cannot be compared.
-        is_less = found is not None and found.streams < last.streams
-        if found is None or not (is_less or found.digest == last.digest):
+        if found is None or found.digest != last.digest:
             raise _wrong_copy(
                 place,
                 f'the store in "{place}" is not what it was at {last.name}: its digest is '
@@ -459,6 +463,7 @@ class _Increment:
         self._damaged: dict[str, str] = {}
 
     def run(self, label: str) -> Point:
+        """Copies what is new and verifies it; returns the point, which `add` adds to the list."""
         parts = self._source.parts()
         moments = [self._moment(part) for part in parts]
         at_us = self._source.clock.now_us()
@@ -474,7 +479,7 @@ class _Increment:
         self._verify()
         content = content_of(self._target)
         name = f"p{len(self._known.found) + 1}"
-        point = Point(
+        return Point(
             name=name,
             at_us=at_us,
             label=label,
@@ -491,9 +496,8 @@ class _Increment:
             let_go=self._count_let_go(),
             previous=self._known.last_digest,
         )
-        return self._add(point)
 
-    def _add(self, point: Point) -> Point:
+    def add(self, point: Point) -> Point:
         """Adds the line of a point to the list, then counts it; returns the point as read back.
 
         The list is replaced as a whole. So half a line is always damage, and never the remains of a
@@ -782,7 +786,9 @@ def restore(
         )
         # Marks come last, after the digest was compared: they have no history, so marks cleared in
         # a wrong target could not be brought back.
-        digest = _check_digest(log, point, place, scope, sink.copied())
+        digest = content_of(log).digest
+        if scope is None and digest != point.digest:
+            _check_heads(source, log, point, place, digest)
         sink.set_marks(marks, among)
     sink.tell_erased(gone, key)
     return Restored(point, sink.copied(), digest)
@@ -862,17 +868,28 @@ def _as_let_go(
     return replace(record, payload=GONE if is_gone else payload)
 
 
-def _check_digest(target: Log, point: Point, place: Path, scope: str | None, copied: Copied) -> str:
-    """Returns the digest of the restored store; raises CorruptError if it is not the point's."""
-    digest = content_of(target).digest
-    if scope is None and not copied.ended and digest != point.digest:
+def _check_heads(source: Source, target: Log, point: Point, place: Path, digest: str) -> None:
+    """Raises CorruptError if a restored store differs from its point by more than ended streams.
+
+    They are not restored, so the digest of the target cannot be the point's. Then that of the copy
+    must be: it has them. And of every other stream the target must have the same head.
+    """
+    heads = list(_heads_at(source.log, point))
+    names = [name for name, _ in heads]
+    lacks = {
+        name
+        for (name, ours), (_, theirs) in zip(heads, heads_of(target, names), strict=True)
+        if ours is not None
+        and (theirs is None or (ours.revision, ours.link) != (theirs.revision, theirs.link))
+    }
+    over = {name for name, end in source.ends(sorted(lacks)).items() if end == OVER}
+    if not over or lacks - over or add_up(iter(heads)).digest != point.digest:
         raise CorruptError(
             f"the store that was restored is not what it was at {point.name}: its digest is "
             f"{digest}, expected {point.digest}",
             where=str(place),
             hint=f"holdfast check --store {place / 'store'}",
         )
-    return digest
 
 
 def prune(

@@ -274,7 +274,7 @@ class LimitError(HoldfastError):
     for a SQL statement that exceeds its time, rows or bytes: ask for less, or raise the limit.
     """
 
-    exit_code = 21
+    exit_code = 23
 
     def __init__(self, message: str, *, stream: str | None = None, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)

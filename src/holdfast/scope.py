@@ -450,7 +450,15 @@ class Scope(Generic[S_co]):
         if isinstance(moment, int) and not isinstance(moment, bool):
             if not -1 << 63 < moment < 1 << 63:
                 raise UsageError(f"there is no revision {show_value(moment)}: no stream is so long")
-            return moment if moment >= 0 else self.revision + moment
+            if moment >= 0:
+                return moment
+            newest = self.revision
+            if newest and newest + moment < 0:
+                raise NotFoundError(
+                    f'scope "{self.name}" has no revision {moment}, counted back from its newest: '
+                    f"it has 1 to {newest}"
+                )
+            return newest + moment
         if isinstance(moment, datetime):
             if moment.tzinfo is None:
                 raise UsageError("a datetime needs a time zone: use datetime.now(UTC)")
@@ -850,7 +858,7 @@ class Scope(Generic[S_co]):
         dropped. With `keep=False` the state is dropped too: reading it raises ClosedError, while
         earlier revisions can be read until retention removes them. With `keep=None` the policy of
         the level decides (`retention.on_close`). `export` names a file to which the session is
-        written first, exactly as it is when the scope is closed.
+        written first, exactly as it is when the scope is closed: its status is "completed".
         """
         if keep is None:
             stored = kept_when_closed(self._context, self.level)
@@ -870,7 +878,8 @@ class Scope(Generic[S_co]):
             ):
                 continue
             if export is not None:
-                self.session.export(export)  # what comes between makes the commit a conflict
+                # What comes between makes the commit a conflict.
+                self.session._export(export, "completed")
             new_event = NewEvent(CLOSED, codec.encode_plain({"keep": keep}))
             write = self._stream.write((new_event,), revision)
             marks = marks_at_close(self._context, self.name, keep=keep)
@@ -1377,8 +1386,12 @@ class ScopeSession:
         The document has messages, decisions, tool results, files and state
         (`record/session_export.py` describes each key). The file is written whole or not at all.
         """
+        return self._export(to, self.status)
+
+    def _export(self, to: str | os.PathLike[str] | None, status: SessionStatus) -> dict[str, Any]:
         decisions = Decisions(self._scope._context).list(scope=self._scope, limit=None)
-        document = session_document(self._scope, sorted(decisions, key=lambda one: one.revision))
+        decisions = sorted(decisions, key=lambda one: one.revision)
+        document = session_document(self._scope, decisions, status)
         if to is not None:
             write_session(document, to)
         return document

@@ -17,7 +17,9 @@ from holdfast import Store, aio
 from holdfast.errors import ConflictError, NotFoundError, UsageError
 from holdfast.git import FileStep, Repository, Rewinds, WorkTree
 from holdfast.git import work_tree as work_trees
+from holdfast.git.rewinds import Preview
 from holdfast.record import FileChange
+from holdfast.views import task_list
 from tests.crash.children import Child
 from tests.git.conftest import Project
 
@@ -459,6 +461,55 @@ def test_a_killed_rewind_can_be_finished_or_undone(project: Project, seed: int) 
             assert files() == late
         assert hf.conversation("c1").get("stage") == ("early" if seed % 2 else "late")
         assert rewinds.interrupted() is None
+
+
+def test_a_killed_rewind_is_named_after_later_points_too(
+    project: Project, hf: Store, rewinds: Rewinds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A project makes a point before each turn: it must not hide that a rewind was cut off."""
+    rewinds.mark("start")
+    project.write("a.txt", "two\n")
+
+    def is_killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Preview, "_put_files", is_killed)
+        with pytest.raises(KeyboardInterrupt):
+            rewinds.rewind("start")
+    rewinds.mark("later")
+    before = rewinds.interrupted()
+    assert before is not None
+    assert before.name == "before rewind to start"
+    rewinds.rewind("start")
+    assert rewinds.interrupted() is None
+
+
+def test_restoring_a_file_says_what_only_the_point_has(project: Project, rewinds: Rewinds) -> None:
+    assert rewinds.preview_file(project.path / "a.txt").stays == []
+    project.write("a.txt", "not committed\n")
+    preview = rewinds.preview_file(project.path / "a.txt")
+    assert preview.stays == ["changes of a.txt that no commit has: kept with the point before"]
+    assert preview.apply().stays == preview.stays
+    assert project.read("a.txt") == "one\n"
+
+
+def test_a_view_stays_when_files_go_back(project: Project, hf: Store, rewinds: Rewinds) -> None:
+    """It shows the log: an older text of it would be taken for somebody's edit."""
+    scope = hf.workflow("w1")
+    scope.tasks.add("one")
+    with hf.views(project.path / "docs", [task_list(scope)]) as views:
+        views.sync()
+        rewinds.mark("start", [scope])
+        scope.tasks.add("two")
+        views.sync()
+        done = rewinds.rewind("start", what="files")
+        assert done.skipped == {"docs/TASKS.md": "a view: it is written from the log"}
+        assert views.sync() == []
+        assert [task.title for task in scope.tasks.list()] == ["one", "two"]
+        rewinds.rewind("start")
+        assert views.sync() == []
+        assert "two" not in project.read("docs/TASKS.md")
 
 
 def test_what_a_kill_left_beside_a_file_goes(project: Project, rewinds: Rewinds) -> None:

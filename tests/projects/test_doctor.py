@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -11,8 +14,10 @@ import pytest
 import holdfast
 from holdfast import NotFoundError, UsageError
 from holdfast.agents import Scripted
+from holdfast.cli import main as main_of_cli
 from holdfast.projects import Project, housekeeping
 from tests.crash.children import Child
+from tests.faults.mounts import may_mount, mounted
 from tests.projects.test_points import git
 
 TASKS = "RALPH_TASKS.md"
@@ -112,3 +117,47 @@ def test_a_broken_repository_and_a_full_disk_are_named(
     with holdfast.open(place) as hf:
         found = {one.part for one in hf.project(root).doctor()}
     assert found == {"git", "disk"}
+
+
+@pytest.mark.skipif(not may_mount(), reason="this user may not mount a file system")
+def test_a_project_on_a_full_disk_is_examined(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """RALPH-54, RALPH-56: not a byte is free, and the doctor says what is wrong all the same."""
+    with mounted(tmp_path / "disk", "size=80m") as disk:
+        root = disk / "shop"
+        root.mkdir()
+        git(root, "init", "-q")
+        with holdfast.open(str(root / ".holdfast")) as hf:
+            hf.runs.use_executor(Scripted({}))
+            with hf.project(root).coordinate() as main:
+                main.do("write it")
+        (root / TASKS).write_text((root / TASKS).read_text().replace("write it", "edited"))
+        with open(disk / "filler", "wb", buffering=0) as filler, contextlib.suppress(OSError):
+            while filler.write(bytes(1 << 20)):
+                pass
+        with contextlib.chdir(root):
+            assert main_of_cli(["project", "doctor", "--json"]) == 1
+        found = json.loads(capsys.readouterr().out)["ailments"]
+        assert {(one["part"], one["name"]) for one in found} >= {
+            ("disk", str(root)),
+            ("file", TASKS),
+        }
+        assert os.statvfs(root).f_bavail == 0
+        (disk / "filler").unlink()
+        with holdfast.open(str(root / ".holdfast"), read_only=True) as hf:
+            [left] = hf.project(root).doctor()
+            assert left.found.startswith("edited")
+
+
+def test_files_that_cannot_be_looked_at_hide_nothing_else(root: Path, place: str):
+    with holdfast.open(place) as hf:
+        hf.runs.use_executor(Scripted({}))
+        project = hf.project(root)
+        with project.coordinate() as main:
+            main.do("write it")
+        shutil.rmtree(root / ".holdfast-views")
+        (root / ".holdfast-views").write_text("no folder")
+        git(root, "init", "-q")
+        (root / ".git/HEAD").write_text("nonsense\n")
+        found = {one.part: one for one in project.doctor()}
+        assert found.keys() == {"file", "git"}
+        assert "views cannot be kept" in found["file"].found

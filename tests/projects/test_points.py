@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import ConflictError, NotFoundError, Store, UsageError
-from holdfast.agents import Answer, Command
+from holdfast.agents import Answer, Command, Scripted
 from holdfast.errors import ExpiredError
 from holdfast.projects import Project, handoff
 
@@ -108,7 +108,7 @@ def test_a_turn_is_told_goals_tasks_notes_and_what_was_said(hf: Store, project: 
         main.do("buy a brush")
     told = agent.calls[1].text
     assert "open the shop" in told
-    assert "t1 paint the wall" in told
+    assert "# Open tasks\n\n- paint the wall (t1)" in told
     assert "which colour?" in told
     done = agent.calls[2].text
     assert "below the mat" in done
@@ -190,3 +190,129 @@ def test_a_commit_that_conflicts_is_not_half_made(hf: Store, project: Project):
             tx.scope(main.scope).set("x", 2)
             message.done(tx)
         assert [one.revision for one in main.inbox()] == [1]
+
+
+class Writing:
+    """An agent that writes the files that a task names, each with what it says: `a.txt=text`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def answer(self, call: Any, /) -> Answer:
+        words = [word for word in call.prompt.split() if "=" in word]
+        for word in words:
+            name, _, text = word.partition("=")
+            (self.root / name).write_text(f"{text}\n")
+        return Answer("written")
+
+    decide = Listening.decide
+    summarise = Listening.summarise
+
+
+@pytest.mark.parametrize("in_session", [True, False])
+def test_a_persons_edit_after_work_stays_when_files_go_back(repository: Path, in_session: bool):
+    """RALPH-13: work is linked to its files; what a person changed since is not the work's."""
+    (repository / "theirs.txt").write_text("one\n")
+    with holdfast.open(str(repository / ".holdfast")) as hf:
+        hf.runs.use_executor(Writing(repository))
+        project = hf.project(repository)
+        with project.coordinate() as main:
+            if in_session:
+                main.session = project.begin_session()
+            main.do("notes.txt=agent new.txt=agent old.txt=agent")
+            point = next(one for one in hf.git(repository).list() if one.name.endswith("turn 1"))
+            (repository / "new.txt").write_text("by hand\n")
+            (repository / "theirs.txt").write_text("by hand\n")
+            shown = project.preview_rewind(point, what="files")
+            assert [(one.path, one.act) for one in shown.files] == [
+                ("notes.txt", "write"),
+                ("old.txt", "remove"),
+            ]
+            done = main.rewind(point, what="files")
+            assert done.skipped.keys() >= {"new.txt", "theirs.txt"}
+            assert (repository / "notes.txt").read_text() == "one\n"
+            assert (repository / "new.txt").read_text() == "by hand\n"
+            assert (repository / "theirs.txt").read_text() == "by hand\n"
+            main.rewind(point, what="files", overwrite=True)
+            assert not (repository / "new.txt").exists()
+            assert (repository / "theirs.txt").read_text() == "one\n"
+
+
+def test_the_five_files_stay_when_files_go_back(repository: Path):
+    """They show the log, and an older text of one is nobody's edit: none is set aside."""
+    with holdfast.open(str(repository / ".holdfast")) as hf:
+        hf.runs.use_executor(Writing(repository))
+        project = hf.project(repository)
+        with project.coordinate() as main:
+            main.tasks.add("one")
+            main.sync()
+            git(repository, "add", "RALPH_TASKS.md")
+            git(repository, "commit", "-q", "-m", "tasks")
+            point = project.checkpoint("early")
+            main.tasks.add("two")
+            main.sync()
+            done = main.rewind(point, what="files")
+            assert "RALPH_TASKS.md" in done.skipped
+            assert "two" in (repository / "RALPH_TASKS.md").read_text()
+            main.rewind(point)
+            assert "two" not in (repository / "RALPH_TASKS.md").read_text()
+            hf.git(repository).undo()
+            main.sync()
+            assert "two" in (repository / "RALPH_TASKS.md").read_text()
+        assert [path.name for path in repository.glob("*.rejected-*")] == []
+        assert [task.title for task in project.tasks.list()] == ["one", "two"]
+
+
+def test_work_is_told_in_its_session_with_task_run_and_files(hf: Store, repository: Path):
+    """RALPH-11, RALPH-13, RALPH-14: what is asked and answered, turn by turn."""
+    script = {"sessions": [{"match": "", "answer": ["half\nstatus: continue", "whole"]}]}
+    hf.runs.use_executor(Scripted(script))
+    project = hf.project(repository)
+    with project.coordinate() as main:
+        main.session = session = project.begin_session()
+        main.tasks.add("paint it")
+        assert [one.status for one in main.go_on()] == ["done"]
+        main.session = None
+        child = main.spawn(main.tasks.add("sweep it"))
+        child.result()
+    said = project.conversation(session).messages
+    assert [(one.role, one.text) for one in said] == [
+        ("user", "Task: paint it"),
+        ("assistant", "half\nstatus: continue"),
+        ("assistant", "whole"),
+    ]
+    assert {(one.metadata or {})["task"] for one in said} == {"t1"}
+    assert "run:shop.t1.1" in said[-1].links
+    # Without a session it is told in the messages of the project: none is made for it.
+    assert next(iter(project.scope.messages)).text == "Task: sweep it"
+    assert [one.id for one in project.sessions()] == [session]
+    assert hf.search.dangling_links() == []
+
+
+def test_work_that_was_left_goes_on_in_the_session_it_began_in(hf: Store, repository: Path):
+    project = hf.project(repository)
+    with project.coordinate() as main:
+        main.session = first = project.begin_session()
+        task = main.tasks.add("paint it")
+        main._assign(task, {"task": "t1", "run": "shop.t1.1", "session": first}, begins=True)
+    hf.runs.use_executor(Listening())
+    with project.coordinate() as main:
+        main.session = second = project.begin_session()
+        assert [one.status for one in main.resume()] == ["done"]
+    assert [one.text for one in project.conversation(first).messages] == ["Task: paint it", "fine"]
+    assert list(project.conversation(second).messages) == []
+
+
+def test_a_turn_that_changes_more_files_than_a_message_names_is_taken_back_whole(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("holdfast.projects.tree.CHANGES_MAX", 2)
+    with holdfast.open(str(repository / ".holdfast")) as hf:
+        hf.runs.use_executor(Writing(repository))
+        project = hf.project(repository)
+        with project.coordinate() as main:
+            main.do("a.txt=1 b.txt=2 c.txt=3 d.txt=4")
+            assert project.scope.messages[-1].metadata == {"task": "t1", "files_left_out": 2}
+            point = next(one for one in hf.git(repository).list() if one.name.endswith("turn 1"))
+            main.rewind(point, what="files")
+        assert sorted(path.name for path in repository.glob("?.txt")) == []

@@ -289,8 +289,8 @@ def test_what_is_driven_keeps_sealed_values_closed(url: str, tmp_path: Path) -> 
 def test_every_layer_is_driven_or_cannot_leak() -> None:
     names = {layer.name for layer in layers.layers()}
     assert names <= set(LAYERS)
-    for layer in layers.layers():
-        assert not layer.derived or callable(LAYERS[layer.name]), f"{layer.name} derives data"
+    for name in ("snapshots", "tasks", "projections"):  # these store copies of what events say
+        assert callable(LAYERS[name]), f"{name} derives data"
 
 
 def test_every_module_that_writes_is_driven_or_cannot_leak() -> None:

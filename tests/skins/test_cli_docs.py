@@ -299,7 +299,7 @@ COMMANDS = {
     "project doctor": ["project", "doctor"],
     "project restore": ["project", "restore", "RALPH_TASKS.md"],
     "project prune": ["project", "prune", "--dry-run"],
-    "project rewind": ["project", "rewind", "marked"],
+    "project rewind": ["project", "rewind", "marked", "--yes"],
     "project alias": ["project", "alias", "ralph", "--to", "bin"],
     "decide": ["decide", SCOPE, "refund", "--because", "broken"],
     "outcome": ["outcome", f"left@{SCOPE}", "looked"],

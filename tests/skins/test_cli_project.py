@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ import pytest
 import holdfast
 from holdfast.cli.app import name_task
 from holdfast.cli.project import lines
+from holdfast.record import FileChange
 
 SCRIPT = {
     "sessions": [
@@ -77,6 +81,43 @@ def test_lines_that_arrive_together_are_all_answered(monkeypatch: pytest.MonkeyP
         assert [next(said), next(said)] == ["hello", "/go é"]
         with pytest.raises(Waited):
             next(said)
+
+
+def test_ctrl_c_pauses_the_work_and_sums_up(shop: Path, cli: Any, tmp_path: Path):
+    """RALPH-3, RALPH-31: what was done is said, and what was left is gone on with."""
+    begun = str(tmp_path / "begun")
+    slow = f"""
+import pathlib, sys, time
+if pathlib.Path({begun!r}).exists():
+    print("painted")
+    sys.exit()
+pathlib.Path({begun!r}).touch()
+time.sleep(600)
+"""
+    (shop / "holdfast.toml").write_text(
+        f"[agents]\ncommand = {json.dumps([sys.executable, '-c', slow])}\n"
+    )
+    cli("trust", "holdfast.toml", "--yes")
+    words = [sys.executable, "-m", "holdfast", "project", "chat"]
+    process = subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    assert process.stdin is not None
+    process.stdin.write("/task paint it\n/go\n")
+    process.stdin.flush()
+    while not (tmp_path / "begun").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "task t1 was added" in out
+    assert "open\tt1 paint it" in out
+    assert "went on with t1 done: painted" in cli("project", "recover", "--go-on").out
+    [session] = cli("project", "sessions", "--json").document["sessions"]
+    said = cli("messages", f"conversation/shop/{session['id']}", "--json").document["messages"]
+    assert [one["text"] for one in said] == ["Task: paint it", "painted"]
 
 
 def test_a_chat_talks_works_and_sums_up(shop: Path, cli: Any, typed: Any):
@@ -167,9 +208,42 @@ def test_a_rewind_goes_back_to_a_point(shop: Path, cli: Any):
     cli("task", "add", "project/shop", "one")
     assert "no files" in cli("project", "checkpoint", "before").out
     cli("task", "add", "project/shop", "two")
-    assert "back at before: project/shop@" in cli("project", "rewind", "before").out
+    shown = cli("project", "rewind", "before", "--dry-run").out
+    assert "project/shop goes back to revision" in shown
+    assert "two" in shown
+    assert "add --yes" in cli("project", "rewind", "before", code=2).err
+    assert cli("project", "tasks").out.count("\n") == 2
+    assert "project/shop is at revision" in cli("project", "rewind", "before", "--yes").out
     assert cli("project", "tasks").out.count("\n") == 1
-    cli("project", "rewind", "nowhere", code=3)
+    cli("project", "rewind", "nowhere", "--yes", code=3)
+
+
+def test_a_rewind_asks_and_keeps_what_a_person_changed(
+    shop: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    subprocess.run(["git", "init", "-q"], check=True)
+    (shop / "a.txt").write_text("one\n")
+    with holdfast.open(".holdfast") as hf:
+        project = hf.project(".")
+        project.checkpoint("start")
+        (shop / "a.txt").write_text("two\n")
+        (shop / "b.txt").write_text("by hand\n")
+        change = FileChange.of("a.txt", b"one\n", b"two\n")
+        project.scope.messages.add("assistant", "written", files=[change])
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    assert "nothing was changed" in cli("project", "rewind", "start", code=1).out
+    assert (shop / "a.txt").read_text() == "two\n"
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    shown = cli("project", "rewind", "start", "--what", "files").out
+    assert "= b.txt: stays: no message since says that it changed it" in shown
+    assert (shop / "a.txt").read_text() == "one\n"
+    assert (shop / "b.txt").read_text() == "by hand\n"
+    cli("project", "rewind", "start", "--what", "files", "--overwrite", "--yes")
+    assert not (shop / "b.txt").exists()
 
 
 def test_a_project_is_watched(shop: Path, cli: Any, screen: Any):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -662,3 +663,16 @@ def test_a_hundred_edits_by_hand_and_none_is_silent(views: Views, scope: Scope) 
         assert {tasks[id]["status"] for id in gone} <= {"cancelled"}
         assert prose <= set(path.read_text().splitlines())
         assert views.sync() == []
+
+
+def test_git_does_not_see_what_is_kept_beside_the_files(
+    views: Views, scope: Scope, tmp_path: Path
+) -> None:
+    """It follows the store of this machine: committed, it would be another's last text."""
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    scope.tasks.add("one")
+    views.sync()
+    words = ["git", "-C", tmp_path, "ls-files", "--others", "--exclude-standard"]
+    seen = subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()
+    assert "RALPH_TASKS.md" in seen
+    assert not any(name.startswith(".holdfast-views") for name in seen)

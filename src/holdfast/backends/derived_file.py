@@ -30,6 +30,7 @@ from holdfast.backends.derived_tables import (
     SideSession,
     Values,
 )
+from holdfast.backends.forking import forking
 from holdfast.errors import LimitError, UnavailableError, UsageError, show_error
 
 T = TypeVar("T")
@@ -88,6 +89,7 @@ class SideFile:
         self._folder = folder
         self._name = name
         self._mutex = RLock()
+        forking.wait_for(self._mutex)
         self._connection: Any = None
         self._compares_vectors = False
         self._lock_fd = -1
@@ -141,7 +143,7 @@ class SideFile:
         if self._connection is None:
             if self._folder is not None:
                 self._make_file()
-            connection: Any = apsw.Connection(self.place)
+            connection: Any = forking.connect(self.place)
             connection.set_busy_timeout(BUSY_MS)
             if self._folder is not None:
                 _use_wal(connection)
@@ -319,7 +321,7 @@ class SideFile:
         try:
             if self._folder is not None:
                 with contextlib.closing(
-                    apsw.Connection(self.place, flags=apsw.SQLITE_OPEN_READWRITE)
+                    forking.connect(self.place, flags=apsw.SQLITE_OPEN_READWRITE)
                 ) as own:
                     own.set_busy_timeout(BUSY_MS)
                     return _select(own, statement, limits)

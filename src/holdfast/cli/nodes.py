@@ -8,6 +8,7 @@ from holdfast.cli.parsing import parse_named
 from holdfast.cli.printing import print_facts, print_json, print_line, print_table
 from holdfast.cli.user_code import load_graph
 from holdfast.errors import NotFoundError
+from holdfast.nodes.causes import SHOWN
 from holdfast.nodes.define import Graph
 from holdfast.nodes.walk import without_rounds
 from holdfast.render.nodes import (
@@ -23,6 +24,7 @@ from holdfast.render.nodes import (
     stored_nodes_document,
     walk_document,
     why_document,
+    why_lines,
 )
 from holdfast.render.text import clean, preview, show_time
 
@@ -99,8 +101,16 @@ def show(graph: str, node: str, scope: ScopeName, /, *, options: Options = DEFAU
         print_line(clean(f"{artifact.kind} {artifact.name}: {preview(artifact.value)}"))
 
 
-def why(graph: str, node: str, scope: ScopeName, /, *, options: Options = DEFAULTS) -> None:
-    """Say why a node was computed last: the tree of causes that was stored with the result.
+def why(
+    graph: str,
+    node: str,
+    scope: ScopeName,
+    /,
+    *,
+    limit: int = SHOWN,
+    options: Options = DEFAULTS,
+) -> None:
+    """Say why a node was computed last: the tree of causes that was stored with the results.
 
     Parameters
     ----------
@@ -110,15 +120,17 @@ def why(graph: str, node: str, scope: ScopeName, /, *, options: Options = DEFAUL
         The node.
     scope
         The scope that the graph was walked for.
+    limit
+        How many causes to print, those that are nearest; the others are counted.
     """
     name = graph_name(graph)
     with open_reading(options) as store:
-        found = store.nodes.why(name, node, scope)
+        found = store.nodes.why(name, node, scope, limit=limit)
     if options.json:
         print_json(why_document(found))
         return
     print_line(clean(f"{node} was computed at {show_time(found.computed_at)}"))
-    for line in (line for one in found.cause.causes for line in cause_lines(one, 1)):
+    for line in why_lines(found):
         print_line(clean(line))
     for one in found.untracked:
         print_line(clean(f"  not followed: {one}"))

@@ -21,11 +21,13 @@ from holdfast.agents.config import FILE, load_executor
 from holdfast.agents.protocol import Executor
 from holdfast.agents.scripted import Scripted
 from holdfast.backends.deadline import monotonic
+from holdfast.cli import INTERRUPTED
 from holdfast.cli.options import (
     DEFAULTS,
     Flag,
     Options,
     Seconds,
+    check_terminal,
     open_reading,
     open_writing,
     refuse_memory,
@@ -43,6 +45,7 @@ from holdfast.cli.printing import (
     print_table,
 )
 from holdfast.cli.retain import print_retention
+from holdfast.cli.rewinds import preview_and_apply
 from holdfast.clock import SystemClock
 from holdfast.core.event import to_datetime
 from holdfast.core.kernel import kernel_of
@@ -56,7 +59,7 @@ from holdfast.projects.outcome import Summary
 from holdfast.projects.project import Project, ProjectStatus
 from holdfast.projects.sessions import ProjectSession
 from holdfast.projects.survey import Finding
-from holdfast.render.git import point_document, rewound_document
+from holdfast.render.git import point_document
 from holdfast.render.projects import (
     ailments_document,
     alias_document,
@@ -434,8 +437,10 @@ def chat(
     take_over: Flag = False,
     script: Path | None = None,
     options: Options = DEFAULTS,
-) -> None:
+) -> int:
     """Talk with the coordinator of the project, line by line; /go lets it work by itself.
+
+    Ctrl-C pauses the work and ends the chat.
 
     Parameters
     ----------
@@ -457,17 +462,18 @@ def chat(
         if attach:
             for line in lines():
                 print_line(clean(project.ask(line), keep="\n"))
-            return
+            return 0
         session = chosen_session(project, resume, last=last)
         store.runs.use_executor(executor(script))
         with project.coordinate(take_over=take_over) as main:
             session = project.begin_session(session, title=title)
             with project.enter_session(session):
-                summary = converse(store, main, session, quiet=options.json)
+                summary, is_over = converse(store, main, session, quiet=options.json)
     if options.json:
         print_json(summary_document(summary))
     else:
         print_summary(summary)
+    return 0 if is_over else INTERRUPTED
 
 
 def chosen_session(project: Project, resume: str | None, *, last: bool) -> str | None:
@@ -482,8 +488,12 @@ def chosen_session(project: Project, resume: str | None, *, last: bool) -> str |
     return resume
 
 
-def converse(store: Store, main: Coordinator, session: str, *, quiet: bool) -> Summary:
-    """Talks until the input ends or /quit; takes messages of others while nobody types."""
+def converse(store: Store, main: Coordinator, session: str, *, quiet: bool) -> tuple[Summary, bool]:
+    """Talks until the input ends or /quit; takes messages of others while nobody types.
+
+    Returns the summary, and whether it ended by itself: Ctrl-C pauses the work, which the next
+    coordinator goes on with, and ends the chat.
+    """
     since = to_datetime(SystemClock().now_us())
     main.session = session
     left = main.unfinished()
@@ -491,14 +501,19 @@ def converse(store: Store, main: Coordinator, session: str, *, quiet: bool) -> S
         print_aside(f"work was left: {', '.join(left)}; /go goes on with it")
     if not quiet:
         print_note(HELP)
-    for line in lines(main):
-        word, _, rest = line.partition(" ")
-        if word in ("/quit", "/exit"):
-            break
-        said = answer(store, main, word, rest, line)
-        if said and not quiet:
-            print_line(clean(said, keep="\n"))
-    return main.project.summary(session, since)
+    is_over = True
+    try:
+        for line in lines(main):
+            word, _, rest = line.partition(" ")
+            if word in ("/quit", "/exit"):
+                break
+            said = answer(store, main, word, rest, line)
+            if said and not quiet:
+                print_line(clean(said, keep="\n"))
+    except KeyboardInterrupt:
+        is_over = False
+        main.stop()
+    return main.project.summary(session, since), is_over
 
 
 def answer(store: Store, main: Coordinator, word: str, rest: str, line: str) -> str:
@@ -572,7 +587,7 @@ def recover(
     Parameters
     ----------
     from_files
-        The store is gone: make a new one from the five files and git.
+        The store is gone: make a new one from the five files. One that is gone comes from git.
     go_on
         Continue the work that was left unfinished.
     script
@@ -608,6 +623,10 @@ def recover(
     )
     for one in found.differences:
         print_line(clean(f"{one.file} {one.item or ''}: {one.found} ({one.winner} counts)"))
+    for result in found.results:
+        print_line(clean(f"went on with {told(result)}", keep="\n"))
+    if go_on and not found.results:
+        print_note("no work was left")
 
 
 def doctor(*, options: Options = DEFAULTS) -> int:
@@ -697,8 +716,19 @@ def checkpoint(name: str, /, *, options: Options = DEFAULTS) -> None:
     print_line(f"point {point.id}: {clean(', '.join([files, *point.scopes]))}")
 
 
-def rewind(point: str, /, *, what: What = "all", options: Options = DEFAULTS) -> None:
+def rewind(
+    point: str,
+    /,
+    *,
+    what: What = "all",
+    dry_run: Flag = False,
+    yes: Flag = False,
+    overwrite: Flag = False,
+    options: Options = DEFAULTS,
+) -> int:
     """Go back to a point of the project; one is made before each turn. rewind undo undoes it.
+
+    Shows what it would do, and asks. Work is paused first.
 
     Parameters
     ----------
@@ -706,16 +736,22 @@ def rewind(point: str, /, *, what: What = "all", options: Options = DEFAULTS) ->
         The id or the name of the point; holdfast rewind list shows them.
     what
         What goes back: conversation, state, files or all.
+    dry_run
+        Show what would go back; pause nothing and change nothing.
+    yes
+        Do not ask; for scripts.
+    overwrite
+        Also take back files that somebody else changed since.
     """
+    if dry_run:
+        with open_writing(options) as store:
+            preview = store.project(".").preview_rewind(point, what=what, overwrite=overwrite)
+            return preview_and_apply(preview, options, dry_run=True, yes=yes)
+    if not yes:
+        check_terminal("a rewind", is_json=options.json)
     with open_writing(options) as store, store.project(".").coordinate() as main:
-        done = main.rewind(point, what=what)
-    if options.json:
-        print_json(rewound_document(done))
-        return
-    covered = [f"{name}@{revision}" for name, revision in done.scopes.items()]
-    print_line(clean(f"back at {done.point.name}: {', '.join([*covered, *sorted(done.skipped)])}"))
-    for step in done.files:
-        print_line(clean(f"{step.act} {step.path}"))
+        preview = main.preview_rewind(point, what=what, overwrite=overwrite)
+        return preview_and_apply(preview, options, yes=yes, apply=main.rewind)
 
 
 def alias(name: str, /, *, to: Path | None = None, json: Flag = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -140,7 +141,14 @@ def undo(*, dry_run: Flag = False, yes: Flag = False, options: Options = DEFAULT
         return preview_and_apply(preview, options, dry_run=dry_run, yes=yes)
 
 
-def preview_and_apply(preview: Preview, options: Options, *, dry_run: bool, yes: bool) -> int:
+def preview_and_apply(
+    preview: Preview,
+    options: Options,
+    *,
+    dry_run: bool = False,
+    yes: bool,
+    apply: Callable[[Preview], Rewound] = Preview.apply,
+) -> int:
     """Prints what a rewind would do, asks, and does it; returns the exit code of the verb."""
     if dry_run:
         if options.json:
@@ -154,7 +162,7 @@ def preview_and_apply(preview: Preview, options: Options, *, dry_run: bool, yes:
         if not confirm(f"go back to {clean(preview.point.name)}"):
             print_line("nothing was changed")
             return 1
-    done = preview.apply()
+    done = apply(preview)
     if options.json:
         print_json(rewound_document(done))
     else:

@@ -106,7 +106,8 @@ def erase_subject(
     yes
         Do not ask on the terminal.
     finish
-        Finish the erasures that were begun and are not done, because a process was killed.
+        Finish the erasures that were begun and are not done, because a process was killed or a
+        scope was held.
     """
     if (name is None) != finish:
         raise UsageError("expected the name of a subject, or --finish")
@@ -131,11 +132,13 @@ def _print_receipts(receipts: Sequence[ErasureReceipt], options: Options) -> Non
         print_table(("scope", "outcome", "events", "bytes", "revisions", "reason"), rows)
         what = f"subject {receipt.subject}" if receipt.subject else "what was asked for"
         done = "would be erased" if receipt.is_dry_run else "is erased"
-        print_line(f"{what} {done}: {receipt.events} events, {receipt.blobs} blobs")
+        exempt = sum(one.outcome == "exempt" for one in receipt.scopes)
+        but = f"; exempt: {exempt}" if exempt else ""
+        print_line(f"{what} {done}: {receipt.events} events, {receipt.blobs} blobs{but}")
         for left in receipt.left:
             print_line(f"still there\t{clean(left.where)}\t{clean(left.remedy)}")
         for text in receipt.beyond:
-            print_note(text)
+            print_line(f"out of reach\t{clean(text)}")
 
 
 def erase(
@@ -197,6 +200,8 @@ def hold_subject(
     end
         End the hold: the subject may be erased again.
     """
+    if end and reason is not None:
+        raise UsageError("--reason says why a hold is set: it is not kept with --end")
     with open_writing(options) as store:
         if end:
             store.subjects.unhold(name)

@@ -45,6 +45,9 @@ DEPTH_MAX = 100
 """How many containers may be nested. The path of a value in its state counts, so no state is
 deeper."""
 
+_PIECE_DEEP = 400
+"""How deep a piece is that is checked alone: deeper than any value of a caller, tags included."""
+_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 _ALWAYS_PLAIN = frozenset({str, bool, type(None)})
 _INT_END = 10**4000
 _INT_START = -_INT_END  # computed once: to negate it for each int would double the check's cost
@@ -417,11 +420,47 @@ def check(data: Encoded) -> None:
     `decode` does not look for the latter, because it takes ten times as long and `encode` never
     writes it: msgspec keeps the last of the two.
     """
+    try:
+        _check_piece(data)
+    except CorruptError as error:
+        if not isinstance(error.__cause__, RecursionError):
+            raise
+        _check_deep(bytes(data))
+
+
+def _check_piece(data: Encoded) -> None:
     decode(data)
     try:
         json.loads(bytes(data), object_pairs_hook=_check_keys)
     except RecursionError as error:
         raise CorruptError("stored value is nested too deeply") from error
+
+
+def _check_deep(data: bytes) -> None:
+    """Checks a value that is nested deeper than Python decodes, in pieces.
+
+    No value of a caller is so deep, but results of nodes were once (decision 0090), and are sound.
+    Every `_PIECE_DEEP` levels a container is checked alone, and a 0 stands for it outside.
+    """
+    begun: list[list[bytes]] = [[]]
+    depth = at = 0
+    for token in _BRACKETS.finditer(data):
+        word = token.group()
+        if word in (b"{", b"["):
+            depth += 1
+            if depth % _PIECE_DEEP == 0:
+                begun[-1].append(data[at : token.start()])
+                begun.append([])
+                at = token.start()
+        elif word in (b"}", b"]"):
+            if depth % _PIECE_DEEP == 0 and len(begun) > 1:
+                _check_piece(b"".join([*begun.pop(), data[at : token.end()]]))
+                begun[-1].append(b"0")
+                at = token.end()
+            depth -= 1
+    if len(begun) > 1:
+        raise CorruptError("stored value ends within a list or an object")
+    _check_piece(b"".join([*begun[0], data[at:]]))
 
 
 def _check_keys(pairs: list[tuple[str, Any]]) -> None:

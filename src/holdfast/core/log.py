@@ -287,6 +287,12 @@ class Routes:
         """Returns the index in `parts` for a stream, or for anything named like one; 0 of one."""
         return 0 if self._routing is None else self._routing.place_of_all([name], None) or 0
 
+    def part_of(self, stream: str) -> Backend:
+        """Returns the backend that keeps a stream."""
+        if self._routing is None:
+            return self._backend
+        return self._routing.parts[self.place_of(stream)]
+
     def place_of_mark(self, mark: Mark) -> int:
         """Returns the index in `parts` for a mark whose commit is not known, as in a copy.
 
@@ -387,7 +393,9 @@ class Log:
         self.sealing = sealing or Sealing(lambda: FolderKeys(default_folder()))
         """Seals and opens what belongs to a subject."""
         self.expiry = Expiry(backend)
-        self.key_ends = KeyEnds(backend, clock)
+        self.routes = Routes(backend)
+        self._is_split = self.routes.is_split
+        self.key_ends = KeyEnds(self.routes.part_of, clock)
         self.show: Callable[[StreamState, str], Map] = state_of
         """Returns the state that readers get, passed through schemas and transforms, if any."""
         self.limits: Limits | None = None
@@ -413,8 +421,6 @@ class Log:
         self._imported: dict[str, bytes] = {}  # by stream, the link that the newest import ends at
         self.unrecorded: dict[str, Mark] = {}
         """By level, the mark that the first scope of the level sets when this process begins it."""
-        self.routes = Routes(backend)
-        self._is_split = self.routes.is_split
         self._keeps_meta = not self._is_split and keeps_meta(backend)
         self.record_keys = takes_record_keys(backend)
         self.blobs = Blobs(
@@ -2089,6 +2095,12 @@ class Log:
         self, stream: str, *, after: int = 0, until: int | None = None, limit: int | None = None
     ) -> list[Record]:
         """Returns records by revision, those of a fork's ancestors included."""
+        return self.opened(self._records(stream, after, until, limit))
+
+    def _records(
+        self, stream: str, after: int, until: int | None, limit: int | None = None
+    ) -> list[Record]:
+        """Returns the same records as they are stored; sealed ones need no key."""
         head = self.head(stream)
         if head is None:
             return []
@@ -2099,12 +2111,9 @@ class Log:
         if after + 1 < head.first:
             origin = self.origin(stream)
             assert origin is not None, "BUG: no origin below the first revision"
-            records = self.records(origin[0], after=after, until=min(last, origin[1]))
+            records = self._records(origin[0], after, min(last, origin[1]))
         if last >= head.first:
             records += self._backend.read(stream, after=max(after, head.first - 1), until=last)
-        for record in records:
-            if record.subject is not None:
-                return self.opened(records)
         return records
 
     def record(self, stream: str, revision: int) -> Record:
@@ -2145,7 +2154,7 @@ class Log:
             self._tell_ahead(stream, head.time)
 
         def holds(revision: int) -> bool:
-            return self.records(stream, after=revision - 1, until=revision)[0].time <= time
+            return self._records(stream, revision - 1, revision)[0].time <= time
 
         return _last(0, head.revision if head else 0, holds)
 

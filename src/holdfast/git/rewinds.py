@@ -31,6 +31,7 @@ from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.event import Event, to_datetime
 from holdfast.core.kernel import Kernel
 from holdfast.errors import ConflictError, GitError, NotFoundError, UsageError, show_value
+from holdfast.git.files import ProjectFile
 from holdfast.git.repository import GITLINK, NAMESPACE, Entry, Repository
 from holdfast.git.work_tree import Look, WorkTree, is_safe
 from holdfast.names import check_name, short_id
@@ -45,6 +46,8 @@ STREAM = "rewind/points"
 MARKED = "rewind.marked"
 DONE = "rewind.done"
 REFS = f"{NAMESPACE}points/"
+FILES_LEFT_OUT = "files_left_out"
+"""The metadata of a message that changed more files than it names: how many more."""
 _NOTES = "marking"
 """The folder of the notes about refs that are being made."""
 _NOTED_S = 60
@@ -258,13 +261,16 @@ class Rewinds:
         )
 
     def interrupted(self) -> RewindPoint | None:
-        """Returns the newest point if a rewind made it, and was then killed; else None."""
+        """Returns the point that the newest rewind made, if that was then killed; else None.
+
+        Points that were marked since do not change that. A later rewind does: it finished the one
+        that was killed, took it back, or went somewhere else.
+        """
         events = self._events()
         done = {event.data["before"] for event in events if event.type == DONE}
-        newest = next((event for event in reversed(events) if event.type == MARKED), None)
-        if newest is None or "rewinds" not in newest.data or newest.data["id"] in done:
-            return None
-        return _point(newest)
+        begun = (event for event in reversed(events) if event.type == MARKED)
+        newest = next((event for event in begun if "rewinds" in event.data), None)
+        return None if newest is None or newest.data["id"] in done else _point(newest)
 
     def _events(self) -> list[Event]:
         head = self._log.head(STREAM)
@@ -274,23 +280,31 @@ class Rewinds:
     # --- going back ------------------------------------------------------------------------------
 
     def preview(
-        self, point: RewindPoint | str, *, what: What = "all", overwrite: bool = False
+        self,
+        point: RewindPoint | str,
+        *,
+        what: What = "all",
+        overwrite: bool = False,
+        named_only: bool = False,
     ) -> Preview:
         """Returns what a rewind to a point would do; its `apply` does exactly that.
 
         `what` selects what goes back: the messages of the scopes ("conversation"), their state and
         tasks ("state"), the files, or all. If somebody changed a file after a message of these
-        scopes changed it, the file is left unchanged, unless `overwrite` is true.
+        scopes changed it, the file is left unchanged, unless `overwrite` is true. `named_only` is
+        for messages that name all files that they change: if any of them since the point names
+        files, other files are left unchanged, too.
         """
         found = self.find(point)
         check_flag(overwrite, "overwrite")
-        return self._preview(found, what, overwrite=overwrite, base=None)
+        check_flag(named_only, "named_only")
+        return self._preview(found, what, overwrite=overwrite, base=None, named_only=named_only)
 
     def preview_file(self, path: str | os.PathLike[str], commit: str = "HEAD") -> Preview:
         """Returns what would restore one file from a commit of git; `undo` takes it back.
 
         Content of the file that no commit has is not lost: the point that is made before the
-        rewind keeps it. Raises NotFoundError if the commit has no such file.
+        rewind keeps it, which `stays` says. Raises NotFoundError if the commit has no such file.
         """
         tree = self.work_tree()
         repository = tree.repository
@@ -309,6 +323,10 @@ class Rewinds:
         )
         preview = Preview(self, point, "files")
         preview.look_at_files(tree, None, overwrite=True, only=inside)
+        if ProjectFile(repository, path).diff(commit).lost:
+            preview.stays.append(
+                f"changes of {_shown(inside)} that no commit has: kept with the point before"
+            )
         return preview
 
     def apply(self, preview: Preview) -> Rewound:
@@ -347,7 +365,13 @@ class Rewinds:
         return self.preview_undo().apply()
 
     def _preview(
-        self, point: RewindPoint, what: object, *, overwrite: bool, base: str | None
+        self,
+        point: RewindPoint,
+        what: object,
+        *,
+        overwrite: bool,
+        base: str | None,
+        named_only: bool = False,
     ) -> Preview:
         if what not in WHATS:
             raise UsageError(
@@ -365,7 +389,9 @@ class Rewinds:
         if chosen != "files":
             preview.look_at_scopes(self._scope_of)
         if has_files:
-            preview.look_at_files(self.work_tree(), base, overwrite=overwrite)
+            preview.look_at_files(
+                self.work_tree(), base, overwrite=overwrite, named_only=named_only
+            )
         return preview
 
 
@@ -400,12 +426,19 @@ class Preview:
                 self.stays.append(f"fact {fact.name}@{name}")
 
     def look_at_files(
-        self, tree: WorkTree, base: str | None, *, overwrite: bool, only: str | None = None
+        self,
+        tree: WorkTree,
+        base: str | None,
+        *,
+        overwrite: bool,
+        only: str | None = None,
+        named_only: bool = False,
     ) -> None:
         """Finds which files change, or with `only` whether that one does.
 
         A file is skipped if it differs from what the tree `base` has. Without `base` every file is
-        accepted as it is now.
+        accepted as it is now, except views: a view shows the log and is written from it. An older
+        text of one would be taken for somebody's edit.
         """
         repository = tree.repository
         assert self.point.commit is not None, "BUG: the point has files"
@@ -420,12 +453,15 @@ class Preview:
                 f'"{repository.root}" any more: {error.message}',
             ) from error
         expected = self._now if base is None else repository.files_of(base)
-        theirs = {} if overwrite else self._changed_after_messages()
+        theirs = {} if overwrite else self._changed_by_others(named_only=named_only)
+        has_views = base is None and only is None
         for path in sorted({*self._then, *self._now} if only is None else {only}):
             now, then = self._now.get(path), self._then.get(path)
             if now == then:
                 continue
-            if reason := self._reason_to_skip(path, look, expected, theirs):
+            if has_views and tree.is_view(path):
+                self.skipped[path] = "a view: it is written from the log"
+            elif reason := self._reason_to_skip(path, look, expected, theirs):
                 self.skipped[path] = reason
             else:
                 act = "make" if now is None else "remove" if then is None else "write"
@@ -450,17 +486,25 @@ class Preview:
             return "ignored by git now: what it holds could not be brought back"
         return theirs.get(path)
 
-    def _changed_after_messages(self) -> dict[str, str]:
-        """Returns the files that differ from what the messages since the point left in them."""
+    def _changed_by_others(self, *, named_only: bool) -> dict[str, str]:
+        """Returns the files that differ from what the messages since the point left in them.
+
+        With `named_only`, also those that no message names, if any names files.
+        """
         newest: dict[str, tuple[str, str | None]] = {}
         for name, revision in self.point.scopes.items():
             for message in reversed(self._rewinds._scope_of(name).messages):
                 if message.revision <= revision:
                     break
+                if FILES_LEFT_OUT in (message.metadata or {}):
+                    named_only = False  # it changed files that it does not name
                 for change in reversed(message.files):
                     newest.setdefault(change.path, (message.id, change.after))
         assert self._tree is not None, "BUG: files are looked at with a tree"
         found: dict[str, str] = {}
+        if named_only and newest:
+            others = {*self._then, *self._now} - newest.keys()
+            found = dict.fromkeys(others, "no message since says that it changed it")
         for path, (message, after) in newest.items():
             if path in self._now and _sha256(self._tree, path) != after:
                 found[path] = f"changed since message {message} did"

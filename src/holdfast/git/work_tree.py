@@ -14,6 +14,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from io import FileIO
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 import msgspec
@@ -25,6 +26,7 @@ from holdfast.exchange import exchange, put
 from holdfast.git.repository import GITLINK, SYMLINK, Entry, Repository
 from holdfast.names import short_id
 from holdfast.views.last_text import DIRECTORY as KEPT_BY_VIEWS
+from holdfast.views.last_text import KeptFiles
 
 UNTRACKED_BYTES_MAX = 100 << 20
 """A larger file that git does not track is left out of a point, and reported."""
@@ -169,6 +171,14 @@ class WorkTree:
             return self._entry_in(folder, os.path.basename(path))
         finally:
             os.close(folder)
+
+    def is_view(self, path: str) -> bool:
+        """Returns whether a file is a view, which shows the log and is written from it."""
+        place = PurePosixPath(path)
+        return any(
+            KeptFiles.of(Path(self._root, folder), str(place.relative_to(folder))).last.exists()
+            for folder in place.parents
+        )
 
     def _listed(self) -> dict[str, _Listed]:
         """Returns the entries of the index; for a file in conflict, its first stage."""

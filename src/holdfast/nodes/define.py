@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike, fspath
 from typing import Any, Literal, TypeGuard, TypeVar, cast, overload
 
@@ -23,6 +23,8 @@ KEEP = 8
 KEEP_MAX = 64
 EFFECTS: tuple[Effect, ...] = ("pure", "read", "idempotent", "effect")
 """The effect classes of nodes. A `txn` commits together with a run's journal; a node has none."""
+DEPTH_MAX = 64
+"""How deep graphs nest. What is done with inner graphs stays within Python's own stack by that."""
 SETTINGS = frozenset({"cache", "force", "run", "author", "because"})
 """The keyword arguments of `process` and `accept` themselves; no input can have such a name."""
 ROUND = frozenset({"previous", "round"})
@@ -262,6 +264,13 @@ class Graph:
             self.members[one.name] = one
         if not self.members:
             raise UsageError(f'graph "{name}" has no nodes')
+        inner = [one.depth for one in self.members.values() if isinstance(one, Graph)]
+        self.depth: int = 1 + max(inner, default=0)
+        if self.depth > DEPTH_MAX:
+            raise UsageError(
+                f'graph "{name}" is nested {self.depth} deep: graphs nest at most {DEPTH_MAX} deep',
+                hint="put the nodes of the inner graphs into fewer graphs",
+            )
         self.order = self._sorted()
         self.needs, self.takes = self._outside()
         if taken := SETTINGS & self.takes:
@@ -281,6 +290,7 @@ class Graph:
         """Returns a graph of one rule, whose results are stored with those of the named graph."""
         alone = object.__new__(cls)
         alone.name = name
+        alone.depth = 1
         alone.path = alone.repeat = None
         alone.may_be_idle = False
         alone.members = {rule.name: rule}
@@ -312,24 +322,29 @@ class Graph:
         return repeated
 
     def _sorted(self) -> tuple[str, ...]:
-        """Returns the names, dependencies first, else as given; raises UsageError for a cycle."""
+        """Returns the names, dependencies first, else as given; raises UsageError for a cycle.
+
+        It keeps a stack of its own: a chain of nodes may be longer than Python's is deep.
+        """
         done: dict[str, None] = {}
-        above: list[str] = []
-
-        def visit(name: str) -> None:
-            if name in done:
-                return
-            if name in above:
-                cycle = " -> ".join([*above[above.index(name) :], name])
-                raise UsageError(f'graph "{self.name}" has a cycle: {cycle}')
-            above.append(name)
-            for edge in self.edges(name):
-                visit(edge)
-            above.pop()
-            done[name] = None
-
-        for name in self.members:
-            visit(name)
+        for first in self.members:
+            # The names that wait for what they depend on, each with the rest of its edges.
+            above: dict[str, Iterator[str]] = {}
+            name: str | None = first if first not in done else None
+            while name is not None:
+                if name not in above:
+                    above[name] = iter(self.edges(name))
+                below = next((one for one in above[name] if one not in done), None)
+                if below is None:
+                    done[name] = None
+                    del above[name]
+                    name = next(reversed(above), None)
+                elif below in above:
+                    waiting = [*above]
+                    cycle = " -> ".join([*waiting[waiting.index(below) :], below])
+                    raise UsageError(f'graph "{self.name}" has a cycle: {cycle}')
+                else:
+                    name = below
         return tuple(done)
 
     def edges(self, name: str) -> list[str]:

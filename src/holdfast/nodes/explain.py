@@ -15,18 +15,33 @@ from holdfast.core.commit import ProposedCommit
 from holdfast.core.page import Key, Page, check_limit, is_after, read_cursor, write_cursor
 from holdfast.errors import ConflictError, NotFoundError, UsageError
 from holdfast.nodes import results, trace
-from holdfast.nodes.define import Graph, check_graph, check_node_name
+from holdfast.nodes.causes import SHOWN, Cause, told
+from holdfast.nodes.define import KEEP_MAX, Graph, check_graph, check_node_name
 from holdfast.nodes.manifest import PREFIX, has_results
 from holdfast.nodes.process import check_scope, find_known, process_target
-from holdfast.nodes.results import Accepted, Cause, Computed, Entry, Input, Invalidated, NodeState
-from holdfast.nodes.walk import Known, Nodes, Planned, Walker, check_processable, edge_thumb
+from holdfast.nodes.results import Accepted, Computed, Entry, Input, Invalidated, NodeState
+from holdfast.nodes.walk import (
+    Known,
+    Nodes,
+    Planned,
+    Walker,
+    check_processable,
+    edge_thumb,
+    without_rounds,
+)
 from holdfast.record.removal import removed
 
 ATTEMPTS = 100
+CAUSES_MAX = 100_000
+"""How many causes `why` returns without a limit."""
 
 
 class Why(Struct, frozen=True):
-    """Why a node's newest result was computed, as it was recorded with the result."""
+    """Why a node's newest result was computed, as it was recorded with the result.
+
+    `cause` is a tree: below a dependency stands why that one was computed. It ends at a number of
+    causes, and `more` counts those that it leaves out. `roots` are what the causes began with.
+    """
 
     node: str
     cause: Cause
@@ -37,6 +52,10 @@ class Why(Struct, frozen=True):
     untracked: tuple[str, ...]
     cost: dict[str, float]
     invalidated: bool
+    more: int = 0
+    more_is_exact: bool = True
+    """False if so many results are below this one that not all were counted."""
+    roots: tuple[Cause, ...] = ()
 
 
 class Plan(Struct, frozen=True):
@@ -62,9 +81,12 @@ class Plan(Struct, frozen=True):
         return total
 
 
-def why(nodes: Nodes, graph: Graph | str, name: str, scope: object) -> Why:
+def why(
+    nodes: Nodes, graph: Graph | str, name: str, scope: object, *, limit: int | None = SHOWN
+) -> Why:
     """Returns why a node's newest result was computed; the graph may be given by its name."""
     shown = check_node_name(graph, "a graph's name") if isinstance(graph, str) else graph.name
+    most = check_limit(limit)
     table = nodes.table(shown, check_scope(nodes, scope))
     table.refresh()
     entry = _newest(table.entries(name))
@@ -74,11 +96,23 @@ def why(nodes: Nodes, graph: Graph | str, name: str, scope: object) -> Why:
             hint="process the graph first",
         )
     state = entry.state("hit", nodes.log.blobs.read)
-    assert state.cause is not None, "BUG: a result without a cause"
+    content = entry.content()
+    assert isinstance(content, Computed), "BUG: a failure says why"
     assert state.computed_at is not None, "BUG: a result without a time"
+    kept = {} if isinstance(graph, str) else {one: node.keep for one, node in graph.nodes()}
+
+    def say(cause: Cause) -> tuple[Cause | None, str]:
+        said, of, remark = table.cause_at(cause.result)
+        if said is None:
+            return None, remark
+        count = kept.get(without_rounds(of), KEEP_MAX)
+        newest = [one.record.revision for one in table.entries(of)[:count]]
+        return said, "" if cause.result in newest else "its result is no longer kept"
+
+    found = told(content.cause, say, CAUSES_MAX if most is None else most)
     return Why(
         name,
-        state.cause,
+        found.cause,
         state.computed_at,
         state.in_thumb,
         state.out_thumb,
@@ -86,6 +120,9 @@ def why(nodes: Nodes, graph: Graph | str, name: str, scope: object) -> Why:
         state.untracked,
         state.cost,
         entry.record.revision <= table.invalidated_at(name),
+        found.more,
+        found.is_counted,
+        found.roots,
     )
 
 
@@ -212,6 +249,7 @@ def _accepted(walker: Walker, known: Known, base: Entry, author: str, because: s
         raise UsageError(
             f'the result of node "{known.name}" was invalidated', hint="process the graph"
         )
+    result = walker.table.result_of(base)
     reads: list[results.Read] = []
     for read in content.reads:
         if read.kind == "node":
@@ -228,7 +266,8 @@ def _accepted(walker: Walker, known: Known, base: Entry, author: str, because: s
         node=known.name,
         in_thumb=known.in_thumb,
         full_thumb=results.full_thumb(known.in_thumb, tuple(reads)),
-        result=base.record.revision,
+        result=result,
+        after=base.record.revision if base.record.revision != result else 0,
         author=author,
         because=because,
         code=known.code.thumb,

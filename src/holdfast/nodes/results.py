@@ -25,11 +25,13 @@ from typing import Any, Literal
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from holdfast.backends.protocol import GONE, is_shortened
 from holdfast.core import codec
 from holdfast.core.commit import Record
 from holdfast.core.event import REMOVED, own_key, to_datetime
 from holdfast.core.log import Log
 from holdfast.errors import CorruptError
+from holdfast.nodes.causes import Cause, shallow, unnested
 from holdfast.nodes.define import KEEP_MAX
 from holdfast.runs.events import Fault
 from holdfast.runs.values import decode
@@ -47,19 +49,7 @@ WHOLE_MAX = 50_000
 CHUNK = 1000
 
 
-CauseKind = Literal["code", "input", "dependency", "time", "missing", "forced", "accepted"]
 Status = Literal["hit", "cut off", "computed", "stale", "skipped"]
-
-
-class Cause(Struct, frozen=True, omit_defaults=True, gc=False):
-    """Why a node was computed. For a dependency, `causes` says why that one was computed."""
-
-    kind: CauseKind
-    name: str = ""
-    old: str = ""
-    new: str = ""
-    text: str = ""
-    causes: tuple[Cause, ...] = ()
 
 
 class Read(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -140,6 +130,7 @@ class Accepted(Struct, frozen=True, omit_defaults=True, gc=False):
     inputs: dict[str, Input] = {}
     edges: dict[str, str | None] = {}
     reads: tuple[Read, ...] = ()
+    after: int = 0  # an earlier acceptance that this one stands on
 
 
 class Invalidated(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -255,7 +246,7 @@ def state_of(
         computed.in_thumb,
         computed.out_thumb,
         computed.full_thumb,
-        computed.cause,
+        shallow(computed.cause),
         to_datetime(time_us),
         to_datetime(until) if until else None,
         computed.cost,
@@ -318,10 +309,10 @@ class Entry:
         if self.record.type == FAILED:
             return codec.decode_as(self.record.payload, Failed)
         if self.record.type == COMPUTED:
-            return codec.decode_as(self.record.payload, Computed)
+            return decode_computed(self.record.payload)
         accepted = codec.decode_as(self.record.payload, Accepted)
         result = self._table.result_at(accepted.result)
-        cause = Cause("accepted", accepted.author, text=accepted.because)
+        said = accepted.after or accepted.result
         return replace(
             result,
             in_thumb=accepted.in_thumb,
@@ -331,7 +322,7 @@ class Entry:
             inputs=accepted.inputs,
             edges=accepted.edges,
             reads=accepted.reads,
-            cause=replace(cause, causes=(result.cause,)),
+            cause=Cause("accepted", accepted.author, text=accepted.because, result=said),
         )
 
     def state(self, status: Status, blobs: BlobReader) -> NodeState:
@@ -361,6 +352,7 @@ class ResultTable:
         self._is_whole = True
         self._nodes: dict[str, list[Entry]] = {}
         self._invalidated: dict[str, int] = {}
+        self._by_revision: dict[int, Entry] | None = None  # made for `why`, until more is read
         self._since = 0  # the revision of the newest removal: results before it are gone
 
     def refresh(self) -> None:
@@ -401,6 +393,7 @@ class ResultTable:
             after = records[-1].revision
 
     def _apply(self, record: Record) -> None:
+        self._by_revision = None
         name = record.checkpoint or ""
         if record.type == REMOVED:
             self._since = record.revision
@@ -446,17 +439,61 @@ class ResultTable:
 
     def result_at(self, revision: int) -> Computed:
         """Returns the result at a revision, which an acceptance refers to."""
-        record = self._log.record(self.stream, revision)
+        record = self._accepted(self._log.record(self.stream, revision))
         if record.type == COMPUTED:
-            return codec.decode_as(record.payload, Computed)
-        content = Entry(record, self).content()
+            return decode_computed(record.payload)
+        raise CorruptError(
+            f'event {revision} of "{self.stream}" is no result',
+            stream=self.stream,
+            revision=revision,
+        )
+
+    def result_of(self, entry: Entry) -> int:
+        """Returns the revision at which the result of an entry was computed."""
+        return self._accepted(entry.record).revision
+
+    def _accepted(self, record: Record) -> Record:
+        """Returns the result that an acceptance stands on, or the record itself.
+
+        An acceptance that was written earlier may refer to another one, and that to another.
+        """
+        while record.type == ACCEPTED:
+            further = codec.decode_as(record.payload, Accepted).result
+            if further >= record.revision:
+                break  # damage, or it would never end
+            record = self._log.record(self.stream, further)
+        return record
+
+    def cause_at(self, revision: int) -> tuple[Cause | None, str, str]:
+        """Returns the cause of a result that another one refers to, and the name of its node.
+
+        Without a cause, the last text says what has become of the result.
+        """
+        if revision <= self._since:
+            return None, "", "its result was removed"
+        payload = b""
+        try:
+            entry = self._entry_at(revision)
+            payload = entry.record.payload
+            content = entry.content()
+        except CorruptError:
+            is_let_go = payload == GONE or is_shortened(payload)
+            return None, "", f"its result {'was let go of' if is_let_go else 'is damaged'}"
         if not isinstance(content, Computed):
-            raise CorruptError(
-                f'event {revision} of "{self.stream}" is no result',
-                stream=self.stream,
-                revision=revision,
-            )
-        return content
+            return None, "", "its result is damaged"
+        return content.cause, entry.record.checkpoint or "", ""
+
+    def _entry_at(self, revision: int) -> Entry:
+        """Returns a result by its revision, from memory if it is there."""
+        with self.mutex:
+            found = self._by_revision
+            if found is None:
+                entries = (entry for known in self._nodes.values() for entry in known)
+                found = self._by_revision = {entry.record.revision: entry for entry in entries}
+            entry = found.get(revision)
+            if entry is None:
+                entry = found[revision] = Entry(self._log.record(self.stream, revision), self)
+            return entry
 
     def next_number(self, name: str, in_thumb: str) -> int:
         """Returns the number for the next event of a node with this `in_thumb`.
@@ -472,6 +509,16 @@ class ResultTable:
         return number
 
 
+def decode_computed(payload: bytes) -> Computed:
+    """Returns a result; an old one may nest causes deeper than Python decodes."""
+    try:
+        return codec.decode_as(payload, Computed)
+    except CorruptError as error:
+        if not isinstance(error.__cause__, RecursionError):
+            raise
+        return codec.decode_as(unnested(payload), Computed)
+
+
 def encode_event(content: Struct) -> bytes:
     """Returns the payload of an event."""
     return codec.encode_plain(content)
@@ -485,7 +532,10 @@ def encode_artifacts(artifacts: list[StoredArtifact]) -> bytes:
 def state_document(state: NodeState) -> str:
     """Encodes a node state as text for the journal of a run."""
     time_us = 0 if state.computed_at is None else round(state.computed_at.timestamp() * 1e6)
-    document = _Document(state.node, state.status, time_us, state.revision, state._computed)
+    computed = state._computed
+    if computed is not None:
+        computed = replace(computed, cause=shallow(computed.cause))
+    document = _Document(state.node, state.status, time_us, state.revision, computed)
     return codec.encode_plain(document).decode()
 
 

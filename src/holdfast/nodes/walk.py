@@ -15,12 +15,12 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from hashlib import sha256
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace
@@ -42,11 +42,11 @@ from holdfast.errors import (
     ValueDomainError,
 )
 from holdfast.nodes import results, trace
+from holdfast.nodes.causes import Cause
 from holdfast.nodes.context import NodeContext, part_of
-from holdfast.nodes.define import Graph, Node, Until, check_inputs, is_node
+from holdfast.nodes.define import ROUND, Graph, Node, Until, check_inputs, is_node
 from holdfast.nodes.manifest import PREFIX
 from holdfast.nodes.results import (
-    Cause,
     Computed,
     Entry,
     Failed,
@@ -63,11 +63,14 @@ from holdfast.runs.execution import stored
 from holdfast.scope import Scopes
 from holdfast.thumbprint import Code, thumb
 
+T = TypeVar("T")
 FORMAT = 1
 LEASE_S = 30.0
 SLICE_S = 0.25
 """How long to wait for another worker's result before trying to take its lease again."""
 TABLES_MAX = 256
+DEMANDED_MIN = 16
+"""With fewer nodes that wait for each other, a function that recurses too deep does so itself."""
 _logger = logging.getLogger("holdfast.nodes")
 
 _OPEN = frozenset({"computed", "cut off"})
@@ -183,14 +186,14 @@ class Group:
         self.is_exhausted = False
         self.is_skipped = is_skipped
 
-    @property
+    @cached_property
     def status(self) -> str:
         if self.is_skipped:
             return "skipped"
         members = self.rounds[-1].members.values()
         return "computed" if any(one.status == "computed" for one in members) else "hit"
 
-    @property
+    @cached_property
     def out_thumb(self) -> str:
         last = self.rounds[-1]
         seen = [[name, last.members[name].out_thumb] for name in last.graph.order]
@@ -221,7 +224,8 @@ class Level:
         self.members: dict[str, Member] = {}
         self.skipped: set[str] = set()
         self.errors: dict[str, CorruptError] = {}
-        self.active: list[str] = []
+        self.active: dict[str, None] = {}
+        self.before: Group | None = None
 
     def name_of(self, member: str) -> str:
         """Returns the full name of a member in this walk, such as `review/author@2`."""
@@ -320,7 +324,11 @@ class Computation:
 
     def demand(self, name: str, path: tuple[str | int, ...] | None) -> Observed:
         """Returns the value of another node of the graph, which is processed first if needed."""
-        return self._walker.observe(self._known.level, name, path)
+        self._walker.demanded.append(name)
+        try:
+            return self._walker.observe(self._known.level, name, path)
+        finally:
+            self._walker.demanded.pop()
 
     def check_known(self, name: str) -> None:
         """Raises UsageError unless a rule can read a node of that name."""
@@ -338,6 +346,39 @@ class Computation:
 
 
 # --- the walk -------------------------------------------------------------------------------------
+
+Asked = tuple[Level, str]
+Steps = Generator[Asked, Member, T]
+"""Some work that yields the members it needs, and is sent their states."""
+
+
+def _drive(walker: Walker, first: Steps[T]) -> T:
+    """Does some work, and before that, whatever it needs.
+
+    The works that wait are in a list, and not on Python's stack: a node may have as many nodes
+    before it as there are, whether its parameters name them or its stored result has read them.
+    """
+    waiting: list[Generator[Asked, Any, Any]] = [first]
+    answer: Any = None
+    error: BaseException | None = None
+    while True:
+        work = waiting[-1]
+        try:
+            level, name = work.send(answer) if error is None else work.throw(error)
+        except StopIteration as done:
+            answer, error = done.value, None
+        except BaseException as raised:
+            if len(waiting) == 1:
+                raise
+            answer, error = None, raised
+        else:
+            answer, error = walker.known(level, name), None
+            if answer is None:
+                waiting.append(walker.steps(level, name))
+            continue
+        waiting.pop()
+        if not waiting:
+            return answer
 
 
 class Walker:
@@ -365,6 +406,8 @@ class Walker:
         now_us = self.log.clock.now_us()
         self.sources = Sources(nodes.scopes, now_us, nodes.known_values, scope)
         self.exhausted: list[str] = []
+        self.demanded: list[str] = []
+        """The nodes that functions wait for which are being called, each within the one before."""
         self.planned: dict[str, Planned] | None = None
         """What would be done with each node, if this walk only plans; else None."""
         self.around: Callable[[Level, Node], NodeState] | None = None
@@ -379,13 +422,13 @@ class Walker:
 
         A damaged result does not stop the other nodes; it is raised when they are done.
         """
-        return self._rounds(self.graph, None, self.graph.name, "")
+        return _drive(self, self._rounds(self.graph, None, self.graph.name, ""))
 
-    def walk(self, level: Level) -> None:
+    def _walk(self, level: Level) -> Steps[None]:
         """Processes every member of a graph, and notes damaged results in `level.errors`."""
         for name in level.graph.order:
             try:
-                self.process(level, name)
+                yield level, name
             except CorruptError as error:
                 if error.stream != self.table.stream:
                     raise
@@ -394,31 +437,42 @@ class Walker:
 
     def process(self, level: Level, name: str) -> Member:
         """Returns the state of a member. It is processed once per walk, after its dependencies."""
+        known = self.known(level, name)
+        return _drive(self, self.steps(level, name)) if known is None else known
+
+    def known(self, level: Level, name: str) -> Member | None:
+        """Returns the state of a member if it was processed already."""
         known = level.members.get(name)
         if known is None and self._in_step is not None:
             known = self._in_step.get((id(level), name))
-        if known is not None:
-            return known
+        return known
+
+    def steps(self, level: Level, name: str) -> Steps[Member]:
+        """Processes a member, and yields what has to be processed before."""
         if name in level.errors:
             raise level.errors[name]
         if name in level.active:
-            cycle = " -> ".join([*level.active[level.active.index(name) :], name])
+            above = [*level.active]
+            cycle = " -> ".join([*above[above.index(name) :], name])
             raise UsageError(f'graph "{level.graph.name}" has a cycle: {cycle}')
         member = level.graph.members[name]
-        level.active.append(name)
+        level.active[name] = None
         try:
             if not self._is_on_path(level, name):
                 state: Member = self._skip(level, name, member)
             elif isinstance(member, Node):
+                for edge in self._edges(level, member):
+                    if self.known(*edge) is None:
+                        yield edge
                 if self.around is not None and self._in_step is None:
                     state = self.around(level, member)
                 else:
-                    state = self.process_node(self.know(level, member))
+                    state = yield from self._process_node(self.know(level, member))
             else:
                 whole = level.name_of(name)
-                state = self._rounds(member, level, whole, f"{whole}/")
+                state = yield from self._rounds(member, level, whole, f"{whole}/")
         finally:
-            level.active.remove(name)
+            del level.active[name]
         if self._in_step is not None:
             # A step of a run demanded it. A replay takes that step from the journal and does not
             # demand it again, so it must not change the members of the level either.
@@ -435,7 +489,7 @@ class Walker:
         try:
             self.table.refresh()
             self.sources.forget()
-            return self.process_node(self.know(level, node))
+            return _drive(self, self._process_node(self.know(level, node)))
         finally:
             self._in_step = None
 
@@ -460,13 +514,13 @@ class Walker:
             return skipped_state(whole, self.blobs)
         return Group(level.name_of(name), is_skipped=True)
 
-    def _rounds(self, graph: Graph, outer: Level | None, name: str, prefix: str) -> Group:
+    def _rounds(self, graph: Graph, outer: Level | None, name: str, prefix: str) -> Steps[Group]:
         """Walks a graph once, or in rounds until its `repeat` says that it is good enough."""
         group = Group(name, is_skipped=False)
         repeat = graph.repeat
         for round in range(1, (repeat.most if repeat else 1) + 1):
             level = Level(graph, outer, prefix, round, group)
-            self.walk(level)
+            yield from self._walk(level)
             if level.errors:
                 raise next(iter(level.errors.values()))
             group.rounds.append(level)
@@ -533,39 +587,58 @@ class Walker:
         in_thumb = sha256(codec.encode_plain(thumbs)).hexdigest()
         return Known(node, level.name_of(node.name), level, code, inputs, edges, ignored, in_thumb)
 
-    def _resolve(self, level: Level, name: str) -> InputValue | Member | None:
-        """Returns what a parameter stands for; None if it keeps its default."""
+    def _place_of(self, level: Level, name: str) -> Level | None:
+        """Returns the innermost level in which a parameter names a member, `previous` or `round`.
+
+        None if it names an input of the walk, or nothing.
+        """
         inner: Level | None = level
         while inner is not None:
-            if name in inner.graph.members:
-                return self.process(inner, name)
-            if inner.graph.repeat is not None and name == "round":
-                return InputValue(inner.round)
-            if inner.graph.repeat is not None and name == "previous":
-                return InputValue(None) if inner.round == 1 else _round_before(inner)
+            if name in inner.graph.members or (inner.graph.repeat is not None and name in ROUND):
+                return inner
             inner = inner.outer
-        return self.inputs.get(name)
+        return None
+
+    def _edges(self, level: Level, node: Node) -> Iterator[Asked]:
+        """Yields the members that a node's parameters name."""
+        for name in node.parameters:
+            place = self._place_of(level, name)
+            if place is not None and name in place.graph.members:
+                yield place, name
+
+    def _resolve(self, level: Level, name: str) -> InputValue | Member | None:
+        """Returns what a parameter stands for; None if it keeps its default."""
+        place = self._place_of(level, name)
+        if place is None:
+            return self.inputs.get(name)
+        if name in place.graph.members:
+            return self.process(place, name)
+        if name == "round":
+            return InputValue(place.round)
+        return InputValue(None) if place.round == 1 else _round_before(place)
 
     # --- one node --------------------------------------------------------------------------------
 
-    def process_node(self, known: Known) -> NodeState:
+    def _process_node(self, known: Known) -> Steps[NodeState]:
         """Returns the stored state of a node if it still counts, else computes and stores it."""
         if not self.cache:
             return self._unstored(known)
-        verdict = self.judge(known)
+        verdict = yield from self._judge(known)
         if self.planned is not None:
-            return self._plan(known, verdict, self.planned)
+            return (yield from self._plan(known, verdict, self.planned))
         if verdict.entry is not None:
             return self._hit(known, verdict.entry)
         return self._compute_once(known, verdict)
 
-    def _plan(self, known: Known, verdict: Verdict, planned: dict[str, Planned]) -> NodeState:
+    def _plan(
+        self, known: Known, verdict: Verdict, planned: dict[str, Planned]
+    ) -> Steps[NodeState]:
         """Notes what would be done with a node, and returns its newest stored state meanwhile."""
         entries = self.table.entries(known.name)
         done = [one for entry in entries if isinstance(one := entry.content(), Computed)]
         cost = _average([one.cost for one in done[: known.node.keep]])
         if verdict.entry is None:
-            may_hold = self._may_hold(known, verdict, entries)
+            may_hold = yield from self._may_hold(known, verdict, entries)
             word = "cut off" if may_hold else "compute"
             planned[known.name] = Planned(known.name, word, verdict.causes, cost)
             for entry in entries:
@@ -586,7 +659,7 @@ class Walker:
             return replace(skipped_state(known.name, self.blobs), status="computed")
         return verdict.entry.state("cut off" if is_open else "hit", self.blobs)
 
-    def _may_hold(self, known: Known, verdict: Verdict, entries: list[Entry]) -> bool:
+    def _may_hold(self, known: Known, verdict: Verdict, entries: list[Entry]) -> Steps[bool]:
         """Returns whether a kept result may count, depending on what open nodes will yield."""
         is_forced = verdict.causes[0].kind == "forced"
         is_open = any(edge.status in _OPEN for edge in known.edges.values())
@@ -601,7 +674,7 @@ class Walker:
                 and one.code == known.code.thumb
                 and {name: given.thumb for name, given in one.inputs.items()} == inputs
                 and {name: one.edges.get(name) for name in closed} == closed
-                and self._check(known, entry)[0] is None
+                and (yield from self._check(known, entry))[0] is None
             ):
                 return True
         return False
@@ -616,6 +689,9 @@ class Walker:
 
     def judge(self, known: Known) -> Verdict:
         """Returns whether a stored result counts; it may be a kept failure, which counts too."""
+        return _drive(self, self._judge(known))
+
+    def _judge(self, known: Known) -> Steps[Verdict]:
         if self.is_forced(known):
             self._log_damage(known)
             return Verdict(causes=(Cause("forced", known.name),))
@@ -631,12 +707,12 @@ class Walker:
             if entry.record.revision <= since:
                 causes = causes or (Cause("forced", known.name, text="invalidated"),)
                 break
-            cause, is_old = self._check(known, entry)
+            cause, is_old = yield from self._check(known, entry)
             if cause is None:
                 return Verdict(entry)
             causes = causes or (cause,)
             expired = expired or (entry if is_old else None)
-        return Verdict(None, causes or self._differences(known, entries, since), expired)
+        return Verdict(None, causes or self._differences(known, entries), expired)
 
     def _log_damage(self, known: Known) -> None:
         for entry in self.table.entries(known.name)[:1]:
@@ -645,11 +721,11 @@ class Walker:
             except CorruptError as error:
                 _logger.warning("it is replaced: %s", error.message)
 
-    def _check(self, known: Known, entry: Entry) -> tuple[Cause | None, bool]:
+    def _check(self, known: Known, entry: Entry) -> Steps[tuple[Cause | None, bool]]:
         """Returns why a result does not count (None if it does), and whether it is only too old."""
         content = entry.content()
         for place, read in enumerate(content.reads):
-            cause = self._check_read(known, entry, place, read)
+            cause = yield from self._check_read(known, entry, place, read)
             if cause is not None:
                 return cause, False
         if isinstance(content, Computed):
@@ -663,13 +739,15 @@ class Walker:
             )
         return None, False
 
-    def _check_read(self, known: Known, entry: Entry, place: int, read: Read) -> Cause | None:
+    def _check_read(
+        self, known: Known, entry: Entry, place: int, read: Read
+    ) -> Steps[Cause | None]:
         if read.kind == "node":
             try:
                 place_of, found = self.find(known.level, read.name)
             except UsageError:
                 return Cause("dependency", read.name, read.shown, "it is not in the graph")
-            member = self.process(place_of, found)
+            member = self.known(place_of, found) or (yield place_of, found)
             if read.path is None and edge_thumb(member) == read.thumb:
                 return None
             if self.planned is not None and member.status in _OPEN:
@@ -677,8 +755,8 @@ class Walker:
             seen = self.observe(known.level, read.name, read.path)
             if seen.thumb == read.thumb:
                 return None
-            why = self._causes_of(known.level, read.name)
-            return Cause("dependency", read.name, read.shown, seen.shown, causes=why)
+            result = self._said_by(member, entry)
+            return Cause("dependency", read.name, read.shown, seen.shown, result=result)
         stamp = entry.stamp(place, read)
         checked = trace.check(read, stamp, self.sources, known.code.references)
         if checked.is_same:
@@ -689,29 +767,29 @@ class Walker:
         kind = "time" if read.kind == "clock" else "input"
         return Cause(kind, results.toggle_name(read), read.shown, new)
 
-    def _causes_of(self, level: Level, name: str) -> tuple[Cause, ...]:
-        try:
-            place, found = self.find(level, name)
-        except UsageError:
-            return ()
-        member = place.members.get(found)
-        if isinstance(member, NodeState) and member.cause is not None:
-            return (member.cause,) if member.status == "computed" else ()
-        return ()
+    def _said_by(self, member: Member | None, before: Entry) -> int:
+        """Returns the result that says why a dependency changed since a node's own result.
 
-    def _differences(self, known: Known, entries: list[Entry], since: int) -> tuple[Cause, ...]:
+        0 if it says nothing of that: the dependency went back to an older result, or is a graph.
+        Revisions decide, and not what this walk has done. So the cause is the same if a walk that
+        was killed has computed the dependency, and another one goes on.
+        """
+        if not isinstance(member, NodeState) or member.revision <= before.record.revision:
+            return 0
+        return 0 if self.planned is not None and member.status in _OPEN else member.revision
+
+    def _differences(self, known: Known, entries: list[Entry]) -> tuple[Cause, ...]:
         """Returns how a node differs from its newest result; `missing` if it has none."""
-        before: Computed | None = None
         for entry in entries:
             try:
-                content = entry.content()
+                before = entry.content()
             except CorruptError:
                 continue  # it was for other inputs, and is only read here to explain a change
-            if isinstance(content, Computed):
-                before = content
-                break
-        if before is None:
-            return (Cause("missing", known.name, text="it has no result yet"),)
+            if isinstance(before, Computed):
+                return self._differences_from(known, entry, before)
+        return (Cause("missing", known.name, text="it has no result yet"),)
+
+    def _differences_from(self, known: Known, entry: Entry, before: Computed) -> tuple[Cause, ...]:
         causes: list[Cause] = []
         if before.code != known.code.thumb:
             causes.append(_code_cause(before.parts, known.code))
@@ -724,14 +802,12 @@ class Walker:
             edge = known.edges.get(name)
             thumb_now = None if edge is None else edge_thumb(edge)
             if before.edges.get(name) != thumb_now or (edge is None and name in before.edges):
-                causes.append(self._edge_cause(known, name, before.edges.get(name), thumb_now))
+                old_shown = _edge_shown(before.edges.get(name))
+                result = self._said_by(edge, entry)
+                cause = Cause("dependency", name, old_shown, _edge_shown(thumb_now), result=result)
+                causes.append(cause)
         # No difference: an older result fits, but it is no longer kept, or was invalidated.
         return tuple(causes) or (Cause("missing", known.name, text="its result is not kept"),)
-
-    def _edge_cause(self, known: Known, name: str, old: str | None, new: str | None) -> Cause:
-        shown_new = "skipped" if new is None else new[:12]
-        why = self._causes_of(known.level, name)
-        return Cause("dependency", name, "skipped" if old is None else old[:12], shown_new, "", why)
 
     def _hit(self, known: Known, entry: Entry) -> NodeState:
         content = entry.content()
@@ -801,6 +877,7 @@ class Walker:
         except HoldfastError:
             raise
         except Exception as error:
+            self._check_demanded(error)
             if known.node.keep_failures_s is not None:
                 until = began_us + round(known.node.keep_failures_s * 1e6)
                 fault = values.fault_of(error)
@@ -820,10 +897,26 @@ class Walker:
         except HoldfastError:
             raise
         except Exception as error:
+            self._check_demanded(error)
             raise _failure(known, error) from error
         causes = (Cause("forced", known.name, text="the cache is off"),)
         computed = self._computed(known, context, causes, value, took_s, now_us, spills=False)
         return results.state_of(computed, "computed", now_us, 0, self.blobs)
+
+    def _check_demanded(self, error: Exception) -> None:
+        """Raises UsageError if functions that wait for each other have used up Python's stack.
+
+        A function that reads another node is in the middle of its work, and stays on the stack. So
+        this is the one way of depending on a node that has a bound.
+        """
+        if isinstance(error, RecursionError) and len(self.demanded) >= DEMANDED_MIN:
+            names = self.demanded
+            raise UsageError(
+                f'nodes of graph "{self.graph.name}" read each other {len(names)} deep while they '
+                f'are computed, from "{names[0]}" to "{names[-1]}": Python\'s stack ends there',
+                hint="name what a node reads as its parameter, or put the nodes that are read "
+                "before those that read them into the graph",
+            ) from error
 
     def _call(self, known: Known, context: NodeContext) -> tuple[bytes, float]:
         """Calls the function of a node; returns the encoded value, and the seconds it took."""
@@ -943,13 +1036,18 @@ def without_rounds(name: str) -> str:
 
 def _round_before(level: Level) -> Group:
     """Returns a group that ends with the round before: the value of the parameter `previous`."""
-    before = Group(level.group.name, is_skipped=False)
-    before.rounds = level.group.rounds[: level.round - 1]
-    return before
+    if level.before is None:
+        level.before = Group(level.group.name, is_skipped=False)
+        level.before.rounds = level.group.rounds[: level.round - 1]
+    return level.before
 
 
 def edge_thumb(edge: Member) -> str | None:
     return None if edge.status == "skipped" else edge.out_thumb
+
+
+def _edge_shown(thumb: str | None) -> str:
+    return "skipped" if thumb is None else thumb[:12]
 
 
 def _sorted_copy(value: Any) -> Any:

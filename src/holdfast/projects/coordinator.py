@@ -12,8 +12,8 @@ The state of the scope has what cannot be seen elsewhere:
 
     root      {"host", "path"}                             where the project is
     mode      "conversation" or "autonomous"
-    work      {"task", "run"}                              what is being worked on
-    children  run -> {"task", "agent", "epoch", "depth", "parent", "worktree"}
+    work      {"task", "run", "session"}                   what is being worked on
+    children  run -> {"task", "agent", "epoch", "depth", "parent", "worktree", "session"}
     session   the id of the newest session
     slow      what has taken too long since the newest coordinator began
 """
@@ -54,7 +54,7 @@ from holdfast.errors import (
     UsageError,
     show_us,
 )
-from holdfast.git.rewinds import RewindPoint, Rewound, What
+from holdfast.git.rewinds import Preview, RewindPoint, Rewound, What
 from holdfast.joint_commit import JointCommit
 from holdfast.names import new_id
 from holdfast.projects import trees, work
@@ -162,7 +162,11 @@ class Coordinator:
         """Watches slow operations, memory and the disk while it works."""
         self._unobserve: Callable[[], None] | None = None
         self.session: str | None = None
-        """The session in which messages are answered; None means the project's inbox session."""
+        """The session that messages and work belong to.
+
+        With None, messages are answered in the project's inbox session, and work is told in the
+        messages of the project's scope.
+        """
         self.strategies = work.SEARCHED
         """The strategies of a turn's context; without search once that has taken too long."""
 
@@ -349,8 +353,11 @@ class Coordinator:
             raise UsageError(f'task "{known.id}" is {known.status}', hint="reopen it first")
         self.care.check_disk()
         id = self._free_run(known.id)
-        self._assign(known, {"task": known.id, "run": id})
-        return self._result(known.id, self._start(known, id))
+        current = {"task": known.id, "run": id}
+        if self.session is not None:
+            current["session"] = self.session
+        self._assign(known, current, begins=True)
+        return self._result(known.id, self._start(known, current))
 
     def resume(self) -> list[Result]:
         """Resumes the work that a stop or a crash interrupted, in the same runs.
@@ -377,9 +384,12 @@ class Coordinator:
                 continue
             # If the task is blocked or closed, the last commit of its run did that; the run only
             # has to record its end.
+            known = {"task": task.id, "run": id}
+            if current is not None and current["run"] == id:
+                known = current  # with its session, if it was begun in one
             if task.status in _OPEN:
-                self._assign(task, {"task": task.id, "run": id})
-            found.append(self._result(task.id, self._start(task, id)))
+                self._assign(task, known)
+            found.append(self._result(task.id, self._start(task, known)))
         return found
 
     def go_on(self) -> Iterator[Result]:
@@ -415,8 +425,11 @@ class Coordinator:
         """Returns the ready task of highest priority; None if there is none."""
         return next(iter(self.tasks.ready(limit=1)), None)
 
-    def _assign(self, task: Task, current: dict[str, str]) -> None:
-        """Claims a task for this worker and notes it as the current work, in one commit."""
+    def _assign(self, task: Task, current: dict[str, str], *, begins: bool = False) -> None:
+        """Claims a task for this worker and notes it as the current work, in one commit.
+
+        When the work begins, the same commit adds the task to the messages of its session.
+        """
 
         def assign(tx: JointCommit) -> None:  # runs again after a conflict with a child
             scope = tx.scope(self.scope)
@@ -427,6 +440,8 @@ class Coordinator:
                 scope.tasks.claim(task.id)
             scope.set("mode", "autonomous")
             scope.set("work", current)
+            if begins:
+                work.say_task(tx, self.project, known, current.get("session"))
 
         self.store.commit(assign)
 
@@ -439,11 +454,16 @@ class Coordinator:
         is_held = task.status == "in_progress" and not task.suspect
         return is_held and task.worker == self.store.workers.own
 
-    def _start(self, task: Task, id: str) -> Run[Any]:
-        limits = self.project.settings.limits
+    def _start(self, task: Task, current: dict[str, str]) -> Run[Any]:
         asked = Assignment(
-            self.project.id, task.id, task.title, limits.turns, epoch=self.lease.epoch
+            self.project.id,
+            task.id,
+            task.title,
+            self.project.settings.limits.turns,
+            session=current.get("session"),
+            epoch=self.lease.epoch,
         )
+        id = current["run"]
         return self.store.runs.start(work.work, asdict(asked), id=id, if_exists="attach")
 
     def _result(self, task: str, run: Run[Any]) -> Result:
@@ -594,23 +614,31 @@ class Coordinator:
 
     # --- going back ------------------------------------------------------------------------------
 
-    def rewind(self, point: RewindPoint | str, *, what: What = "all") -> Rewound:
-        """Goes back to a point: conversation, state, files or all; `hf.git().undo()` undoes it.
+    def preview_rewind(
+        self, point: RewindPoint | str, *, what: What = "all", overwrite: bool = False
+    ) -> Preview:
+        """Pauses the work, and returns what a rewind would do; `rewind` does it.
 
-        Running work is paused first. If the state goes back, the work of that time is not resumed:
-        its task can be worked on again.
+        The arguments are those of `Project.preview_rewind`, which pauses nothing.
         """
         self.stop()
         for id in self._at_work():
             self._await_pass(id)
-        done = self.store.git(self.project.root).rewind(point, what=what)
-        if self._views is not None and what in ("files", "all"):
-            # The rewind wrote old texts of the five files. They are no edits of a person, so they
-            # are rejected, and the files show the log again.
-            for one in self._views.status():
-                if one.status not in ("fresh", "behind", "missing"):
-                    self._views.reject(one.file)
-        if what in ("state", "all"):
+        return self.project.preview_rewind(point, what=what, overwrite=overwrite)
+
+    def rewind(
+        self, point: RewindPoint | str | Preview, *, what: What = "all", overwrite: bool = False
+    ) -> Rewound:
+        """Goes back to a point: conversation, state, files or all; `hf.git().undo()` undoes it.
+
+        Running work is paused first. If the state goes back, the work of that time is not resumed:
+        its task can be worked on again. A file that somebody else changed after the work did stays,
+        unless `overwrite` is true. With a preview of `preview_rewind` exactly that is done.
+        """
+        if not isinstance(point, Preview):
+            point = self.preview_rewind(point, what=what, overwrite=overwrite)
+        done = point.apply()
+        if point.what in ("state", "all"):
             with self.store.commit() as tx:
                 scope = tx.scope(self.scope)
                 scope.set("mode", "conversation")
@@ -654,11 +682,14 @@ class Coordinator:
         entry = {"task": known.id, "agent": agent, "epoch": self.lease.epoch, "depth": depth}
         if worktree:
             entry["worktree"] = True
+        if self.session is not None:
+            entry["session"] = self.session
 
         def write(tx: JointCommit) -> None:
             scope = tx.scope(self.scope)
             scope.tasks.claim(known.id, owner=agent)
             scope.set(("children", id), {**entry, "parent": parent and parent.run.id})
+            work.say_task(tx, self.project, known, self.session)
 
         self.store.commit(write)
         return Child(self, self._start_child(id, entry), known.id, depth)
@@ -670,6 +701,7 @@ class Coordinator:
             child["task"],
             self.tasks.get(child["task"]).title,
             self.project.settings.limits.turns,
+            session=child.get("session"),
             agent=child["agent"],
             epoch=child["epoch"],
             depth=child["depth"],

@@ -23,7 +23,7 @@ from holdfast.errors import (
 )
 from holdfast.projects.coordinator import LOOK_S, Result
 from holdfast.projects.inbox import is_taken
-from holdfast.projects.tree import Files, changed, look
+from holdfast.projects.tree import Files, changed_files, look
 from holdfast.record.task_events import Task
 from holdfast.runs.engine import Engine
 
@@ -176,7 +176,7 @@ def _outcome(project: Project, result: Result, began: datetime, before: Files) -
         result.task,
         result.status,
         result.answer or result.reason,
-        tuple(path for path in changed(before, look(project)) if path not in project.files),
+        changed_files(project, before),
         tuple(one.id for one in decided if one.updated_at >= began),
         tuple(tasks),
         result.usage,

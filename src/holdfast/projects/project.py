@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, convert
+from msgspec.structs import replace
 
 from holdfast.backends.deadline import monotonic
 from holdfast.core.arguments import Duration, check_flag, check_seconds, check_text
@@ -18,7 +19,7 @@ from holdfast.core.kernel import kernel_of
 from holdfast.core.listing import register_level
 from holdfast.core.retention import GRACE_S, Retention
 from holdfast.errors import UsageError
-from holdfast.git.rewinds import RewindPoint
+from holdfast.git.rewinds import Preview, RewindPoint, What
 from holdfast.names import GLOBAL, PROJECT
 from holdfast.projects import (
     doctor,
@@ -127,13 +128,14 @@ class Project:
         """Returns what is known of the project, each fact with its source, and unfinished work.
 
         Edited files are imported first. In a store that knows nothing of the project, everything
-        comes from the files. With `go_on` the unfinished work is resumed before it returns.
+        comes from the files; one that is gone is taken from the last commit of git. With `go_on`
+        the unfinished work is resumed before it returns, and `results` says what became of it.
         """
+        check_flag(go_on, "go_on")
+        fetched = recovery.fetch_files(self)
         with self.coordinate() as main:
-            found = recovery.report(main)
-            if check_flag(go_on, "go_on"):
-                main.resume()
-        return found
+            found = recovery.report(main, fetched)
+            return replace(found, results=tuple(main.resume())) if go_on else found
 
     def doctor(self) -> list[Ailment]:
         """Returns the problems of files, store, git, work, disk and speed, each with its remedies.
@@ -257,6 +259,19 @@ class Project:
         turn, too.
         """
         return tree.mark(self, name, self.scope.get("session"))
+
+    def preview_rewind(
+        self, point: RewindPoint | str, *, what: What = "all", overwrite: bool = False
+    ) -> Preview:
+        """Returns what a rewind of the project would do; `main.rewind(…)` does it.
+
+        `what` is "conversation", "state", "files" or "all". The messages of work name the files
+        that it changed. What anybody else changed stays, unless `overwrite` is true: a file that
+        differs from what the work left, and one that no message since the point names. The five
+        files stay: they are written from the log.
+        """
+        rewinds = self.store.git(self.root)
+        return rewinds.preview(point, what=what, overwrite=overwrite, named_only=True)
 
     def accept_handoff(self, session: str) -> Accepted:
         """Accepts the handoff to a session: merges the sender's messages and state, in one commit.

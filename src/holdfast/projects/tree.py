@@ -8,11 +8,12 @@ work.
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.errors import GitError, NotFoundError
-from holdfast.git.repository import GITLINK, Entry
+from holdfast.git.repository import GITLINK, Entry, Repository
 from holdfast.git.rewinds import RewindPoint
 from holdfast.git.work_tree import WorkTree
 from holdfast.record.message_events import FileChange
@@ -52,6 +53,21 @@ def changed(before: Files, after: Files) -> tuple[str, ...]:
     return tuple(sorted(path for path in {*before, *after} if before.get(path) != after.get(path)))
 
 
+def changed_files(project: Project, before: Files) -> tuple[str, ...]:
+    """Returns the files of the work tree that have changed since a look, without views."""
+    tree, now = work_tree(project), look(project)
+    return tuple(path for path in changed(before, now) if tree is None or not tree.is_view(path))
+
+
+def committed(project: Project, file: str) -> bytes | None:
+    """Returns what a file holds in the last commit of git; None if that has no such file."""
+    repository = Repository.find(project.root)
+    head = repository.head
+    path = os.path.relpath(project.root / file, repository.root)
+    entry = None if head is None else repository.files_of(head).get(path)
+    return None if entry is None else repository.read_objects([entry.id])[entry.id]
+
+
 def mark(project: Project, name: str, session: str | None) -> RewindPoint:
     """Makes a point of the project's state, a session's conversation, and the files."""
     scopes: list[Scope] = [project.scope]
@@ -65,25 +81,26 @@ def mark(project: Project, name: str, session: str | None) -> RewindPoint:
         return rewinds.mark(name, scopes, files=False)
 
 
-def changes_since(project: Project, commit: str | None) -> list[FileChange]:
-    """Returns the files that have changed since the commit of a point, with their digests."""
+def changes_since(project: Project, commit: str | None) -> tuple[list[FileChange], int]:
+    """Returns the files that changed since the commit of a point, and how many are left out."""
     tree = None if commit is None else work_tree(project)
     if tree is None or commit is None:
-        return []
+        return [], 0
     try:
         before, after = tree.repository.files_of(commit), tree.look().files
-        own = set(project.files)
-        paths = [path for path in changed(before, after) if path not in own][:CHANGES_MAX]
+        paths = [path for path in changed(before, after) if not tree.is_view(path)]
+        left_out, paths = len(paths[CHANGES_MAX:]), paths[:CHANGES_MAX]
         plain = [path for path in paths if path in before and before[path].mode != GITLINK]
         held = tree.repository.read_objects(before[path].id for path in plain)
     except GitError as error:
         _logger.warning("what has changed since %s is not known: %s", commit, error)
-        return []
+        return [], 0
     old = {path: held.get(before[path].id) for path in plain}
-    return [
+    found = [
         FileChange.of(path, old.get(path), _read(Path(tree.repository.root) / path))
         for path in paths
     ]
+    return found, left_out
 
 
 def _read(path: Path) -> bytes | None:

@@ -26,26 +26,28 @@ from holdfast.core.inbox import stream_of
 from holdfast.core.kernel import kernel_of
 from holdfast.core.limits import disk_space
 from holdfast.errors import LeaseLostError, UnavailableError, UsageError
+from holdfast.git.rewinds import FILES_LEFT_OUT
 from holdfast.joint_commit import JointCommit
 from holdfast.projects import trees
 from holdfast.projects.tree import changes_since, mark
 from holdfast.record.messages import BYTES_PER_TOKEN, shown_lines
+from holdfast.record.task_events import Task
 from holdfast.runs import values
 from holdfast.runs.context import execution_of
 from holdfast.runs.define import run, step
 from holdfast.runs.operation import Control
+from holdfast.scope import Scope
 
 if TYPE_CHECKING:
     from holdfast.projects.coordinator import Coordinator
+    from holdfast.projects.project import Project
 
 SYSTEM = (
     "You work on one task of a project. Do it, then answer what you did. If more turns are needed, "
     "end your answer with the line `status: continue`. If you cannot go on without a person, end "
     "it with `status: blocked`, a colon and the reason."
 )
-TASKS_SHOWN = 20
 OUTCOME_CHARACTERS_MAX = 200
-TITLE_CHARACTERS_MAX = 200
 KEPT_MESSAGES = 20
 KEPT_MESSAGES_MIN = 2
 """When a conversation is compacted, between so many and `KEPT_MESSAGES` of the newest stay."""
@@ -151,6 +153,21 @@ def _committed(
         raise execution_of(ctx).lost(error) from error
 
 
+# --- what is said of work -------------------------------------------------------------------------
+
+
+def scope_of(project: Project, session: str | None) -> Scope:
+    """Returns the scope with the messages of work: the session's, or without one the project's."""
+    return project.scope if session is None else project.conversation(session)
+
+
+def say_task(tx: JointCommit, project: Project, task: Task, session: str | None) -> None:
+    """Adds a task to the messages of its session when the work on it begins."""
+    messages = tx.scope(scope_of(project, session)).messages
+    links = [f"task:{task.id}@{project.scope.name}"]
+    messages.add("user", f"Task: {task.title}", metadata={"task": task.id}, links=links)
+
+
 # --- work on a task -------------------------------------------------------------------------------
 
 
@@ -179,12 +196,19 @@ def work(ctx: Any, assignment: dict[str, Any]) -> dict[str, Any]:
         if answer.usage is not None:
             used = [used[0] + (answer.usage.input or 0), used[1] + (answer.usage.output or 0)]
         said, found = answer.text, report_of(answer.text)
+        if told.get("is_said"):
+            # Each turn has a point of its own. A run that an earlier version began has not: its
+            # last message has the files of all its turns.
+            point = told["point"]
         if found.status != "continue":
             report = found
             break
+        if told.get("is_said") and turn + 1 < asked.turns:
+            ctx.step(_say, assignment, answer.text, point)
     merged = None
     if base is not None:
         gathered = ctx.step(_gather, assignment, base, report.status)
+        point = gathered.get("point", point)
         merged = ctx.step(_merge, assignment, gathered)
         report = _with_merge(report, merged)
     ctx.step(_finish, assignment, answer.text, report.status, report.reason, point)
@@ -224,6 +248,7 @@ def _prepare(
             "prompt": prompt + says,
             "context": context,
             "directory": trees.directory_of(main.project, ctx.run, base),
+            "is_said": True,
         }
 
 
@@ -236,11 +261,33 @@ def _heed(ctx: Any, assignment: dict[str, Any], heard: list[Any]) -> None:
     def take(tx: JointCommit) -> None:
         for revision, text, sender in heard:
             main.take(tx, revision)
-            if asked.session is not None:
-                messages = tx.scope(main.project.conversation(asked.session)).messages
-                messages.add("user", text, metadata={"from": sender, "inbox": revision})
+            messages = tx.scope(scope_of(main.project, asked.session)).messages
+            messages.add("user", text, metadata={"from": sender, "inbox": revision})
 
     _committed(ctx, main, stream_of(main.scope.name), take)
+
+
+@step(effect="idempotent", name="say")
+def _say(ctx: Any, assignment: dict[str, Any], answer: str, point: str | None) -> None:
+    """Adds the answer of a turn to its messages, when another turn follows."""
+    asked = convert(assignment, Assignment)
+    main = _coordinator(ctx, asked.project)
+    scope, fields = scope_of(main.project, asked.session), _said(ctx, main, asked, point)
+
+    def say(tx: JointCommit) -> None:
+        tx.scope(scope).messages.add("assistant", answer, **fields)
+
+    _committed(ctx, main, scope.name, say)
+
+
+def _said(ctx: Any, main: Coordinator, asked: Assignment, point: str | None) -> dict[str, Any]:
+    """Returns what the message of an answer is linked to: its task, run, and changed files."""
+    files, left_out = changes_since(main.project, point)
+    metadata: dict[str, Any] = {"task": asked.task}
+    if left_out:
+        metadata[FILES_LEFT_OUT] = left_out
+    links = [f"task:{asked.task}@{main.scope.name}", f"run:{ctx.run}"]
+    return {"metadata": metadata, "links": links, "files": files}
 
 
 @step(effect="idempotent", name="finish")
@@ -257,7 +304,7 @@ def _finish(
     main = _coordinator(ctx, asked.project)
     outcome = (answer.strip().splitlines() or ["done"])[0][:OUTCOME_CHARACTERS_MAX] or "done"
     progress = ctx.run.removeprefix(f"{asked.project}.")
-    files = [] if asked.session is None else changes_since(main.project, point)
+    fields = _said(ctx, main, asked, point)
 
     def close(tx: JointCommit) -> None:
         scope = tx.scope(main.scope)
@@ -272,10 +319,8 @@ def _finish(
         else:
             scope.set("mode", "conversation")
             scope.delete("work", missing_ok=True)
-        if asked.session is not None:
-            conversation = tx.scope(main.project.conversation(asked.session))
-            metadata = {"task": asked.task}
-            conversation.messages.add("assistant", answer, metadata=metadata, files=files)
+        said = tx.scope(scope_of(main.project, asked.session))
+        said.messages.add("assistant", answer, **fields)
 
     _committed(ctx, main, main.scope.name, close)
 
@@ -298,8 +343,10 @@ def _gather(ctx: Any, assignment: dict[str, Any], base: str, status: str) -> dic
     main = _coordinator(ctx, asked.project)
     title = f"{asked.task} {asked.text}"
     with _with_room(ctx, main):
-        _point(main, f"before {ctx.run} is merged", None)
-        return trees.gather(main.project, ctx.run, base, title, merges=status == "done")
+        point = _point(main, f"before {ctx.run} is merged", asked.session)
+        merges = status == "done"
+        gathered = trees.gather(main.project, ctx.run, base, title, merges=merges)
+        return {**gathered, "point": point}
 
 
 @step(effect="idempotent", name="merge")
@@ -395,12 +442,16 @@ def _reply(
 ) -> None:
     main = _coordinator(ctx, project)
     conversation = main.project.conversation(session)
-    metadata = {"answers": revision} if revision else None
-    files = changes_since(main.project, point)
+    files, left_out = changes_since(main.project, point)
+    fields: dict[str, Any] = {"usage": usage or None, "files": files}
+    if revision or left_out:
+        fields["metadata"] = {
+            **({"answers": revision} if revision else {}),
+            **({FILES_LEFT_OUT: left_out} if left_out else {}),
+        }
 
     def reply(tx: JointCommit) -> None:
-        messages = tx.scope(conversation).messages
-        messages.add("assistant", answer, usage=usage or None, metadata=metadata, files=files)
+        tx.scope(conversation).messages.add("assistant", answer, **fields)
 
     _committed(ctx, main, conversation.name, reply)
 
@@ -449,18 +500,12 @@ def _compact(ctx: Any, project: str, session: str, summary: str, keeps: int) -> 
 
 def context_of(main: Coordinator, session: str | None, text: str) -> list[list[str]]:
     """Returns the titles and texts of a turn's context, within the project's budget."""
-    scope = main.scope if session is None else main.project.conversation(session)
-    found: list[list[str]] = []
-    if session is not None:
-        tasks = main.tasks.list(status=("open", "in_progress", "blocked"), limit=TASKS_SHOWN)
-        if tasks:
-            lines = [f"{one.id} {one.title[:TITLE_CHARACTERS_MAX]}" for one in tasks]
-            found.append(["open tasks", "\n".join(lines)])
+    scope = scope_of(main.project, session)
     began = monotonic()
     told = main.store.context(scope, main.project.settings.budget, text, strategies=main.strategies)
     if main.care.took("the context of a turn", monotonic() - began):
         main.strategies = UNSEARCHED  # in a large store the search takes most of it
-    return [*found, ["project", told.text]]
+    return [["project", told.text]]
 
 
 def cut_to(text: str, tokens: int) -> str:

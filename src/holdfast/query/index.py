@@ -29,7 +29,7 @@ from holdfast.query import paths, vectors
 from holdfast.query.documents import Document, decision_document
 from holdfast.query.follow import Batch, Changes, key_of
 from holdfast.query.form import TIMEOUT_S, Hit, Hits, Query
-from holdfast.query.links import DanglingLink, dangling, is_scope, target
+from holdfast.query.links import WORKERS, DanglingLink, Known, dangling, scope_named, target
 from holdfast.query.paths import Listed, Row, StateIndex, read_listed
 from holdfast.query.scan import has_state, make_page
 from holdfast.query.vectors import Embedder, Model, Similar
@@ -39,7 +39,7 @@ from holdfast.record.keyed_item import lineage
 
 T = TypeVar("T")
 _logger = logging.getLogger("holdfast.query")
-FORMAT = "6"
+FORMAT = "7"
 BATCH_EVENTS = 2_000
 GLANCE_S = 0.005
 _KEYS_AT_ONCE = 300
@@ -295,7 +295,7 @@ class QueryIndex:
 
     def resolve(self, link: str, scope: str, timeout_s: float) -> Hit | None:
         """Returns the target of a link in a scope; None if it has none in the store."""
-        found = ("kind = 'state' AND scope = ?", [link]) if is_scope(link) else target(link, scope)
+        found = self._condition_of(link, scope)
         if found is None:
             return None
         self._follow_now(timeout_s)
@@ -306,13 +306,36 @@ class QueryIndex:
     def dangling(self, timeout_s: float) -> list[DanglingLink]:
         """Returns the links whose target is not in the store."""
         self._follow_now(timeout_s)
-        nowhere, scopes = self._tables.read(dangling)
+        nowhere, others = self._tables.read(dangling)
         # Outside of the transaction above: the pool may have one connection for both.
-        names = sorted({one.link for one in scopes})
-        heads = self._log.heads(names) if names else []
-        there = {name for name, head in zip(names, heads, strict=True) if head is not None}
-        there -= self._log.absent(sorted(there))
-        return nowhere + [one for one in scopes if one.link not in there]
+        known = Known(self._context, self._scopes_with_tasks(others))
+        scopes = known.scopes_of(one.link for one in others)
+        return nowhere + [
+            one
+            for one in others
+            if one.link not in scopes
+            and (scope_named(one.link) is not None or not known.leads(one.link, one.scope))
+        ]
+
+    def _scopes_with_tasks(self, links: Sequence[DanglingLink]) -> list[str]:
+        if not any(one.link.startswith("agent:") for one in links):
+            return []
+        statement = "SELECT DISTINCT scope FROM docs WHERE kind = 'task' ORDER BY scope"
+        return [scope for (scope,) in self._tables.read(lambda session: session.ask(statement))]
+
+    def _condition_of(self, link: str, scope: str) -> Condition | None:
+        """Returns the SQL condition for the target of a link; None if it leads out or nowhere."""
+        name, (kind, _, to) = scope_named(link), link.partition(":")
+        if kind == "worker":
+            revision = Known(self._context).workers.get(to)
+            return None if revision is None else target(f"event:{WORKERS}@{revision}", scope)
+        if kind == "key":
+            if not Known(self._context).has_key(link, scope):
+                return None
+            name = to.rpartition("@")[2] if "@" in to else scope
+        if name is not None:
+            return "kind = 'state' AND scope = ?", [name]
+        return target(link, scope)
 
     def _follow_now(self, timeout_s: float) -> None:
         if not self.catch_up(timeout_s):

@@ -14,6 +14,7 @@ from holdfast.errors import UsageError, show_value
 from holdfast.query.form import TIMEOUT_S, Condition, Hit, Hits, Rows, check_query
 from holdfast.query.links import DanglingLink
 from holdfast.query.vectors import Embedder, Similar
+from holdfast.query.words import plain
 from holdfast.record.context import FoundDecision, RecordContext
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Questions:
             raise UsageError(
                 f"a link is text such as decision:d7@team/red, found {show_value(link)}"
             )
-        return self._index().resolve(link, scope, TIMEOUT_S)
+        return self._index().resolve(plain(link), plain(scope), TIMEOUT_S)
 
     def dangling(self) -> list[DanglingLink]:
         """Returns the links whose target is not in the store."""
@@ -69,6 +70,12 @@ class Questions:
         """Runs a statement that only reads on the tables for outside tools."""
         if not isinstance(statement, str) or not statement.strip():
             raise UsageError(f"a statement is text of SQL, found {show_value(statement)}")
+        if plain(statement) != statement:
+            raise UsageError(
+                "a statement is text that a database can read, found a lone surrogate or a zero "
+                f"character in {show_value(statement)}",
+                hint="such characters are stored as ? and \ufffd: ask for these",
+            )
         from holdfast.backends.derived_tables import SelectLimits
 
         limits = SelectLimits(

@@ -25,15 +25,17 @@ from typing import TYPE_CHECKING, Any
 from holdfast.core import codec
 from holdfast.core.log import scope_stream
 from holdfast.errors import NotFoundError, UnavailableError, UsageError
+from holdfast.exchange import new_file
 
 if TYPE_CHECKING:
     from holdfast.record.decisions import Decision
     from holdfast.scope import Scope
 
 
-def session_document(scope: Scope, decisions: list[Decision]) -> dict[str, Any]:
+def session_document(scope: Scope, decisions: list[Decision], status: str) -> dict[str, Any]:
     """Returns the document of a scope's session; `decisions` are all of its own, oldest first.
 
+    `status` is the one to write: a session that is about to be closed is completed.
     Raises NotFoundError if the scope has no events, and ClosedError if its state was dropped.
     """
     first = next(scope.history(), None)
@@ -45,7 +47,7 @@ def session_document(scope: Scope, decisions: list[Decision]) -> dict[str, Any]:
     document: dict[str, Any] = {
         "session_id": scope.id,
         "scope": scope.name,
-        "status": scope.session.status,
+        "status": status,
         "started_at": first.time.isoformat(),
         "persisted_at": last.time.isoformat(),
         "revision": newest,
@@ -89,21 +91,10 @@ def write_session(document: dict[str, Any], path: str | os.PathLike[str]) -> Non
     target = os.fspath(path)
     if not isinstance(target, str) or not os.path.basename(target):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"a session is exported to the path of a file, found {target!r}")
-    beside = f"{target}.new"
     try:
-        with open(beside, "wb") as file:
+        with new_file(target, replaces=True) as file:
             file.write(json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, target)
-        folder = os.open(os.path.dirname(target) or ".", os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
     except OSError as error:
-        if os.path.exists(beside):
-            os.unlink(beside)
         raise UnavailableError(
             f'the session cannot be written to "{target}": {error.strerror}'
         ) from error

@@ -631,10 +631,15 @@ class Views:
         """Returns whether this file system keeps access times; many are mounted without."""
         if self._are_reads_noted is None:
             probe = self.directory / DIRECTORY / "probe"
-            before = write_new(probe, b"read")
-            probe.read_bytes()
-            self._are_reads_noted = os.stat(probe).st_atime_ns != before.st_atime_ns
-            probe.unlink()
+            try:
+                before = write_new(probe, b"read")
+                probe.read_bytes()
+                self._are_reads_noted = os.stat(probe).st_atime_ns != before.st_atime_ns
+            except OSError as error:  # such as a full disk: it is found out by a later call
+                _logger.debug("%s does not say whether files were read: %s", probe, error)
+                return False
+            finally:
+                probe.unlink(missing_ok=True)
         return self._are_reads_noted
 
     def _note_late_read(
@@ -722,6 +727,7 @@ class Views:
                 place.mkdir(parents=True, exist_ok=True)
                 if place.is_symlink():
                     raise OSError(errno.ELOOP, f'"{place}" is a link, expected a folder')
+                _hide_from_git(place)
                 flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
                 descriptor = os.open(place / "lock", flags, 0o666)
             except OSError as error:
@@ -740,6 +746,19 @@ class Views:
                 ) from error
             finally:
                 os.close(descriptor)
+
+
+def _hide_from_git(place: Path) -> None:
+    """Makes git ignore the folder of the last texts: they belong to the store of this machine."""
+    path = place / ".gitignore"
+    if path.exists():
+        return
+    try:
+        write_new(path, b"*\n")
+    except OSError as error:  # such as a full disk: it is written by a later call
+        _logger.debug("%s is not ignored by git yet: %s", place, error)
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 def _is_mass_removal(seen: Seen) -> bool:

@@ -32,6 +32,7 @@ from msgspec import Struct
 from holdfast.backends.files.text import (
     DIGEST_START,
 )
+from holdfast.backends.forking import forking
 from holdfast.backends.protocol import Head, Mark, MarkQuery, Position
 
 if TYPE_CHECKING:
@@ -407,7 +408,8 @@ def _connect(path: str | None, *, read_only: bool) -> Any:
     if not is_file:
         raise StaleIndex("it is not a file")  # SQLite would wait for ever at a pipe
     flags = apsw.SQLITE_OPEN_READONLY if read_only else _WRITE_FLAGS
-    db: Any = apsw.Connection(path, flags=flags | apsw.SQLITE_OPEN_NOFOLLOW, vfs=_checking_vfs())
+    flags |= apsw.SQLITE_OPEN_NOFOLLOW
+    db = forking.connect(path, flags=flags, vfs=_checking_vfs())
     db.set_busy_timeout(_BUSY_MS)
     db.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
     db.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)

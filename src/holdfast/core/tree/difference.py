@@ -161,7 +161,8 @@ class _Comparison:
         if self._is_known_same(old, new):
             return
         if old is MISSING or new is MISSING or is_sealed(old) or is_sealed(new):
-            yield Difference(path, old, new)
+            if not self._is_same_seal(old, new):
+                yield Difference(path, old, new)
             return
         a, b = _force(old), _force(new)
         if type(a) is Map and type(b) is Map:
@@ -213,6 +214,8 @@ class _Comparison:
         if self._is_known_same(old, new):
             return
         if is_sealed(old) or is_sealed(new):
+            if self._is_same_seal(old, new):
+                return
             if is_sealed(old) and dump(new) == codec.CLOSED_TEXT:
                 return  # the text that stands for it in a view file came back unchanged
             ops.append(raw_op("set", path, new))
@@ -224,6 +227,10 @@ class _Comparison:
             self._list_ops(a, b, path, ops)
         elif not _is_same_scalar(a, b):
             ops.append(raw_op("set", path, new))
+
+    def _is_same_seal(self, old: Any, new: Any) -> bool:
+        """Returns whether two sealed values are one, as they are stored: that needs no key."""
+        return is_sealed(old) and is_sealed(new) and bytes(old.stored()) == bytes(new.stored())
 
     def _is_known_same(self, old: Any, new: Any) -> bool:
         """Returns whether two kept values are known to be equal without decoding them."""
