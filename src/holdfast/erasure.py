@@ -72,6 +72,26 @@ from holdfast.record.context import RecordContext
 RETRIES = 100
 STREAMS_PER_COMMIT = 200
 EVENTS_PER_READ = 500
+STAYS = {
+    "scope": "the names of scopes stay: data is found by them; a pseudonym tells nothing",
+    "run": "the ids of runs stay: they are the names of their streams",
+    "path": "the keys that lead to a sealed value in a scope of others stay: what is around it is "
+    "found by them",
+    "fact": "the names of facts in a scope of others stay: facts are found by them",
+    "task": "the titles, texts and ids of tasks in a scope of others stay: a task takes no "
+    "subject; `holdfast erase --match` cuts a text out of them",
+    "decision": "decisions in a scope of others stay, as tasks do",
+    "ref": "the types and refs of events of your own in a scope of others stay: they are found by "
+    "them",
+    "checkpoint": "the names of checkpoints of a scope of others stay: moments are found by them",
+    "key": "the keys of commits over several scopes stay: a repetition is known by them",
+    "mark": "marks of your own stay: they are found by their keys, and belong to the whole store",
+    "lease": "the names of leases stay until they are taken anew: others wait for them",
+    "actor": "actors and workers stay: they say who wrote, not whom it is about",
+    "source": "the sources of events stay: they say where data came from",
+    "node": "the names of graphs stay: they are the names of the streams of results",
+}
+"""The kinds of names that an erasure of a subject leaves readable, each with the reason (0084)."""
 BEYOND = (
     "backups, copies and exports that were made before hold sealed bytes: nothing opens them, "
     "because the key is destroyed; delete them if they must go too",
@@ -81,6 +101,7 @@ BEYOND = (
     "sealed bytes at most",
     "the digest of each payload is kept for the chain: it is that of sealed bytes, so it confirms "
     "no guess of what they held",
+    *(f"{kind}: {text}" for kind, text in STAYS.items()),
 )
 """What no process can reach from here, and what that means, for data that was sealed."""
 BEYOND_UNSEALED = (

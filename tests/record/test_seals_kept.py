@@ -124,6 +124,9 @@ KEEP: dict[str, Callable[[Store, Scope], object]] = {
     "edit updates": edited(lambda d: d["a"].update(n=1)),
     "edit merges": edited(lambda d: d.update(dict(d))),
     "edit inserts": edited(lambda d: d["items"].insert(0, d["a"])),
+    "edit twice": edited(
+        lambda d: (d.__setitem__("a", {**d["a"], "n": 1}), d.__setitem__("b", d["a"]))
+    ),
     "edit sorts": edited(lambda d: d["items"].reverse()),
     "another scope": lambda hf, team: hf.team("blue").set("b", team.get("a")),
     "another state": lambda hf, team: hf.team("blue").update(team.state),

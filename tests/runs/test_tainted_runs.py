@@ -264,7 +264,7 @@ def test_asyncio_seals_too(tmp_path: Path) -> None:
     async def asks(ctx: Any, scope: Any) -> str:
         word = await ctx.read(shared, "mail")
         ctx.let("word", word)
-        await doubles(word)
+        await ctx.step(doubles, word)
         return str(word)
 
     async def main() -> None:

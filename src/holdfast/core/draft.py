@@ -30,6 +30,7 @@ from holdfast.core.tree import (
     apply,
     delete_op,
     get,
+    keep_seals,
     merge_op,
     put,
     raw_op,
@@ -55,6 +56,8 @@ class _Recorder:
         self.ops: list[Op] = []
 
     def record(self, op: Op) -> None:
+        # As the log will store it: what is read of the draft may be written elsewhere in it.
+        (op,) = keep_seals(self.root, (op,), self.blobs)
         self.root = apply(self.root, (op,), revision=None, blobs=self.blobs)
         self.ops.append(op)
 

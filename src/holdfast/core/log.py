@@ -1415,7 +1415,7 @@ class Log:
             self.folds.keep(write.stream, end)
         if end.version < 0 and not write.keeps_state:
             return self.folded(write.stream)  # only the fold knows whether the state has a schema
-        if not write.keeps_state and end.root is not UNSEALED:
+        if not write.keeps_state and (self.sealing.are_beside or end.root is not UNSEALED):
             if self._has_sealed_values():
                 return self.folded(write.stream)  # only the fold knows what a write would replace
             end = msgspec.structs.replace(end, root=UNSEALED)

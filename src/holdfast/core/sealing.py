@@ -77,7 +77,7 @@ READER: ContextVar[Callable[[Sealing, str], None] | None] = ContextVar(
 )
 """Who is told whose data is read in this context: the run or node that the code is in.
 
-What it makes of that data is the same subject's (0083).
+What it makes of that data is the same subject's (0084).
 """
 
 

@@ -370,8 +370,11 @@ class PendingScope:
         if not self._ops and not self._defaults:
             return root
         blobs = self._log.blobs.read
-        ops = (*tree.missing_ops(root, self._defaults, blobs), *self._ops)
-        return tree.apply(root, ops, revision=base.revision + 1, blobs=blobs)
+        for op in (*tree.missing_ops(root, self._defaults, blobs), *self._ops):
+            # As the log will store it: what is read here may be written elsewhere in this commit.
+            kept = (op,) if id(op) in self._subjects else tree.keep_seals(root, (op,), blobs)
+            root = tree.apply(root, kept, revision=None, blobs=blobs)
+        return root
 
     def _stored(self) -> StreamState:
         """Returns the state that this commit reads: the newest one at the first read."""

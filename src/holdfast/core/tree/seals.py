@@ -1,4 +1,4 @@
-"""Keeps sealed values sealed when what contains them is written back (0083).
+"""Keeps sealed values sealed when what contains them is written back (0084).
 
 A reader gets a sealed value open. So a container that was read, changed and written again has it in
 clear, at the place where it is sealed. There the writer's value is compared with what was read: an
@@ -41,7 +41,7 @@ from holdfast.errors import UsageError
 _ERASED_WORD = codec.encode_plain(str(codec.ERASED))
 
 
-def keep_seals(root: Map, ops: Sequence[Op], blobs: Blobs) -> Sequence[Op]:
+def keep_seals(root: Map, ops: Sequence[Op], blobs: Blobs | None) -> Sequence[Op]:
     """Returns ops that leave sealed values sealed; the very same ops if none stands there.
 
     Raises UsageError if a value that is not sealed would take the place of one that is.
@@ -56,13 +56,15 @@ def keep_seals(root: Map, ops: Sequence[Op], blobs: Blobs) -> Sequence[Op]:
     return kept_ops
 
 
-def _kept(root: Map, op: Op, blobs: Blobs) -> Op:
+def _kept(root: Map, op: Op, blobs: Blobs | None) -> Op:
     """Returns one op with the seals of what it replaces."""
     old = locate(root, op.keys)
     if op.kind not in SETS or old is MISSING or not has_seals(old):
         return op
     reference = codec.parse_blob_ref(op.value)
-    raw = bytes(op.value) if reference is None else blobs(*reference)
+    raw = bytes(op.value)
+    if reference is not None and blobs is not None:
+        raw = blobs(*reference)
     if op.kind == "merge":
         level = level_of(Op("merge", op.path, Raw(raw)), blobs)
         value = _with_seals(_forced(old), Map(level), op.keys, is_merge=True)
