@@ -42,6 +42,7 @@ def retain(
     dry_run: Flag = False,
     whole: Flag = False,
     log: Flag = False,
+    wait: str | None = None,
     options: Options = DEFAULTS,
 ) -> None:
     """Let go of what removed, closed and expired scopes held, and of what policies name.
@@ -60,18 +61,21 @@ def retain(
         Take longer: also make the store smaller, and look for blobs that nothing refers to.
     log
         Show what was let go of until now; let go of nothing.
+    wait
+        How long to wait for another retain or erasure that is at work, such as 5m. Default: not.
     """
     if now and grace is not None:
         raise UsageError("--now is a grace of nothing: give one of --now and --grace")
     if log:
         _print_log(options)
         return
-    grace_s = 0.0 if now else GRACE_S if grace is None else check_duration(grace, "--grace")
+    grace_s = 0.0 if now else GRACE_S if grace is None else _grace(grace)
+    wait_s = 0.0 if wait is None else check_duration(wait, "--wait")
     with open_reading(options) if dry_run else open_writing(options) as store:
         if dry_run:
             done = store.retention.preview(grace_s=grace_s)
         else:
-            done = store.retention.run(grace_s=grace_s, whole=whole)
+            done = store.retention.run(grace_s=grace_s, whole=whole, wait_s=wait_s)
     if options.json:
         print_json(retention_document(done))
         return
@@ -118,6 +122,13 @@ def _print_log(options: Options) -> None:
     print_table(("scope", "why", "revisions", "events", "let go of"), rows)
 
 
+def _grace(text: str) -> float:
+    """Returns a grace in seconds; raises UsageError that names --now if it is none."""
+    if text.strip().rstrip("smhd") in ("0", "0.0"):
+        raise UsageError(f"--grace {text} is a grace of nothing", hint="--now says that")
+    return check_duration(text, "--grace")
+
+
 def archive(
     target: Annotated[str, Parameter(name="TARGET")],
     scopes: Annotated[str, Parameter(name="SCOPES")],
@@ -148,8 +159,11 @@ def archive(
         with open_reading(options) as store, holdfast.open("memory:") as nowhere:
             done = archives.archive(store, nowhere, scopes, older_than=older, dry_run=True)
     else:
-        with open_writing(options) as store, holdfast.open(target, actor=options.writer) as moved:
-            done = archives.archive(store, moved, scopes, older_than=older)
+        with open_writing(options) as store:
+            with holdfast.open("memory:") as nowhere:  # refused before there is an empty archive
+                archives.archive(store, nowhere, scopes, older_than=older, dry_run=True)
+            with holdfast.open(target, actor=options.writer) as moved:
+                done = archives.archive(store, moved, scopes, older_than=older)
     if options.json:
         print_json(archived_document(done))
         return
