@@ -759,8 +759,9 @@ def _as_it_is_now(receipt: dict[str, Any], purges: Sequence[Purge]) -> dict[str,
     whole = [one for one in later if one.whole]
     now = at_end or (whole or later)[-1]
     left = [[one.where, one.remedy] for one in now.left]
-    left += [one for one in receipt["left"] if one[0] == erased_ledger.BEFORE]
-    if _waits(now.left):
+    before = [one for one in receipt["left"] if one[0] == erased_ledger.BEFORE]
+    left += before
+    if before or _waits(now.left):
         return {**receipt, "left": left}
     scopes = [
         # A row with a reason waits for something else than the bytes, such as the end of a hold.

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.core.kernel import kernel_of
 
 CANARY = "CANARY-5c1d"
 
@@ -119,5 +120,14 @@ def test_an_archive_of_nothing_makes_no_store(place: Path, cli: Any) -> None:
     assert not Path("new").exists()
 
 
-def test_a_grace_of_nothing_is_named(place: Path, cli: Any) -> None:
-    assert "--now is a grace of nothing" in cli("retain", "--grace", "0s", code=2).err
+def test_a_retain_waits_if_it_may_and_says_what_no_grace_is(place: Path, cli: Any) -> None:
+    for grace in ("0s", "0"):
+        assert "--now" in cli("retain", "--grace", grace, code=2).err
+    with holdfast.open(place) as hf:
+        lease = kernel_of(hf).leases.take("retention", ttl_s=600)
+        refused = cli("retain", "--now", code=7).err
+        assert "another retain is at work, or an erasure" in refused
+        assert "--wait" in refused
+        assert "at work" in cli("retain", "--now", "--wait", "0.01s", code=7).err
+        kernel_of(hf).leases.give_back(lease)
+    cli("retain", "--now", "--wait", "5m")

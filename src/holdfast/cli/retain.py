@@ -46,6 +46,7 @@ def retain(
     dry_run: Flag = False,
     whole: Flag = False,
     log: Flag = False,
+    wait: str | None = None,
     options: Options = DEFAULTS,
 ) -> None:
     """Let go of what removed, closed and expired scopes held, and of what policies name.
@@ -64,6 +65,8 @@ def retain(
         Take longer: also make the store smaller, and look for blobs that nothing refers to.
     log
         Show what was let go of until now; let go of nothing.
+    wait
+        How long to wait for another retain or erasure that is at work, such as 5m. Default: not.
     """
     if now and grace is not None:
         raise UsageError("--now is a grace of nothing: give one of --now and --grace")
@@ -71,11 +74,12 @@ def retain(
         _print_log(options)
         return
     grace_s = 0.0 if now else GRACE_S if grace is None else _grace(grace)
+    wait_s = 0.0 if wait is None else check_duration(wait, "--wait")
     with open_reading(options) if dry_run else _open_to_let_go(options) as store:
         if dry_run:
             done = store.retention.preview(grace_s=grace_s)
         else:
-            done = store.retention.run(grace_s=grace_s, whole=whole)
+            done = store.retention.run(grace_s=grace_s, whole=whole, wait_s=wait_s)
     if options.json:
         print_json(retention_document(done))
         return
@@ -143,6 +147,13 @@ def _print_log(options: Options) -> None:
         for one in told
     ]
     print_table(("scope", "why", "revisions", "events", "let go of"), rows)
+
+
+def _grace(text: str) -> float:
+    """Returns a grace in seconds; raises UsageError that names --now if it is none."""
+    if text.strip().rstrip("smhd") in ("0", "0.0"):
+        raise UsageError(f"--grace {text} is a grace of nothing", hint="--now says that")
+    return check_duration(text, "--grace")
 
 
 def archive(

@@ -2,8 +2,9 @@
 
 In the store itself, `retention/log` says which events lost their data. A backup or export from
 before does not have that. So an erasure is also noted in the key store, which is apart from both.
-For each event the ledger has the stream, the revision, the link (which no other event has), the
-digest of the payload, and the cuts if only parts of it went. It has nothing of the content.
+For each event the ledger has the revision, the link (which no other event has), the digest of the
+payload, and the cuts if only parts of it went. It has nothing of the content, and no name: that of
+a scope may tell who was erased. Entries of format 1 had the name of the stream.
 
 A restore, copy or import applies it to every event (`Ledger.applied`). The new store then records
 what is missing, as if the erasure had happened there.
@@ -29,7 +30,7 @@ from holdfast.errors import CorruptError, FormatError, HoldfastError
 
 _logger = logging.getLogger("holdfast.erasure")
 BEFORE = "backups and exports from before"
-FORMAT = 1
+FORMAT = 2
 _EVENTS = 500
 
 
@@ -43,7 +44,6 @@ class _Event(Struct, array_like=True, omit_defaults=True):
 
 
 class _Entry(Struct):
-    stream: str
     events: list[_Event]
     holdfast: str = "erased"
     format: int = FORMAT
@@ -51,11 +51,10 @@ class _Entry(Struct):
 
 def note(
     log: Log,
-    stream: str,
     records: Iterable[Record],
     steps: Mapping[int, Shortening] | None = None,
 ) -> Leftover | None:
-    """Notes that events of a stream are erased; to be called before the first byte of them goes.
+    """Notes that events are erased; to be called before the first byte of them goes.
 
     If that is not possible, the erasure goes on, and the returned Leftover says what it means for
     older backups.
@@ -74,7 +73,7 @@ def note(
     if isinstance(keys, KeepsLedger):
         try:
             for start in range(0, len(events), _EVENTS):
-                keys.note(codec.encode_plain(_Entry(stream, events[start : start + _EVENTS])))
+                keys.note(codec.encode_plain(_Entry(events[start : start + _EVENTS])))
             return None
         except HoldfastError as error:
             problem = error.message
@@ -82,7 +81,6 @@ def note(
     return Leftover(
         BEFORE,
         f"a restore of one brings it back: delete them ({problem})",
-        is_outside=True,
     )
 
 
@@ -110,24 +108,23 @@ class Ledger:
 
     def __init__(self, *logs: Log) -> None:
         self._known: dict[tuple[str, int], list[_Event]] = {}
+        """By link and revision."""
         for log in logs:
             keys = log.sealing.keys
             entries = keys.noted() if isinstance(keys, KeepsLedger) else []
             for raw in entries:
                 entry = _decoded(raw, repr(keys))
                 for event in entry.events:
-                    self._known.setdefault((entry.stream, event.revision), []).append(event)
+                    self._known.setdefault((event.link, event.revision), []).append(event)
 
     def applied(self, record: Record) -> tuple[Record, bytes, tuple[Shortening, ...]] | None:
         """Returns an event without its erased data, the digest of its old payload, and the cuts.
 
         None if nothing of it was erased, or if the erased data is gone already.
         """
-        events = self._known.get((record.stream, record.revision))
-        if events is None or record.payload == GONE:
+        if not self._known or record.payload == GONE:
             return None
-        link = b64encode(record.link).decode()
-        mine = [event for event in events if event.link == link]
+        mine = self._known.get((b64encode(record.link).decode(), record.revision), [])
         payload, steps = record.payload, list[Shortening]()
         if any(event.cuts is None for event in mine):
             payload = GONE

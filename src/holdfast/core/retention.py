@@ -619,11 +619,15 @@ class Retainer:
         if not self._lock.acquire(timeout=wait_s):
             raise _at_work(self._lease_keeper.worker)
         try:
-            lease = acquire_within(
-                self._log.clock,
-                lambda: self._lease_keeper.take(LEASE_NAME, ttl_s=LEASE_TTL_S),
-                wait_s,
-            )
+            try:
+                lease = acquire_within(
+                    self._log.clock,
+                    lambda: self._lease_keeper.take(LEASE_NAME, ttl_s=LEASE_TTL_S),
+                    wait_s,
+                )
+            except LeaseLostError as error:
+                holder = self._log.leases.holder(LEASE_NAME)
+                raise _at_work("somebody" if holder is None else holder.owner) from error
             try:
                 return work(lease)
             finally:
@@ -842,11 +846,11 @@ class _Run:
 
     def _note(
         self,
-        stream: str,
+        _stream: str,
         records: Iterable[Record],
         steps: Mapping[int, Shortening] | None = None,
     ) -> None:
-        unnoted = erased_ledger.note(self._log, stream, records, steps)
+        unnoted = erased_ledger.note(self._log, records, steps)
         if unnoted is not None:
             self._unnoted[unnoted.where] = unnoted
 
@@ -1281,8 +1285,8 @@ def _chunks(
 
 def _at_work(owner: str) -> LeaseLostError:
     return LeaseLostError(
-        f'another retain is at work: "{owner}" has the lease "{LEASE_NAME}"',
+        f'another retain is at work, or an erasure: "{owner}" has the lease "{LEASE_NAME}"',
         lease=LEASE_NAME,
         epoch=0,
-        hint="wait until it ends; it goes on where it stopped if it is killed",
+        hint="wait until it ends (wait_s, --wait); if it was killed, the next one goes on with it",
     )
