@@ -144,6 +144,29 @@ def test_acceptances_may_stand_on_each_other(mem: Store):
     assert [one.name for one in said] == ["a79", "a78", "a77"]
 
 
+def test_a_walk_over_many_nodes_reads_a_long_stream_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A search for each of 26,000 nodes took minutes, where to read two results of each takes one.
+
+    One node of them is looked up by its name.
+    """
+    monkeypatch.setattr("holdfast.nodes.results.WHOLE_MAX", 10)
+    graph, url = chain("whole", 20), new_url("sqlite", tmp_path)
+    with holdfast.open(url, durability="process") as hf:
+        for x in (1, 2):
+            hf.nodes.process(graph, SCOPE, x=x)
+    with holdfast.open(url, durability="process") as hf:
+        searched: list[object] = []
+        find = hf._log.find
+        monkeypatch.setattr(hf._log, "find", lambda *a, **k: searched.append(a) or find(*a, **k))
+        assert process_node(hf, graph, "n1", SCOPE, inputs={"x": 2}).status == "hit"
+        assert len(searched) == 3  # two nodes, and what invalidates all of them
+        assert hf.nodes.process(graph, SCOPE, x=2).counts["hit"] == 20
+        assert hf.nodes.process(graph, SCOPE, x=3).counts["computed"] == 20
+        assert len(searched) == 3
+
+
 # --- depth ----------------------------------------------------------------------------------------
 
 

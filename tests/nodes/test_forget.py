@@ -57,6 +57,7 @@ def test_a_long_stream_is_not_read_for_what_was_forgotten(
 ) -> None:
     """There the results are looked up by name, and those of an earlier life do not count."""
     monkeypatch.setattr(results, "WHOLE_MAX", 1)
+    monkeypatch.setattr(results, "EACH", 0)
     graph, chat = graph_of(calls), hf.conversation("c")
     hf.nodes.process(graph, chat, text="a")
     hf.nodes.forget(graph, chat)

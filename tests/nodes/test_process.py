@@ -920,6 +920,7 @@ def test_a_long_stream_is_not_read_as_a_whole(hf: Store, calls: Calls, monkeypat
         hf.nodes.process(graph, chat, thread=[f"{number}"])
     calls.take()
     monkeypatch.setattr(results, "WHOLE_MAX", 3)
+    monkeypatch.setattr(results, "EACH", 0)
     monkeypatch.setattr(hf.nodes, "_nodes", Nodes(hf._kernel))  # as a new process would begin
     table = hf.nodes._nodes.table("planner", "conversation/c")
     assert hf.nodes.process(graph, chat, thread=["19"]).counts["hit"] == 2

@@ -49,6 +49,8 @@ LEAST = Keep(KEEP_MAX)
 """The results of a node that stay in memory if no walk has said how many are kept."""
 WHOLE_MAX = 50_000
 """A longer stream is not read completely: the results of each node are looked up by its name."""
+EACH = 16
+"""A stream with fewer events for each node of a graph is read as a whole for a walk over it."""
 CHUNK = 1000
 
 
@@ -432,12 +434,14 @@ class ResultTable:
         self._log = log
         self.stream = stream
         self.mutex = RLock()
+        self._whole_max = WHOLE_MAX
         self._reset()
 
     def _reset(self) -> None:
         self.revision = 0
         self.link = b""
         self._is_whole = True
+        self._has_every = False  # whether what invalidates every node was looked up
         self._nodes: dict[str, NodeResults] = {}
         self._hits: dict[str, int] = {}
         self._walks = 0  # walks that consisted of hits, and were not made
@@ -445,6 +449,18 @@ class ResultTable:
         self._invalidated: dict[str, int] = {}
         self._by_revision: dict[int, Entry] | None = None  # made for `why`, until more is read
         self._since = 0  # the revision of the newest removal: results before it are gone
+
+    def expect(self, count: int) -> None:
+        """Says that a walk will ask for so many nodes: then a longer stream is read as a whole.
+
+        A search for each node takes longer than to read a few results of each.
+        """
+        most = max(WHOLE_MAX, EACH * count)
+        with self.mutex:
+            self._whole_max = max(self._whole_max, most)
+            if not self._is_whole and self.revision <= self._whole_max:
+                self._reset()
+                self.refresh()  # before another thread takes the table for one without results
 
     def refresh(self) -> None:
         """Reads the events written since the last call; asks only for the head if there are none.
@@ -467,7 +483,7 @@ class ResultTable:
                 # The store lost commits that this process has seen, as when a server comes back
                 # without its newest ones. What was remembered may not exist, so forget all of it.
                 self._reset()
-            if self.revision == 0 and head.revision > WHOLE_MAX:
+            if self.revision == 0 and head.revision > self._whole_max:
                 self._is_whole = False
                 self._since = self._log.life(self.stream, head.revision)
             elif self.revision or self._is_whole:
@@ -522,7 +538,9 @@ class ResultTable:
         """Returns the results of a node that are found in the store by its name."""
         keep = keep if keep.size is not None or keep.count > KEEP_MAX else LEAST
         found = self._nodes[name] = NodeResults(keep)
-        for one in (name,) if self._is_whole else (name, EVERY):
+        has_every = self._is_whole or self._has_every
+        self._has_every = True
+        for one in (name,) if has_every else (name, EVERY):
             places = self._log.find(self.stream, checkpoint=one)[: keep.count]
             for place in reversed(places):
                 if self._since < place.revision <= self.revision:

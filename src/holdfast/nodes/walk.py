@@ -436,6 +436,8 @@ class Walker:
 
         A damaged result does not stop the other nodes; it is raised when they are done.
         """
+        if self.cache:
+            self.table.expect(len(self.graph.order))
         return _drive(self, self._rounds(self.graph, None, self.graph.name, ""))
 
     def _walk(self, level: Level) -> Steps[None]:
