@@ -30,13 +30,13 @@ from holdfast.core.kernel import kernel_of
 from holdfast.core.log import Log
 from holdfast.errors import (
     CorruptError,
-    ExistsError,
     NotFoundError,
     OtherStoreError,
     UnavailableError,
     UsageError,
     unloaded,
 )
+from holdfast.exchange import new_file
 from holdfast.store import Store
 
 if TYPE_CHECKING:
@@ -114,23 +114,19 @@ def export_audit(
     """
     key = _private_key(Path(sign))
     place = Path(path)
-    if place.exists():
-        raise ExistsError(f'"{place}" is there already, and no export is written over')
     before = None if after is None else read_export(after)
-    body = _body(store, before)
-    text = json_codec.encode(body).decode()
-    digest = sha256(text.encode()).hexdigest()
-    public = key.public_key().public_bytes_raw().hex()
-    token = None if anchor is None else b64encode(_run(anchor, digest, b"")).decode()
-    made = AuditFile(text, digest, public, key.sign(text.encode()).hex(), token)
-    beside = place.with_name(f"{place.name}.{digest[:8]}.new")
-    with beside.open("xb") as file:
-        file.write(json_codec.encode(made) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    # A link and not a rename: it fails if somebody has made a file of that name meanwhile.
-    os.link(beside, place)
-    beside.unlink()
+    try:
+        # The file comes first: where it cannot be made, no anchor is asked for.
+        with new_file(place) as file:
+            body = _body(store, before)
+            text = json_codec.encode(body).decode()
+            digest = sha256(text.encode()).hexdigest()
+            public = key.public_key().public_bytes_raw().hex()
+            token = None if anchor is None else b64encode(_run(anchor, digest, b"")).decode()
+            made = AuditFile(text, digest, public, key.sign(text.encode()).hex(), token)
+            file.write(json_codec.encode(made) + b"\n")
+    except OSError as error:
+        raise UnavailableError(f'"{place}" cannot be written: {error.strerror}') from error
     return AuditExport(
         str(place), digest, public, body.number, body.previous, body.streams, body.events,
         token is not None,
@@ -176,7 +172,7 @@ def _links_digest(log: Log, stream: str, first: int, last: int) -> str:
     """Returns a digest of the links of a range of events of a stream."""
     digest, after = sha256(), first - 1
     while after < last:
-        page = log.read(stream, after=after, until=last, limit=_PAGE)
+        page = log.stored(stream, after=after, until=last)
         if not page:
             break
         for record in page:
@@ -276,7 +272,7 @@ def _missing_of(log: Log, body: AuditBody, name: str, head: Head | None) -> Iter
         found = 0 if head is None else head.revision
         yield Finding(name, f"ends at revision {found}, and the export has {revision}")
         return
-    [record] = log.read(name, after=revision - 1, until=revision) or [None]
+    [record] = log.stored(name, after=revision - 1, until=revision) or [None]
     if record is None or record.link.hex() != link:
         yield Finding(f"{name}@{revision}", "is another event than the export has")
         return

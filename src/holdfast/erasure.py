@@ -16,6 +16,10 @@ be finished:
 
 The next erasure repeats the steps for which such a mark is still set. What was begun is never taken
 back, because the key may be destroyed already.
+
+A hold on one scope exempts that scope, not the subject (0085). Its bytes stay, and with them the
+key. All other scopes go, no write for the subject is accepted, and the mark stays: when the hold
+has ended, the next call or `finish` does the rest.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from functools import partial
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.backends.protocol import GONE, Leftover
 from holdfast.core import codec, cutting, erased_ledger, tree
@@ -42,12 +47,21 @@ from holdfast.core.layers import (
 )
 from holdfast.core.log import NO_LIMIT
 from holdfast.core.matching import Match
-from holdfast.core.retention import SHORTENING, Purge, Retainer, told_shortened
-from holdfast.core.sealing import ERASING, PREFIX
+from holdfast.core.retention import (
+    ERASING_SCOPES,
+    SHORTENING,
+    Begun,
+    Purge,
+    Retainer,
+    forked_from,
+    told_shortened,
+)
+from holdfast.core.sealing import ERASING, PREFIX, erasure_noted, readmission, told_as
 from holdfast.errors import (
     ConflictError,
     ErasedError,
     HeldError,
+    HoldfastError,
     KeyMissingError,
     NotFoundError,
     UsageError,
@@ -58,6 +72,26 @@ from holdfast.record.context import RecordContext
 RETRIES = 100
 STREAMS_PER_COMMIT = 200
 EVENTS_PER_READ = 500
+STAYS = {
+    "scope": "the names of scopes stay: data is found by them; a pseudonym tells nothing",
+    "run": "the ids of runs stay: they are the names of their streams",
+    "path": "the keys that lead to a sealed value in a scope of others stay: what is around it is "
+    "found by them",
+    "fact": "the names of facts in a scope of others stay: facts are found by them",
+    "task": "the titles, texts and ids of tasks in a scope of others stay: a task takes no "
+    "subject; `holdfast erase --match` cuts a text out of them",
+    "decision": "decisions in a scope of others stay, as tasks do",
+    "ref": "the types and refs of events of your own in a scope of others stay: they are found by "
+    "them",
+    "checkpoint": "the names of checkpoints of a scope of others stay: moments are found by them",
+    "key": "the keys of commits over several scopes stay: a repetition is known by them",
+    "mark": "marks of your own stay: they are found by their keys, and belong to the whole store",
+    "lease": "the names of leases stay until they are taken anew: others wait for them",
+    "actor": "actors and workers stay: they say who wrote, not whom it is about",
+    "source": "the sources of events stay: they say where data came from",
+    "node": "the names of graphs stay: they are the names of the streams of results",
+}
+"""The kinds of names that an erasure of a subject leaves readable, each with the reason (0084)."""
 BEYOND = (
     "backups, copies and exports that were made before hold sealed bytes: nothing opens them, "
     "because the key is destroyed; delete them if they must go too",
@@ -67,6 +101,7 @@ BEYOND = (
     "sealed bytes at most",
     "the digest of each payload is kept for the chain: it is that of sealed bytes, so it confirms "
     "no guess of what they held",
+    *(f"{kind}: {text}" for kind, text in STAYS.items()),
 )
 """What no process can reach from here, and what that means, for data that was sealed."""
 BEYOND_UNSEALED = (
@@ -90,6 +125,11 @@ BEYOND_MATCH = (
 BEYOND_SEALED = (
     "what is sealed for a subject was not looked at: hf.subjects.erase(subject) erases that as a "
     "whole"
+)
+BEYOND_EXEMPT = (
+    "the key is not destroyed, because a scope that is exempt needs it: backups, copies and "
+    "exports from before can be opened with it; end the hold, then hf.subjects.finish() or "
+    "`holdfast subject erase --finish`"
 )
 BEYOND_UNFINISHED = (
     "this finished what was found before the process was killed: erase the text once more, in case "
@@ -313,20 +353,42 @@ class Erasure:
         keys = self._log.sealing.keys
         if not self._marks():
             self._key(name)  # before the pseudonym, which would create a key store if there is none
-        told = keys.pseudonym(f"erased {name}")
+        told = told_as(keys, name)
         id = self._pending(told) or self._key(name).id
         return self._erase(id, told, wait_s)
 
     def _erase(self, id: str, told: str, wait_s: float) -> ErasureReceipt:
         """Does every step; a step that was done before changes nothing."""
+        is_again = any(mark.key == id for mark in self._marks())
         self._begin(id, told)
         self._remove(id)
-        return self._finish(id, wait_s)
+        return self._finish(id, told, wait_s, is_again=is_again)
+
+    def readmit(self, name: str) -> None:
+        """Lets a subject who was erased be written for again; raises NotFoundError if not erased.
+
+        Raises UsageError while the erasure is not finished: finished later, it would count for who
+        came back.
+        """
+        keys = self._log.sealing.keys
+        told = told_as(keys, name)
+        if self._pending(told) is not None:
+            raise UsageError(
+                "the erasure of this subject is not finished", hint="hf.subjects.finish()"
+            )
+        noted = erasure_noted(keys, told)
+        if not keys.is_erased(noted):
+            raise NotFoundError(f'no subject "{name}" was erased: whoever has that name may write')
+        keys.destroy(readmission(keys, noted))
 
     def erase_scope(
-        self, stream: str, remove: Callable[[], object], *, wait_s: float
+        self, stream: str, remove: Callable[[str], object], *, wait_s: float
     ) -> ErasureReceipt:
-        """Erases a scope that was never sealed; `remove` removes the scope."""
+        """Erases a scope that was never sealed; `remove` removes a scope by its name.
+
+        One that was erased before gives the receipt of then. Raises NotFoundError if there is no
+        such scope.
+        """
         self._retainer.check_rewrites()
         if any(one.scope == stream for one in self._retainer.holds()):
             raise HeldError(f'scope "{stream}" is held: nothing was erased')
@@ -335,35 +397,109 @@ class Erasure:
                 f'scope "{stream}" is a subject\'s: the subject is erased as a whole',
                 hint="hf.subjects.erase(name)",
             )
+        begun = self._retainer.erasing().get(stream)
+        if begun is None:
+            self._check_there(stream)
+            if self._is_removed(stream) and not self._is_left_of(stream):
+                return self._told_of(stream)
         self._retainer.check_no_fork(stream)
-        copies = list(copies_of(self._context, stream))
+        return self._erase_scope(stream, remove, begun, wait_s)
+
+    def _erase_scope(
+        self, stream: str, remove: Callable[[str], object], begun: Begun | None, wait_s: float
+    ) -> ErasureReceipt:
+        """Erases a scope, or finishes that, once nothing forbids it."""
+        if begun is None:
+            [head] = self._log.heads([stream])
+            self._retainer.begin_erasing(stream, 0 if head is None else head.revision)
         if not self._is_removed(stream):
-            remove()
+            try:
+                remove(stream)
+            except HoldfastError:
+                if begun is None:  # something is under way there: nothing has begun
+                    self._retainer.give_up_erasing(stream)
+                raise
+        copies = list(copies_of(self._context, stream))
         for copy in copies:
             if not self._is_removed(copy):  # in a mixed store it may be elsewhere
                 self._log.commit(ProposedCommit((removal.removed(copy),)))
         done = self._retainer.erase_scopes([stream, *copies], wait_s=wait_s)
-        outcome = "pending" if done.left else "deleted"
+        went = done.scopes
+        if begun is not None:
+            went = [*self._retainer.erased_since([stream, *copies], begun.told).values()]
+        outcome = _outcome(done.left, "deleted")
         scopes = [
-            ErasedScope(one.scope, outcome, one.events, one.bytes, f"1-{one.until}")
-            for one in done.scopes
+            ErasedScope(one.scope, outcome, one.events, one.bytes, f"1-{one.until}") for one in went
         ]
         now = to_datetime(self._log.clock.now_us())
         receipt = ErasureReceipt("", now, scopes, done.blobs, done.left, BEYOND_UNSEALED)
-        self._retainer.tell_erased(_said(receipt, done.purged))
+        self._retainer.tell_erased(_said(receipt, done.purged), [stream])
         return receipt
+
+    def _check_there(self, stream: str) -> None:
+        """Raises NotFoundError if the store never had a scope of this name."""
+        if self._log.heads([stream])[0] is None:
+            raise NotFoundError(
+                f'there is no scope "{stream}": nothing was erased',
+                hint="`holdfast scopes` and scopes() list the names that there are",
+            )
+
+    def _is_left_of(self, stream: str) -> bool:
+        """Returns whether a removed scope still has data that an erasure would take."""
+        return self._retainer.still_holds([stream, *copies_of(self._context, stream)])
+
+    def _told_of(self, stream: str) -> ErasureReceipt:
+        """Returns the newest receipt that names a scope of which nothing is left."""
+        for said in reversed(self.receipts()):
+            if not said["subject"] and any(row[0] == stream for row in said["scopes"]):
+                rows = [ErasedScope(*row) for row in said["scopes"]]
+                left = [Leftover(*one) for one in said["left"]]
+                at = to_datetime(said["at"])
+                return ErasureReceipt("", at, rows, said["blobs"], left, BEYOND_UNSEALED)
+        raise NotFoundError(
+            f'scope "{stream}" was removed, and its data was let go of before: there is nothing '
+            "to erase",
+            hint="hf.retention.past() says when",
+        )
 
     def is_pending(self) -> bool:
         """Returns whether an erasure was begun and is not finished."""
-        return bool(self._marks() or self._log.find_marks(SHORTENING, limit=1))
+        log = self._log
+        return bool(
+            self._marks()
+            or log.find_marks(SHORTENING, limit=1)
+            or log.find_marks(ERASING_SCOPES, limit=1)
+        )
 
-    def finish(self, *, wait_s: float) -> list[ErasureReceipt]:
-        """Finishes the erasures that killed processes had begun."""
+    def finish(self, remove: Callable[[str], object], *, wait_s: float) -> list[ErasureReceipt]:
+        """Finishes the erasures that killed processes had begun, or that a hold had kept open."""
         pending = sorted({(mark.key, mark.group or "") for mark in self._marks()})
         done = [self._erase(id, told, wait_s) for id, told in pending]
         if self._log.find_marks(SHORTENING, limit=1):
             done.append(self._finish_cutting(wait_s))
+        held = self._held_scopes()
+        for stream, begun in sorted(self._retainer.erasing().items()):
+            if stream in held:
+                continue  # held since it began: the mark stays until that ends
+            is_removed = self._log.life(stream) > begun.scope_revision
+            # What somebody wrote under the name after that removal was not meant.
+            again = _leave if is_removed else remove
+            done.append(self._erase_scope(stream, again, begun, wait_s))
         return done
+
+    def _held_scopes(self) -> dict[str, str]:
+        """Returns the scopes that keep everything, each with the reason that a receipt gives.
+
+        The past of a fork is a part of it. So what a held fork began from is kept with it.
+        """
+        found: dict[str, str] = {}
+        for hold in self._retainer.holds():
+            found[hold.scope] = f"held: {hold.reason}" if hold.reason else "held"
+        for name, above in forked_from(self._log) if found else ():
+            if name in found:
+                for origin in above:
+                    found.setdefault(origin, f'"{name}" is a fork of it, and held')
+        return found
 
     # --- a text ------------------------------------------------------------------------------
 
@@ -376,10 +512,17 @@ class Erasure:
         """
         self._retainer.check_shortens()
         log = self._log
+        if scope is not None:
+            self._check_there(scope)
         match = Match(text, ignore_case=ignore_case, names=log.streams())
-        looked = cutting.look(log, match, scope=scope)
-        self._check_may_be_cut(looked)
         rows, blobs, left, purged = list[ErasedScope](), 0, dict[str, Leftover](), 0
+        if not dry_run and log.find_marks(SHORTENING, limit=1):
+            before = self._finish_cutting(wait_s)  # this call may be the repetition of a killed one
+            rows, blobs = [*before.scopes], before.blobs
+            left = {one.where: one for one in before.left}
+        looked = cutting.look(log, match, scope=scope)
+        exempt = self._take_held(looked)
+        self._check_may_be_cut(looked)
         position, kept, is_sealed = looked.position, cutting.kept(looked), looked.is_sealed
         for _ in range(cutting.LOOKS_MAX):
             if not looked.found:
@@ -391,11 +534,13 @@ class Erasure:
             done = cutting.cut(self._retainer, looked, wait_s=wait_s)
             blobs, purged = blobs + done.blobs, done.purged
             left |= {one.where: one for one in done.left}
-            rows += _cut_rows(looked, "pending" if done.left else "anonymised")
+            rows += _cut_rows(looked, _outcome(done.left, "anonymised"))
             # Search again: somebody who had read the text before may have written it meanwhile.
             looked = cutting.look(log, match, after=position, scope=scope)
+            exempt += self._take_held(looked)
             self._check_may_be_cut(looked)
             position = looked.position
+        rows += exempt
         rows += [ErasedScope(one.scope, "exempt", one.events, 0, "", one.reason) for one in kept]
         now = to_datetime(log.clock.now_us())
         beyond = (*BEYOND_UNSEALED, BEYOND_MATCH, *([BEYOND_SEALED] if is_sealed else []))
@@ -406,12 +551,21 @@ class Erasure:
             self._retainer.tell_erased(_said(receipt, purged, "anonymised"))
         return receipt
 
+    def _take_held(self, looked: cutting.Looked) -> list[ErasedScope]:
+        """Takes out of what was found the scopes that a hold exempts, and returns their rows."""
+        held = self._held_scopes()
+        rows = [
+            replace(row, bytes=0, reason=held[row.scope])
+            for row in _cut_rows(looked, "exempt")
+            if row.scope in held
+        ]
+        for row in rows:
+            del looked.found[row.scope]
+        return rows
+
     def _check_may_be_cut(self, looked: cutting.Looked) -> None:
         """Raises if something prevents the erasure of a text, before anything is changed."""
-        held = self._retainer.held()
         for stream in sorted(looked.found):
-            if stream in held:
-                raise HeldError(f'scope "{stream}" is held: nothing was erased')
             under_way = list(held_by(self._context, stream)) if stream[:4] == "run/" else []
             if under_way:
                 raise UsageError(
@@ -430,7 +584,7 @@ class Erasure:
         """Finishes the cuts that a killed process had recorded; this does not need the text."""
         pending = [mark.key for mark in self._log.find_marks(SHORTENING, limit=NO_LIMIT)]
         done = self._retainer.shorten({}, (), wait_s=wait_s)
-        outcome = "pending" if done.left else "anonymised"
+        outcome = _outcome(done.left, "anonymised")
         rows = [
             ErasedScope(one, outcome, len(some), 0, _spans(some))
             for one, some in sorted(told_shortened(self._log, pending).items())
@@ -449,10 +603,7 @@ class Erasure:
         return next((mark.key for mark in self._marks() if mark.group == told), None)
 
     def _begin(self, id: str, told: str) -> None:
-        """Step 1: refuses if the subject or one of its scopes is held, else sets `erasing`."""
-        held = [one.scope for one in self._retainer.holds() if one.scope in self._streams(id)]
-        if held:
-            raise HeldError(f'scope "{held[0]}" of the subject is held: nothing was erased')
+        """Step 1: refuses if the subject is held, else sets `erasing`."""
         for about in self._by_place(self._about(id)):
             _persist(partial(self._set_erasing, id, told, about))
 
@@ -469,7 +620,7 @@ class Erasure:
         if hold is not None:
             raise HeldError(
                 f"the subject is held: {hold}; nothing was erased",
-                hint="`holdfast subject hold --end` ends it",
+                hint="`holdfast subject hold NAME --end` ends it",
             )
         said = {"at": self._log.clock.now_us()}
         new_event = changed([tree.set_op("erasing", said)])
@@ -479,7 +630,8 @@ class Erasure:
 
     def _remove(self, id: str) -> None:
         """Step 2: removes the subject's scopes, to which nothing but removals can be written."""
-        for streams in self._by_place(self._own(id)):
+        held = self._exempt(id)
+        for streams in self._by_place([one for one in self._own(id) if one not in held]):
             _persist(partial(self._remove_some, streams))
 
     def _remove_some(self, streams: list[str]) -> bool:
@@ -515,31 +667,64 @@ class Erasure:
             return True
         return self._log.life(stream, head.revision) == head.revision
 
-    def _finish(self, id: str, wait_s: float) -> ErasureReceipt:
-        """Does steps 3 to 5 and returns the receipt."""
+    def _exempt(self, id: str) -> dict[str, str]:
+        """Returns those of a subject's streams that a hold exempts, each with its reason.
+
+        Once the key is destroyed a hold has nothing to keep.
+        """
+        if self._log.sealing.keys.is_erased(id):
+            return {}
+        held = self._held_scopes()
+        if not held:
+            return {}
+        own = self._own(id)
+        kept = {one: held[one] for one in {*self._streams(id), *own} if one in held}
+        for stream in [*kept]:
+            for copy in copies_of(self._context, stream):
+                if copy in own:
+                    kept.setdefault(copy, kept[stream])
+        return kept
+
+    def _finish(self, id: str, told: str, wait_s: float, *, is_again: bool) -> ErasureReceipt:
+        """Does steps 3 to 5 and returns the receipt; a hold of one scope keeps the key (0085)."""
         sealing = self._log.sealing
-        sealing.keys.destroy(id)
-        sealing.forget(id)
-        own = set(self._own(id))
+        exempt = self._exempt(id)
+        if not exempt:
+            if told:  # the name is refused before the key goes: nobody makes another in between
+                sealing.keys.destroy(erasure_noted(sealing.keys, told))
+            sealing.keys.destroy(id)
+            sealing.forget(id)
+        own = {*self._own(id)}
         streams = sorted({*self._streams(id), *own})
-        others = [stream for stream in streams if stream not in own]
-        done = self._retainer.erase(id, sorted(own), others, wait_s=wait_s)
+        erased = sorted(own - exempt.keys())
+        others = [stream for stream in streams if stream not in erased]
+        done = self._retainer.erase(id, erased, others, wait_s=wait_s)
         went = {one.scope: one for one in done.scopes}
+        if is_again:
+            went = self._retainer.erased_since(own)
+        key_stays = f'the key stays while "{min(exempt)}" is held' if exempt else ""
         scopes: list[ErasedScope] = []
         for stream in streams:
+            if stream in exempt:
+                scopes.append(ErasedScope(stream, "exempt", 0, 0, "", exempt[stream]))
+                continue
             one = went.get(stream)
             events, size = (one.events, one.bytes) if one is not None else (0, 0)
-            outcome = "pending" if done.left else "deleted"
-            outcome = outcome if stream in own else "unreadable"
+            outcome = _outcome(done.left, "deleted")
+            if stream not in own:
+                outcome = "pending" if exempt else "unreadable"
+            reason = key_stays if stream not in own else ""
             revisions = "" if one is None else f"1-{one.until}"
-            scopes.append(ErasedScope(stream, outcome, events, size, revisions))
+            scopes.append(ErasedScope(stream, outcome, events, size, revisions, reason))
         now_us = self._log.clock.now_us()
-        receipt = ErasureReceipt(id, to_datetime(now_us), scopes, done.blobs, done.left)
+        beyond = (BEYOND_EXEMPT, *BEYOND[1:]) if exempt else BEYOND
+        receipt = ErasureReceipt(id, to_datetime(now_us), scopes, done.blobs, done.left, beyond)
         said = _said(receipt, done.purged)
+        marks = () if exempt else (Cleared(ERASING, id),)
         for about in self._by_place(self._about(id)):
             payload = changed([tree.set_op("erased", said)])
             writes = tuple(StreamWrite(stream, (payload,)) for stream in about)
-            self._log.commit(ProposedCommit(writes, marks=(Cleared(ERASING, id),)))
+            self._log.commit(ProposedCommit(writes, marks=marks))
         return receipt
 
     def receipts(self) -> list[dict[str, Any]]:
@@ -558,9 +743,9 @@ class Erasure:
 def _as_it_is_now(receipt: dict[str, Any], purges: Sequence[Purge]) -> dict[str, Any]:
     """Returns a stored receipt, with `left` brought up to date by the purges since.
 
-    The first purge that left nothing completes the receipt, whatever later purges say. Until then,
-    the newest whole purge says what is left, or if there was none, the newest one. What lies
-    outside the store stays in `left`.
+    The first purge that left nothing to do completes the receipt, whatever later purges say. Until
+    then, the newest whole purge says what is left, or if there was none, the newest one. What lies
+    outside the store, such as a server's own log, stays in `left`; nothing waits for it.
     """
     purged: int | None = receipt.pop("purged", None)
     ends_as = receipt.pop("ends_as", "anonymised" if receipt.get("position") else "deleted")
@@ -570,18 +755,29 @@ def _as_it_is_now(receipt: dict[str, Any], purges: Sequence[Purge]) -> dict[str,
         later = [one for one in purges if one.revision > purged]
     if not receipt["left"] or not later:
         return receipt
-    at_end = next((one for one in later if not one.left), None)
+    at_end = next((one for one in later if not _waits(one.left)), None)
     whole = [one for one in later if one.whole]
     now = at_end or (whole or later)[-1]
     left = [[one.where, one.remedy] for one in now.left]
     left += [one for one in receipt["left"] if one[0] == erased_ledger.BEFORE]
-    if left:
+    if _waits(now.left):
         return {**receipt, "left": left}
     scopes = [
-        [name, ends_as if outcome == "pending" else outcome, *more]
+        # A row with a reason waits for something else than the bytes, such as the end of a hold.
+        [name, ends_as if outcome == "pending" and not any(more[3:]) else outcome, *more]
         for name, outcome, *more in receipt["scopes"]
     ]
-    return {**receipt, "scopes": scopes, "left": []}
+    return {**receipt, "scopes": scopes, "left": left}
+
+
+def _waits(left: Iterable[Leftover]) -> bool:
+    """Returns whether something is left that a call of ours can do, or see done."""
+    return any(not one.is_outside for one in left)
+
+
+def _outcome(left: Iterable[Leftover], done: str) -> str:
+    """Returns what became of data: `done`, or `pending` while a physical step is left."""
+    return "pending" if _waits(left) else done
 
 
 def _said(receipt: ErasureReceipt, purged: int, ends_as: str = "deleted") -> dict[str, Any]:
@@ -600,6 +796,10 @@ def _said(receipt: ErasureReceipt, purged: int, ends_as: str = "deleted") -> dic
     if receipt.subject:
         return said
     return {"subject": "", **said, "position": receipt.position}
+
+
+def _leave(_scope: str) -> None:
+    """Leaves a scope that somebody began anew since the one that is erased was removed."""
 
 
 def _cut_rows(looked: cutting.Looked, outcome: str) -> list[ErasedScope]:

@@ -14,10 +14,14 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from functools import cache
+from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
+
+from holdfast.errors import ExistsError
 
 _HERE = -2 if sys.platform == "darwin" else -100
 """AT_FDCWD: relative names start from the current folder."""
@@ -103,6 +107,57 @@ def put(new: str | Path, target: str | Path, *, folder: int | None = None) -> bo
         return False
     os.unlink(new, dir_fd=folder)
     return True
+
+
+@contextmanager
+def new_file(
+    path: str | os.PathLike[str], *, mode: int = 0o666, replaces: bool = False
+) -> Generator[IO[bytes]]:
+    """Yields a file that gets its name when the block ends: whole and durable, or not at all.
+
+    It is written under a name beside its own that nobody has: a file of such a name may be the
+    user's. Raises ExistsError if there is a file of its own name, unless it `replaces` that.
+    """
+    place = Path(path)
+    if not replaces and os.path.lexists(place):
+        raise _is_there(place)
+    beside, descriptor = _beside(place, mode)
+    try:
+        with open(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            # Synced before it is named, so that the name never leads to a part of it.
+            os.fsync(descriptor)
+        if replaces:
+            os.replace(beside, place)
+        elif not put(beside, place):
+            raise _is_there(place)
+        # The name is durable too before anybody is told that the file is there.
+        folder = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            beside.unlink()
+        raise
+
+
+def _beside(place: Path, mode: int) -> tuple[Path, int]:
+    """Makes a new file beside a path, and returns its path and a descriptor of it."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    for number in count(1):
+        beside = place.with_name(f"{place.name}.{number}.new")
+        with suppress(FileExistsError):
+            return beside, os.open(beside, flags, mode)
+    raise AssertionError("BUG: numbers have ended")
+
+
+def _is_there(place: Path) -> ExistsError:
+    return ExistsError(
+        f'"{place}" exists already, and is not written over', hint="name another file"
+    )
 
 
 def _take_and_link(new: str, target: str, folder: int | None) -> Exchanged:

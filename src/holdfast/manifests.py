@@ -18,6 +18,6 @@ from holdfast.runs import manifest as _runs
 
 __all__ = ["_consumers", "_inbox", "_mark_ends", "_nodes", "_record", "_retention", "_runs"]
 
-register_layer(Layer(name="projections", derived=("snapshot",)))
+register_layer(Layer(name="projections"))
 register_layer(Layer(name="git", prefixes=("git",), kept_with={"git": GLOBAL}))
 register_layer(Layer(name="rewinds", prefixes=("rewind",), kept_with={"rewind": GLOBAL}))

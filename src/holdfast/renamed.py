@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
-STORE = {
+_STORE = {
     "start": "runs.start",
     "resume": "runs.resume",
     "answer": "runs.answer",
@@ -72,17 +72,20 @@ STORE = {
     "groups": "workers.groups",
     "follow_changes": "follow()",
     "follow_events": "follow(as_events=True)",
-    "drain": "drain of what subscribe returns",
     "submit": "commit(waits=False)",
     "boot": "context(…, boot=True)",
     "find": "scopes(id=…)",
     "states": "view().states",
-    "register_level": "open(…, settings=Settings(levels=…))",
     "rewinds": "git",
 }
-"""Old attributes of a store, and what to write after `hf.` instead."""
+STORE = {
+    **{name: f"hf.{new}" for name, new in _STORE.items()},
+    "drain": "drain of what hf.subscribe(…) returns",
+    "register_level": "holdfast.open(…, settings=holdfast.Settings(levels=…))",
+}
+"""Old attributes of a store `hf`, and what to write instead."""
 
-SCOPE = {
+_SCOPE = {
     "values": "state.values",
     "items": "state.items",
     "to_dict": "state.to_dict",
@@ -104,9 +107,12 @@ SCOPE = {
     "turn": "messages.turn",
     "status": "session.status",
     "export_session": "session.export",
-    "is_scratch": "a scratch scope if it is a holdfast.store.ScratchScope",
 }
-"""Old attributes of a scope, and what to write after `scope.` instead."""
+SCOPE = {
+    **{name: f"scope.{new}" for name, new in _SCOPE.items()},
+    "is_scratch": "isinstance(scope, holdfast.store.ScratchScope)",
+}
+"""Old attributes of a scope `scope`, and what to write instead."""
 
 _MOVED = {
     "context": "LeftOut PromptContext PromptPart",

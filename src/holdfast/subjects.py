@@ -99,18 +99,20 @@ class SubjectsRoom(NotCalled):
 
         With `subject`, its key is destroyed, its scopes are removed and their bytes go. From then
         on nothing of it can be read, here or in any copy, backup or export made earlier. It cannot
-        be undone. Raises HeldError if the subject or one of its scopes is held, and NotFoundError
-        if there is no such subject. If the process is killed, make the same call again, or call
+        be undone. Raises HeldError if the subject is held, and NotFoundError if there is no such
+        subject. One of its scopes that is held is exempt, and the key stays for it, until the hold
+        has ended and the call is made again. If the process is killed, do the same, or call
         `finish`. While a `retention.run` is at work it waits up to `wait_s` seconds.
 
         With `scope`, it removes one scope that was never sealed, and its bytes go at once. Copies
-        that were made earlier still have them.
+        that were made earlier still have them. Raises NotFoundError if there is no such scope, and
+        HeldError if it is held; for one that was erased before it returns the receipt of then.
 
         With `match`, it cuts a text out of everything that was never sealed, or only out of the
         `scope` given with it: out of values, keys and words of paths, in any event. The rest of
         each event stays. The text itself is stored nowhere. `dry_run` returns what would go, and
-        changes nothing. Raises HeldError if a scope that has the text is held, and UsageError if an
-        unfinished run has it.
+        changes nothing. A scope that is held is exempt. Raises UsageError if an unfinished run has
+        the text.
         """
         check_seconds(wait_s, "wait_s", above=-1e-9)
         check_flag(ignore_case, "ignore_case")
@@ -127,11 +129,11 @@ class SubjectsRoom(NotCalled):
             raise UsageError("ignore_case and dry_run are for a match: hf.subjects.erase(match=…)")
         if scope is not None:
             one = scope if isinstance(scope, Scope) else self._scopes.scope(scope)
-            return self._erasure.erase_scope(one.name, one.remove, wait_s=wait_s)
+            return self._erasure.erase_scope(one.name, self._remove, wait_s=wait_s)
         return self._erasure.erase(check_name(subject, "subject"), wait_s=wait_s)
 
     def finish(self, *, wait_s: float = 60.0) -> list[ErasureReceipt]:
-        """Finishes the erasures that a killed process left half done, and returns their receipts.
+        """Finishes what a killed process or a hold left half erased, and returns the receipts.
 
         The view files of this handle are written again, as after `erase`.
         """
@@ -139,9 +141,21 @@ class SubjectsRoom(NotCalled):
         if not self._erasure.is_pending():
             return []
         self._write_files()
-        done = self._erasure.finish(wait_s=wait_s)
+        done = self._erasure.finish(self._remove, wait_s=wait_s)
         left = self._write_files()
         return [replace(receipt, left=[*receipt.left, *left]) for receipt in done]
+
+    def readmit(self, name: str) -> None:
+        """Lets somebody who was erased be written for again, as another subject of that name.
+
+        Until then every write with that `subject` raises ErasedError, in all stores that have the
+        key store. Nothing that was erased comes back. Raises NotFoundError if nobody of that name
+        was erased.
+        """
+        self._erasure.readmit(check_name(name, "subject"))
+
+    def _remove(self, scope: str) -> int:
+        return self._scopes.scope(scope).remove()
 
     def receipts(self) -> list[dict[str, Any]]:
         """Returns the receipts of all erasures, by the id of the subject."""

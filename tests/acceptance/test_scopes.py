@@ -165,6 +165,12 @@ def test_time_travel_by_revision_name_and_datetime_vic_33_boot_81(hf: Store) -> 
     assert [mark.name for mark in chat.checkpoints()] == ["three", "one"]
     with pytest.raises(NotFoundError, match="no revision 9"):
         chat.at(9)
+    assert chat.at(-3) == {}
+    for wrong in (lambda: chat.at(-7), lambda: chat.restore(-7), lambda: chat.diff(-7)):
+        with pytest.raises(NotFoundError, match=r"no revision -7, counted back .* 1 to 3"):
+            wrong()
+    with pytest.raises(NotFoundError, match="no events yet"):
+        hf.conversation("never").at(-7)
     with pytest.raises(NotFoundError, match="no checkpoint"):
         chat.at("absent")
     with pytest.raises(UsageError, match="time zone"):

@@ -114,6 +114,25 @@ def test_two_processes_that_make_one_tenant_at_once_have_one_store(url: str) -> 
         assert len(hf.team("x").messages) == 4
 
 
+def test_the_way_to_a_tenant_is_durable_before_its_record_is(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    with Tenants(url) as tenants:
+        tenants.create("a")
+    [folder] = (tmp_path / "place").iterdir()
+    home = str(folder / folder_name("a"))
+    way = [str(folder), str(folder.parent), str(tmp_path)]
+    assert max(map(synced.index, way)) < synced.index(home)
+
+
 def test_quotas_are_the_administrators(url: str) -> None:
     with Tenants(url) as tenants:
         made = tenants.create("small", quotas=[Quota("team/*", events=1, bytes="1MB")])

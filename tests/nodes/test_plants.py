@@ -44,7 +44,7 @@ def unordered_traces(patch: Patch) -> None:
         backwards = replace(content, reads=tuple(reversed(content.reads)))
         patch.setattr(entry, "_content", backwards)
         try:
-            return check(self, known, entry)
+            return (yield from check(self, known, entry))
         finally:
             patch.setattr(entry, "_content", content)
 

@@ -19,7 +19,7 @@ from holdfast.backup import backup, restore
 from holdfast.copy import copy
 from holdfast.core import cutting, retention
 from holdfast.core.matching import Match
-from holdfast.errors import CorruptError, HeldError, UsageError
+from holdfast.errors import CorruptError, UsageError
 from holdfast.interchange import export_scopes, import_scopes
 from holdfast.scope import Scope
 from tests.opening import settled
@@ -191,20 +191,52 @@ def test_bad_input_erases_nothing_and_is_not_repeated(hf: Store) -> None:
     assert repr(Match(WORD)) == "<Match>"
 
 
-def test_a_hold_and_an_unfinished_run_keep_the_text(hf: Store) -> None:
+def test_an_unfinished_run_keeps_the_text(hf: Store) -> None:
     chat = hf.conversation("c1")
     chat.set("n", WORD)
-    hf.retention.hold("conversation/c1", "case 7")
-    before = stored(hf)
-    with pytest.raises(HeldError, match="nothing was erased") as caught:
+    hf.runs.start(waits, WORD, id="r1")
+    with pytest.raises(UsageError, match='run "r1"') as caught:
         hf.subjects.erase(match=WORD)
     assert WORD not in str(caught.value)
-    assert stored(hf) == before
-    hf.retention.unhold("conversation/c1")
-    hf.runs.start(waits, WORD, id="r1")
-    with pytest.raises(UsageError, match='run "r1"'):
-        hf.subjects.erase(match=WORD)
     assert chat.get("n") == WORD
+    assert chat.revision == 1
+
+
+def test_a_hold_exempts_its_scope_and_what_that_began_from(hf: Store) -> None:
+    """Of a text; erased again after the hold, it is gone there too (BOOT-93)."""
+    for name in ("c1", "c2", "c3"):
+        hf.conversation(name).set("n", [WORD, name])
+    hf.conversation("c3").set("large", [WORD * 9000])
+    hf.conversation("c2").fork("f")
+    hf.retention.hold("conversation/c1", "case 7")
+    hf.retention.hold("conversation/f")
+    names = ("c1", "c2", "f")
+    before = [hf.conversation(name).state.to_dict() for name in names]
+    for is_dry in (True, False):
+        receipt = hf.subjects.erase(match=WORD, dry_run=is_dry)
+        rows = {one.scope: (one.outcome, one.reason) for one in receipt.scopes}
+        assert rows.pop("conversation/c1") == ("exempt", "held: case 7")
+        assert rows.pop("conversation/c2") == (
+            "exempt",
+            '"conversation/f" is a fork of it, and held',
+        )
+        [(scope, (outcome, reason))] = rows.items()
+        assert (scope, outcome in ("anonymised", "pending"), reason) == (
+            "conversation/c3",
+            True,
+            "",
+        )
+    assert [hf.conversation(name).state.to_dict() for name in names] == before
+    assert hf.conversation("c3").get("n") == ["[erased]", "c3"]
+    assert hf.check().findings == []
+    hf.retention.unhold("conversation/c1")
+    hf.retention.unhold("conversation/f")
+    again = hf.subjects.erase(match=WORD)
+    assert {one.scope for one in again.scopes} == {"conversation/c1", "conversation/c2"}
+    assert {one.outcome for one in again.scopes} <= {"anonymised", "pending"}
+    assert hf.conversation("f").get("n") == ["[erased]", "c2"]
+    assert WORD.encode() not in stored(hf)
+    assert hf.check().findings == []
 
 
 def test_keys_that_would_be_one_are_refused_by_name(hf: Store) -> None:

@@ -251,10 +251,6 @@ def test_a_hold_beats_an_erasure(hf: Store) -> None:
     hf.subjects.unhold("ada")
     with pytest.raises(NotFoundError, match="not held"):
         hf.subjects.unhold("ada")
-    hf.retention.hold(chat, "case 8")
-    with pytest.raises(HeldError, match="is held"):
-        hf.subjects.erase("ada")
-    hf.retention.unhold(chat)
     id = hf.subjects.get("ada").id
     hf._kernel.part(Erasure)._begin(id, "p-told")
     with pytest.raises(ErasedError):

@@ -87,3 +87,17 @@ def test_a_body_that_fails_leaves_nothing(connection: Any):
 def test_what_is_no_connection_is_told_so(hf: Store):
     with pytest.raises(RunFailedError, match="DB-API connection"):
         hf.runs.start(misused).result()
+
+
+def test_a_ledger_that_cannot_be_read_leaves_no_transaction_open(connection: Any):
+    """A ledger table of another program: the lookup fails, before the body is called."""
+    connection.execute("CREATE TABLE holdfast_ledger (other TEXT)")
+    connection.execute("INSERT INTO holdfast_ledger VALUES ('theirs')")
+    connection.commit()
+    with holdfast.open("memory:") as hf, pytest.raises(RunFailedError, match=r"key|column"):
+        hf.runs.start(paying).result()
+    if isinstance(connection, sqlite3.Connection):
+        assert not connection.in_transaction
+    else:
+        assert connection.info.transaction_status == 0  # idle
+    assert rows(connection) == []

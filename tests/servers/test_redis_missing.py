@@ -16,7 +16,17 @@ from holdfast.backends.protocol import Append, Commit, Fence, Head, Mark, Receip
 from holdfast.backends.redis import RedisBackend
 from holdfast.backends.redis import server as redis_server
 from holdfast.clock import SystemClock
-from holdfast.errors import CorruptError, FormatError, HoldfastError, NotFoundError
+from holdfast.core.commit import ProposedCommit
+from holdfast.core.commit_queue import Request
+from holdfast.core.log import scope_stream
+from holdfast.core.tree import set_op
+from holdfast.errors import (
+    CorruptError,
+    FormatError,
+    HoldfastError,
+    NotFoundError,
+    UnavailableError,
+)
 from holdfast.testing import RecordBuilder
 from holdfast.testing.trial import accepted, head_of
 from tests.servers.redis import OLDEST, server
@@ -335,3 +345,51 @@ def test_a_store_whose_keys_were_never_counted_is_read_and_written(
     with pytest.raises(CorruptError, match="log"):
         backend.read_all()
     backend.close()
+
+
+@pytest.mark.parametrize("name", ["keys:ends", "events:ends", "ready:i"])
+def test_damage_that_is_found_behind_a_written_commit_leaves_the_outcome_unknown(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    """Nobody is told that nothing was written who could then write it a second time."""
+    filled = Filled(request.node.name)
+    backend, build = filled.backend, filled.build
+    marks = [Mark("i", "third")] if name == "ready:i" else []
+    sound = build.commit(build.append("new", b"1", key="once"))
+    harmed = filled.writes()["write ends"]
+    if marks:
+        harmed = build.commit(build.append("other"), marks=marks)
+    with server(OLDEST).client() as client:
+        client.delete(filled.key(name))
+    with pytest.raises(UnavailableError, match="earlier commits") as caught:
+        backend.commit([sound, harmed, build.commit(build.append("behind"))])
+    assert not caught.value.outcome_known
+    assert isinstance(caught.value.__cause__, CorruptError)
+    # What was written is held against a server that comes back, and is there for all readers.
+    assert [one.payload for one in backend.read("new")] == [b"1"]
+    assert backend.read("behind") == []
+    # If nothing was written before it, damage is told as what it is.
+    with pytest.raises(CorruptError):
+        backend.commit([sound, harmed])
+    assert [one.payload for one in backend.read("new")] == [b"1"]
+    backend.close()
+
+
+def test_a_store_says_of_a_batch_with_damage_that_its_outcome_is_unknown(
+    request: pytest.FixtureRequest,
+) -> None:
+    filled = Filled(request.node.name)
+    with holdfast.open(filled.url) as store:
+        store.team("first").set("n", 1)  # what a handle sends first, it sends alone
+        with server(OLDEST).client() as client:
+            client.delete(filled.key("ready:i"))
+        proposed: list[ProposedCommit] = []
+        for name, marks in (("a", ()), ("b", (Mark("i", "third"),))):
+            stream = scope_stream(store.team(name))
+            write = stream.change_write([set_op("n", 1)], None, None, None)
+            proposed.append(ProposedCommit((write,), marks=marks))
+        with pytest.raises(UnavailableError, match="earlier commits") as caught:
+            store._log._run([Request(one) for one in proposed])
+        assert not caught.value.outcome_known
+        assert store.team("a").get("n") == 1
+    filled.backend.close()

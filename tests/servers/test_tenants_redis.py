@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from redis.connection import AbstractConnection as driver_connection
 
 import holdfast
 from holdfast import NotFoundError, UnavailableError, UsageError
@@ -232,3 +233,54 @@ def test_the_administrator_copies_one_tenant(place: Place, tmp_path: Any) -> Non
     ):
         copy(source, target)
         assert target.check().digest == source.check().digest
+
+
+class Stopped(BaseException):
+    """Stands for the death of the process."""
+
+
+def test_a_tenant_whose_making_was_stopped_anywhere_can_be_made(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = driver_connection.send_packed_command
+    left = 0
+
+    def stopping(self: Any, command: Any, check_health: bool = True) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise Stopped
+        send(self, command, check_health)
+
+    monkeypatch.setattr(driver_connection, "send_packed_command", stopping)
+    for point in range(1, 100):
+        with Tenants(place.admin) as tenants:
+            left = point
+            try:
+                made = tenants.create("stopped")
+            except Stopped:
+                left = 0
+                try:
+                    made = tenants.create("stopped")
+                except holdfast.ExistsError:
+                    made = tenants.renew("stopped")
+                is_done = False
+            else:
+                is_done = True
+            left = 0
+            with place.open(made) as hf:
+                hf.team("a").set("n", point)
+            [about] = [one for one in tenants.list() if one.name == "stopped"]
+            strays = [one for one in tenants.problems() if "belongs to no tenant" in one]
+            assert not any(about.id in one for one in strays)
+            with place.server.client() as admin:
+                for stray in strays:
+                    for words in stray.partition(": ")[2].split(", "):
+                        admin.execute_command(*words.split())
+            assert "belongs to no tenant" not in str(tenants.problems())
+            tenants.remove("stopped")
+            assert place.left_of(about.id) == []
+        if is_done:
+            assert point > 5
+            return
+    raise AssertionError("it does not end")

@@ -111,3 +111,13 @@ def test_archive_moves_old_scopes_and_says_where(place: Path, cli: Any) -> None:
     cli("unretain", "team/green")
     assert CANARY in cli("get", "team/green", "note").out
     assert "is for no scope" in cli("archive", "old", "task/*", "--older", "90d", code=2).err
+
+
+def test_an_archive_of_nothing_makes_no_store(place: Path, cli: Any) -> None:
+    assert "is for no scope" in cli("archive", "new", "nobody/*", "--older", "1s", code=2).err
+    assert "0 scopes, 0 events, archived" in cli("archive", "new", "team/*", "--older", "9d").out
+    assert not Path("new").exists()
+
+
+def test_a_grace_of_nothing_is_named(place: Path, cli: Any) -> None:
+    assert "--now is a grace of nothing" in cli("retain", "--grace", "0s", code=2).err

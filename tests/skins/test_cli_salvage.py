@@ -59,18 +59,20 @@ def test_a_damaged_store_reads_says_what_is_wrong_and_how_to_go_on(cli: Any):
 @pytest.mark.parametrize("new", ["rescued", "sqlite:rescued.db"])
 def test_salvage_takes_over_and_lists_the_rest(cli: Any, new: str):
     before = SEGMENT.read_bytes()
+    rest = new.removeprefix("sqlite:") + ".rest.jsonl"
+    Path(f"{rest}.new").write_text("theirs")
     ran = cli("salvage", "store", new, code=9)
     kinds = [row[0] for row in ran.rows]
     assert kinds[:3] == ["DAMAGED", "cut", "in doubt"]
     assert ran.rows[1][1] == "team/billing"
     assert ran.rows[1][2].startswith("taken over up to revision 1: revisions 2 to 2 are lost; 1 ")
     assert "took over 4 events of 3 streams in 4 commits" in ran.out
-    rest = new.removeprefix("sqlite:") + ".rest.jsonl"
     assert ran.rows[-1] == ["rest", rest]
     [event] = [json.loads(line) for line in Path(rest).read_text().splitlines()]
     assert (event["scope"], event["revision"]) == ("team/billing", 3)
     assert Path(rest).stat().st_mode & 0o777 == 0o600
-    assert not Path(f"{rest}.new").exists()
+    assert {path.name for path in Path().glob("*.new")} == {f"{rest}.new"}
+    assert Path(f"{rest}.new").read_text() == "theirs"
     checked = cli("--store", new, "check", "--read-all", "--json").document
     again = cli("salvage", "store", new, "--json", code=9).document
     assert (again["events"], again["skipped"], again["digest"]) == (0, 4, checked["digest"])

@@ -104,6 +104,28 @@ def test_a_text_and_a_scope_are_erased(
     assert cli("check").code == 0
 
 
+def test_what_is_out_of_reach_and_what_is_exempt_is_printed(place: Path, cli: Any) -> None:
+    """Piped too: who erases in a script must read it somewhere (BOOT-93)."""
+    with holdfast.open(place / "store") as hf:
+        hf.team("notes").set("call", "Grace Hopper")
+        hf.team("old").set("n", "Grace Hopper")
+        hf.team("kept").set("n", "Grace Hopper")
+    cli("hold", "team/kept", "--reason", "case 7")
+    for words in (("--scope", "team/odl"), ("--match", "Grace Hopper", "--scope", "team/odl")):
+        assert 'no scope "team/odl"' in cli("erase", *words, "--yes", code=3).err
+    erased = cli("erase", "--match", "Grace Hopper", "--yes")
+    assert "is erased: 2 events, 0 blobs; exempt: 1" in erased.out
+    assert ["team/kept", "exempt", "1", "0", "1", "held: case 7"] in erased.rows
+    beyond = [row[1] for row in erased.rows if row[0] == "out of reach"]
+    for command in ("backup prune", "pg_archivecleanup", "BGREWRITEAOF", "git filter-repo"):
+        assert any(command in text for text in beyond)
+    erased = cli("subject", "erase", "ada", "--yes")
+    assert len([row for row in erased.rows if row[0] == "out of reach"]) == 4
+    [hold] = cli("erase", "--scope", "team/kept", "--yes", code=2).err.splitlines()[:1]
+    assert "is held" in hold
+    assert "--end" in cli("subject", "hold", "bob", "--end", "--reason", "x", code=2).err
+
+
 def test_a_run_of_a_subject_is_started(place: Path, cli: Any) -> None:
     code = place / "subject_answers.py"
     code.write_text(

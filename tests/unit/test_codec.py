@@ -276,3 +276,15 @@ def test_decompression_is_limited_and_checked() -> None:
     for damaged in (b"", b"junk", frame[:-3], flipped, frame + b"more"):
         with pytest.raises(CorruptError):
             codec.decompress(damaged, size_max=1000)
+
+
+def test_what_is_nested_deeper_than_python_decodes_is_checked_in_pieces() -> None:
+    """Results of nodes were once nested as deep as a chain of nodes is long, and are sound."""
+    for depth in (399, 400, 401, 799, 5000):
+        deep = b'{"a":"]}","b":[' * depth + b"1" + b"]}" * depth
+        codec.check(deep)
+        codec.check(b'[%b,{"c":%b}]' % (deep, deep))
+        double = deep.replace(b"[1]", b'[{"a":1,"a":2}]')
+        for damaged in (deep[:-1], deep + b"]", deep[1:], deep[:-2] + b"}]", double):
+            with pytest.raises(CorruptError):
+                codec.check(damaged)

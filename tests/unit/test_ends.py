@@ -13,11 +13,14 @@ from msgspec import Raw
 
 import holdfast
 from holdfast import Settings, Store
+from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.mixed import MixedBackend
 from holdfast.backends.protocol import Mark
 from holdfast.core import ended_values, key_ends, mark_ends, tree
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.item_copies import folder_of
 from holdfast.core.key_ends import ENDING, KeyEnds
+from holdfast.core.layers import kept_with
 from holdfast.core.log import Log, scope_stream
 from holdfast.core.tree.ops import Op
 from holdfast.errors import ConflictError, CorruptError, UsageError
@@ -83,12 +86,34 @@ def test_a_server_is_asked_once_in_a_while(clock: FakeClock) -> None:
             return clock.now_us() + 1_000_000
 
     far: Any = Far()
-    ends = KeyEnds(far, clock)
+    ends = KeyEnds(lambda _stream: far, clock)
     begun = ends.now_us("a")
     clock.advance(4)
     assert (ends.now_us("a") - begun, far.asked) == (4_000_000, 1)
     clock.advance(7)
     assert (ends.now_us("a") - begun, far.asked) == (11_000_000, 2)
+
+
+class Elsewhere(MemoryBackend):
+    """Stands for a backend on a server, whose clock is ahead."""
+
+    timeout_s = 1.0
+    ahead_us = 0
+
+    def now_us(self, stream: str) -> int:
+        return super().now_us(stream) + self.ahead_us
+
+
+def test_each_part_of_a_mixed_store_has_its_own_clock(clock: FakeClock) -> None:
+    parts = {name: Elsewhere(clock=clock) for name in ("*", "conversation")}
+    parts["conversation"].ahead_us = 3_600_000_000
+    here: Any = {**parts, "workflow": MemoryBackend(clock=clock)}
+    mixed = MixedBackend(here, dict.fromkeys(here, "memory"), kept_with())
+    ends = Log(mixed, clock=clock, actor="tester").key_ends
+    for _ in range(2):
+        assert ends.now_us("team/a") == clock.now_us() == ends.now_us("workflow/a")
+        assert ends.now_us("conversation/a") == clock.now_us() + 3_600_000_000
+        clock.advance(4)
 
 
 def test_few_states_are_kept_as_they_are_shown(

@@ -72,7 +72,7 @@ def test_a_scope_takes_so_many_events_and_no_more() -> None:
             team.set("n", number)
         with pytest.raises(LimitError, match="may hold 3 events: it would have 4") as raised:
             team.set("n", 3)
-        assert (raised.value.stream, raised.value.exit_code) == ("team/t", 21)
+        assert (raised.value.stream, raised.value.exit_code) == ("team/t", 23)
         assert team["n"] == 2
         hf.conversation("c").update({"n": 1})  # another level
         with pytest.raises(LimitError), hf.commit() as tx:  # all of a commit, or nothing

@@ -310,9 +310,10 @@ def test_no_depth_of_nesting_is_another_error_than_corruption() -> None:
     refused = 0
     for depth in (*range(limit - 200, limit + 50), 1_000_000):
         try:
-            codec.check(b"[" * depth + b"]" * depth)
+            codec.decode(b"[" * depth + b"]" * depth)
         except CorruptError:
             refused += 1
+        codec.check(b"[" * depth + b"]" * depth)  # in pieces: it is sound, if of no use to anybody
     assert refused
 
 

@@ -14,6 +14,7 @@ import holdfast
 from holdfast import Settings
 from holdfast.backends.protocol import is_shortened
 from holdfast.core import codec
+from holdfast.core.erased_ledger import Ledger
 from holdfast.core.layers import Layer, erased_with, register_layer
 from holdfast.core.matching import (
     Cut,
@@ -24,7 +25,13 @@ from holdfast.core.matching import (
     shortened,
     without,
 )
-from holdfast.errors import CorruptError, ErasedError, UnavailableError, UsageError
+from holdfast.errors import (
+    CorruptError,
+    ErasedError,
+    FormatError,
+    UnavailableError,
+    UsageError,
+)
 from holdfast.keys import CommandKeys, FolderKeys
 
 
@@ -162,9 +169,29 @@ def test_the_ledger_of_a_folder_and_of_a_command(tmp_path: Path) -> None:
     command.note(b'{"n":1}')
     assert [json.loads(one) for one in command.noted()] == [{"n": 1}]
     program.write_text("raise SystemExit(2)\n")
-    assert command.noted() == []
+    with pytest.raises(UnavailableError, match=r"what was erased is not known.*failed with 2"):
+        command.noted()
     with pytest.raises(UnavailableError):
         command.note(b"{}")
+    program.write_text("print('unknown verb')\n")
+    with pytest.raises(UnavailableError, match="printed no array of entries"):
+        command.noted()
+    program.write_text("print('[]')\n")
+    assert command.noted() == []
+
+
+def test_a_damaged_ledger_is_not_an_empty_one(tmp_path: Path) -> None:
+    keys = FolderKeys(tmp_path / "keys")
+    with holdfast.open("memory:", keys=keys) as hf:
+        for entry, error in (
+            (b'{"stream":"team/red","events":[[1,"x"', CorruptError),
+            (b'{"stream":"t","events":[],"format":9}', FormatError),
+        ):
+            keys.note(entry)
+            with pytest.raises(error, match="ledger of what was erased"):
+                Ledger(hf._log)
+            for path in (tmp_path / "keys" / "ledger").iterdir():
+                path.unlink()
 
 
 def test_a_layer_names_the_marks_that_go_with_an_erased_stream() -> None:

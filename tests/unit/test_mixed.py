@@ -460,3 +460,38 @@ def test_a_claim_that_one_part_refuses_leaves_nothing_claimed(
         with pytest.raises(UnavailableError):
             backend.marks.claim("todo", "w1", n=5, ttl_s=60)
     assert [mark.key for mark in backend.marks.claim("todo", "w2", n=5, ttl_s=60)] == ["one", "two"]
+
+
+# --- what is let go of ---------------------------------------------------------------------------
+
+
+class Unfit:
+    """A part that can be written and read, and can neither rewrite nor shorten."""
+
+    timeout_s = None
+
+    def __init__(self, inner: MemoryBackend) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("rewrite", "shorten", "purge"):
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+
+@pytest.mark.parametrize("unfit", ["*", "conversation"])
+def test_a_part_that_cannot_let_go_refuses_before_another_has(unfit: str) -> None:
+    clock = SystemClock()
+    parts: Any = {name: MemoryBackend(clock=clock) for name in ("*", "conversation")}
+    parts[unfit] = Unfit(parts[unfit])
+    backend = MixedBackend(parts, dict.fromkeys(parts, "memory"), kept_with())
+    names = ("team/a", "conversation/c")
+    for name in names:
+        write(backend, RecordBuilder(), name, b"{}", b"[]")
+    before = [backend.read(name) for name in names]
+    with pytest.raises(UsageError, match="cannot let go"):
+        backend.rewrite({name: [1] for name in names})
+    with pytest.raises(UsageError, match="cannot take out"):
+        backend.shorten({name: {1: b"{}"} for name in names})
+    assert [backend.read(name) for name in names] == before
+    backend.close()

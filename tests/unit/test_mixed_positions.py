@@ -185,6 +185,26 @@ def test_whoever_waits_is_woken_by_the_threads_that_watch(
     assert woken == [store.position]
 
 
+def test_an_interrupt_while_waiting_leaves_no_thread_that_watches(
+    store: Store, backend: MixedBackend
+) -> None:
+    watch: Any = vars(backend)["_watch"]
+
+    def interrupted(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    watch._changed.wait_for, sound = interrupted, watch._changed.wait_for
+    with pytest.raises(KeyboardInterrupt):
+        backend.wait(backend.wait(START, timeout_s=0), timeout_s=PATIENCE_S)
+    watch._changed.wait_for = sound
+    assert watch._waiting == 0
+    store.team("red").set("a", 1)  # a thread that watched for the one who left looks up, and ends
+    store.conversation("c1").set("a", 1)
+    store.workflow("w").set("a", 1)
+    while any(watch._watched):
+        threading.Event().wait(0.001)
+
+
 def test_waiting_does_not_spin_and_ends_with_the_store() -> None:
     class Counting(MemoryBackend):
         asked = 0

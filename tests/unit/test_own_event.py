@@ -26,6 +26,7 @@ from holdfast import (
 )
 from holdfast.backends.protocol import START, Record
 from holdfast.core import event as core_events
+from holdfast.core import expiry as expiry_module
 from holdfast.core import own_event
 from holdfast.core.event import from_datetime
 from holdfast.core.own_event import OwnEvent, declared, stored_type
@@ -383,6 +384,25 @@ def test_when_a_scope_ends_is_known_once_its_records_were_seen() -> None:
         assert short.life.expires_at is not None
         assert expiry.known_end("team/short") == from_datetime(short.life.expires_at)
         assert (expiry.known_end("team/long"), expiry.known_end("team/none")) == (0, 0)
+
+
+def test_a_sliding_end_stays_known_when_another_reader_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = FakeClock()
+    monkeypatch.setattr(expiry_module, "_KNOWN_MAX", 2)
+    with holdfast.open("memory:", settings=Settings(clock=clock)) as hf:
+        for name in ("mine", "other", "third"):
+            hf.team(name, ttl_s=100, slides=True).set("a", 1)
+        clock.advance(50)
+        hf.team("mine").set("a", 2)
+        expiry = hf._log.expiry
+        slid = clock.now_us() + 100_000_000
+        for name in ("mine", "other"):  # two threads, each behind its own page
+            expiry.kept(hf._log.stored(f"team/{name}", after=0, until=9))
+        assert expiry.known_end("team/mine") == slid
+        expiry.kept(hf._log.stored("team/third", after=0, until=9))
+        assert len(expiry._newest) == 2
 
 
 def test_all_own_events_are_asked_for_by_their_class(hf: Store) -> None:

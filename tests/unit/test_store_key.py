@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import sys
 from base64 import b64encode
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 import holdfast
+from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.protocol import Commit, Receipt, Refusal
+from holdfast.core.commit import ProposedCommit
+from holdfast.core.commit_queue import Request
+from holdfast.core.log import scope_stream
 from holdfast.core.store_key import StoreKey, to_store_key
-from holdfast.errors import StoreKeyError, UsageError
+from holdfast.core.tree import set_op
+from holdfast.errors import CorruptError, StoreKeyError, UnavailableError, UsageError
+from holdfast.testing import FakeClock
 
 KEY = bytes(range(32))
 ID = StoreKey(KEY).id
@@ -111,3 +119,29 @@ def test_a_log_tells_whether_anything_below_it_is_encrypted(tmp_path: Path) -> N
         for url in ("memory:", mix):
             with holdfast.open(url, store_key=key) as hf:
                 assert hf._log.is_encrypted is (key is not None)
+
+
+class Damaged(MemoryBackend):
+    """Refuses one stream as damaged, before it writes anything of a list."""
+
+    def commit(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
+        if any(one.stream == "team/b" for commit in commits for one in commit.appends):
+            raise CorruptError("the head is damaged", where="team/b")
+        return super().commit(commits)
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a"), ("b",)])
+def test_the_first_commit_of_a_handle_is_not_called_unwritten_if_the_next_fails(
+    names: tuple[str, ...],
+) -> None:
+    """The first is sent alone: what comes behind it in its batch may fail when it is written."""
+    with holdfast.open(Damaged(clock=FakeClock())) as store:
+        requests: list[Request] = []
+        for name in names:
+            write = scope_stream(store.team(name)).change_write([set_op("n", 1)], None, None, None)
+            requests.append(Request(ProposedCommit((write,))))
+        failed = UnavailableError if names[0] == "a" else CorruptError
+        with pytest.raises(failed, match="the head is damaged") as caught:
+            store._log._run(requests)
+        assert getattr(caught.value, "outcome_known", True) == (names[0] == "b")
+        assert store.team("a").get("n", None) == (1 if names[0] == "a" else None)

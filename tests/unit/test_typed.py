@@ -686,6 +686,22 @@ def test_a_scope_that_cannot_be_migrated_stops_no_other(monkeypatch: pytest.Monk
         assert store.conversation("last").state["sentiment"] == 0.5
 
 
+def test_a_secret_in_one_scope_stops_no_other_from_being_migrated(tmp_path: Path):
+    """The value that an upgrade renames is a secret, stored before secrets were refused."""
+    with holdfast.open(tmp_path, schemas=[Ticket1]) as store:
+        for id, outcome in (("a", "sold"), ("b", f"ghp_{'aB3dE6gH9' * 4}"), ("c", "sold")):
+            store.conversation(id).update({"stage": "open", "outcome": outcome})
+    settings = Settings(secrets="refuse")
+    with holdfast.open(tmp_path, schemas=[Ticket2], settings=settings) as store:
+        found = store.schemas.migrate()
+        assert (found.scopes, found.migrated, found.ok) == (3, 2, False)
+        [left] = found.outdated
+        assert left.scope == "conversation/b"
+        assert "secret" in (left.error or "") or "github-token" in (left.error or "")
+        assert "ghp_" not in (left.error or "")
+        assert [store.conversation(id).revision for id in "abc"] == [2, 1, 2]
+
+
 def test_what_is_known_of_scopes_is_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("holdfast.core.typed.KNOWN_MAX", 2)
     monkeypatch.setattr("holdfast.core.typed.SHOWN_MAX", 1)

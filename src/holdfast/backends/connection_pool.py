@@ -26,7 +26,7 @@ from holdfast.backends.deadline import CALL
 from holdfast.backends.gates import Waiters, shut_gate
 from holdfast.backends.handle import Handle
 from holdfast.backends.judge import check_shape
-from holdfast.backends.protocol import Commit, Position, Receipt, Refusal
+from holdfast.backends.protocol import Commit, Position, Receipt, Refusal, written_in_part
 from holdfast.errors import HoldfastError, LostCommitsError, UnavailableError, UsageError
 
 _log = logging.getLogger("holdfast.backends")
@@ -367,12 +367,16 @@ class Checkout(Generic[C]):
 
     def call(self, work: Callable[[C], T], *, repeatable: bool = True) -> T:
         """Calls `work` with a connection to write on; raises UsageError if read-only."""
+        self.check_writes()
+        return self._pool.call(work, repeatable=repeatable, writes=True)
+
+    def check_writes(self) -> None:
+        """Raises UsageError if the store is closed or open read-only."""
         self._pool.check_open()
         if self._read_only:
             raise UsageError(
                 "store is open read-only, found a write", hint="open it without read_only"
             )
-        return self._pool.call(work, repeatable=repeatable, writes=True)
 
     def wake(self) -> None:
         """Wakes every thread of this process that waits for a commit."""
@@ -416,11 +420,7 @@ def write_parts(
         except HoldfastError as error:
             if not outcomes:
                 raise
-            raise UnavailableError(
-                f"{error.message}; earlier commits of the same list were written",
-                outcome_known=False,
-                hint=error.hint,
-            ) from error
+            raise written_in_part(error) from error
     return outcomes
 
 

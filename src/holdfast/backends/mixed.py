@@ -22,7 +22,7 @@ from itertools import groupby, islice
 from threading import Condition, Thread
 from time import monotonic
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -205,12 +205,15 @@ class Watch:
             with self._changed:
                 self._note(newest)
                 self._waiting += 1
-                self._error = None
-                self._start()
-                self._changed.wait_for(
-                    lambda: self._error is not None or _is_newer(self._seen, after), left_s
-                )
-                self._waiting -= 1
+                try:
+                    self._error = None
+                    self._start()
+                    self._changed.wait_for(
+                        lambda: self._error is not None or _is_newer(self._seen, after), left_s
+                    )
+                finally:
+                    # Also behind Ctrl-C: the threads that watch end when nobody waits.
+                    self._waiting -= 1
                 if self._error is not None:
                     raise self._error
             newest = self.now()
@@ -222,10 +225,10 @@ class Watch:
     def _start(self) -> None:
         for at in range(len(self._parts)):
             if not self._watched[at]:
-                self._watched[at] = True
                 name = f"holdfast-watch-{at}"
                 thread = Thread(target=self._watch, args=(at,), name=name, daemon=True)
                 start_thread(thread)
+                self._watched[at] = True  # only once there is a thread that watches
 
     def _watch(self, at: int) -> None:
         while True:
@@ -258,6 +261,7 @@ def _is_newer(newest: Sequence[int], after: Sequence[int]) -> bool:
 REST = "*"
 """Stands for every level that is not named."""
 _MARKS_MAX = 1 << 62
+T = TypeVar("T")
 _WEAKEST: tuple[Durability, ...] = ("none", "process", "full")
 
 KeptWith = Mapping[str, str | None]
@@ -449,28 +453,32 @@ class MixedBackend:
         return [found[stream] for stream in streams]
 
     def rewrite(self, revisions: Mapping[str, Sequence[int]]) -> None:
-        for place, part in enumerate(self.parts):
-            mine = {one: all for one, all in revisions.items() if self.place_of(one) == place}
-            if not mine:
-                continue
-            if not isinstance(part, Rewrites):
+        by_place = self._by_place(revisions)
+        for place in by_place:  # before any is rewritten: all of it is let go of, or nothing
+            if not isinstance(self.parts[place], Rewrites):
                 raise UsageError(
                     f'"{self.shown(place)}" cannot let go of what it stores: it has no rewrite',
                     hint="hold its scopes, or keep their levels in another backend",
                 )
-            part.rewrite(mine)
+        for place, mine in by_place.items():
+            cast("Rewrites", self.parts[place]).rewrite(mine)
 
     def shorten(self, payloads: Mapping[str, Mapping[int, bytes]]) -> None:
-        for place, part in enumerate(self.parts):
-            mine = {one: all for one, all in payloads.items() if self.place_of(one) == place}
-            if not mine:
-                continue
-            if not isinstance(part, Shortens):
+        by_place = self._by_place(payloads)
+        for place in by_place:
+            if not isinstance(self.parts[place], Shortens):
                 raise UsageError(
                     f'"{self.shown(place)}" cannot take out a part of what it stores',
                     hint="erase its scopes as a whole, or keep their levels in another backend",
                 )
-            part.shorten(mine)
+        for place, mine in by_place.items():
+            cast("Shortens", self.parts[place]).shorten(mine)
+
+    def _by_place(self, of_streams: Mapping[str, T]) -> dict[int, dict[str, T]]:
+        found: dict[int, dict[str, T]] = {}
+        for stream, one in of_streams.items():
+            found.setdefault(self.place_of(stream), {})[stream] = one
+        return found
 
     def purge(self, *, whole: bool = False) -> list[Leftover]:
         return [

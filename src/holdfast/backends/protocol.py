@@ -118,6 +118,8 @@ from typing import Any, Literal, NewType, Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from holdfast.errors import HoldfastError, UnavailableError
+
 Position = NewType("Position", int)
 START = Position(0)
 
@@ -247,6 +249,8 @@ class Leftover(Struct, frozen=True, gc=False):
 
     where: str
     remedy: str
+    is_outside: bool = False
+    """No call of ours can do it or see that it was done, so nothing waits for it."""
 
 
 def has_meta(commit: Commit) -> bool:
@@ -430,6 +434,18 @@ class MarksAtMoment(Struct, frozen=True, gc=False):
 
 _LOOKS = 20
 """How often a backend without `marks_at_moment` is read, at most, until no commit came between."""
+
+
+def written_in_part(error: HoldfastError) -> UnavailableError:
+    """Returns the error that a list of commits was stopped by another error on its way.
+
+    A caller that believed that nothing was written would write the earlier ones a second time.
+    """
+    return UnavailableError(
+        f"{error.message}; earlier commits of the same list were written",
+        outcome_known=False,
+        hint=error.hint,
+    )
 
 
 def marks_at_moment(backend: Backend) -> MarksAtMoment:

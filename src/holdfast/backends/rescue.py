@@ -120,3 +120,18 @@ def sync_directory(path: str) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def sync_way(path: str) -> None:
+    """Syncs every directory above a folder, up to the root of its file system.
+
+    A power loss must not take the folder. Directories that were there already are synced too: a
+    process that made them may have been killed before it did so. A directory that this user may not
+    read was not made by this user, and is left out.
+    """
+    device = os.stat(path).st_dev
+    above, below = os.path.dirname(os.path.abspath(path)), ""
+    while above != below and os.stat(above).st_dev == device:
+        with contextlib.suppress(PermissionError):
+            sync_directory(above)
+        above, below = os.path.dirname(above), above

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from holdfast.backends.in_use import is_in_use
 from holdfast.backends.protocol import Leftover
-from holdfast.backends.rescue import sync_directory
+from holdfast.backends.rescue import sync_directory, sync_way
 from holdfast.backends.tenancy import (
     Dropped,
     TenantLogin,
@@ -137,6 +137,10 @@ class TenantFolders:
             os.mkdir(home, 0o700)
         except FileExistsError:
             _check_folder(home)
+        # The names on the way are durable before the record is: a tenant that was answered for must
+        # be there after a power loss, whether or not a store was made in it since.
+        sync_way(self._folder)
+        sync_directory(self._folder)
         _write_record(home, record, is_new=True)
         found = _read_record(home)
         assert found is not None, "BUG: a record that was just written"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from datetime import datetime
@@ -26,6 +25,7 @@ from holdfast.cli.parsing import find_scope, read_time
 from holdfast.cli.printing import print_json, print_line, print_note, print_table
 from holdfast.cli.store import progress_shown
 from holdfast.errors import UnavailableError, UsageError
+from holdfast.exchange import new_file
 from holdfast.interchange import Exported, export_scopes, import_scopes
 from holdfast.render.backup import (
     export_document,
@@ -252,21 +252,11 @@ def _export_to(
     store: holdfast.Store, names: list[str], path: Path, progress: backups.Progress | None
 ) -> Exported:
     """Writes an export beside its path, and gives it its name when it is complete."""
-    beside = path.with_name(path.name + ".new")
     try:
-        if path.exists():
-            raise UsageError(f'"{path}" exists already', hint="name another file")
-        with open(beside, "wb") as file:
-            written = export_scopes(store, names, file, progress=progress)
-            # Synced before it is named, so that the name never leads to a part of it.
-            os.fsync(file.fileno())
-        # A link, where a rename would replace a file that was made there meanwhile.
-        os.link(beside, path)
-        return written
+        with new_file(path) as file:
+            return export_scopes(store, names, file, progress=progress)
     except OSError as error:
         raise UnavailableError(f'"{path}" cannot be written: {error.strerror}') from error
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def import_file(

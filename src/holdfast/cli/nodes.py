@@ -8,6 +8,7 @@ from holdfast.cli.parsing import parse_named
 from holdfast.cli.printing import print_facts, print_json, print_line, print_table
 from holdfast.cli.user_code import load_graph
 from holdfast.errors import NotFoundError
+from holdfast.nodes.causes import SHOWN
 from holdfast.nodes.define import Graph
 from holdfast.nodes.walk import without_rounds
 from holdfast.render.nodes import (
@@ -23,6 +24,7 @@ from holdfast.render.nodes import (
     stored_nodes_document,
     walk_document,
     why_document,
+    why_lines,
 )
 from holdfast.render.text import clean, preview, show_time
 
@@ -30,7 +32,7 @@ from holdfast.render.text import clean, preview, show_time
 def list_nodes(
     graph: str | None = None, /, *, scope: ScopeName | None = None, options: Options = DEFAULTS
 ) -> None:
-    """List the nodes that have results, with when and why each was computed last.
+    """List the nodes that have results: when and why each was computed last, and its hits.
 
     Parameters
     ----------
@@ -52,10 +54,12 @@ def list_nodes(
             one.state.node,
             "" if one.state.computed_at is None else show_time(one.state.computed_at),
             "invalidated" if one.invalidated else one.state.cause.kind if one.state.cause else "",
+            "" if one.hit_rate is None else f"{one.hit_rate:.0%}",
+            f"{one.evicted:,}",
         )
         for one in found
     ]
-    print_table(("graph", "scope", "node", "computed", "cause"), rows)
+    print_table(("graph", "scope", "node", "computed", "cause", "hits", "evicted"), rows)
 
 
 def show(graph: str, node: str, scope: ScopeName, /, *, options: Options = DEFAULTS) -> None:
@@ -99,8 +103,16 @@ def show(graph: str, node: str, scope: ScopeName, /, *, options: Options = DEFAU
         print_line(clean(f"{artifact.kind} {artifact.name}: {preview(artifact.value)}"))
 
 
-def why(graph: str, node: str, scope: ScopeName, /, *, options: Options = DEFAULTS) -> None:
-    """Say why a node was computed last: the tree of causes that was stored with the result.
+def why(
+    graph: str,
+    node: str,
+    scope: ScopeName,
+    /,
+    *,
+    limit: int = SHOWN,
+    options: Options = DEFAULTS,
+) -> None:
+    """Say why a node was computed last: the tree of causes that was stored with the results.
 
     Parameters
     ----------
@@ -110,15 +122,17 @@ def why(graph: str, node: str, scope: ScopeName, /, *, options: Options = DEFAUL
         The node.
     scope
         The scope that the graph was walked for.
+    limit
+        How many causes to print, those that are nearest; the others are counted.
     """
     name = graph_name(graph)
     with open_reading(options) as store:
-        found = store.nodes.why(name, node, scope)
+        found = store.nodes.why(name, node, scope, limit=limit)
     if options.json:
         print_json(why_document(found))
         return
     print_line(clean(f"{node} was computed at {show_time(found.computed_at)}"))
-    for line in (line for one in found.cause.causes for line in cause_lines(one, 1)):
+    for line in why_lines(found):
         print_line(clean(line))
     for one in found.untracked:
         print_line(clean(f"  not followed: {one}"))
@@ -135,7 +149,7 @@ def plan(
     exit_code: Flag = False,
     options: Options = DEFAULTS,
 ) -> int:
-    """Say what a walk would do: take results as they are, compute, or be cut off. Writes nothing.
+    """Say what a walk would do: which results count, what is computed, what may be. Writes nothing.
 
     Parameters
     ----------
@@ -150,7 +164,7 @@ def plan(
     module
         Another FILE.py or module to load first; may be given again.
     exit_code
-        End with 1 if anything would be computed.
+        End with 1 if anything would or may be computed.
     """
     graph = load_graph(code, module)
     with open_reading(options) as store:
@@ -163,9 +177,13 @@ def plan(
             for one in found.nodes
         ]
         print_table(("node", "would be", "because"), rows)
-        cost = ", ".join(f"{amount:g} {name}" for name, amount in found.cost.items())
-        print_line(f"{len(found.computes)} to compute{f', about {cost}' if cost else ''}")
-    return 1 if exit_code and found.computes else 0
+        least, most = found.at_least, found.at_most
+        count = f"{most:,}" if least == most else f"at least {least:,}, at most {most:,}"
+        costs = [found.cost] if least == most else [found.cost, found.cost_at_most]
+        words = [", ".join(f"{amount:g} {name}" for name, amount in one.items()) for one in costs]
+        cost = " to ".join(word for word in words if word)
+        print_line(f"{count} to compute{f', about {cost}' if cost else ''}")
+    return 1 if exit_code and found.at_most else 0
 
 
 def process(
@@ -325,7 +343,7 @@ def graph(
     code
         The graph: FILE.py:graph, or package.module:graph.
     scope
-        Colour hits green, what would be computed red, what may be cut off yellow.
+        Colour hits green, what would be computed red, what may be computed yellow.
     input
         An input by its name, as NAME=VALUE; may be given again.
     module

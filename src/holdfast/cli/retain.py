@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from cyclopts import Parameter
+from msgspec.structs import replace
 
 import holdfast
 from holdfast import archive as archives
@@ -69,7 +70,7 @@ def retain(
     if log:
         _print_log(options)
         return
-    grace_s = 0.0 if now else GRACE_S if grace is None else check_duration(grace, "--grace")
+    grace_s = 0.0 if now else GRACE_S if grace is None else _grace(grace)
     with open_reading(options) if dry_run else _open_to_let_go(options) as store:
         if dry_run:
             done = store.retention.preview(grace_s=grace_s)
@@ -79,6 +80,13 @@ def retain(
         print_json(retention_document(done))
         return
     print_retention(done, options)
+
+
+def _grace(text: str) -> float:
+    try:
+        return check_duration(text, "--grace")
+    except UsageError as error:
+        raise UsageError(error.message, hint="--now is a grace of nothing") from None
 
 
 def _open_to_let_go(options: Options) -> Store:
@@ -163,12 +171,16 @@ def archive(
     """
     refuse_memory(target)
     check_duration(older, "--older")
+    # Planned first: where nothing is to be moved, no archive is made.
+    with open_reading(options) as store, holdfast.open("memory:") as nowhere:
+        done = archives.archive(store, nowhere, scopes, older_than=older, dry_run=True)
     if dry_run:
-        with open_reading(options) as store, holdfast.open("memory:") as nowhere:
-            done = archives.archive(store, nowhere, scopes, older_than=older, dry_run=True)
-    else:
+        pass
+    elif done.scopes:
         with open_writing(options) as store, holdfast.open(target, actor=options.writer) as moved:
             done = archives.archive(store, moved, scopes, older_than=older)
+    else:
+        done = replace(done, dry_run=False)
     if options.json:
         print_json(archived_document(done))
         return

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import IO, Annotated, Any
 
 from cyclopts import Parameter
@@ -17,6 +15,7 @@ from holdfast.cli.store import progress_shown
 from holdfast.copy import Salvaged, salvage
 from holdfast.core.event import Event
 from holdfast.errors import CorruptError, UnavailableError
+from holdfast.exchange import new_file
 from holdfast.names import without_secrets
 from holdfast.render.history import event_document
 from holdfast.render.store import salvage_document
@@ -106,25 +105,16 @@ class RestFile:
     def __init__(self, path: str | None) -> None:
         self._path = path
         self._file: IO[bytes] | None = None
+        self._named = ExitStack()
         self.written: str | None = None
 
     @contextmanager
     def kept(self) -> Generator[None]:
         """Gives the file its name when the block ends; removes it if the block raises."""
-        temp = f"{self._path}.new"
-        try:
+        with self._named:
             yield
-            if self._file is not None and self._path is not None:
-                # Synced before it is named, so that the name never leads to a part of it.
-                self._file.flush()
-                os.fsync(self._file.fileno())
-                os.replace(temp, self._path)
-                self.written = self._path
-        finally:
-            if self._file is not None:
-                self._file.close()
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(temp)
+        if self._file is not None:
+            self.written = self._path
 
     def add(self, event: Event) -> None:
         """Adds an event; the first one makes the file, readable by its owner alone."""
@@ -132,12 +122,13 @@ class RestFile:
             return
         if self._file is None:
             try:
-                fd = os.open(f"{self._path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+                # A salvage that is run again replaces the file of the one before.
+                made = new_file(self._path, mode=0o600, replaces=True)
+                self._file = self._named.enter_context(made)
             except OSError as exc:
                 raise UnavailableError(
                     f'"{self._path}" cannot be written: {exc.strerror}', hint="name another --rest"
                 ) from exc
-            self._file = os.fdopen(fd, "wb")
         self._file.write(encode_json(_document(event)) + b"\n")
 
 

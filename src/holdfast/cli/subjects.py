@@ -25,6 +25,7 @@ from holdfast.render.subjects import (
     erasure_document,
     export_document,
     hold_document,
+    readmitted_document,
     subject_document,
     subjects_document,
 )
@@ -105,7 +106,8 @@ def erase_subject(
     yes
         Do not ask on the terminal.
     finish
-        Finish the erasures that were begun and are not done, because a process was killed.
+        Finish the erasures that were begun and are not done, because a process was killed or a
+        scope was held.
     """
     if (name is None) != finish:
         raise UsageError("expected the name of a subject, or --finish")
@@ -130,11 +132,13 @@ def _print_receipts(receipts: Sequence[ErasureReceipt], options: Options) -> Non
         print_table(("scope", "outcome", "events", "bytes", "revisions", "reason"), rows)
         what = f"subject {receipt.subject}" if receipt.subject else "what was asked for"
         done = "would be erased" if receipt.is_dry_run else "is erased"
-        print_line(f"{what} {done}: {receipt.events} events, {receipt.blobs} blobs")
+        exempt = sum(one.outcome == "exempt" for one in receipt.scopes)
+        but = f"; exempt: {exempt}" if exempt else ""
+        print_line(f"{what} {done}: {receipt.events} events, {receipt.blobs} blobs{but}")
         for left in receipt.left:
             print_line(f"still there\t{clean(left.where)}\t{clean(left.remedy)}")
         for text in receipt.beyond:
-            print_note(text)
+            print_line(f"out of reach\t{clean(text)}")
 
 
 def erase(
@@ -196,6 +200,8 @@ def hold_subject(
     end
         End the hold: the subject may be erased again.
     """
+    if end and reason is not None:
+        raise UsageError("--reason says why a hold is set: it is not kept with --end")
     with open_writing(options) as store:
         if end:
             store.subjects.unhold(name)
@@ -208,3 +214,19 @@ def hold_subject(
     else:
         print_line(f"{clean(name)} is held: it cannot be erased")
         print_note(f"end it: {command('subject hold NAME --end', options.place)}")
+
+
+def readmit_subject(name: str, /, *, options: Options = DEFAULTS) -> None:
+    """Let somebody who was erased be written for again, with another key and id.
+
+    Parameters
+    ----------
+    name
+        The name that the program gave the subject.
+    """
+    with open_writing(options) as store:
+        store.subjects.readmit(name)
+    if options.json:
+        print_json(readmitted_document(name))
+    else:
+        print_line(f"{clean(name)} may be written for again")

@@ -33,7 +33,7 @@ from typing import Any, Final, NoReturn, TypeVar, cast
 
 import msgspec
 
-from holdfast.errors import CorruptError, ValueDomainError, show_value, unloaded
+from holdfast.errors import CorruptError, UsageError, ValueDomainError, show_value, unloaded
 
 SIZE_MAX = 64 << 20
 """The largest encoded value."""
@@ -45,6 +45,9 @@ DEPTH_MAX = 100
 """How many containers may be nested. The path of a value in its state counts, so no state is
 deeper."""
 
+_PIECE_DEEP = 400
+"""How deep a piece is that is checked alone: deeper than any value of a caller, tags included."""
+_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 _ALWAYS_PLAIN = frozenset({str, bool, type(None)})
 _INT_END = 10**4000
 _INT_START = -_INT_END  # computed once: to negate it for each int would double the check's cost
@@ -52,7 +55,6 @@ _DOLLAR, _BACKSLASH = b"$\\"
 # At this level zstd takes about 2 ms per MiB; higher levels gain little on JSON.
 _ZSTD_LEVEL = 3
 
-T = TypeVar("T")
 Path = tuple[str | int, ...]
 Encoded = bytes | msgspec.Raw
 
@@ -65,6 +67,15 @@ class Thawable(ABC):
     @abstractmethod
     def thaw(self) -> Any:
         """Returns plain dicts and lists that share nothing mutable with this container."""
+
+    def closed(self) -> Any:
+        """Returns the same with the sealed values in it still sealed: the form to be stored.
+
+        So a container keeps its seals wherever it is written. Raises UsageError for a part of a
+        sealed value, which has no seal of its own.
+        """
+        with kept_closed():
+            return self.thaw()
 
 
 class Erased(str):
@@ -99,6 +110,7 @@ class SealedLeaf(str):
         return SealedLeaf, (self.raw,)
 
 
+T = TypeVar("T")
 CLOSED_TEXT = b'"[sealed]"'
 _CLOSED: ContextVar[bool] = ContextVar("holdfast_sealed_closed", default=False)
 
@@ -115,6 +127,53 @@ def kept_closed() -> Generator[None]:
         yield
     finally:
         _CLOSED.reset(token)
+
+
+@contextmanager
+def kept_open() -> Generator[None]:
+    """Opens sealed values in this block, whatever block of `kept_closed` the caller is in.
+
+    A commit may be prepared by the thread of another caller.
+    """
+    token = _CLOSED.set(False)
+    try:
+        yield
+    finally:
+        _CLOSED.reset(token)
+
+
+_FOR_SUBJECT: ContextVar[bool] = ContextVar("holdfast_for_subject", default=False)
+
+
+def for_subject(make: Callable[[], T]) -> T:
+    """Returns what `make` encodes of a value that is about to be sealed as a whole.
+
+    Parts of sealed values may be in it, which nobody else may store.
+    """
+    token = _FOR_SUBJECT.set(True)
+    try:
+        return make()
+    finally:
+        _FOR_SUBJECT.reset(token)
+
+
+def is_for_subject() -> bool:
+    """Returns whether the caller encodes a value that is about to be sealed as a whole."""
+    return _FOR_SUBJECT.get()
+
+
+def closed_items(values: Thawable) -> Any:
+    """Returns the items of a mapping that are to be stored one by one, with their seals."""
+    found = values.closed()
+    if isinstance(found, SealedLeaf):
+        if not is_for_subject():
+            raise UsageError(
+                "this mapping is one value that is sealed for a subject: its items would be in "
+                "clear",
+                hint="give it subject=…, or store it as a whole at one key",
+            )
+        return values.thaw()
+    return found
 
 
 def is_kept_closed() -> bool:
@@ -208,7 +267,7 @@ class _Conversion:
 
     def convert(self, value: Any, path: Path) -> Any:
         if isinstance(value, Thawable):
-            value = value.thaw()
+            value = value.closed()
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, str):
@@ -361,11 +420,47 @@ def check(data: Encoded) -> None:
     `decode` does not look for the latter, because it takes ten times as long and `encode` never
     writes it: msgspec keeps the last of the two.
     """
+    try:
+        _check_piece(data)
+    except CorruptError as error:
+        if not isinstance(error.__cause__, RecursionError):
+            raise
+        _check_deep(bytes(data))
+
+
+def _check_piece(data: Encoded) -> None:
     decode(data)
     try:
         json.loads(bytes(data), object_pairs_hook=_check_keys)
     except RecursionError as error:
         raise CorruptError("stored value is nested too deeply") from error
+
+
+def _check_deep(data: bytes) -> None:
+    """Checks a value that is nested deeper than Python decodes, in pieces.
+
+    No value of a caller is so deep, but results of nodes were once (decision 0090), and are sound.
+    Every `_PIECE_DEEP` levels a container is checked alone, and a 0 stands for it outside.
+    """
+    begun: list[list[bytes]] = [[]]
+    depth = at = 0
+    for token in _BRACKETS.finditer(data):
+        word = token.group()
+        if word in (b"{", b"["):
+            depth += 1
+            if depth % _PIECE_DEEP == 0:
+                begun[-1].append(data[at : token.start()])
+                begun.append([])
+                at = token.start()
+        elif word in (b"}", b"]"):
+            if depth % _PIECE_DEEP == 0 and len(begun) > 1:
+                _check_piece(b"".join([*begun.pop(), data[at : token.end()]]))
+                begun[-1].append(b"0")
+                at = token.end()
+            depth -= 1
+    if len(begun) > 1:
+        raise CorruptError("stored value ends within a list or an object")
+    _check_piece(b"".join([*begun[0], data[at:]]))
 
 
 def _check_keys(pairs: list[tuple[str, Any]]) -> None:

@@ -29,7 +29,7 @@ from holdfast.core.event import (
     based_payload,
     point_of,
 )
-from holdfast.core.log import READ_CHUNK, Log
+from holdfast.core.log import Log
 from holdfast.core.tree import Lazy, List, Map, diff, diff_ops, encode_ops, until_op
 from holdfast.errors import CorruptError
 
@@ -107,7 +107,7 @@ def _has_gone(log: Log, stream: str, after: int, until: int) -> bool:
     One is enough: it is recorded of all of them that they go, before the first one does.
     """
     while after < until:
-        page = log.read(stream, after=after, until=until, limit=READ_CHUNK)
+        page = log.stored(stream, after=after, until=until)
         if any(record.type in CHANGES and record.payload == GONE for record in page):
             return True
         after = page[-1].revision
@@ -144,7 +144,7 @@ def _points(log: Log, stream: str, head: Head, cut: int) -> list[int]:
 def _changes(log: Log, stream: str, after: int, cut: int) -> Iterator[int]:
     """Yields the revisions of changes that have their payload."""
     while after < cut:
-        page = log.read(stream, after=after, until=cut, limit=READ_CHUNK)
+        page = log.stored(stream, after=after, until=cut)
         for record in page:
             if record.type in CHANGES and record.payload != GONE:
                 yield record.revision

@@ -58,6 +58,7 @@ from holdfast.backends.protocol import (
     read_back,
     read_linked,
     read_many,
+    written_in_part,
 )
 from holdfast.clock import Clock
 from holdfast.core.event import ORIGIN, record_link
@@ -67,6 +68,7 @@ from holdfast.core.store_key import KEY_BYTES, WHAT, StoreKey
 from holdfast.errors import (
     ConflictError,
     CorruptError,
+    HoldfastError,
     StoreKeyError,
     UnavailableError,
     UsageError,
@@ -389,16 +391,22 @@ class _PlainStart:
 
     def _commit_first(self, commits: Sequence[Commit]) -> list[Receipt | Refusal]:
         answers: list[Receipt | Refusal] = []
-        while len(answers) < len(commits) and not self._is_over:
-            commit = commits[len(answers)]
-            [answer] = self._commit([replace(commit, reads=(*commit.reads, (KEYS, 0)))])
-            if isinstance(answer, Refusal) and self._has_keys():
-                continue  # keys came second, so the store is plain: sent again without the guard
-            answers.append(answer)
-            if isinstance(answer, Receipt) and commit.appends:
-                self._end()
-        rest = commits[len(answers) :]
-        return [*answers, *self._commit(rest)] if rest or not answers else answers
+        try:
+            while len(answers) < len(commits) and not self._is_over:
+                commit = commits[len(answers)]
+                [answer] = self._commit([replace(commit, reads=(*commit.reads, (KEYS, 0)))])
+                if isinstance(answer, Refusal) and self._has_keys():
+                    continue  # keys came second, so the store is plain: sent again unguarded
+                answers.append(answer)
+                if isinstance(answer, Receipt) and commit.appends:
+                    self._end()
+            rest = commits[len(answers) :]
+            return [*answers, *self._commit(rest)] if rest or not answers else answers
+        except HoldfastError as error:
+            is_known = not isinstance(error, UnavailableError) or error.outcome_known
+            if is_known and any(isinstance(answer, Receipt) for answer in answers):
+                raise written_in_part(error) from error
+            raise
 
     def _put_first(self, kind: str, name: str, data: bytes, *, expires_us: int = 0) -> None:
         if not self._is_over:

@@ -25,10 +25,11 @@ from holdfast.core import codec
 from holdfast.core.keystore import KeepsLedger
 from holdfast.core.log import Log
 from holdfast.core.matching import Cut, Shortening, digest, shortened
-from holdfast.errors import HoldfastError
+from holdfast.errors import CorruptError, FormatError, HoldfastError
 
 _logger = logging.getLogger("holdfast.erasure")
 BEFORE = "backups and exports from before"
+FORMAT = 1
 _EVENTS = 500
 
 
@@ -45,7 +46,7 @@ class _Entry(Struct):
     stream: str
     events: list[_Event]
     holdfast: str = "erased"
-    format: int = 1
+    format: int = FORMAT
 
 
 def note(
@@ -81,7 +82,27 @@ def note(
     return Leftover(
         BEFORE,
         f"a restore of one brings it back: delete them ({problem})",
+        is_outside=True,
     )
+
+
+def _decoded(raw: bytes, keys: str) -> _Entry:
+    """Returns an entry; raises CorruptError if it was changed: it must not count as absent."""
+    try:
+        entry = msgspec.json.decode(raw, type=_Entry)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CorruptError(
+            f"the ledger of what was erased, in {keys}, is damaged: {error}",
+            where=keys,
+            hint="bring it back from a backup of the keys: without it, what was erased comes back",
+        ) from None
+    if entry.format > FORMAT:
+        raise FormatError(
+            f"the ledger of what was erased, in {keys}, has entries of format {entry.format}: this "
+            f"holdfast reads up to {FORMAT}",
+            hint="upgrade holdfast",
+        )
+    return entry
 
 
 class Ledger:
@@ -93,7 +114,7 @@ class Ledger:
             keys = log.sealing.keys
             entries = keys.noted() if isinstance(keys, KeepsLedger) else []
             for raw in entries:
-                entry = msgspec.json.decode(raw, type=_Entry)
+                entry = _decoded(raw, repr(keys))
                 for event in entry.events:
                     self._known.setdefault((entry.stream, event.revision), []).append(event)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import NamedTuple
 
 from holdfast.backends.protocol import Backend, Head, MarkQuery, Record, find_marks
@@ -50,7 +51,8 @@ class Expiry:
         self._backend = backend
         self._known: OrderedDict[str, Lifetime] = OrderedDict()
         self._intended: dict[str, ExpiryPolicy] = {}
-        self._newest: dict[str, int] = {}  # the ends that `kept` found last
+        self._mutex = Lock()
+        self._newest: OrderedDict[str, int] = OrderedDict()  # sliding ends that `kept` has found
         self.of_level: Callable[[str], ExpiryPolicy | None] = _no_term
         """Returns the stored policy of a level, for scopes that begin without a `ttl_s`."""
 
@@ -188,10 +190,20 @@ class Expiry:
         }
         if slid := [stream for stream in ends if self._known[stream].slides_us]:
             heads = zip(slid, self._backend.heads(slid), strict=True)
-            self._newest = {name: self.end(name, head) for name, head in heads if head is not None}
-            ends |= self._newest
+            found = {name: self.end(name, head) for name, head in heads if head is not None}
+            self._know_ends(found)
+            ends |= found
         gone = {stream for stream, end in ends.items() if self._is_over(stream, end)}
         return [record for record in records if record.stream not in gone] if gone else records
+
+    def _know_ends(self, found: dict[str, int]) -> None:
+        """Caches sliding ends. Nothing is dropped that another thread may be about to ask for."""
+        with self._mutex:
+            for name, end in found.items():
+                self._newest[name] = max(end, self._newest.get(name, 0))
+                self._newest.move_to_end(name)
+            while len(self._newest) > _KNOWN_MAX:
+                self._newest.popitem(last=False)
 
     def _look_up(self, streams: list[str]) -> None:
         for stream, head in zip(streams, self._backend.heads(streams), strict=True):

@@ -6,9 +6,12 @@ leaves out the values that have ended. A read of an old revision shows what was 
 The clock that judges a stream judges its values too: the server's, or this host's if there is no
 server. A server is asked for its time now and then; in between, its time is carried on by this
 host's boot clock, which nobody can set. So a read of a state with ends seldom costs a round trip.
+Each backend of a mixed store has a time of its own.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
@@ -30,22 +33,24 @@ _SHOWN_MAX = 4096
 class KeyEnds:
     """Finds what has ended in the states of one store."""
 
-    def __init__(self, backend: Backend, clock: Clock) -> None:
-        self._backend = backend
+    def __init__(self, backend_of: Callable[[str], Backend], clock: Clock) -> None:
+        """`backend_of` returns the backend that keeps a stream."""
+        self._backend_of = backend_of
         self._clock = clock
-        # A backend on a server has a limit for each call; one on this host has none.
-        self._is_far = getattr(backend, "timeout_s", None) is not None
-        self._asked: tuple[int, int] | None = None  # a server's time, and the boot time of then
+        # A server's time, and the boot time of then, for each backend on a server.
+        self._asked: dict[int, tuple[int, int]] = {}
         self._shown: dict[str, tuple[StreamState, int, int, StreamState]] = {}
 
     def now_us(self, stream: str) -> int:
         """Returns the time on the clock that judges a stream; a server's is an estimate."""
-        if not self._is_far:
-            return self._backend.now_us(stream)
+        backend = self._backend_of(stream)
+        # A backend on a server has a limit for each call; one on this host has none.
+        if getattr(backend, "timeout_s", None) is None:
+            return backend.now_us(stream)
         boot_us = self._clock.boot_us()
-        asked = self._asked
+        asked = self._asked.get(id(backend))
         if asked is None or not 0 <= boot_us - asked[1] < ASKED_US:
-            asked = self._asked = self._backend.now_us(stream), boot_us
+            asked = self._asked[id(backend)] = backend.now_us(stream), boot_us
         return asked[0] + boot_us - asked[1]
 
     def shown(self, state: StreamState, stream: str) -> StreamState:

@@ -20,7 +20,6 @@ process is killed in between, the next `destroy` or `make` finishes the work.
 from __future__ import annotations
 
 import hmac
-import logging
 import os
 import re
 import subprocess
@@ -28,18 +27,16 @@ from base64 import b32hexencode, b64decode, b64encode
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
-from itertools import takewhile
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import msgspec
 from msgspec import Struct
 
+from holdfast.backends.rescue import sync_way
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import CorruptError, UnavailableError, UsageError
 from holdfast.names import new_id
-
-_logger = logging.getLogger("holdfast.keys")
 
 KEY_BYTES = 32
 COMMAND_TIMEOUT_S = 30.0
@@ -319,7 +316,9 @@ class FolderKeys:
         if self._secret is None and is_made:
             place = self.path / "secret"
             if _read(place) is None:
-                _sync_way(self.path)
+                # Before the folder has its secret, because nothing does it later. A power loss must
+                # not take the folder: what its keys sealed would be lost with it.
+                sync_way(str(self.path))
                 random = self._clock.random_bytes(KEY_BYTES)
                 with self._temporary(random) as temporary, suppress(FileExistsError):
                     os.link(temporary, place)
@@ -425,20 +424,6 @@ def _overwrite(path: Path, size: int) -> None:
         os.close(descriptor)
 
 
-def _sync_way(path: Path) -> None:
-    """Syncs every directory above the folder of keys, up to the root of its file system.
-
-    A power loss must not take the folder: what its keys sealed would be lost with it. It is done
-    before the folder has its secret, because nothing does it later, and for directories that were
-    there too: a process that made them may have been killed before it synced them. A directory that
-    this user may not read was not made by this user.
-    """
-    device = path.stat().st_dev
-    for above in takewhile(lambda one: one.stat().st_dev == device, path.parents):
-        with suppress(PermissionError):
-            _sync_folder(above)
-
-
 def _sync_folder(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -457,7 +442,9 @@ class CommandKeys:
     nothing. `erased ID` prints `true` or `false`, `destroy ID` nothing, `list` an array of keys,
     and `pseudonym TEXT` a keyed digest of text: `p-` and 32 base32hex digits in lower case. `note`
     keeps the JSON document that it reads from its input, and `noted` prints an array of all of
-    them. If `note` fails, the receipt of an erasure says that older backups are not covered.
+    them. If `note` fails, the receipt of an erasure says that older backups are not covered. If
+    `noted` fails, so does every restore, copy and import: else what was erased would come back. A
+    program that keeps no ledger prints `[]`.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -515,13 +502,22 @@ class CommandKeys:
         self._run("note", given=entry)
 
     def noted(self) -> list[bytes]:
-        """Returns the entries that were noted, oldest first; none of a command without a ledger."""
+        """Returns the entries that were noted, oldest first.
+
+        Raises UnavailableError if the command does not say. An answer that fails must never be read
+        as an empty ledger: a restore would bring back what was erased, and nobody would be told.
+        """
         try:
             printed = self._run("noted")
             return [bytes(one) for one in msgspec.json.decode(printed, type=list[msgspec.Raw])]
-        except (msgspec.MsgspecError, UnavailableError) as error:
-            _logger.warning("the command of the keys told no ledger of what was erased: %s", error)
-            return []
+        except msgspec.MsgspecError:
+            problem = f'"{self._command[0]} noted" printed no array of entries'
+        except UnavailableError as error:
+            problem = error.message
+        raise UnavailableError(
+            f"what was erased is not known: {problem}; nothing was taken over",
+            hint="try again when the keys are in reach; a program that keeps no ledger prints []",
+        )
 
     def _key(self, *words: str) -> SubjectKey | None:
         printed = self._run(*words).strip()

@@ -52,8 +52,6 @@ class Layer(Struct, frozen=True, kw_only=True):
     stale: Callable[[Any, bool], Iterable[Any]] | None = None
     """Given the context of a store's record, and whether to ask verifiers now, yields what is
     stale."""
-    derived: tuple[str, ...] = ()
-    """The kinds of objects that hold copies of what events say; an erasure deletes them."""
 
 
 _table: dict[str, Layer] = {}

@@ -199,16 +199,33 @@ def _migrate_some(
             sent.append(name)
             write = StreamWrite(name, (new_event,), expected=state.revision)
             proposed.append(ProposedCommit((write,)))
-    requests = log.submit_all(proposed) if proposed else []
     done = 0
-    for name, request in zip(sent, requests, strict=True):
+    for name, request in zip(sent, _submitted(log, proposed), strict=True):
         try:
+            if isinstance(request, HoldfastError):
+                raise request
             done += _finish(log, name, request, to)
         except ExpiredError:
             continue  # it ended meanwhile, and has no state to migrate any more
         except (UpgradeError, UsageError, ConflictError, LimitError, SecretError) as error:
             left.append(_failed(log, name, log.newest(name), error, to))
     return done, left
+
+
+def _submitted(log: Log, proposed: list[ProposedCommit]) -> list[Request | HoldfastError]:
+    """Queues commits together; returns a request for each, or the error that refuses it."""
+    try:
+        return [*log.submit_all(proposed)] if proposed else []
+    except HoldfastError:
+        # One of them is refused, such as for a secret, so none was queued. Each alone says which.
+        return [_submitted_alone(log, one) for one in proposed]
+
+
+def _submitted_alone(log: Log, proposed: ProposedCommit) -> Request | HoldfastError:
+    try:
+        return log.submit(proposed)
+    except HoldfastError as error:
+        return error
 
 
 def _finish(log: Log, name: str, request: Request, to: int | None) -> int:

@@ -98,6 +98,7 @@ PURGED = "retention.purged"
 SHORTENED = "retention.shortened"
 ERASED = "retention.erased"
 BINNED = "retention.binned"
+BEGUN = "retention.erasing"
 
 PENDING = "retention.pending"
 """The index that has a mark for each scope whose letting-go has begun and is not done."""
@@ -108,11 +109,13 @@ SHORTENING = "retention.shortening"
 UNPURGED = "retention.unpurged"
 """The index that has a mark from the word that data goes until the backend has purged it."""
 _TO_PURGE = Mark(UNPURGED, "bytes")
+ERASING_SCOPES = "retention.erasing"
+"""The index that has a mark for each scope whose erasure has begun and has no receipt yet."""
 register_layer(
     Layer(
         name="retention",
         prefixes=("retention",),
-        indexes=(HOLDS, PENDING, BLOBS, COLLECTED, SHORTENING, UNPURGED),
+        indexes=(HOLDS, PENDING, BLOBS, COLLECTED, SHORTENING, UNPURGED, ERASING_SCOPES),
     )
 )
 
@@ -219,6 +222,7 @@ class _LetGo(Struct):
     why: Why
     runs: list[tuple[int, str]]  # the first revision of each run, and base64 of its digests
     blobs: list[str] = []
+    bytes: int = 0  # how many the payloads had; 0 if an older holdfast wrote this
 
 
 class _Shortened(Struct):
@@ -237,9 +241,15 @@ class _Held(Struct):
     reason: str = ""
 
 
+class _Begun(Struct):
+    scope: str
+    revision: int
+
+
 class _Purged(Struct):
     left: list[tuple[str, str]]
     whole: bool = False
+    outside: list[str] = []  # the places of `left` that nothing waits for; not told by an older one
 
 
 class Purge(Struct, frozen=True):
@@ -252,6 +262,16 @@ class Purge(Struct, frozen=True):
     time: int = 0
     left: tuple[Leftover, ...] = ()
     whole: bool = False
+
+
+class Begun(Struct, frozen=True):
+    """An erasure of a scope that has begun: where `retention/log` says so, and what the scope had.
+
+    A removal after `scope_revision` was made by this erasure.
+    """
+
+    told: int
+    scope_revision: int
 
 
 class Condemned(Struct, frozen=True):
@@ -419,7 +439,7 @@ class Retainer:
         if self._log.heads([scope])[0] is None:
             raise NotFoundError(
                 f'there is no scope "{scope}" to hold',
-                hint="scopes() lists the names that there are",
+                hint="holdfast scopes lists the names that there are",
             )
         holds.keep(self._log, scope)
         payload = codec.encode_plain(_Held(scope, reason))
@@ -443,9 +463,62 @@ class Retainer:
         self._commit([NewEvent(RELEASED, payload)], marks=marks)
         holds.let_end(self._log, scope)
 
-    def tell_erased(self, receipt: Mapping[str, Any]) -> None:
-        """Records the receipt of an erasure that was not of a subject."""
-        self._commit([NewEvent(ERASED, codec.encode_plain(receipt))])
+    def tell_erased(self, receipt: Mapping[str, Any], ends: Sequence[str] = ()) -> None:
+        """Records the receipt of an erasure that was not of a subject, and ends those of scopes."""
+        marks = [Cleared(ERASING_SCOPES, scope) for scope in ends]
+        self._commit([NewEvent(ERASED, codec.encode_plain(receipt))], marks)
+
+    def begin_erasing(self, scope: str, revision: int) -> None:
+        """Records that the erasure of a scope begins, so that `finish` knows of it."""
+        payload = codec.encode_plain(_Begun(scope, revision))
+        self._commit([NewEvent(BEGUN, payload)], [Mark(ERASING_SCOPES, scope)])
+
+    def give_up_erasing(self, scope: str) -> None:
+        """Takes that back, if the scope could not be removed and nothing of it was erased."""
+        self._commit([], [Cleared(ERASING_SCOPES, scope)])
+
+    def erasing(self) -> dict[str, Begun]:
+        """Returns the erasures of scopes that have begun and are not done."""
+        names = {mark.key for mark in self._log.marks.list(ERASING_SCOPES, limit=NO_LIMIT)}
+        found: dict[str, Begun] = {}
+        for record in _told(self._log, BEGUN) if names else ():
+            said = codec.decode_as(record.payload, _Begun)
+            if said.scope in names:
+                found[said.scope] = Begun(record.revision, said.revision)
+        return found
+
+    def erased_since(self, scopes: Collection[str], told: int = 0) -> dict[str, Retained]:
+        """Returns what erasures took of some scopes, as `retention/log` says from a revision on.
+
+        An erasure that a kill has cut in parts has all of them in one receipt by this.
+        """
+        seen: dict[str, set[int]] = {}
+        sizes: dict[str, int] = {}
+        for record in _told(self._log, LET_GO, after=told):
+            said = codec.decode_as(record.payload, _LetGo)
+            if said.why != "erased" or said.scope not in scopes:
+                continue
+            known = seen.setdefault(said.scope, set())
+            before = len(known)
+            for first, digests in said.runs:
+                known.update(range(first, first + len(b64decode(digests)) // 32))
+            if len(known) > before:  # else told before, by who was killed before it was rewritten
+                sizes[said.scope] = sizes.get(said.scope, 0) + said.bytes
+        names = sorted(seen)
+        found: dict[str, Retained] = {}
+        for name, head in zip(names, self._log.heads(names), strict=True):
+            assert head is not None, "BUG: events of it were told of"
+            one = _all_of(self._log, name, head)
+            found[name] = _retained(one, len(seen[name]), sizes.get(name, 0))
+        return found
+
+    def still_holds(self, streams: Sequence[str]) -> bool:
+        """Returns whether records of these streams have a payload that an erasure would take."""
+        heads = zip(streams, self._log.heads(streams), strict=True)
+        return any(
+            head is not None and any(_records(self._log, _all_of(self._log, stream, head)))
+            for stream, head in heads
+        )
 
     def erased(self) -> list[dict[str, Any]]:
         """Returns those receipts, oldest first, each with its revision if it has no `purged`."""
@@ -665,7 +738,8 @@ class _Run:
             ended_values.settle(log, stream)
         blobs = self._collect_blobs(whole=whole)
         purge = newest_purge(log)
-        is_due = bool(pending or whole or purge.left or log.marks.list(UNPURGED, limit=1))
+        is_left = any(not one.is_outside for one in purge.left)
+        is_due = bool(pending or whole or is_left or log.marks.list(UNPURGED, limit=1))
         if self._scopes or blobs or is_due:
             purge = self._purge(whole=whole)
         kept = sorted(set(self._kept))
@@ -720,10 +794,9 @@ class _Run:
     def erase_scopes(self, streams: Sequence[str]) -> Retention:
         for stream, head in zip(streams, self._log.heads(streams), strict=True):
             if head is not None and not head.expires_us:
-                now_us = self._log.clock.now_us()
-                one = Condemned(stream, "erased", now_us, head.first - 1, head.revision)
+                one = _all_of(self._log, stream, head)
                 self._let_go(one)
-                self._snapshots[stream] = head.revision
+                self._snapshots[stream] = one.until
         self._flush()
         return self._erased(self._collect_blobs(whole=False))
 
@@ -841,7 +914,8 @@ class _Run:
             if one.stream in kept:
                 continue
             names = sorted({name for record in chunk for name, _ in codec.blobs_in(record.payload)})
-            said = _LetGo(one.stream, one.why, _runs(chunk), names)
+            size = sum(len(record.payload) for record in chunk)
+            said = _LetGo(one.stream, one.why, _runs(chunk), names, size)
             new_events.append(NewEvent(LET_GO, codec.encode_plain(said)))
             marks[PENDING, one.stream] = Mark(PENDING, one.stream)
             marks.update(((BLOBS, name), Mark(BLOBS, name, due_us)) for name in names)
@@ -935,7 +1009,8 @@ class _Run:
             left = [one for one in left if one.where in named]
         purge = Purge(before.revision, 0, tuple(left), whole or stays_whole)
         if has_told or before.revision == 0 or replace(purge, time=before.time) != before:
-            said = _Purged([(one.where, one.remedy) for one in left], purge.whole)
+            outside = [one.where for one in left if one.is_outside]
+            said = _Purged([(one.where, one.remedy) for one in left], purge.whole, outside)
             payload = codec.encode_plain(said)
             marks = [Cleared(UNPURGED, _TO_PURGE.key)] if has_told else []
             done = self._retainer._commit([NewEvent(PURGED, payload)], marks, self._lease)
@@ -953,6 +1028,12 @@ def _by_policies(policies: Policies | None, *, dry_run: bool) -> Iterator[Condem
 def _snapshots_until(one: Condemned) -> int:
     """Returns the revision up to which snapshots may hold, or refer to, what goes."""
     return 1 << 62 if one.why == "compacted" else one.until
+
+
+def _all_of(log: Log, stream: str, head: Head) -> Condemned:
+    """Returns all that a removed stream held, not what somebody began under its name since."""
+    until = log.life(stream, head.revision) or head.revision
+    return Condemned(stream, "erased", log.clock.now_us(), head.first - 1, until)
 
 
 def _retained(one: Condemned, events: int, size: int) -> Retained:
@@ -1069,8 +1150,7 @@ def digests_told(log: Log) -> dict[tuple[str, int], bytes]:
     return {name: told.digest for name, told in ledger(log).items()}
 
 
-def _told(log: Log, *types: str) -> Iterator[Record]:
-    after = 0
+def _told(log: Log, *types: str, after: int = 0) -> Iterator[Record]:
     while page := log.read(STREAM, after=after, limit=READ_CHUNK):
         yield from (record for record in page if record.type in types)
         after = page[-1].revision
@@ -1091,7 +1171,9 @@ def newest_purge(log: Log) -> Purge:
 
 def _purge_of(record: Record) -> Purge:
     said = codec.decode_as(record.payload, _Purged)
-    left = tuple(Leftover(where, remedy) for where, remedy in said.left)
+    left = tuple(
+        Leftover(where, remedy, is_outside=where in said.outside) for where, remedy in said.left
+    )
     return Purge(record.revision, record.time, left, said.whole)
 
 

@@ -76,7 +76,7 @@ class Values(Protocol):
         ...
 
 
-register_layer(Layer(name="snapshots", derived=("snapshot",)))
+register_layer(Layer(name="snapshots"))
 
 _SIZE_MAX = 1 << 30
 _COMPRESS_MIN = 512

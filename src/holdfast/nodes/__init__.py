@@ -2,6 +2,7 @@
 
 define    nodes, graphs and rules, as users write them
 results   what is stored of nodes, and found again; the states that callers are given
+causes    why a node was computed: by reference to results, and as a tree
 trace     what nodes read, recorded and checked
 context   what the function of a node gets as its `ctx`
 walk      one walk over a graph: judge each node, compute once

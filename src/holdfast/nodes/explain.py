@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import chain, islice
 from typing import Any
@@ -15,18 +15,41 @@ from holdfast.core.commit import ProposedCommit
 from holdfast.core.page import Key, Page, check_limit, is_after, read_cursor, write_cursor
 from holdfast.errors import ConflictError, NotFoundError, UsageError
 from holdfast.nodes import results, trace
+from holdfast.nodes.causes import SHOWN, Cause, told
 from holdfast.nodes.define import Graph, check_graph, check_node_name
 from holdfast.nodes.manifest import PREFIX, has_results
 from holdfast.nodes.process import check_scope, find_known, process_target
-from holdfast.nodes.results import Accepted, Cause, Computed, Entry, Input, Invalidated, NodeState
-from holdfast.nodes.walk import Known, Nodes, Planned, Walker, check_processable, edge_thumb
+from holdfast.nodes.results import (
+    LEAST,
+    Accepted,
+    Computed,
+    Entry,
+    Input,
+    Invalidated,
+    NodeState,
+)
+from holdfast.nodes.walk import (
+    Known,
+    Nodes,
+    Planned,
+    Walker,
+    check_processable,
+    edge_thumb,
+    without_rounds,
+)
 from holdfast.record.removal import removed
 
 ATTEMPTS = 100
+CAUSES_MAX = 100_000
+"""How many causes `why` returns without a limit."""
 
 
 class Why(Struct, frozen=True):
-    """Why a node's newest result was computed, as it was recorded with the result."""
+    """Why a node's newest result was computed, as it was recorded with the result.
+
+    `cause` is a tree: below a dependency stands why that one was computed. It ends at a number of
+    causes, and `more` counts those that it leaves out. `roots` are what the causes began with.
+    """
 
     node: str
     cause: Cause
@@ -37,10 +60,14 @@ class Why(Struct, frozen=True):
     untracked: tuple[str, ...]
     cost: dict[str, float]
     invalidated: bool
+    more: int = 0
+    more_is_exact: bool = True
+    """False if so many results are below this one that not all were counted."""
+    roots: tuple[Cause, ...] = ()
 
 
 class Plan(Struct, frozen=True):
-    """What a walk would do now, node by node."""
+    """What a walk would do now, node by node: at least `at_least` nodes are computed."""
 
     graph: str
     scope: str
@@ -52,19 +79,46 @@ class Plan(Struct, frozen=True):
         return tuple(one.node for one in self.nodes if one.verdict == "compute")
 
     @property
+    def may_compute(self) -> tuple[str, ...]:
+        """The nodes that would be computed or not, depending on what those before them yield."""
+        return tuple(one.node for one in self.nodes if one.verdict == "may compute")
+
+    @property
+    def at_least(self) -> int:
+        """How many nodes would be computed for certain."""
+        return len(self.computes)
+
+    @property
+    def at_most(self) -> int:
+        """How many nodes would be computed if every value changes."""
+        return len(self.computes) + len(self.may_compute)
+
+    @property
     def cost(self) -> dict[str, float]:
         """The expected cost: the sum of past averages of the nodes that would be computed."""
-        total: dict[str, float] = {}
-        for one in self.nodes:
-            if one.verdict == "compute":
-                for name, amount in one.cost.items():
-                    total[name] = total.get(name, 0) + amount
-        return total
+        return _total(self.nodes, ("compute",))
+
+    @property
+    def cost_at_most(self) -> dict[str, float]:
+        """The expected cost if every node is computed that may be."""
+        return _total(self.nodes, ("compute", "may compute"))
 
 
-def why(nodes: Nodes, graph: Graph | str, name: str, scope: object) -> Why:
+def _total(nodes: Iterable[Planned], verdicts: Collection[str]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for one in nodes:
+        if one.verdict in verdicts:
+            for name, amount in one.cost.items():
+                total[name] = total.get(name, 0) + amount
+    return total
+
+
+def why(
+    nodes: Nodes, graph: Graph | str, name: str, scope: object, *, limit: int | None = SHOWN
+) -> Why:
     """Returns why a node's newest result was computed; the graph may be given by its name."""
     shown = check_node_name(graph, "a graph's name") if isinstance(graph, str) else graph.name
+    most = check_limit(limit)
     table = nodes.table(shown, check_scope(nodes, scope))
     table.refresh()
     entry = _newest(table.entries(name))
@@ -74,11 +128,24 @@ def why(nodes: Nodes, graph: Graph | str, name: str, scope: object) -> Why:
             hint="process the graph first",
         )
     state = entry.state("hit", nodes.log.blobs.read)
-    assert state.cause is not None, "BUG: a result without a cause"
+    content = entry.content()
+    assert isinstance(content, Computed), "BUG: a failure says why"
     assert state.computed_at is not None, "BUG: a result without a time"
+    kept = {} if isinstance(graph, str) else {one: node.keep for one, node in graph.nodes()}
+
+    def say(cause: Cause) -> tuple[Cause | None, str]:
+        said, of, remark = table.cause_at(cause.result)
+        if said is None:
+            return None, remark
+        keep = kept.get(without_rounds(of), LEAST)
+        newest = table.results(of, keep).kept(keep)
+        is_kept = any(one.record.revision == cause.result for one in newest)
+        return said, "" if is_kept else "its result is no longer kept"
+
+    found = told(content.cause, say, CAUSES_MAX if most is None else most)
     return Why(
         name,
-        state.cause,
+        found.cause,
         state.computed_at,
         state.in_thumb,
         state.out_thumb,
@@ -86,16 +153,26 @@ def why(nodes: Nodes, graph: Graph | str, name: str, scope: object) -> Why:
         state.untracked,
         state.cost,
         entry.record.revision <= table.invalidated_at(name),
+        found.more,
+        found.is_counted,
+        found.roots,
     )
 
 
 class StoredNode(Struct, frozen=True):
-    """The newest stored result of a node."""
+    """The newest stored result of a node, and how often its results were hits, or were let go of.
+
+    `evicted` counts the results that had to be computed again because `keep` had let go of them.
+    """
 
     graph: str
     scope: str
     state: NodeState
     invalidated: bool
+    computed: int = 0
+    hits: int = 0
+    evicted: int = 0
+    hit_rate: float | None = None
 
 
 def stored_nodes(
@@ -133,7 +210,20 @@ def _stored(
                 continue
             state = entry.state("hit", nodes.log.blobs.read)
             is_old = entry.record.revision <= table.invalidated_at(one)
-            yield (stream, one), StoredNode(name, place, state, is_old)
+            count = table.tally(one)
+            yield (
+                (stream, one),
+                StoredNode(
+                    name,
+                    place,
+                    state,
+                    is_old,
+                    count.computed,
+                    count.hits,
+                    count.evicted,
+                    count.hit_rate,
+                ),
+            )
 
 
 def _newest(entries: list[Entry]) -> Entry | None:
@@ -212,6 +302,7 @@ def _accepted(walker: Walker, known: Known, base: Entry, author: str, because: s
         raise UsageError(
             f'the result of node "{known.name}" was invalidated', hint="process the graph"
         )
+    result = walker.table.result_of(base)
     reads: list[results.Read] = []
     for read in content.reads:
         if read.kind == "node":
@@ -228,7 +319,8 @@ def _accepted(walker: Walker, known: Known, base: Entry, author: str, because: s
         node=known.name,
         in_thumb=known.in_thumb,
         full_thumb=results.full_thumb(known.in_thumb, tuple(reads)),
-        result=base.record.revision,
+        result=result,
+        after=base.record.revision if base.record.revision != result else 0,
         author=author,
         because=because,
         code=known.code.thumb,

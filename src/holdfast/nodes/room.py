@@ -10,6 +10,7 @@ from holdfast.core.kernel import Kernel, kernel_of
 from holdfast.core.page import PAGE_SIZE, Page
 from holdfast.errors import UsageError
 from holdfast.nodes import explain
+from holdfast.nodes.causes import SHOWN
 from holdfast.nodes.define import Graph
 from holdfast.nodes.explain import Plan, StoredNode, Why
 from holdfast.nodes.process import Walk, process
@@ -72,12 +73,16 @@ class NodesRoom(NotCalled):
         """
         return explain.stored_nodes(self._nodes, graph, scope, after=after, limit=limit)
 
-    def why(self, graph: Graph | str, name: str, scope: Scope | str) -> Why:
+    def why(
+        self, graph: Graph | str, name: str, scope: Scope | str, *, limit: int | None = SHOWN
+    ) -> Why:
         """Returns why a node's newest result was computed, as recorded with that result.
 
-        Raises NotFoundError if the node has no result for the scope.
+        Its tree has up to `limit` causes, those that are nearest; `more` counts the others, and
+        `roots` says what they began with. Raises NotFoundError if the node has no result for the
+        scope.
         """
-        return explain.why(self._nodes, graph, name, scope)
+        return explain.why(self._nodes, graph, name, scope, limit=limit)
 
     def plan(self, graph: Graph, target: str | None, scope: Scope | str, /, **inputs: Any) -> Plan:
         """Returns what a walk would do, to the node `target` or to all nodes; writes nothing."""

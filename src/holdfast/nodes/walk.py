@@ -15,11 +15,12 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property, partial
 from hashlib import sha256
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace
@@ -29,6 +30,7 @@ from holdfast.core import codec
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.kernel import Kernel
 from holdfast.core.log import WRITER
+from holdfast.core.sealing import READER, Sealing, tell_reader
 from holdfast.core.tree import MISSING
 from holdfast.errors import (
     CorruptError,
@@ -40,11 +42,11 @@ from holdfast.errors import (
     ValueDomainError,
 )
 from holdfast.nodes import results, trace
+from holdfast.nodes.causes import Cause
 from holdfast.nodes.context import NodeContext, part_of
-from holdfast.nodes.define import Graph, Node, Until, check_inputs, is_node
+from holdfast.nodes.define import ROUND, Graph, Node, check_inputs, is_node, may_skip
 from holdfast.nodes.manifest import PREFIX
 from holdfast.nodes.results import (
-    Cause,
     Computed,
     Entry,
     Failed,
@@ -52,6 +54,7 @@ from holdfast.nodes.results import (
     NodeState,
     Read,
     ResultTable,
+    Tally,
     skipped_state,
 )
 from holdfast.nodes.trace import ABSENT, Observed, Sources, shown
@@ -61,15 +64,24 @@ from holdfast.runs.execution import stored
 from holdfast.scope import Scopes
 from holdfast.thumbprint import Code, thumb
 
+T = TypeVar("T")
 FORMAT = 1
 LEASE_S = 30.0
 SLICE_S = 0.25
 """How long to wait for another worker's result before trying to take its lease again."""
 TABLES_MAX = 256
+DEMANDED_MIN = 16
+"""With fewer nodes that wait for each other, a function that recurses too deep does so itself."""
 _logger = logging.getLogger("holdfast.nodes")
 
 _OPEN = frozenset({"computed", "cut off"})
-"""In a plan, the states of nodes whose values are not known yet."""
+"""In a plan, the states of nodes whose values are not known, or that may be left out."""
+THRASHED_MIN = 16
+"""So many results, and more than were hits, are computed again before it is said."""
+AVERAGED = 8
+"""How many results of a node its expected cost is the average of."""
+PROGRESS_S = 2.0
+"""How often a long walk says in the log how far it is."""
 
 Call = Callable[[Node, tuple[Any, ...], dict[str, Any]], Any]
 """Calls the function of a node; `holdfast.aio` awaits it on the event loop."""
@@ -181,14 +193,14 @@ class Group:
         self.is_exhausted = False
         self.is_skipped = is_skipped
 
-    @property
+    @cached_property
     def status(self) -> str:
         if self.is_skipped:
             return "skipped"
-        members = self.rounds[-1].members.values()
-        return "computed" if any(one.status == "computed" for one in members) else "hit"
+        found = {one.status for one in self.rounds[-1].members.values()}
+        return next((one for one in ("computed", "cut off") if one in found), "hit")
 
-    @property
+    @cached_property
     def out_thumb(self) -> str:
         last = self.rounds[-1]
         seen = [[name, last.members[name].out_thumb] for name in last.graph.order]
@@ -219,7 +231,12 @@ class Level:
         self.members: dict[str, Member] = {}
         self.skipped: set[str] = set()
         self.errors: dict[str, CorruptError] = {}
-        self.active: list[str] = []
+        self.active: dict[str, None] = {}
+        self.before: Group | None = None
+        self.has_open = False
+        """In a plan: whether a member may yield another value than it did."""
+        self.is_unsure = outer is not None and outer.is_unsure
+        """In a plan: whether members may be left out, by what is not computed yet."""
 
     def name_of(self, member: str) -> str:
         """Returns the full name of a member in this walk, such as `review/author@2`."""
@@ -295,12 +312,13 @@ class Verdict(Struct):
 class Planned(Struct, frozen=True):
     """What a walk would do with one node.
 
-    A node with the verdict `cut off` depends on nodes that would be computed. Its stored result is
-    reused if those yield the same values as before.
+    `hit` and `compute` are certain. A node that `may compute` depends on nodes that would be
+    computed: its stored result is reused if those yield the same values as before. Or they decide
+    whether the node is on the path, or whether there is another round.
     """
 
     node: str
-    verdict: Literal["hit", "compute", "cut off", "skipped"]
+    verdict: Literal["hit", "compute", "may compute", "skipped"]
     causes: tuple[Cause, ...] = ()
     cost: dict[str, float] = {}
 
@@ -318,7 +336,11 @@ class Computation:
 
     def demand(self, name: str, path: tuple[str | int, ...] | None) -> Observed:
         """Returns the value of another node of the graph, which is processed first if needed."""
-        return self._walker.observe(self._known.level, name, path)
+        self._walker.demanded.append(name)
+        try:
+            return self._walker.observe(self._known.level, name, path)
+        finally:
+            self._walker.demanded.pop()
 
     def check_known(self, name: str) -> None:
         """Raises UsageError unless a rule can read a node of that name."""
@@ -336,6 +358,39 @@ class Computation:
 
 
 # --- the walk -------------------------------------------------------------------------------------
+
+Asked = tuple[Level, str]
+Steps = Generator[Asked, Member, T]
+"""Some work that yields the members it needs, and is sent their states."""
+
+
+def _drive(walker: Walker, first: Steps[T]) -> T:
+    """Does some work, and before that, whatever it needs.
+
+    The works that wait are in a list, and not on Python's stack: a node may have as many nodes
+    before it as there are, whether its parameters name them or its stored result has read them.
+    """
+    waiting: list[Generator[Asked, Any, Any]] = [first]
+    answer: Any = None
+    error: BaseException | None = None
+    while True:
+        work = waiting[-1]
+        try:
+            level, name = work.send(answer) if error is None else work.throw(error)
+        except StopIteration as done:
+            answer, error = done.value, None
+        except BaseException as raised:
+            if len(waiting) == 1:
+                raise
+            answer, error = None, raised
+        else:
+            answer, error = walker.known(level, name), None
+            if answer is None:
+                waiting.append(walker.steps(level, name))
+            continue
+        waiting.pop()
+        if not waiting:
+            return answer
 
 
 class Walker:
@@ -363,6 +418,10 @@ class Walker:
         now_us = self.log.clock.now_us()
         self.sources = Sources(nodes.scopes, now_us, nodes.known_values, scope)
         self.exhausted: list[str] = []
+        self.computed = 0
+        self._tell_at_s = perf_counter() + PROGRESS_S
+        self.demanded: list[str] = []
+        """The nodes that functions wait for which are being called, each within the one before."""
         self.planned: dict[str, Planned] | None = None
         """What would be done with each node, if this walk only plans; else None."""
         self.around: Callable[[Level, Node], NodeState] | None = None
@@ -377,52 +436,79 @@ class Walker:
 
         A damaged result does not stop the other nodes; it is raised when they are done.
         """
-        return self._rounds(self.graph, None, self.graph.name, "")
+        return _drive(self, self._rounds(self.graph, None, self.graph.name, ""))
 
-    def walk(self, level: Level) -> None:
+    def _walk(self, level: Level) -> Steps[None]:
         """Processes every member of a graph, and notes damaged results in `level.errors`."""
-        for name in level.graph.order:
+        for number, name in enumerate(level.graph.order):
+            self._tell_progress(level, number)
             try:
-                self.process(level, name)
+                yield level, name
             except CorruptError as error:
                 if error.stream != self.table.stream:
                     raise
                 _logger.warning("%s", error)
                 level.errors[name] = error
 
+    def _tell_progress(self, level: Level, number: int) -> None:
+        """Says in the log how far a long walk is."""
+        now_s = perf_counter()
+        if now_s < self._tell_at_s:
+            return
+        self._tell_at_s = now_s + PROGRESS_S
+        _logger.info(
+            'graph "%s": %s of %s nodes are done, %s were computed',
+            level.group.name,
+            f"{number:,}",
+            f"{len(level.graph.order):,}",
+            f"{self.computed:,}",
+        )
+
     def process(self, level: Level, name: str) -> Member:
         """Returns the state of a member. It is processed once per walk, after its dependencies."""
+        known = self.known(level, name)
+        return _drive(self, self.steps(level, name)) if known is None else known
+
+    def known(self, level: Level, name: str) -> Member | None:
+        """Returns the state of a member if it was processed already."""
         known = level.members.get(name)
         if known is None and self._in_step is not None:
             known = self._in_step.get((id(level), name))
-        if known is not None:
-            return known
+        return known
+
+    def steps(self, level: Level, name: str) -> Steps[Member]:
+        """Processes a member, and yields what has to be processed before."""
         if name in level.errors:
             raise level.errors[name]
         if name in level.active:
-            cycle = " -> ".join([*level.active[level.active.index(name) :], name])
+            above = [*level.active]
+            cycle = " -> ".join([*above[above.index(name) :], name])
             raise UsageError(f'graph "{level.graph.name}" has a cycle: {cycle}')
         member = level.graph.members[name]
-        level.active.append(name)
+        level.active[name] = None
         try:
             if not self._is_on_path(level, name):
                 state: Member = self._skip(level, name, member)
             elif isinstance(member, Node):
+                for edge in self._edges(level, member):
+                    if self.known(*edge) is None:
+                        yield edge
                 if self.around is not None and self._in_step is None:
                     state = self.around(level, member)
                 else:
-                    state = self.process_node(self.know(level, member))
+                    state = yield from self._process_node(self.know(level, member))
             else:
                 whole = level.name_of(name)
-                state = self._rounds(member, level, whole, f"{whole}/")
+                state = yield from self._rounds(member, level, whole, f"{whole}/")
         finally:
-            level.active.remove(name)
+            del level.active[name]
         if self._in_step is not None:
             # A step of a run demanded it. A replay takes that step from the journal and does not
             # demand it again, so it must not change the members of the level either.
             self._in_step[id(level), name] = state
             return state
         level.members[name] = state
+        level.has_open |= state.status in _OPEN
         if isinstance(state, NodeState):
             level.skipped.update(state.skips)
         return state
@@ -433,14 +519,18 @@ class Walker:
         try:
             self.table.refresh()
             self.sources.forget()
-            return self.process_node(self.know(level, node))
+            return _drive(self, self._process_node(self.know(level, node)))
         finally:
             self._in_step = None
 
     def _is_on_path(self, level: Level, name: str) -> bool:
+        path = level.graph.path
+        if self.planned is not None:
+            level.is_unsure |= path is not None and level.has_open
+            if level.is_unsure:
+                return True
         if name in level.skipped:
             return False
-        path = level.graph.path
         if path is None:
             return True
         inputs = {key: one.given() for key, one in self.inputs.items()}
@@ -458,27 +548,40 @@ class Walker:
             return skipped_state(whole, self.blobs)
         return Group(level.name_of(name), is_skipped=True)
 
-    def _rounds(self, graph: Graph, outer: Level | None, name: str, prefix: str) -> Group:
+    def _rounds(self, graph: Graph, outer: Level | None, name: str, prefix: str) -> Steps[Group]:
         """Walks a graph once, or in rounds until its `repeat` says that it is good enough."""
         group = Group(name, is_skipped=False)
         repeat = graph.repeat
         for round in range(1, (repeat.most if repeat else 1) + 1):
             level = Level(graph, outer, prefix, round, group)
-            self.walk(level)
+            yield from self._walk(level)
             if level.errors:
                 raise next(iter(level.errors.values()))
             group.rounds.append(level)
-            if repeat is None or self._is_enough(level, repeat):
+            if repeat is None:
+                return group
+            if self.planned is not None and level.has_open:
+                self._plan_rounds(level, round + 1, repeat.most, self.planned)
+                return group
+            if repeat.enough(level.members[repeat.node].value):
                 return group
         group.is_exhausted = True
         self.exhausted.append(name)
         return group
 
-    def _is_enough(self, level: Level, repeat: Until) -> bool:
-        last = level.members[repeat.node]
-        if self.planned is not None and isinstance(last, NodeState) and last.revision == 0:
-            return True  # in a plan it has no value yet, so the number of rounds is unknown
-        return repeat.enough(last.value)
+    def _plan_rounds(
+        self, level: Level, first: int, last: int, planned: dict[str, Planned]
+    ) -> None:
+        """Notes the nodes of rounds that follow if one with unknown values is not enough."""
+        for round in range(first, last + 1):
+            further = Level(level.graph, level.outer, level.prefix, round, level.group)
+            for name in _names_in(further):
+                planned[name] = Planned(name, "may compute", cost=self._cost_of(name))
+
+    def _cost_of(self, name: str) -> dict[str, float]:
+        """Returns the average cost of a node's newest results."""
+        contents = (entry.content() for entry in self.table.entries(name)[:AVERAGED])
+        return _average([one.cost for one in contents if isinstance(one, Computed)])
 
     # --- what a node depends on ------------------------------------------------------------------
 
@@ -531,41 +634,62 @@ class Walker:
         in_thumb = sha256(codec.encode_plain(thumbs)).hexdigest()
         return Known(node, level.name_of(node.name), level, code, inputs, edges, ignored, in_thumb)
 
-    def _resolve(self, level: Level, name: str) -> InputValue | Member | None:
-        """Returns what a parameter stands for; None if it keeps its default."""
+    def _place_of(self, level: Level, name: str) -> Level | None:
+        """Returns the innermost level in which a parameter names a member, `previous` or `round`.
+
+        None if it names an input of the walk, or nothing.
+        """
         inner: Level | None = level
         while inner is not None:
-            if name in inner.graph.members:
-                return self.process(inner, name)
-            if inner.graph.repeat is not None and name == "round":
-                return InputValue(inner.round)
-            if inner.graph.repeat is not None and name == "previous":
-                return InputValue(None) if inner.round == 1 else _round_before(inner)
+            if name in inner.graph.members or (inner.graph.repeat is not None and name in ROUND):
+                return inner
             inner = inner.outer
-        return self.inputs.get(name)
+        return None
+
+    def _edges(self, level: Level, node: Node) -> Iterator[Asked]:
+        """Yields the members that a node's parameters name."""
+        for name in node.parameters:
+            place = self._place_of(level, name)
+            if place is not None and name in place.graph.members:
+                yield place, name
+
+    def _resolve(self, level: Level, name: str) -> InputValue | Member | None:
+        """Returns what a parameter stands for; None if it keeps its default."""
+        place = self._place_of(level, name)
+        if place is None:
+            return self.inputs.get(name)
+        if name in place.graph.members:
+            return self.process(place, name)
+        if name == "round":
+            return InputValue(place.round)
+        return InputValue(None) if place.round == 1 else _round_before(place)
 
     # --- one node --------------------------------------------------------------------------------
 
-    def process_node(self, known: Known) -> NodeState:
+    def _process_node(self, known: Known) -> Steps[NodeState]:
         """Returns the stored state of a node if it still counts, else computes and stores it."""
         if not self.cache:
             return self._unstored(known)
-        verdict = self.judge(known)
+        verdict = yield from self._judge(known)
         if self.planned is not None:
-            return self._plan(known, verdict, self.planned)
+            return (yield from self._plan(known, verdict, self.planned))
         if verdict.entry is not None:
             return self._hit(known, verdict.entry)
         return self._compute_once(known, verdict)
 
-    def _plan(self, known: Known, verdict: Verdict, planned: dict[str, Planned]) -> NodeState:
+    def _plan(
+        self, known: Known, verdict: Verdict, planned: dict[str, Planned]
+    ) -> Steps[NodeState]:
         """Notes what would be done with a node, and returns its newest stored state meanwhile."""
-        entries = self.table.entries(known.name)
-        done = [one for entry in entries if isinstance(one := entry.content(), Computed)]
-        cost = _average([one.cost for one in done[: known.node.keep]])
+        entries = self.table.results(known.name, known.node.keep).entries
+        cost = self._cost_of(known.name)
+        level: Level = known.level
+        was_unsure = level.is_unsure
         if verdict.entry is None:
-            may_hold = self._may_hold(known, verdict, entries)
-            word = "cut off" if may_hold else "compute"
+            is_unsure = was_unsure or (yield from self._may_hold(known, verdict))
+            word = "may compute" if is_unsure else "compute"
             planned[known.name] = Planned(known.name, word, verdict.causes, cost)
+            level.is_unsure = was_unsure or may_skip(known.node)
             for entry in entries:
                 if isinstance(entry.content(), Computed):
                     return entry.state("computed", self.blobs)
@@ -579,12 +703,13 @@ class Walker:
             for place, name in [self.find(known.level, read.name)]
         ]
         is_open = not _OPEN.isdisjoint(edges)
-        planned[known.name] = Planned(known.name, "cut off" if is_open else "hit", (), cost)
+        planned[known.name] = Planned(known.name, "may compute" if is_open else "hit", (), cost)
+        level.is_unsure = was_unsure or (is_open and may_skip(known.node))
         if isinstance(content, Failed):
             return replace(skipped_state(known.name, self.blobs), status="computed")
-        return verdict.entry.state("cut off" if is_open else "hit", self.blobs)
+        return verdict.entry.state("cut off" if is_open or was_unsure else "hit", self.blobs)
 
-    def _may_hold(self, known: Known, verdict: Verdict, entries: list[Entry]) -> bool:
+    def _may_hold(self, known: Known, verdict: Verdict) -> Steps[bool]:
         """Returns whether a kept result may count, depending on what open nodes will yield."""
         is_forced = verdict.causes[0].kind == "forced"
         is_open = any(edge.status in _OPEN for edge in known.edges.values())
@@ -592,14 +717,14 @@ class Walker:
             return False
         inputs = {name: one.thumb for name, one in known.inputs.items()}
         closed = {n: edge_thumb(e) for n, e in known.edges.items() if e.status not in _OPEN}
-        for entry in entries[: known.node.keep]:
+        for entry in self.table.results(known.name, known.node.keep).kept(known.node.keep):
             one = entry.content()
             if (
                 isinstance(one, Computed)
                 and one.code == known.code.thumb
                 and {name: given.thumb for name, given in one.inputs.items()} == inputs
                 and {name: one.edges.get(name) for name in closed} == closed
-                and self._check(known, entry)[0] is None
+                and (yield from self._check(known, entry))[0] is None
             ):
                 return True
         return False
@@ -614,27 +739,28 @@ class Walker:
 
     def judge(self, known: Known) -> Verdict:
         """Returns whether a stored result counts; it may be a kept failure, which counts too."""
+        return _drive(self, self._judge(known))
+
+    def _judge(self, known: Known) -> Steps[Verdict]:
         if self.is_forced(known):
             self._log_damage(known)
             return Verdict(causes=(Cause("forced", known.name),))
         if known.node.always:
             return Verdict(causes=(Cause("forced", known.name, text="always"),))
-        entries = self.table.entries(known.name)
+        results = self.table.results(known.name, known.node.keep)
         since = self.table.invalidated_at(known.name)
         causes: tuple[Cause, ...] = ()
         expired: Entry | None = None
-        for entry in entries[: known.node.keep]:
-            if entry.in_thumb != known.in_thumb:
-                continue
+        for entry in results.kept(known.node.keep, known.in_thumb):
             if entry.record.revision <= since:
                 causes = causes or (Cause("forced", known.name, text="invalidated"),)
                 break
-            cause, is_old = self._check(known, entry)
+            cause, is_old = yield from self._check(known, entry)
             if cause is None:
                 return Verdict(entry)
             causes = causes or (cause,)
             expired = expired or (entry if is_old else None)
-        return Verdict(None, causes or self._differences(known, entries, since), expired)
+        return Verdict(None, causes or self._differences(known, results.entries), expired)
 
     def _log_damage(self, known: Known) -> None:
         for entry in self.table.entries(known.name)[:1]:
@@ -643,11 +769,11 @@ class Walker:
             except CorruptError as error:
                 _logger.warning("it is replaced: %s", error.message)
 
-    def _check(self, known: Known, entry: Entry) -> tuple[Cause | None, bool]:
+    def _check(self, known: Known, entry: Entry) -> Steps[tuple[Cause | None, bool]]:
         """Returns why a result does not count (None if it does), and whether it is only too old."""
         content = entry.content()
         for place, read in enumerate(content.reads):
-            cause = self._check_read(known, entry, place, read)
+            cause = yield from self._check_read(known, entry, place, read)
             if cause is not None:
                 return cause, False
         if isinstance(content, Computed):
@@ -661,13 +787,15 @@ class Walker:
             )
         return None, False
 
-    def _check_read(self, known: Known, entry: Entry, place: int, read: Read) -> Cause | None:
+    def _check_read(
+        self, known: Known, entry: Entry, place: int, read: Read
+    ) -> Steps[Cause | None]:
         if read.kind == "node":
             try:
                 place_of, found = self.find(known.level, read.name)
             except UsageError:
                 return Cause("dependency", read.name, read.shown, "it is not in the graph")
-            member = self.process(place_of, found)
+            member = self.known(place_of, found) or (yield place_of, found)
             if read.path is None and edge_thumb(member) == read.thumb:
                 return None
             if self.planned is not None and member.status in _OPEN:
@@ -675,8 +803,8 @@ class Walker:
             seen = self.observe(known.level, read.name, read.path)
             if seen.thumb == read.thumb:
                 return None
-            why = self._causes_of(known.level, read.name)
-            return Cause("dependency", read.name, read.shown, seen.shown, causes=why)
+            result = self._said_by(member, entry)
+            return Cause("dependency", read.name, read.shown, seen.shown, result=result)
         stamp = entry.stamp(place, read)
         checked = trace.check(read, stamp, self.sources, known.code.references)
         if checked.is_same:
@@ -687,29 +815,29 @@ class Walker:
         kind = "time" if read.kind == "clock" else "input"
         return Cause(kind, results.toggle_name(read), read.shown, new)
 
-    def _causes_of(self, level: Level, name: str) -> tuple[Cause, ...]:
-        try:
-            place, found = self.find(level, name)
-        except UsageError:
-            return ()
-        member = place.members.get(found)
-        if isinstance(member, NodeState) and member.cause is not None:
-            return (member.cause,) if member.status == "computed" else ()
-        return ()
+    def _said_by(self, member: Member | None, before: Entry) -> int:
+        """Returns the result that says why a dependency changed since a node's own result.
 
-    def _differences(self, known: Known, entries: list[Entry], since: int) -> tuple[Cause, ...]:
+        0 if it says nothing of that: the dependency went back to an older result, or is a graph.
+        Revisions decide, and not what this walk has done. So the cause is the same if a walk that
+        was killed has computed the dependency, and another one goes on.
+        """
+        if not isinstance(member, NodeState) or member.revision <= before.record.revision:
+            return 0
+        return 0 if self.planned is not None and member.status in _OPEN else member.revision
+
+    def _differences(self, known: Known, entries: list[Entry]) -> tuple[Cause, ...]:
         """Returns how a node differs from its newest result; `missing` if it has none."""
-        before: Computed | None = None
         for entry in entries:
             try:
-                content = entry.content()
+                before = entry.content()
             except CorruptError:
                 continue  # it was for other inputs, and is only read here to explain a change
-            if isinstance(content, Computed):
-                before = content
-                break
-        if before is None:
-            return (Cause("missing", known.name, text="it has no result yet"),)
+            if isinstance(before, Computed):
+                return self._differences_from(known, entry, before)
+        return (Cause("missing", known.name, text="it has no result yet"),)
+
+    def _differences_from(self, known: Known, entry: Entry, before: Computed) -> tuple[Cause, ...]:
         causes: list[Cause] = []
         if before.code != known.code.thumb:
             causes.append(_code_cause(before.parts, known.code))
@@ -722,20 +850,24 @@ class Walker:
             edge = known.edges.get(name)
             thumb_now = None if edge is None else edge_thumb(edge)
             if before.edges.get(name) != thumb_now or (edge is None and name in before.edges):
-                causes.append(self._edge_cause(known, name, before.edges.get(name), thumb_now))
+                old_shown = _edge_shown(before.edges.get(name))
+                result = self._said_by(edge, entry)
+                cause = Cause("dependency", name, old_shown, _edge_shown(thumb_now), result=result)
+                causes.append(cause)
         # No difference: an older result fits, but it is no longer kept, or was invalidated.
         return tuple(causes) or (Cause("missing", known.name, text="its result is not kept"),)
 
-    def _edge_cause(self, known: Known, name: str, old: str | None, new: str | None) -> Cause:
-        shown_new = "skipped" if new is None else new[:12]
-        why = self._causes_of(known.level, name)
-        return Cause("dependency", name, "skipped" if old is None else old[:12], shown_new, "", why)
-
     def _hit(self, known: Known, entry: Entry) -> NodeState:
         content = entry.content()
+        if READER.get() is not None and entry.record.subject is not None:
+            tell_reader(self.log.sealing, entry.record.subject)
         if isinstance(content, Failed):
             raise _kept_failure(known, content)
-        is_cut_off = any(edge.status == "computed" for edge in known.edges.values())
+        self.table.count_hit(known.name)
+        # An older result counts because a dependency went back: nothing was cut off there.
+        is_cut_off = self.table.entries(known.name)[0] is entry and any(
+            edge.status == "computed" for edge in known.edges.values()
+        )
         return entry.state("cut off" if is_cut_off else "hit", self.blobs)
 
     # --- computing -------------------------------------------------------------------------------
@@ -797,6 +929,7 @@ class Walker:
         except HoldfastError:
             raise
         except Exception as error:
+            self._check_demanded(error)
             if known.node.keep_failures_s is not None:
                 until = began_us + round(known.node.keep_failures_s * 1e6)
                 fault = values.fault_of(error)
@@ -805,8 +938,35 @@ class Walker:
                 self.nodes.append(self.table, known.name, results.FAILED, failed, key, fence=fence)
             raise _failure(known, error) from error
         computed = self._computed(known, context, verdict.causes, value, took_s, began_us)
+        tally = self._tally(known, number)
+        computed = replace(computed, tally=tally)
         self.nodes.append(self.table, known.name, results.COMPUTED, computed, key, fence=fence)
+        self.table.hits(known.name, takes=True)
         return self.table.entry_of(known.name, key).state("computed", self.blobs)
+
+    def _tally(self, known: Known, number: int) -> Tally:
+        """Returns what to note with a result; says once if the node keeps too few results.
+
+        An earlier result for the same `in_thumb`, of which none is kept, was let go of by `keep`.
+        """
+        keep = known.node.keep
+        before = self.table.tally(known.name)
+        is_again = number > 1 and not self.table.results(known.name, keep).kept(
+            keep, known.in_thumb
+        )
+        evicted = before.evicted + is_again
+        thrashes = evicted >= THRASHED_MIN and evicted > before.hits
+        if thrashes and not before.is_said:
+            _logger.warning(
+                'node "%s" of "%s" keeps %s, which is too few: %s results were computed again that '
+                "it had let go of, and %s were hits; give it a larger keep",
+                known.name,
+                self.table.stream,
+                keep,
+                f"{evicted:,}",
+                f"{before.hits:,}",
+            )
+        return Tally(before.computed + 1, before.hits, evicted, before.is_said or thrashes)
 
     def _unstored(self, known: Known) -> NodeState:
         """Computes a node without reading or writing stored results."""
@@ -816,10 +976,26 @@ class Walker:
         except HoldfastError:
             raise
         except Exception as error:
+            self._check_demanded(error)
             raise _failure(known, error) from error
         causes = (Cause("forced", known.name, text="the cache is off"),)
         computed = self._computed(known, context, causes, value, took_s, now_us, spills=False)
         return results.state_of(computed, "computed", now_us, 0, self.blobs)
+
+    def _check_demanded(self, error: Exception) -> None:
+        """Raises UsageError if functions that wait for each other have used up Python's stack.
+
+        A function that reads another node is in the middle of its work, and stays on the stack. So
+        this is the one way of depending on a node that has a bound.
+        """
+        if isinstance(error, RecursionError) and len(self.demanded) >= DEMANDED_MIN:
+            names = self.demanded
+            raise UsageError(
+                f'nodes of graph "{self.graph.name}" read each other {len(names)} deep while they '
+                f'are computed, from "{names[0]}" to "{names[-1]}": Python\'s stack ends there',
+                hint="name what a node reads as its parameter, or put the nodes that are read "
+                "before those that read them into the graph",
+            ) from error
 
     def _call(self, known: Known, context: NodeContext) -> tuple[bytes, float]:
         """Calls the function of a node; returns the encoded value, and the seconds it took."""
@@ -827,14 +1003,41 @@ class Walker:
         arguments |= {name: one.itself for name, one in known.ignored.items()}
         arguments |= {name: _sorted_copy(edge.value) for name, edge in known.edges.items()}
         args = (context,) if known.node.takes_context else ()
-        began = perf_counter()
+        began, reader = perf_counter(), READER.get()
+        reading = READER.set(partial(self._reads, known.name, reader))
         try:
             value = self.nodes.call(known.node, args, arguments)
         finally:
+            READER.reset(reading)
             context.is_over = True
             self.sources.forget()
         took_s = perf_counter() - began
+        self.computed += 1
         return values.encode(value), took_s
+
+    def _reads(
+        self, name: str, around: Callable[[Sealing, str], None] | None, sealing: Sealing, id: str
+    ) -> None:
+        """Notes that a node reads a subject's data: what is stored from here on is the subject's.
+
+        The run around it, if there is one, reads it too. Raises UsageError for a second subject.
+        """
+        if around is not None:
+            around(sealing, id)
+        log, stream = self.log, self.table.stream
+        if not self.cache or (sealing is not log.sealing and not log.sealing.keys.has(id)):
+            return
+        owner = log.subject_of(stream)
+        if owner is None and log.sealing.keys.is_erased(id):
+            return
+        if owner is None:
+            log.become(stream, id)
+        elif owner != id:
+            raise UsageError(
+                f'node "{name}" was about to read data of subject {id}, and the results of its '
+                f"graph for this scope are subject {owner}'s: one key seals them",
+                hint="process it for a scope of its own, or with cache=False",
+            )
 
     def _computed(
         self,
@@ -897,6 +1100,20 @@ class Walker:
         return out_thumb
 
 
+def _names_in(level: Level) -> Iterator[str]:
+    """Yields the full names of all nodes of a level, with all rounds of the graphs in it."""
+    waiting = [level]
+    while waiting:
+        inner = waiting.pop()
+        for name, member in inner.graph.members.items():
+            whole = inner.name_of(name)
+            if isinstance(member, Node):
+                yield whole
+                continue
+            for round in range(1, (member.repeat.most if member.repeat else 1) + 1):
+                waiting.append(Level(member, inner, f"{whole}/", round, inner.group))
+
+
 def _check_force(graph: Graph, force: bool | Collection[str]) -> bool | frozenset[str]:
     if isinstance(force, bool):
         return force
@@ -913,13 +1130,18 @@ def without_rounds(name: str) -> str:
 
 def _round_before(level: Level) -> Group:
     """Returns a group that ends with the round before: the value of the parameter `previous`."""
-    before = Group(level.group.name, is_skipped=False)
-    before.rounds = level.group.rounds[: level.round - 1]
-    return before
+    if level.before is None:
+        level.before = Group(level.group.name, is_skipped=False)
+        level.before.rounds = level.group.rounds[: level.round - 1]
+    return level.before
 
 
 def edge_thumb(edge: Member) -> str | None:
     return None if edge.status == "skipped" else edge.out_thumb
+
+
+def _edge_shown(thumb: str | None) -> str:
+    return "skipped" if thumb is None else thumb[:12]
 
 
 def _sorted_copy(value: Any) -> Any:

@@ -116,7 +116,7 @@ class Housekeeping:
         self.trims += 1
         kernel = kernel_of(self._main.store)
         kernel.log.folds.trim()
-        kernel.part(RecordContext).scans.trim()
+        kernel.part(RecordContext).scans.forget()
         gc.collect()
         used = memory_bytes()
         text = f"the process takes {used:,} bytes: project.limits.memory is {most}"

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from holdfast.backends.protocol import GONE, Record
 from holdfast.core import event, tree
@@ -22,7 +23,7 @@ from holdfast.core.meta import source_and_trust
 from holdfast.core.own_event import OWN, OwnEvent
 from holdfast.errors import ClosedError, ExpiredError, NotFoundError
 from holdfast.query.links import refs_in
-from holdfast.query.words import texts_in
+from holdfast.query.words import plain, texts_in
 from holdfast.record import facts, task_events
 from holdfast.record.context import RecordContext
 from holdfast.record.decisions import Decision, Decisions
@@ -56,9 +57,26 @@ class Document(Struct, frozen=True, kw_only=True):
     position: int = 0
     """For an event of the log, the position of its commit; 0 in a mix, which has no one order."""
 
+    def __post_init__(self) -> None:
+        """Makes every text one that a database can store, whoever wrote it and in which field.
+
+        One document that cannot be stored would stop all questions. The texts themselves are kept
+        as they are: only their words are stored, and no word has such a character.
+        """
+        for name in _TEXTS:
+            text = getattr(self, name)
+            if not text.isascii() or "\0" in text:
+                force_setattr(self, name, plain(text))
+        for name in ("tags", "links"):
+            if listed := getattr(self, name):
+                force_setattr(self, name, tuple(dict.fromkeys(map(plain, listed))))
+
     @property
     def shown(self) -> str:
         return plain(next(iter(self.texts), "")[:SHOWN_CHARACTERS])
+
+
+_TEXTS = ("kind", "scope", "id", "actor", "type", "status", "source", "trust")
 
 
 def is_of_scope(stream: str) -> bool:
@@ -105,20 +123,13 @@ def _said(source: str | None, trust: str | None) -> dict[str, Any]:
     """Returns the fields of a document for the source and trust that the writer gave."""
     if source is None and trust is None:
         return {}
-    return {"source": plain(source or ""), "trust": plain(trust or "")}
+    return {"source": source or "", "trust": trust or ""}
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    """Returns the texts in a list, each once, in order."""
+    """Returns the texts in a list, in order."""
     listed = cast("list[Any]", value) if isinstance(value, list | tuple) else []
-    return tuple(dict.fromkeys(plain(one) for one in listed if isinstance(one, str) and one))
-
-
-def plain(text: str) -> str:
-    """Returns a text that every database can store, without lone surrogates and zero characters."""
-    if text.isascii() and "\0" not in text:
-        return text
-    return text.encode("utf-8", "replace").decode().replace("\0", "�")
+    return tuple(one for one in listed if isinstance(one, str) and one)
 
 
 def _tags(said: dict[str, Any]) -> tuple[str, ...]:
@@ -131,10 +142,10 @@ def message_document(stream: str, message: Message) -> Document:
     return Document(
         kind="message",
         scope=stream,
-        id=plain(message.id),
+        id=message.id,
         time=said_us(message),
         actor=message.actor,
-        type=plain(message.role),
+        type=message.role,
         revision=message.revision,
         tags=_tags(message.metadata),
         links=_names([*message.links, *files]),
@@ -157,7 +168,7 @@ def decision_document(stream: str, decision: Decision) -> Document:
         actor=decision.actor,
         status=decision.status,
         revision=decision.revision,
-        links=tuple(dict.fromkeys(links)),
+        links=tuple(links),
         texts=tuple(text for text in (*said, *decision.alternatives) if text),
         **_said(decision.source, decision.trust),
     )

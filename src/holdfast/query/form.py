@@ -26,7 +26,7 @@ from holdfast.core.provenance import check_source
 from holdfast.core.tree import MISSING, List, Map, get
 from holdfast.errors import UsageError, show_value
 from holdfast.names import check_level, is_pattern
-from holdfast.query.words import Term, parse_text
+from holdfast.query.words import Term, parse_text, plain
 
 Kind = Literal["message", "decision", "task", "fact", "state", "run", "event", "log"]
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -100,7 +100,10 @@ Place = tuple[int, str, int, str, str]
 
 
 class Query(Struct, frozen=True, kw_only=True):
-    """A checked question. A field that is None or empty does not restrict the answer."""
+    """A checked question. A field that is None or empty does not restrict the answer.
+
+    Its texts are as those of documents are (`plain`), so that each finds what was recorded with it.
+    """
 
     kinds: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
@@ -202,14 +205,14 @@ def check_query(
     return Query(
         kinds=tuple(dict.fromkeys(kinds)),
         types=types,
-        actor=check_word(actor, "actor"),
-        source=check_source(source),
-        trust=check_word(trust, "trust"),
+        actor=_plain(check_word(actor, "actor")),
+        source=_plain(check_source(source)),
+        trust=_plain(check_word(trust, "trust")),
         scope=None if scope is None else _pattern(scope),
         since=None if since is None else check_since(since, "since", now_us),
         until=None if until is None else check_since(until, "until", now_us),
         terms=() if text is None else parse_text(text),
-        tag=check_word(tag, "tag"),
+        tag=_plain(check_word(tag, "tag")),
         statuses=_words(status, "status"),
         links=_words(links, "links"),
         where=conditions,
@@ -299,7 +302,11 @@ def _words(given: object, what: str) -> tuple[str, ...]:
     for word in cast("Iterable[object]", words):
         if not isinstance(word, str) or not word:
             raise UsageError(f"{what} is text or a list of texts, found {show_value(word)}")
-    return tuple(cast("Iterable[str]", words))
+    return tuple(map(plain, cast("Iterable[str]", words)))
+
+
+def _plain(word: str | None) -> str | None:
+    return None if word is None else plain(word)
 
 
 def _type_names(given: object) -> tuple[str, ...]:
@@ -313,8 +320,8 @@ def _type_names(given: object) -> tuple[str, ...]:
 def _pattern(scope: object) -> str:
     """Returns the name of a scope, or a pattern in which * matches any characters."""
     if isinstance(scope, str) and is_pattern(scope):
-        return scope if "*" in scope else f"{check_level(scope)}/*"
-    return name_of(scope)
+        return plain(scope) if "*" in scope else f"{check_level(scope)}/*"
+    return plain(name_of(scope))
 
 
 def _place(after: object) -> Place:
@@ -322,4 +329,4 @@ def _place(after: object) -> Place:
     kinds = (int, str, int, str, str)
     if len(parts) != len(kinds) or not all(map(isinstance, parts, kinds)):
         raise UsageError(f"{show_value(after)} is not a cursor of query")
-    return cast("Place", parts)
+    return cast("Place", tuple(plain(one) if isinstance(one, str) else one for one in parts))

@@ -23,8 +23,8 @@ from holdfast.core.event import StreamState
 from holdfast.core.tree import MISSING, Ends, List, Map, get
 from holdfast.errors import UsageError, show_value
 from holdfast.names import check_level, fits_pattern, is_pattern
-from holdfast.query.documents import plain
 from holdfast.query.form import Condition, check_place, sort_of
+from holdfast.query.words import plain
 
 if TYPE_CHECKING:
     from holdfast.backends.derived_tables import Condition as SqlCondition

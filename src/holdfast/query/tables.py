@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from hashlib import sha256
-from typing import Any
+from threading import Lock
+from time import monotonic, sleep
+from typing import Any, cast
 
 from holdfast.backends.derived_tables import (
     DamagedTablesError,
@@ -26,18 +29,20 @@ from holdfast.core import codec, event, tree
 from holdfast.core.event import Event, from_datetime, to_datetime
 from holdfast.core.own_event import OWN, OwnEvent
 from holdfast.core.tree import thaw
-from holdfast.errors import ExpiredError
+from holdfast.errors import ExpiredError, UnavailableError
 from holdfast.names import split_name
-from holdfast.query.documents import is_change, is_of_scope, plain, run_document
+from holdfast.query.documents import is_change, is_of_scope, run_document
 from holdfast.query.form import Rows
+from holdfast.query.words import plain
 from holdfast.record import facts, task_events
 from holdfast.record.context import RecordContext
 from holdfast.record.decisions import Decisions
 from holdfast.record.message_events import Message
 
 _logger = logging.getLogger("holdfast.query")
-FORMAT = "1"
+FORMAT = "2"
 BATCH_EVENTS = 2_000
+CLAIM_S = 60.0
 COLUMNS: dict[str, str] = {
     "events": "scope revision* time type actor key checkpoint metadata:json",
     "state": "scope* revision time actor status value:json",
@@ -88,6 +93,7 @@ class OutsideTables:
         self._log = context.log
         self._tables = tables
         self._store = str(context.log.describe()["store"])
+        self._filling = Lock()
 
     @property
     def place(self) -> str:
@@ -97,28 +103,59 @@ class OutsideTables:
     def select(self, statement: str, limits: SelectLimits) -> Rows:
         """Brings the tables up to date, and runs a statement that only reads."""
         self.refresh()
-        columns, rows = self._tables.select(statement, limits)
+        try:
+            columns, rows = self._tables.select(statement, limits)
+        except DamagedTablesError as error:
+            # The damage showed only in the answer: the tables are made again, and it is asked again
+            with self._claimed():
+                self._make_again(error)
+            columns, rows = self._tables.select(statement, limits)
         return Rows(tuple(columns), rows)
 
     def refresh(self) -> None:
         """Brings the tables up to date; makes them again if they are damaged or not ours."""
-        with self._tables.claim():
+        with self._claimed():
             try:
                 self._check()
                 self._follow()
             except DamagedTablesError as error:
-                _logger.warning('the tables in "%s" are made again: %s', self.place, error)
-                self._tables.reset()
-                self._check()
-                self._follow()
-            self._tables.note()
+                self._make_again(error)
+            else:
+                self._tables.note()
+
+    def _make_again(self, error: DamagedTablesError) -> None:
+        _logger.warning('the tables in "%s" are made again: %s', self.place, error)
+        self._tables.reset()
+        self._check()
+        self._follow()
+        self._tables.note()
+
+    @contextmanager
+    def _claimed(self) -> Generator[None]:
+        """Claims the right to fill the tables for a block; waits for who has it.
+
+        The claim itself is one of a process, so its threads take turns first.
+        """
+        until = monotonic() + CLAIM_S
+        while True:
+            with self._filling, self._tables.claim() as is_claimed:
+                if is_claimed:
+                    yield
+                    return
+            if monotonic() > until:
+                raise UnavailableError(
+                    f'another process has been filling the tables in "{self.place}" for '
+                    f"{CLAIM_S:g} s",
+                    hint="try again when it is done",
+                )
+            sleep(0.005)
 
     def forget(self) -> None:
         """Deletes the tables, which may have copies of data that was let go of.
 
         They are made again when they are needed.
         """
-        with self._tables.claim():
+        with self._claimed():
             if not self._tables.read(self._tables.is_empty):
                 self._tables.reset()
 
@@ -153,6 +190,8 @@ class OutsideTables:
 
     def _make(self, session: SideSession) -> None:
         tables = self._tables
+        if not tables.is_empty(session):
+            return  # another process was faster
         tables.make_place(session)
         session.ask(f"CREATE TABLE about (name {tables.text} PRIMARY KEY, value {tables.text})")
         session.ask(
@@ -279,8 +318,8 @@ class OutsideTables:
     def _decisions(self, stream: str) -> Iterator[list[Any]]:
         for one in Decisions(self._context).all_in(stream):
             yield [
-                stream, one.id, _at(one.timestamp), _text(one.decision), _text(one.rationale),
-                one.status, _text(one.outcome), _at(one.completed_at), one.owner, one.actor,
+                stream, one.id, _at(one.timestamp), one.decision, one.rationale,
+                one.status, one.outcome, _at(one.completed_at), one.owner, one.actor,
                 one.priority, _json([str(link) for link in one.links]),
             ]  # fmt: skip
 
@@ -291,16 +330,16 @@ class OutsideTables:
         for record, edits in found:
             one = Message(record, self._log.blobs.read, edits)
             yield [
-                stream, one.revision, _text(one.id), _at(one.time), _text(one.role), one.actor,
-                _text(one.text), _json(one.fields),
+                stream, one.revision, one.id, _at(one.time), one.role, one.actor,
+                one.text, _json(one.fields),
             ]  # fmt: skip
 
 
 def _tasks(stream: str, records: Sequence[Record]) -> Iterator[list[Any]]:
     for one in task_events.project(map(Event, records)).values():
         yield [
-            stream, one.id, _text(one.title), one.status, one.owner, one.priority, one.epic,
-            _json(list(one.tags)), _json(list(one.dependencies)), _text(one.outcome),
+            stream, one.id, one.title, one.status, one.owner, one.priority, one.epic,
+            _json(list(one.tags)), _json(list(one.dependencies)), one.outcome,
             _at(one.created_at), _at(one.started_at), _at(one.completed_at),
         ]  # fmt: skip
 
@@ -313,7 +352,7 @@ def _facts(context: RecordContext, stream: str, records: Sequence[Record]) -> It
         if one is not None:
             status = "contradicted" if one.contradicted_at is not None else "stated"
             yield [
-                stream, name, _json(one.value), _text(one.about), status, _at(one.stated_at),
+                stream, name, _json(one.value), one.about, status, _at(one.stated_at),
                 one.stated_by, _at(one.updated_at), _at(one.valid_until),
             ]  # fmt: skip
 
@@ -347,8 +386,13 @@ def _insert(session: SideSession, table: str, rows: Sequence[list[Any]]) -> None
     marks = ", ".join("?" * len(names))
     session.many(
         f"INSERT INTO {table} ({', '.join(names)}) VALUES ({marks})",
-        [[*row, checksum(row)] for row in rows],
+        [[*row, checksum(row)] for row in map(_plain, rows)],
     )
+
+
+def _plain(row: Sequence[Any]) -> list[Any]:
+    """Returns a row whose texts can all be stored, whoever wrote them and in which column."""
+    return [plain(one) if isinstance(one, str) else one for one in row]
 
 
 def _about(session: SideSession) -> dict[str, str]:
@@ -356,16 +400,25 @@ def _about(session: SideSession) -> dict[str, str]:
 
 
 def _json(value: Any) -> str:
-    """Returns a value as JSON that databases accept, without \\u0000.
+    """Returns a value as JSON that databases accept, without zero characters.
 
-    Types that JSON does not have are encoded as in the log.
+    Types that JSON does not have are encoded as in the log, and so are lone surrogates.
     """
     text = codec.encode(value).decode()
-    return json.dumps(json.loads(text.replace("\\u0000", "")), ensure_ascii=False)
+    if "\\u0000" not in text:
+        return json.dumps(json.loads(text), ensure_ascii=False)
+    return json.dumps(_without_zeros(json.loads(text)), ensure_ascii=False)
 
 
-def _text(value: str | None) -> str | None:
-    return None if value is None else plain(value)
+def _without_zeros(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace("\0", "")
+    if isinstance(value, list):
+        return [_without_zeros(one) for one in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        said = cast("dict[str, Any]", value)
+        return {key.replace("\0", ""): _without_zeros(one) for key, one in said.items()}
+    return value
 
 
 def _us(time_us: int) -> str:

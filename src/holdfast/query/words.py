@@ -26,7 +26,8 @@ CHUNK_WORDS = 2_000
 WORD_CHARACTERS_MAX = 100
 REPEATED_MAX = 250
 """How often one word may be in a chunk. PostgreSQL keeps at most 255 positions of a word (0039)."""
-_SPACELESS = "぀-ヿ㐀-䶿一-鿿豈-﫿가-힯"
+_SPACELESS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
+"""Written as escapes, because some of these characters change when a text is normalised."""
 _WORD = re.compile(f"[{_SPACELESS}]|[^\\W{_SPACELESS}]+")
 _ASCII_WORD = re.compile(r"\w+", re.ASCII)
 _TERM = re.compile(r'"([^"]*)"|(\S+)')
@@ -37,6 +38,13 @@ class Term(Struct, frozen=True):
 
     words: tuple[str, ...]
     is_prefix: bool = False
+
+
+def plain(text: str) -> str:
+    """Returns a text that every database can store, without lone surrogates and zero characters."""
+    if text.isascii() and "\0" not in text:
+        return text
+    return text.encode("utf-8", "replace").decode().replace("\0", "�")
 
 
 def split_words(text: str) -> list[str]:

@@ -407,7 +407,10 @@ class Scans:
         self._scans: OrderedDict[tuple[str, bool], Scan] = OrderedDict()
 
     def forget(self) -> None:
-        """Drops every scan, after events that they were made of were let go."""
+        """Drops every scan: events of it were let go of, or memory is short.
+
+        They are made again when they are needed.
+        """
         with self._mutex:
             self._scans.clear()
 
@@ -437,11 +440,6 @@ class Scans:
                 _, oldest = self._scans.popitem(last=False)
                 kept -= oldest.kept_bytes
         return scan
-
-    def trim(self) -> None:
-        """Drops every scan to free memory; they are made again when they are needed."""
-        with self._mutex:
-            self._scans.clear()
 
     def at(self, stream: str, revision: int, *, original: bool = False) -> Scan:
         """Returns a scan of a stream at a revision; it is not kept in this cache."""

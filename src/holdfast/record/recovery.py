@@ -260,7 +260,6 @@ register_layer(
         named=(task_events.INDEX_TASK, task_events.INDEX_CLAIM),
         holds=tasks_in_progress,
         stale=lambda context, _: stale_tasks(context),
-        derived=("snapshot",),
     )
 )
 register_layer(

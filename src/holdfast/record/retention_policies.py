@@ -37,7 +37,13 @@ from holdfast.core.retention import (
     is_named,
     kept_for_forks,
 )
-from holdfast.errors import ConflictError, NotFoundError, UsageError, show_value
+from holdfast.errors import (
+    ConflictError,
+    KeyMissingError,
+    NotFoundError,
+    UsageError,
+    show_value,
+)
 from holdfast.record import message_events
 from holdfast.record.context import context_of
 
@@ -208,7 +214,7 @@ class AppliedPolicies:
                 binned.append(_binned(one))
             except (ConflictError, NotFoundError) as error:
                 refused[one.scope] = f"it was written to meanwhile: {error.message}"
-            except UsageError as error:
+            except (UsageError, KeyMissingError) as error:
                 refused[one.scope] = error.message
         return Retention([], 0, kept, [], False, binned, refused, warnings=self.warnings)
 
@@ -259,7 +265,8 @@ class AppliedPolicies:
         says = f'the retention policy "{policy}" is for no scope of the store'
         if not self._is_lasting or policy.scopes.partition("/")[0] not in levels:
             raise UsageError(
-                f"{says}: nothing was let go of", hint="scopes() lists the names that there are"
+                f"{says}: nothing was let go of",
+                hint="holdfast scopes lists the names that there are",
             )
         self.warnings.append(f"{says}, and for none that ever was: is it spelt as it should be?")
         _logger.warning("%s", self.warnings[-1])
@@ -306,12 +313,29 @@ class AppliedPolicies:
                 until = self._cut(policy, types, name, head, after)
                 if until <= after:
                     continue
-                if MESSAGES in policy.types and (under_way := self._under_way(name)):
-                    self.refused[name] = under_way  # whoever works there may still need the past
-                elif STATE not in policy.types:
-                    yield Condemned(name, "policy", self._now_us, after, until, types)
-                elif (one := self._compacted(name, head, after, until, dry_run)) is not None:
+                try:
+                    one = self._condemned(policy, name, head, after, until, dry_run)
+                except KeyMissingError as error:
+                    self.refused[name] = error.message  # one lost key stops no other scope
+                    continue
+                if one is not None:
                     yield one
+
+    def _condemned(
+        self,
+        policy: RetentionPolicy,
+        name: str,
+        head: Head,
+        after: int,
+        until: int,
+        dry_run: bool,
+    ) -> Condemned | None:
+        if MESSAGES in policy.types and (under_way := self._under_way(name)):
+            self.refused[name] = under_way  # whoever works there may still need the past
+            return None
+        if STATE in policy.types:
+            return self._compacted(name, head, after, until, dry_run)
+        return Condemned(name, "policy", self._now_us, after, until, _stored_types(policy))
 
     def _under_way(self, name: str) -> str:
         context = context_of(self._scope_of(name))
@@ -360,7 +384,7 @@ class AppliedPolicies:
         until = head.revision
         while until > cut and (policy.count is not None or most is not None):
             begin = max(until - READ_CHUNK, cut)
-            for record in reversed(self._log.read(name, after=begin, until=until)):
+            for record in reversed(self._log.stored(name, after=begin, until=until)):
                 if not is_named(record.type, types):
                     continue
                 count += 1

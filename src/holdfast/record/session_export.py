@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.core import codec
 from holdfast.core.log import scope_stream
 from holdfast.errors import NotFoundError, UnavailableError, UsageError
+from holdfast.exchange import new_file
 
 if TYPE_CHECKING:
     from holdfast.record.decisions import Decision
@@ -90,21 +91,10 @@ def write_session(document: dict[str, Any], path: str | os.PathLike[str]) -> Non
     target = os.fspath(path)
     if not isinstance(target, str) or not os.path.basename(target):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"a session is exported to the path of a file, found {target!r}")
-    beside = f"{target}.new"
     try:
-        with open(beside, "wb") as file:
+        with new_file(target, replaces=True) as file:
             file.write(json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, target)
-        folder = os.open(os.path.dirname(target) or ".", os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
     except OSError as error:
-        if os.path.exists(beside):
-            os.unlink(beside)
         raise UnavailableError(
             f'the session cannot be written to "{target}": {error.strerror}'
         ) from error

@@ -359,7 +359,7 @@ def to_plain(task: Task) -> Any:
 
 
 def project(events: Iterable[Event]) -> dict[str, Task]:
-    """Returns the tasks that a scope's events make, by id."""
+    """Returns the tasks that the events of one life of a scope make, by id."""
     tasks: dict[str, Task] = {}
     number = 0
     for event in events:

@@ -7,39 +7,61 @@ from typing import Any
 
 from msgspec.structs import asdict
 
+from holdfast.nodes.causes import Cause
 from holdfast.nodes.define import Graph, Node
 from holdfast.nodes.explain import Plan, StoredNode, Why
 from holdfast.nodes.process import Walk
-from holdfast.nodes.results import Artifact, Cause, NodeState
+from holdfast.nodes.results import Artifact, NodeState
 from holdfast.render.text import encode_value, time_text
 
-COLOURS = {"hit": "#9be29b", "cut off": "#f4e08a", "compute": "#f3a6a0", "skipped": "#d0d0d0"}
+COLOURS = {"hit": "#9be29b", "may compute": "#f4e08a", "compute": "#f3a6a0", "skipped": "#d0d0d0"}
 
 
 def cause_document(cause: Cause | None) -> Any:
     """Returns a cause with those below it."""
     if cause is None:
         return None
-    causes = [cause_document(one) for one in cause.causes]
-    return {
-        "kind": cause.kind,
-        "name": cause.name,
-        "old": cause.old,
-        "new": cause.new,
-        "text": cause.text,
-        "causes": causes,
-    }
+    top: dict[str, Any] = {}
+    waiting = [(cause, top)]
+    while waiting:
+        one, document = waiting.pop()
+        below: list[dict[str, Any]] = [{} for _ in one.causes]
+        document.update({**asdict(one), "causes": below})
+        waiting += zip(one.causes, below, strict=True)
+    return top
 
 
 def cause_lines(cause: Cause, depth: int = 0) -> Iterator[str]:
     """Yields a tree of causes as lines."""
-    change = (
-        f": {cause.old or 'nothing'} -> {cause.new or 'nothing'}" if cause.old or cause.new else ""
-    )
-    text = f" ({cause.text})" if cause.text else ""
-    yield f"{'  ' * depth}{cause.kind} {cause.name}{change}{text}"
-    for one in cause.causes:
-        yield from cause_lines(one, depth + 1)
+    waiting = [(cause, depth)]
+    while waiting:
+        one, depth = waiting.pop()
+        change = f": {one.old or 'nothing'} -> {one.new or 'nothing'}" if one.old or one.new else ""
+        text = f" ({one.text})" if one.text else ""
+        yield f"{'  ' * depth}{one.kind} {one.name}{change}{text}"
+        if one.more:
+            yield f"{'  ' * (depth + 1)}and {one.more:,} more"
+        waiting += [(below, depth + 1) for below in reversed(one.causes)]
+
+
+def why_lines(why: Why) -> Iterator[str]:
+    """Yields the causes of a result as lines: the tree, what it leaves out, and its beginning."""
+    for one in why.cause.causes:
+        yield from cause_lines(one, 1)
+    left_out = why.more - sum(one.more for one in _all(why.cause))
+    if left_out or not why.more_is_exact:
+        yield f"  and {'' if why.more_is_exact else 'at least '}{left_out:,} more"
+    if why.more:
+        for one in why.roots:
+            yield from (f"  it began with {line}" for line in cause_lines(one))
+
+
+def _all(cause: Cause) -> Iterator[Cause]:
+    waiting = [cause]
+    while waiting:
+        one = waiting.pop()
+        yield one
+        waiting += one.causes
 
 
 def artifact_document(artifact: Artifact) -> dict[str, Any]:
@@ -86,16 +108,23 @@ def stored_nodes_document(found: list[StoredNode]) -> dict[str, Any]:
                 "cause": None if one.state.cause is None else one.state.cause.kind,
                 "out_thumb": one.state.out_thumb,
                 "invalidated": one.invalidated,
+                **_counts(one),
             }
             for one in found
         ]
     }
 
 
+def _counts(one: StoredNode) -> dict[str, Any]:
+    rate = None if one.hit_rate is None else round(one.hit_rate, 4)
+    counts = {"computed": one.computed, "hits": one.hits, "evicted": one.evicted}
+    return {**counts, "hit_rate": rate}
+
+
 def stored_node_document(found: StoredNode) -> dict[str, Any]:
     """Returns one node with its newest result."""
     document = {"graph": found.graph, "scope": found.scope, "invalidated": found.invalidated}
-    return {**document, **state_document(found.state)}
+    return {**document, **_counts(found), **state_document(found.state)}
 
 
 def walk_document(walk: Walk) -> dict[str, Any]:
@@ -120,7 +149,11 @@ def plan_document(plan: Plan) -> dict[str, Any]:
             for one in plan.nodes
         ],
         "computes": plan.computes,
+        "may_compute": plan.may_compute,
+        "at_least": plan.at_least,
+        "at_most": plan.at_most,
         "cost": plan.cost,
+        "cost_at_most": plan.cost_at_most,
     }
 
 
@@ -129,6 +162,7 @@ def why_document(why: Why) -> dict[str, Any]:
     document = asdict(why)
     document["computed_at"] = time_text(why.computed_at)
     document["cause"] = cause_document(why.cause)
+    document["roots"] = [cause_document(one) for one in why.roots]
     return document
 
 

@@ -482,18 +482,20 @@ def once(
             raise UsageError(f"txn_in takes a DB-API connection, found {show_value(connection)}")
     style = "qmark" if type(connection).__module__.startswith("sqlite3") else "format"
     cursor = connection.cursor()
-    cursor.execute(_MAKE)
-    connection.commit()
-    cursor.execute(_FIND[style], (key,))
-    row = cursor.fetchone()
-    if row is not None:
-        connection.rollback()
-        return codec.decode(row[0].encode())
     try:
+        cursor.execute(_MAKE)
+        connection.commit()
+        cursor.execute(_FIND[style], (key,))
+        row = cursor.fetchone()
+        if row is not None:
+            connection.rollback()
+            return codec.decode(row[0].encode())
         result = values.encode(body(connection, *args, **kwargs))
         cursor.execute(_ADD[style], (key, result.decode()))
         connection.commit()
     except BaseException:
+        # Also if the ledger could not be asked: an open transaction would hold its locks, and its
+        # next user would write into it.
         connection.rollback()
         raise
     return codec.decode(result)

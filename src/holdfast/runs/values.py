@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable
 from datetime import datetime
 from hashlib import sha256
@@ -154,7 +155,12 @@ def check_name_text(value: object, what: str) -> str:
     """Returns the name if it can name an operation, or raises UsageError."""
     if not isinstance(value, str) or not value or len(value) > 200:
         raise UsageError(f"{what} is text of 1 to 200 characters, found {show_value(value)}")
+    if not value.isascii() and _LONE_SURROGATE.search(value):
+        raise UsageError(f"{what} is text without lone surrogates, found {show_value(value)}")
     return str.__str__(value)
+
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def commit_key(key: str) -> str:

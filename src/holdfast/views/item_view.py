@@ -7,6 +7,7 @@ counts, and the conflict is reported.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
@@ -376,7 +377,10 @@ class ItemView:
 
 def signature(fields: Fields) -> str:
     """Returns the text by which a line without an id is identified: its fields."""
-    return msgspec.json.encode(fields, order="sorted", enc_hook=str).decode()
+    try:
+        return msgspec.json.encode(fields, order="sorted", enc_hook=str).decode()
+    except UnicodeEncodeError:  # a text has a lone surrogate, which JSON writes as an escape
+        return json.dumps(fields, sort_keys=True, default=str)
 
 
 def _by_id(items: list[Item]) -> dict[str, dict[str, Any]]:

@@ -107,7 +107,7 @@ class JsonMapping(Struct, frozen=True):
             if not items and text.strip():
                 return document
             whole = {key: fields["value"] for key, fields in items.items()}
-            return self.parse((json.dumps(whole, indent=2, ensure_ascii=False) + "\n").encode())
+            return self.parse(_bytes(json.dumps(whole, indent=2, ensure_ascii=False) + "\n"))
         keys = list(document.places)
         first, _, _ = document.places[keys[0]]
         gap = text[text.index("{") + 1 : first]
@@ -130,7 +130,7 @@ class JsonMapping(Struct, frozen=True):
         last = document.places[keys[-1]][2]
         body = f",{gap if indent is not None else ' '}".join(parts)
         made = f"{text[:first]}{body}{text[last:]}"
-        return self.parse(made.encode())
+        return self.parse(_bytes(made))
 
     def _in_place(self, document: MappingDocument, parts: list[str]) -> MappingDocument:
         """Returns the document with the same keys and new values; the text between stays."""
@@ -139,7 +139,12 @@ class JsonMapping(Struct, frozen=True):
             text += document.text[at:begin] + part
             at = end
         text += document.text[at:]
-        return document if text == document.text else self.parse(text.encode())
+        return document if text == document.text else self.parse(_bytes(text))
+
+
+def _bytes(text: str) -> bytes:
+    """Returns JSON as bytes; a lone surrogate, which is in a string, becomes an escape of JSON."""
+    return text.encode("utf-8", "backslashreplace")
 
 
 def _dumped(value: Any, indent: int | None, gap: str) -> str:

@@ -342,7 +342,9 @@ local function apply(marks)
   remove(removals)
 end
 
-local function write(commit)
+-- Returns the outcome of a commit of which nothing is to be written. All that can fail in a script
+-- fails here: what was deleted or damaged is found before the first write.
+local function judged(commit)
   local token = commit[8] and store .. ':token:' .. commit[8]
   local done = token and redis.call('GET', token)
   if done then return receipt(tonumber(done), commit) end
@@ -352,17 +354,31 @@ local function write(commit)
     return at and receipt(at, commit) or refused
   end
   probe(commit)
+end
+
+local function write(commit)
   local at = next_position(commit)
   for _, append in ipairs(commit[1]) do add_events(append, commit, at) end
   if #commit[1] > 0 then add_to_log(commit, at) end
   if #commit[4] > 0 then apply(commit[4]) end
   -- A commit without events leaves nothing else by which it could be known again.
-  if token then redis.call('SET', token, at, 'PX', 86400000) end
+  if commit[8] then redis.call('SET', store .. ':token:' .. commit[8], at, 'PX', 86400000) end
   return receipt(position, commit)
 end
 
-local outcomes = {}
-for number, commit in ipairs(commits) do outcomes[number] = write(commit) end
+-- An error undoes nothing. Behind a commit of this list that was written it is an outcome, the last
+-- one, so that the caller knows what was written.
+local outcomes, wrote = {}, false
+for number, commit in ipairs(commits) do
+  local fine, outcome = pcall(judged, commit)
+  if not fine then
+    if not wrote then error(outcome, 0) end
+    outcomes[number] = {'stopped', type(outcome) == 'table' and outcome.err or outcome}
+    break
+  end
+  if not outcome then outcome, wrote = write(commit), true end
+  outcomes[number] = outcome
+end
 -- An answer may rest on what another connection wrote, and a wait covers only what this one did.
 if waits then redis.call('HSET', store, 'position', int(position)) end
 return outcomes

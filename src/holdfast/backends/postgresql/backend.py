@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec.structs import replace
 
 from holdfast.backends.connection_pool import AckedEvent, AckTracker, PositionPoller, write_parts
+from holdfast.backends.deadline import monotonic
 from holdfast.backends.derived_tables import SideTables
 from holdfast.backends.postgresql.batch import (
     COMMIT,
@@ -518,6 +519,8 @@ _REWRITTEN_AT_ONCE = 1000
 _OWNS = """SELECT pg_has_role(relowner, 'USAGE') FROM pg_catalog.pg_class
  WHERE oid = 'holdfast.{table}'::regclass"""
 _LET_GO_IN = ("events", "objects")
+_WAIT_WHOLE_S = 3600.0
+"""How long the server may take to write one table anew."""
 """The tables whose rows hold content: `purge` reports or removes their old versions."""
 
 
@@ -685,14 +688,25 @@ class PostgresqlBackend:
         for table in _LET_GO_IN:
             statement = f"VACUUM FULL holdfast.{table}"
             if whole and self._owns(table):
-                self._checkout.write(statement, ())
+                self._vacuum(in_schema(statement, self.server_url.schema))
             else:
                 shown = in_schema(statement, self.server_url.schema)
                 remedy = f"run {shown}, or retain with whole=True (--whole): it locks the table"
                 left.append(Leftover(f"old versions of rows in {table}", remedy))
         remedy = "they go when the server has recycled them, and its archive and replicas theirs"
-        left.append(Leftover("the server's write-ahead log", remedy))
+        left.append(Leftover("the server's write-ahead log", remedy, is_outside=True))
         return left
+
+    def _vacuum(self, statement: str) -> None:
+        """Writes a table anew on a connection of its own, which may take as long as it needs.
+
+        The time of a call is meant for answers that are known at once; a large table takes minutes.
+        """
+        self._checkout.check_writes()
+        with self._checkout.pool.apart() as connection:
+            connection.deadline = monotonic() + _WAIT_WHOLE_S
+            connection.cancels = True  # or the server would go on, and keep the table locked
+            connection.ask(statement)
 
     def _owns(self, table: str) -> bool:
         """Returns whether this role may run VACUUM FULL on a table.

@@ -9,7 +9,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.backends.connection_pool import AckedEvent, AckTracker, PositionPoller, write_parts
+from holdfast.backends.connection_pool import (
+    AckedEvent,
+    AckTracker,
+    PositionPoller,
+    write_parts,
+)
 from holdfast.backends.protocol import (
     AHEAD_US,
     GONE,
@@ -34,8 +39,15 @@ from holdfast.backends.protocol import (
     Receipt,
     Record,
     Refusal,
+    written_in_part,
 )
-from holdfast.backends.redis.connection import RedisCheckout, RedisConnection, RedisPool, Word
+from holdfast.backends.redis.connection import (
+    RedisCheckout,
+    RedisConnection,
+    RedisPool,
+    ReplyError,
+    Word,
+)
 from holdfast.backends.redis.encoding import (
     CRC_BYTES,
     DUE_ZERO,
@@ -52,6 +64,7 @@ from holdfast.backends.redis.encoding import (
     prefix_end,
     record_crc,
     sealed,
+    stopped_by,
 )
 from holdfast.backends.redis.inspection import RedisInspection
 from holdfast.backends.redis.purging import rewrite_files
@@ -389,14 +402,22 @@ class RedisBackend:
                 connection, "commit", batch.keys, (*about, AHEAD_US), *batch.payloads
             )
 
-        outcomes = decode_answers(self._checkout.call(work), batch, self.server_url.shown)
-        self._ack_tracker.note(batch.commits, outcomes)
+        answers = self._checkout.call(work)
+        stopped = stopped_by(answers)
+        # What was written before the damage was found is held against a server that comes back.
+        written = batch.commits[: len(answers)]
+        outcomes = decode_answers(answers, written, self.server_url.shown)
+        self._ack_tracker.note(written, outcomes)
         if not self._checkout.pool.is_newest(process):
             # Another thread may have connected to a new process meanwhile. It checked there before
             # this commit was noted, so the commit itself has not been looked for yet.
             self._checkout.pool.doubt()
         if self._reach is not None:
             self._reach("redis.committed")
+        if stopped is not None:
+            error = self._checkout.pool.translate(ReplyError(stopped), outcome_known=False)
+            assert error is not None, "BUG: an error of a script that has no meaning here"
+            raise written_in_part(error) from error
         return outcomes
 
     def read(

@@ -315,12 +315,18 @@ def _or_false(text: str | None) -> str | bool:
     return False if text is None else text
 
 
-def decode_answers(answers: list[Any], batch: RedisBatch, where: str) -> list[Receipt | Refusal]:
+def stopped_by(answers: list[Any]) -> str | None:
+    """Takes out the last answer and returns it, if the script found damage and stopped there."""
+    if answers and answers[-1][0] == b"stopped":
+        return str(answers.pop()[1].decode("utf-8", "replace"))
+    return None
+
+
+def decode_answers(
+    answers: list[Any], commits: Sequence[Commit], where: str
+) -> list[Receipt | Refusal]:
     """Returns the outcomes that the server's script answered with."""
-    return [
-        _decode(answer, commit, where)
-        for answer, commit in zip(answers, batch.commits, strict=True)
-    ]
+    return [_decode(answer, commit, where) for answer, commit in zip(answers, commits, strict=True)]
 
 
 def _decode(answer: list[Any], commit: Commit, where: str) -> Receipt | Refusal:
