@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -290,6 +291,38 @@ def test_the_five_files_stay_when_files_go_back(repository: Path):
             assert "two" in (repository / "RALPH_TASKS.md").read_text()
         assert [path.name for path in repository.glob("*.rejected-*")] == []
         assert [task.title for task in project.tasks.list()] == ["one", "two"]
+
+
+def test_a_preview_that_paused_nothing_is_applied_when_the_work_has_paused(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+):
+    class Slow(Writing):
+        def answer(self, call: Any, /) -> Answer:
+            asked.set()
+            may_end.wait()
+            return super().answer(call)
+
+    asked, may_end = Event(), Event()
+    with holdfast.open(str(repository / ".holdfast")) as hf:
+        hf.runs.use_executor(Slow(repository))
+        project = hf.project(repository)
+        with project.coordinate() as main:
+            point = project.checkpoint("start")
+            (repository / "notes.txt").write_text("by hand\n")
+            main.spawn(main.tasks.add("late.txt=agent"))
+            asked.wait()
+            awaits = main._await_pass
+
+            def ends_when_it_is_awaited(run: str) -> None:
+                may_end.set()
+                awaits(run)
+
+            monkeypatch.setattr(main, "_await_pass", ends_when_it_is_awaited)
+            with pytest.raises(ConflictError, match="look at a new preview"):
+                main.rewind(project.preview_rewind(point))
+            assert main._at_work() == []
+            main.rewind(project.preview_rewind(point, what="files"))
+            assert (repository / "notes.txt").read_text() == "one\n"
 
 
 def test_work_is_told_in_its_session_with_task_run_and_files(hf: Store, repository: Path):

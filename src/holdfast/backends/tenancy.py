@@ -27,6 +27,8 @@ from holdfast.errors import UsageError
 from holdfast.names import check_name, without_secrets
 
 NAME_BYTES_MAX = 128
+TENANT_ID = "hft_"
+"""What the ids of tenants begin with."""
 ID_BYTES = 12
 PASSWORD_BYTES = 24
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-")
@@ -69,7 +71,10 @@ class TenantHost(Protocol):
     """
 
     def create(self, name: str, settings: dict[str, Any]) -> TenantLogin:
-        """Makes a tenant, its store and its login; raises ExistsError if the name is taken."""
+        """Makes a tenant, its store and its login; raises ExistsError if the name is taken.
+
+        If it was stopped, the name is free, or the tenant is whole and `renew` gives it a login.
+        """
         ...
 
     def list(self) -> list[TenantRecord]:
@@ -131,7 +136,7 @@ def check_tenant(name: object) -> str:
 
 def new_tenant_id(clock: Clock) -> str:
     """Returns a random id that cannot be guessed and is valid as the name of a role or user."""
-    return f"hft_{clock.random_bytes(ID_BYTES).hex()}"
+    return f"{TENANT_ID}{clock.random_bytes(ID_BYTES).hex()}"
 
 
 def new_password(clock: Clock) -> str:

@@ -632,10 +632,14 @@ class Coordinator:
 
         The arguments are those of `Project.preview_rewind`, which pauses nothing.
         """
+        self._pause()
+        return self.project.preview_rewind(point, what=what, overwrite=overwrite)
+
+    def _pause(self) -> None:
+        """Stops the work, and waits until nothing of it runs here any more."""
         self.stop()
         for id in self._at_work():
             self._await_pass(id)
-        return self.project.preview_rewind(point, what=what, overwrite=overwrite)
 
     def rewind(
         self, point: RewindPoint | str | Preview, *, what: What = "all", overwrite: bool = False
@@ -648,6 +652,9 @@ class Coordinator:
         """
         if not isinstance(point, Preview):
             point = self.preview_rewind(point, what=what, overwrite=overwrite)
+        elif self._at_work():
+            # It was not made by `preview_rewind` here. A scope that this changes is a conflict.
+            self._pause()
         done = point.apply()
         if point.what in ("state", "all"):
             with self.store.commit() as tx:

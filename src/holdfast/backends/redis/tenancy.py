@@ -28,6 +28,7 @@ from holdfast.backends.redis.connection import ReplyError, UnreachedError, trans
 from holdfast.backends.redis.encoding import Keys
 from holdfast.backends.redis.server import RedisURL, parse_url
 from holdfast.backends.tenancy import (
+    TENANT_ID,
     Dropped,
     TenantLogin,
     TenantRecord,
@@ -54,7 +55,7 @@ _COMMANDS = (
 category such as `+@read` would bring SCAN, KEYS and RANDOMKEY, which no pattern of keys limits."""
 _NEWER_COMMANDS = ("waitaof",)
 _SCANNED = 1000
-_PROBE = "holdfast:{hft_nobody}"
+_PROBE = f"holdfast:{{{TENANT_ID}nobody}}"
 
 
 def record_key(id: str) -> str:
@@ -98,7 +99,7 @@ def enter_tenant(server_url: RedisURL, *, read_only: bool) -> TenantRecord:
     """
     user, name = str(server_url.parameters.get("username") or ""), server_url.tenant
     with _client(server_url) as client:
-        own = client.get(record_key(user)) if user.startswith("hft_") else None
+        own = client.get(record_key(user)) if user.startswith(TENANT_ID) else None
         found = client.hget(_TENANTS, name) if own is None else own
         if found is None:
             raise NotFoundError(
@@ -172,10 +173,15 @@ class RedisTenants:
                     "docs/guides/redis.md",
                 )
             text = json.encode(record)
-            if not client.hsetnx(_TENANTS, name, text):
-                raise ExistsError(f'there is a tenant "{name}" already')
-            client.set(record_key(record.id), text)
+            # The name is taken last. If this is stopped before, the name is free, and what is left
+            # is a user whose password nobody knows: `problems` says so.
             self._set_user(client, record.id, password)
+            client.set(record_key(record.id), text)
+            if not client.hsetnx(_TENANTS, name, text):
+                client.execute_command("ACL", "DELUSER", record.id)
+                self._save_users(client)
+                client.delete(record_key(record.id))
+                raise ExistsError(f'there is a tenant "{name}" already')
         return self._login(record, password)
 
     def _set_user(self, client: Any, id: str, password: str) -> None:
@@ -228,6 +234,15 @@ class RedisTenants:
         with _client(self._server_url) as client:
             for one in self.list() if tenant is None else [tenant]:
                 found += _user_problems(client, one)
+            if tenant is None:
+                known = {one.id for one in self.list()}
+                users = _words(client.execute_command("ACL", "USERS"))
+                found += [
+                    f"user {user} belongs to no tenant, because the making of one was stopped: "
+                    f"ACL DELUSER {user}, DEL {record_key(user)}"
+                    for user in sorted(users)
+                    if user.startswith(TENANT_ID) and user not in known
+                ]
             if not self._save_users(client):
                 found.append(
                     "the server forgets its users when it restarts: give it an aclfile, or a "
