@@ -4,8 +4,45 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any, Self, TypeVar, overload
+
+T = TypeVar("T")
+
+
+class Loading:
+    """A block that may import what is imported at its first use; names what keeps it from that.
+
+    A process that has used all its file descriptors cannot read a module. Its error is then one of
+    ours, and the same call succeeds once some were closed.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, OSError):
+            from holdfast.errors import NO_DESCRIPTORS, unloaded
+
+            if error.errno in NO_DESCRIPTORS:
+                raise unloaded(self._what, error) from error
+
+
+class loaded_property(cached_property[T]):
+    """A property that imports what it needs when it is first read."""
+
+    @overload
+    def __get__(self, instance: None, owner: type[Any] | None = None) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type[Any] | None = None) -> T: ...
+    def __get__(self, instance: object, owner: type[Any] | None = None) -> Self | T:
+        with Loading(self.attrname or "a module"):
+            return super().__get__(instance, owner)
 
 
 def lazily(package: str, home: str | Mapping[str, str]) -> Callable[[str], object]:

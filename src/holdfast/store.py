@@ -10,7 +10,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 from holdfast.backends.place import copy_reports
@@ -44,6 +44,7 @@ from holdfast.core.transaction import PendingCommit, PendingScope, View
 from holdfast.errors import CorruptError, UsageError, show_value
 from holdfast.git.witness import loss_reports, remember
 from holdfast.joint_commit import JointCommit, JointScope
+from holdfast.lazy import Loading, loaded_property
 from holdfast.names import CONVERSATION, GLOBAL, TEAM, WORKFLOW, check_level
 from holdfast.query.form import TIMEOUT_S, Hits, Kind, Where, check_where
 from holdfast.query.questions import Questions
@@ -599,7 +600,8 @@ class Store:
         index. With `compact` as well, it is a shorter text: one line for each order, goal, open
         task, open decision and fact, without leaving any out.
         """
-        from holdfast.context.build import BOOT_WINDOW, build, build_compact, check_wanted
+        with Loading("context"):
+            from holdfast.context.build import BOOT_WINDOW, build, build_compact, check_wanted
 
         if check_flag(boot, "boot"):
             strategies, window = "window", BOOT_WINDOW
@@ -656,98 +658,98 @@ class Store:
 
     # --- rooms ------------------------------------------------------------------------------------
 
-    @cached_property
+    @loaded_property
     def runs(self) -> RunsRoom:
         """Durable runs of functions: starts, resumes, answers, cancels and lists them."""
         from holdfast.runs.room import RunsRoom
 
         return self._kernel.part(RunsRoom)
 
-    @cached_property
+    @loaded_property
     def tasks(self) -> TasksRoom:
         """The tasks of all scopes."""
         from holdfast.tasks import TasksRoom
 
         return self._kernel.part(TasksRoom)
 
-    @cached_property
+    @loaded_property
     def decisions(self) -> DecisionsRoom:
         """The decisions of all scopes, the policy about undecided effects, and catches."""
         from holdfast.decisions import DecisionsRoom
 
         return self._kernel.part(DecisionsRoom)
 
-    @cached_property
+    @loaded_property
     def facts(self) -> FactsRoom:
         """The facts of all scopes: claims about the outside world."""
         from holdfast.facts import FactsRoom
 
         return self._kernel.part(FactsRoom)
 
-    @cached_property
+    @loaded_property
     def sessions(self) -> SessionsRoom:
         """The sessions that have not ended: which worker is in which conversation."""
         from holdfast.sessions import SessionsRoom
 
         return self._kernel.part(SessionsRoom)
 
-    @cached_property
+    @loaded_property
     def nodes(self) -> NodesRoom:
         """Graphs of nodes: walks them, explains results, accepts or invalidates them."""
         from holdfast.nodes.room import NodesRoom
 
         return self._kernel.part(NodesRoom)
 
-    @cached_property
+    @loaded_property
     def projections(self) -> ProjectionsRoom:
         """Projections: states that your handlers fold from your own events."""
         from holdfast.projections.room import ProjectionsRoom
 
         return self._kernel.part(ProjectionsRoom)
 
-    @cached_property
+    @loaded_property
     def search(self) -> SearchRoom:
         """Search by meaning, links and SQL, and the state of the index that answers."""
         from holdfast.search import SearchRoom
 
         return self._kernel.part(SearchRoom)
 
-    @cached_property
+    @loaded_property
     def retention(self) -> RetentionRoom:
         """Retention: policies, lifetimes, the bin, and holds."""
         from holdfast.retention import RetentionRoom
 
         return self._kernel.part(RetentionRoom)
 
-    @cached_property
+    @loaded_property
     def subjects(self) -> SubjectsRoom:
         """The subjects whose data is in the store, and how to erase it for good."""
         from holdfast.subjects import SubjectsRoom
 
         return self._kernel.part(SubjectsRoom)
 
-    @cached_property
+    @loaded_property
     def keys(self) -> KeysRoom:
         """The keys of a store that is encrypted at rest."""
         from holdfast.keys import KeysRoom
 
         return self._kernel.part(KeysRoom)
 
-    @cached_property
+    @loaded_property
     def secrets(self) -> SecretsRoom:
         """What happens to secrets in what is written."""
         from holdfast.secrets import SecretsRoom
 
         return self._kernel.part(SecretsRoom)
 
-    @cached_property
+    @loaded_property
     def schemas(self) -> SchemasRoom:
         """The schemas of states, and their migrations."""
         from holdfast.schemas import SchemasRoom
 
         return self._kernel.part(SchemasRoom)
 
-    @cached_property
+    @loaded_property
     def workers(self) -> WorkersRoom:
         """The processes that have the store open, and their leases, marks and groups."""
         from holdfast.workers import WorkersRoom

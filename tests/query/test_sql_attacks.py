@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 
 import holdfast
 from holdfast import Store
+from holdfast.backends import derived_file
 from holdfast.backends.postgresql.connection import PostgresqlConnection
 from holdfast.errors import LimitError, UnavailableError, UsageError
 from holdfast.testing.trial import PATIENCE_S
@@ -225,6 +227,15 @@ with holdfast.open(sys.argv[1]) as hf:
         print("interrupted", hf.search.sql("SELECT 1").rows, flush=True)
         sys.stdin.read()
 """
+
+
+def test_sqlite_looks_at_the_clock_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One instruction may take a millisecond: 30,000 of them are not run without many looks."""
+    times = itertools.count(0.0, 0.1)
+    monkeypatch.setattr(derived_file, "monotonic", lambda: next(times))
+    numbers = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n LIMIT 3000) "
+    with holdfast.open("memory:") as hf, pytest.raises(LimitError, match="1 s and was ended"):
+        hf.search.sql(numbers + "SELECT max(length(randomblob(10))) FROM n", timeout=1)
 
 
 @contextmanager

@@ -314,6 +314,32 @@ def test_two_that_upgrade_at_once_add_one_column(tmp_path: Path) -> None:
     other.close()
 
 
+def test_an_upgrade_beside_a_checkpoint_of_somebody_else_is_done(tmp_path: Path) -> None:
+    """The checkpoint after it may be left to the next one; it raised a bare BusyError."""
+
+    class Busy:
+        def __init__(self, connection: Any) -> None:
+            self._connection = connection
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._connection, name)
+
+        def wal_checkpoint(self, **_: Any) -> Any:
+            raise apsw.BusyError("database is locked")
+
+    url = unpack("sqlite-1", "closed", tmp_path)
+    backend = SqliteBackend(url.removeprefix("sqlite:"), clock=FakeClock(seed=2))
+    writer = backend._checkout.writer
+    connection = writer.connection
+    writer.connection = Busy(connection)
+    opening.upgrade(writer)
+    writer.connection = connection
+    build = RecordBuilder(1_900_000_000_000_000)
+    accepted(backend, build.commit(build.append("new", meta='{"source":"x"}')))
+    assert backend.read("new")[0].meta == '{"source":"x"}'
+    backend.close()
+
+
 def test_a_new_store_has_the_columns_of_one_that_was_upgraded(tmp_path: Path) -> None:
     """In the same order: rows are read by `*`."""
     url = unpack("sqlite-1", "closed", tmp_path)

@@ -365,10 +365,13 @@ class SideFile:
             raise UsageError(f"the statement cannot be run: {error}") from error
 
     def note(self) -> None:
-        """Closes the file, so that other programs can open it alone; notes its size and time."""
+        """Closes the file, so that other programs can open it alone; notes its size and time.
+
+        What could not be noted, as on a full disk, counts as changed the next time.
+        """
         if self._folder is None:
             return
-        with self._mutex:
+        with self._mutex, contextlib.suppress(OSError):
             self._close()
             with open(f"{self.place}.stamp", "w", encoding="ascii") as file:
                 file.write(self._stamp())
@@ -396,8 +399,12 @@ class SideFile:
 _READING = frozenset((
     apsw.SQLITE_SELECT, apsw.SQLITE_READ, apsw.SQLITE_FUNCTION, apsw.SQLITE_RECURSIVE,
 ))  # fmt: skip
-_STEPS = 20_000
-"""How many instructions of SQLite run between two looks at the clock: about a millisecond."""
+_STEPS = 1_000
+"""How many instructions of SQLite run between two looks at the clock: usually 0.05 ms of them.
+
+One instruction may be a function that makes a megabyte. With 20,000 between two looks, a statement
+of such functions went on for half a minute.
+"""
 
 
 def _may_read(action: int, *_: object) -> int:

@@ -74,7 +74,8 @@ class Forking:
     def before(self) -> None:
         """Takes every lock, in their order; gives up on those that take too long."""
         until = monotonic() + self.wait_s
-        held = self._held.locks = []
+        held: list[Any] = []
+        self._held.locks = held
         if not self._mutex.acquire(timeout=self.wait_s):
             return  # another thread forks, and waits for locks
         held.append(self._mutex)

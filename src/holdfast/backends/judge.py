@@ -30,7 +30,7 @@ def judge(
             return Refusal("expired", append.stream, append.expected)
     for stream, ends_us in commit.read_ends:
         if ends_us <= now_us():
-            return Refusal("expired", stream)
+            return Refusal("expired", stream, dict(commit.reads)[stream])
     for append in commit.appends:
         for record in append.records:
             if record.key is not None:

@@ -103,8 +103,9 @@ that the clauses name.
      streams by itself the head has the new end. The append itself is judged by `expires_us`, the
      end before it. An append that is refused moves nothing. An end never moves back.
 (37) A commit is refused as `expired`, as by clause 18, once `now_us` has reached the end of a
-     stream that it has only read: `read_ends` has these streams and their ends. A guard on the
-     revision is not enough, because a stream ends without a new revision.
+     stream that it has only read: `read_ends` has these streams and their ends, each of which is
+     in `reads` too. A guard on the revision is not enough, because a stream ends without a new
+     revision. The refusal says the stream and, as `expected`, the revision that was read.
 (41) `shorten` is optional for a backend with `rewrite`. It replaces the payloads of records, named
      by stream and revision, by given ones, as `rewrite` does by GONE: all that clause 28 says holds
      here too. Each new payload is a JSON array or object, not longer than the one that it replaces.

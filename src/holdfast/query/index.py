@@ -751,7 +751,8 @@ def _hit(row: tuple[Any, ...]) -> Hit:
         OverflowError,
         TypeError,
         ValueError,
-    ) as error:  # a page with another row's values, or with zeros
+    ) as error:
+        # A page has another row's values, or zeros.
         raise DamagedTablesError(f"a row cannot be read: {error}") from error
 
 

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec import Struct
 
-from holdfast.backends.derived_tables import DamagedTablesError
+from holdfast.backends.derived_tables import DamagedTablesError, SelectLimits
 from holdfast.core.arguments import check_seconds, check_whole
 from holdfast.core.kernel import Kernel
 from holdfast.core.paging import EventFilter
 from holdfast.errors import UnavailableError, UsageError, show_value
+from holdfast.lazy import Loading
 from holdfast.query.form import TIMEOUT_S, Condition, Hit, Hits, Rows, check_query
 from holdfast.query.links import DanglingLink
-from holdfast.query.vectors import Embedder, Similar
+from holdfast.query.vectors import KINDS, Embedder, Similar
 from holdfast.query.words import plain
 from holdfast.record.context import FoundDecision, RecordContext
 
@@ -98,8 +99,6 @@ class Questions:
                 f"character in {show_value(statement)}",
                 hint="such characters are stored as ? and \ufffd: ask for these",
             )
-        from holdfast.backends.derived_tables import SelectLimits
-
         limits = SelectLimits(
             check_seconds(timeout, "timeout", above=0.0),
             check_whole(max_rows, "max_rows", least=1),
@@ -114,10 +113,10 @@ class Questions:
         return outside.place
 
     def _outside(self) -> OutsideTables:
-        from holdfast.query.place import outside_tables_for
-        from holdfast.query.tables import OutsideTables
+        with self._mutex, Loading("sql"):
+            from holdfast.query.place import outside_tables_for
+            from holdfast.query.tables import OutsideTables
 
-        with self._mutex:
             if self._tables is None:
                 tables = outside_tables_for(self._context.log, read_only=self._read_only)
                 self._tables = OutsideTables(self._context, tables)
@@ -133,8 +132,6 @@ class Questions:
         self, to: object, limit: object, embedder: Embedder | None, **question: Any
     ) -> list[Similar]:
         """Returns what is nearest to a text in meaning, among what the other arguments select."""
-        from holdfast.query.vectors import KINDS
-
         embedder = embedder or self._embedder
         if embedder is None:
             raise UsageError(
@@ -159,7 +156,8 @@ class Questions:
         self, stream: str | None, passed: tuple[Any, ...] | None, events: int
     ) -> list[FoundDecision] | None:
         """Returns where the next decisions are; None if the caller should read events instead."""
-        from holdfast.query.decided import find_decisions
+        with Loading("query"):
+            from holdfast.query.decided import find_decisions
 
         return self._whole(lambda: find_decisions(self._index, stream, passed, events))
 
@@ -174,7 +172,8 @@ class Questions:
         newest_first: bool,
     ) -> list[int] | None:
         """Returns where the next such events are; None if the caller should read the log."""
-        from holdfast.query.logged import find_positions
+        with Loading("query"):
+            from holdfast.query.logged import find_positions
 
         return self._whole(
             lambda: find_positions(
@@ -204,7 +203,7 @@ class Questions:
             self._outside().forget()
 
     def _index(self) -> QueryIndex:
-        with self._mutex:
+        with self._mutex, Loading("query"):
             if self._opened is None:
                 # Imported here, so that a program without questions does not load SQLite.
                 from holdfast.query.index import QueryIndex

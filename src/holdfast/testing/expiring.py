@@ -200,7 +200,8 @@ class ExpiryClauses(Trial):
         neighbour = build.commit(build.append("c"))
         outcomes = backend.commit([late, neighbour])
         assert isinstance(outcomes[0], Refusal)
-        assert (outcomes[0].reason, outcomes[0].stream) == ("expired", "a")
+        refusal = outcomes[0]
+        assert (refusal.reason, refusal.stream, refusal.expected) == ("expired", "a", 1)
         assert isinstance(outcomes[1], Receipt)
         assert head_of(backend, "b").revision == 1
         assert backend.marks.list() == []

@@ -190,7 +190,7 @@ class PostgresqlAckTracker(AckTracker):
         """Asks which server process a new connection leads to; counts a doubt where it must."""
         [server] = connection.ask(_SERVER)
         if self._server is not None and (server != self._server or not self._is_full):
-            self._doubts += 1
+            self._doubt()
         self._server = connection.process = server
 
     def compare(
@@ -203,13 +203,24 @@ class PostgresqlAckTracker(AckTracker):
         position = self._position
         for outcome in outcomes:
             if isinstance(outcome, Receipt):
-                self._doubts += bool(position) and outcome.position > position + _FAR
-            elif outcome.reason == "conflict" and (acked := self._acked.get(outcome.stream)):
-                self._doubts += outcome.head is None or outcome.head.revision < acked[0]
+                if position and outcome.position > position + _FAR:
+                    self._doubt()
+            elif (
+                outcome.reason == "conflict"
+                and (acked := self._acked.get(outcome.stream))
+                and (outcome.head is None or outcome.head.revision < acked[0])
+            ):
+                self._doubt()
         self.note(commits, outcomes)
         # Another thread may have connected to a new process meanwhile. It checked there before this
         # commit was noted, so the commit itself has not been looked for yet.
-        self._doubts += server != self._server
+        if server != self._server:
+            self._doubt()
+
+    def _doubt(self) -> None:
+        """Counts a doubt; several threads compare at once, and none may undo another's count."""
+        with self._lock:
+            self._doubts += 1
 
     def check(self, connection: PostgresqlConnection) -> None:
         """Raises LostCommitsError if there is a doubt and something acknowledged is not there."""

@@ -61,7 +61,7 @@ class PostgresqlKeyRows:
                 for statement, values in statements:
                     connection.ask(self._spelt(statement), values)
 
-        self._pool.call(work)
+        self._pool.call(work, writes=True)
 
     def _make(self, connection: PostgresqlConnection) -> None:
         if self._is_made:

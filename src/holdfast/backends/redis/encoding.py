@@ -341,7 +341,7 @@ def _decode(answer: list[Any], commit: Commit, where: str) -> Receipt | Refusal:
         stream, expected = commit.reads[number]
         return Refusal("conflict", stream, expected, decode_head(stream, answer[2], where))
     if reason == b"ended":
-        return Refusal("expired", commit.reads[number][0])
+        return Refusal("expired", *commit.reads[number])
     append = commit.appends[number]
     if reason == b"expired":
         return Refusal("expired", append.stream, append.expected)

@@ -31,6 +31,7 @@ from holdfast.errors import (
     UnavailableError,
     UsageError,
     show_value,
+    unloaded,
 )
 from holdfast.names import check_login, check_name, number, without, without_secrets
 
@@ -174,7 +175,10 @@ class Script(Struct, frozen=True):
 
 @cache
 def _file(name: str) -> str:
-    return files("holdfast.backends").joinpath("lua", name).read_text("utf-8")
+    try:
+        return files("holdfast.backends").joinpath("lua", name).read_text("utf-8")
+    except OSError as exc:  # read at its first use, when there may be no descriptor left
+        raise unloaded(name, exc) from exc
 
 
 @cache

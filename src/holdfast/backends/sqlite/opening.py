@@ -178,7 +178,8 @@ def upgrade(writer: SqliteWriter) -> None:
             writer.connection.pragma("user_version", FORMAT)
 
     writer.transact(work)
-    with writer.lock:
+    # Another connection makes a checkpoint, or a reader is in the way: the next one moves it.
+    with writer.lock, contextlib.suppress(apsw.BusyError):
         writer.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
 
 
