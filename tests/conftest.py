@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import pytest
@@ -42,6 +43,18 @@ def keys_of_subjects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOLDFAST_KEYS", str(tmp_path_factory.mktemp("keys")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def keys_of_one_test(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Gives each test keys of its own: who was erased in one would stay erased in all others."""
+    name = f"keys-{next(_NUMBERS)}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOLDFAST_KEYS", str(tmp_path_factory.getbasetemp() / name))
+        yield
+
+
+_NUMBERS = count()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

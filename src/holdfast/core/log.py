@@ -1011,16 +1011,13 @@ class Log:
         state, before, seal = base, base, None
         if base.subject is not None or self.sealing.intended or self.sealing.becoming:
             seal, state = self._seal_for(stream, base)
-        records: list[Record] = []
-        last = new_events[-1]
+        records, last = list[Record](), new_events[-1]
         for one in new_events:
             type, payload, ops = one.type, one.payload, one.ops
             if one.key is not None:
                 key = one.key
             if key is not None and state.removed_at:
-                if state.removed_at < 0:  # an end whose life was not looked up yet
-                    state = msgspec.structs.replace(state, removed_at=self.life(stream))
-                key = event.key_in(state.removed_at, key)
+                state, key = self._key_in_life(stream, state, key)
             if isinstance(base, StreamEnd):
                 ops = ()  # they fit any state, and the state is not known here
             elif one.defaults or one.ttls or (state.ends and type == event.CHANGED):
@@ -1057,6 +1054,14 @@ class Log:
         is_fork = write.origin is not None
         ends = (expires_us, state.ends_us if state.slides_us else 0)
         return Append(stream, base.revision, tuple(records), is_fork, base.link, *ends), state
+
+    def _key_in_life(
+        self, stream: str, state: StreamState, key: str
+    ) -> tuple[StreamState, str | None]:
+        """Returns a key as it is stored in a stream that was removed before, and its state."""
+        if state.removed_at < 0:  # an end whose life was not looked up yet
+            state = msgspec.structs.replace(state, removed_at=self.life(stream))
+        return state, event.key_in(state.removed_at, key)
 
     def _completed(self, one: NewEvent, state: StreamState, write: StreamWrite) -> tuple[Op, ...]:
         """Returns the ops of a change, with those that depend on the state that it follows.
