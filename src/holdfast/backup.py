@@ -39,7 +39,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
@@ -770,7 +770,10 @@ def restore(
                 hint=f"holdfast check --store {place / 'store'}",
             )
         # A restore of single scopes tells in a ledger of the target's own what was let go of.
-        _check_target(kept, log, place, point, None if scope is None else LEDGER)
+        there = dict(_heads_at(kept, point))
+        if scope is None and (found := add_up(iter(there.items())).digest) != point.digest:
+            raise _is_not(f'the store in "{place}"', point, place, found)
+        _check_target(kept, log, place, point, there, None if scope is None else LEDGER)
         sink = Sink(log, ledger=Ledger(kept, log), progress=progress, total=point.events)
         held = {mark.key for mark in marks if mark.index == HOLDS}
         source = Source(kept, until=Position(point.position), held=held)
@@ -788,14 +791,19 @@ def restore(
         # a wrong target could not be brought back.
         digest = content_of(log).digest
         if scope is None and digest != point.digest:
-            _check_heads(source, log, point, place, digest)
+            _check_heads(source, log, there, _is_not("the restored store", point, place, digest))
         sink.set_marks(marks, among)
     sink.tell_erased(gone, key)
     return Restored(point, sink.copied(), digest)
 
 
 def _check_target(
-    kept: Log, target: Log, place: Path, point: Point, besides: str | None = None
+    kept: Log,
+    target: Log,
+    place: Path,
+    point: Point,
+    there: Mapping[str, Head | None],
+    besides: str | None,
 ) -> None:
     """Raises unless a store may be the target of a restore; called before anything is written.
 
@@ -814,7 +822,6 @@ def _check_target(
             "single scopes over",
         )
     check_beginning(kept, target, besides=besides)
-    there = dict(_heads_at(kept, point))
     for name, theirs in all_heads(target):
         ours = there.get(name)
         if (
@@ -868,28 +875,32 @@ def _as_let_go(
     return replace(record, payload=GONE if is_gone else payload)
 
 
-def _check_heads(source: Source, target: Log, point: Point, place: Path, digest: str) -> None:
-    """Raises CorruptError if a restored store differs from its point by more than ended streams.
+def _check_heads(
+    source: Source, target: Log, there: Mapping[str, Head | None], error: CorruptError
+) -> None:
+    """Raises an error if a restored store differs from its point by more than ended streams.
 
-    They are not restored, so the digest of the target cannot be the point's. Then that of the copy
-    must be: it has them. And of every other stream the target must have the same head.
+    They are not restored, so the digest of the target cannot be the point's. Of every other stream
+    the target must have the head that the copy had.
     """
-    heads = list(_heads_at(source.log, point))
-    names = [name for name, _ in heads]
-    lacks = {
+    found = heads_of(target, there)
+    lacks = [
         name
-        for (name, ours), (_, theirs) in zip(heads, heads_of(target, names), strict=True)
+        for (name, ours), (_, theirs) in zip(there.items(), found, strict=True)
         if ours is not None
         and (theirs is None or (ours.revision, ours.link) != (theirs.revision, theirs.link))
-    }
-    over = {name for name, end in source.ends(sorted(lacks)).items() if end == OVER}
-    if not over or lacks - over or add_up(iter(heads)).digest != point.digest:
-        raise CorruptError(
-            f"the store that was restored is not what it was at {point.name}: its digest is "
-            f"{digest}, expected {point.digest}",
-            where=str(place),
-            hint=f"holdfast check --store {place / 'store'}",
-        )
+    ]
+    if not lacks or any(end != OVER for end in source.ends(lacks).values()):
+        raise error
+
+
+def _is_not(what: str, point: Point, place: Path, digest: str) -> CorruptError:
+    return CorruptError(
+        f"{what} is not what it was at {point.name}: its digest is {digest}, expected "
+        f"{point.digest}",
+        where=str(place),
+        hint=f"holdfast check --store {place / 'store'}",
+    )
 
 
 def prune(

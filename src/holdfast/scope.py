@@ -508,7 +508,10 @@ class Scope(Generic[S_co]):
         older revisions, and retention removes its bytes later. Setting the value again gives it a
         new end, or none. Changes below it and appends to it do not move the end.
         """
-        op = tree.set_op(path, value)
+        if subject is None:
+            op = tree.set_op(path, value)
+        else:
+            op = codec.for_subject(partial(tree.set_op, path, value))
         ttls: Ttls = ()
         if if_absent is not False and check_flag(if_absent, "if_absent"):
             check_alone("if_absent", diff=diff, ttl_s=ttl_s)
@@ -543,7 +546,10 @@ class Scope(Generic[S_co]):
             return self.set(
                 (), values, diff=True, expected=expected, key=key, checkpoint=checkpoint
             )
-        ops = update_ops(values)
+        if subject is None:
+            ops = update_ops(values)
+        else:
+            ops = codec.for_subject(partial(update_ops, values))
         ttls = () if ttl_s is None else tuple(check_key_ttl(ops, ttl_s).items())
         return self._change(ops, expected, key, checkpoint, subject, ttls)
 
@@ -581,7 +587,10 @@ class Scope(Generic[S_co]):
         The list is made if nothing is there. Concurrent appends do not conflict: all of them are
         kept, in some order. With `subject` the item is sealed for that subject, as in `set`.
         """
-        op = tree.append_op(path, item)
+        if subject is None:
+            op = tree.append_op(path, item)
+        else:
+            op = codec.for_subject(partial(tree.append_op, path, item))
         return self._change([op], expected, key, checkpoint, subject)
 
     def increment(
@@ -1582,7 +1591,10 @@ class Edit:
     def __enter__(self) -> Draft:
         log = self._scope._log  # pyright: ignore[reportPrivateUsage]
         base = log.newest(self._scope.name)
-        self.revision, self._draft = base.revision, Draft(log.show(base, self._scope.name))
+        self.revision, self._draft = (
+            base.revision,
+            Draft(log.show(base, self._scope.name), log.blobs.read),
+        )
         return self._draft
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> Literal[False]:

@@ -319,6 +319,23 @@ def test_a_restore_beside_ended_scopes_misses_every_other_stream(
         )
         with (
             holdfast.open("memory:", settings=settings) as target,
-            pytest.raises(CorruptError, match="the store that was restored is not what it was"),
+            pytest.raises(CorruptError, match="the restored store is not what it was"),
         ):
             restore(tmp_path / "backup", target)
+
+
+def test_a_restore_of_a_copy_that_is_not_the_points_writes_nothing(
+    made: Path, tmp_path: Path
+) -> None:
+    """A whole list of points, of another backup, whose digests no line can tell to be wrong."""
+    with holdfast.open(tmp_path / "other") as hf:
+        for n in range(2):
+            hf.team("x").set("n", n)
+            backup(hf, tmp_path / "elsewhere")
+    shutil.copy(tmp_path / "elsewhere" / "points.jsonl", made / "points.jsonl")
+    about = backups._read_about(made)
+    backups._write_about(made, backups.replace(about, points=2, sha256=""))
+    with holdfast.open("memory:") as target:
+        with pytest.raises(CorruptError, match=r"the store in .* is not what it was at p2"):
+            restore(made, target)
+        assert list(target._log.streams()) == []

@@ -152,10 +152,10 @@ def test_a_commit_of_which_one_scope_ends_meanwhile_is_taken_without_it(
             tx.scope(hf.conversation(id)).set("n", 2)
     path, send = export(hf, tmp_path / "export"), sink._send
 
-    def late(part: Any, wanted: Any) -> None:
+    def late(part: Any, wanted: Any) -> Any:
         if part is kernel_of(target).log.parts()[0]:
             clock.advance(61)
-        send(part, wanted)
+        return send(part, wanted)
 
     monkeypatch.setattr(sink, "_send", late)
     import_scopes(target, path)
@@ -199,6 +199,47 @@ def test_a_server_is_told_of_the_holds_that_an_import_brings(
     hf.retention.hold("conversation/a")
     import_scopes(target, export(hf, tmp_path / "export", "conversation/a"))
     assert backend.kept() == ["conversation/a", "conversation/own"]
+
+
+def test_a_copy_that_is_killed_leaves_what_is_held_with_its_server(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The marks come last: the server must not let go of the scope before they do."""
+    backend = Server(clock)
+    hf, target = opened(clock), opened(clock, backend)
+    hf.conversation("a", ttl_s=60).set("large", LARGE)
+    hf.retention.hold("conversation/a")
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sink.Sink, "set_marks", killed)
+        with pytest.raises(KeyboardInterrupt):
+            copy(hf, target)
+    assert backend.kept() == ["conversation/a"]
+    assert backend.put[-1] == 0, "its large value stays too"
+    clock.advance(100)
+    copy(hf, target)
+    assert target.conversation("a").get("large") == LARGE
+
+
+def test_a_copy_does_not_leave_out_in_silence_what_is_held_since(
+    clock: FakeClock,
+) -> None:
+    """A beginning of it is in the target with an end that has come: nothing can follow there."""
+    hf, target = opened(clock), opened(clock, Server(clock))
+    scope = hf.conversation("a", ttl_s=60)
+    scope.set("n", 1)
+    copy(hf, target)
+    scope.set("n", 2)
+    hf.retention.hold(scope)
+    clock.advance(100)
+    with pytest.raises(ConflictError, match="conversation/a"):
+        copy(hf, target)
+    again = opened(clock)
+    copy(hf, again)
+    assert again.conversation("a").get("n") == 2
 
 
 def test_an_archive_says_what_was_let_go_of(clock: FakeClock) -> None:

@@ -158,7 +158,8 @@ class World:
             countdown = Countdown(kill)
             to_folder = options_for("files", countdown)
             options = to_folder if self.backend == "files" and self.counts_source else {}
-            backups.os = CountedOs(countdown)  # type: ignore[assignment]  # pyright: ignore
+            counted: Any = CountedOs(countdown)
+            backups.os = counted
             sound_open = backups.open_store
 
             def open_counted(url: Any, **given: Any) -> Store:

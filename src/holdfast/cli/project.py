@@ -9,7 +9,8 @@ import os
 import select
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -85,6 +86,7 @@ EXIT_CODES = {"done": 0, "failed": 12, "blocked": 13, "stopped": 15}
 SESSION_COLUMNS = ("id", "status", "title", "first", "last", "age", "branch")
 WATCH_COLUMNS = ("mode", "task", "messages", "tasks")
 TASK_COLUMNS = ("id", "status", "priority", "owner", "title")
+HELP_AT_WORK = "/stop: pause the work; /steer, /note, /task TEXT; else: it is answered now"
 HELP = "/go: work on the tasks; /task TEXT: add one; /tasks; /status; /quit; else: talk"
 
 
@@ -501,9 +503,12 @@ def converse(store: Store, main: Coordinator, session: str, *, quiet: bool) -> t
         print_aside(f"work was left: {', '.join(left)}; /go goes on with it")
     if not quiet:
         print_note(HELP)
-    is_over = True
+    is_over, keyboard = True, Keyboard(main)
+    if sys.stdin.isatty():  # a file is read line by line: the next one waits for the work
+        main.listen = keyboard.heed
+        main.tell = None if quiet else print_answer
     try:
-        for line in lines(main):
+        for line in without_empty(keyboard):
             word, _, rest = line.partition(" ")
             if word in ("/quit", "/exit"):
                 break
@@ -514,6 +519,11 @@ def converse(store: Store, main: Coordinator, session: str, *, quiet: bool) -> t
         is_over = False
         main.stop()
     return main.project.summary(session, since), is_over
+
+
+def print_answer(text: str) -> None:
+    """Prints the answer to a text that was typed while work was done."""
+    print_line(clean(text, keep="\n"))
 
 
 def answer(store: Store, main: Coordinator, word: str, rest: str, line: str) -> str:
@@ -537,25 +547,72 @@ def told(result: Result) -> str:
     return f"{result.task} {result.status}: {result.answer or result.reason}"
 
 
+class Keyboard:
+    """The lines that somebody types into a chat, also while work is done."""
+
+    def __init__(self, main: Coordinator) -> None:
+        self._main = main
+        self._typed: deque[str] = deque()
+        self._unfinished = b""
+        self._is_over = False
+
+    def __iter__(self) -> Iterator[str]:
+        """Yields the lines; messages of others are answered while it waits."""
+        while self._typed or not self._is_over:
+            if self._typed:
+                yield self._typed.popleft()
+            elif not self._read(POLL_S):
+                for result in self._main.attend():
+                    print_aside(told(result))
+
+    def _read(self, wait_s: float) -> bool:
+        """Reads what was typed; returns False if nothing was within a time."""
+        # Not by `readline`: `select` knows nothing of lines that a buffer has read ahead.
+        if not select.select([sys.stdin], [], [], wait_s)[0]:
+            return False
+        block = os.read(sys.stdin.fileno(), 1 << 16)
+        self._is_over = not block
+        *whole, self._unfinished = (self._unfinished + (block or b"\n")).split(b"\n")
+        self._typed.extend(line.decode(errors="replace") for line in whole)
+        return True
+
+    def heed(self) -> None:
+        """Takes what is typed while work is done, as messages to the coordinator.
+
+        A text interrupts: it is answered, and the work goes on.
+        """
+        if not self._is_over:
+            self._read(0.0)
+        project = self._main.project
+        while self._typed:
+            line = self._typed.popleft().strip()
+            word, _, rest = line.partition(" ")
+            if word in ("/quit", "/exit"):
+                self._typed.appendleft(line)
+                project.send("stop")
+                return
+            if word == "/stop":
+                project.send("stop")
+                return  # what was typed after it is for when the work has stopped
+            if word in ("/steer", "/note") and rest:
+                project.send(word[1:], rest)
+            elif word == "/task" and rest:
+                print_aside(f"task {self._main.tasks.add(rest).id} was added")
+            elif word.startswith("/"):
+                print_aside(HELP_AT_WORK)
+            elif line:
+                project.send("interrupt", line)
+
+
 def lines(main: Coordinator | None = None) -> Iterator[str]:
     """Yields the lines that are typed, without empty ones; answers messages while it waits."""
-    typed = sys.stdin if main is None else _lines_beside(main)
+    typed: Iterable[str] = sys.stdin if main is None else Keyboard(main)
+    return without_empty(typed)
+
+
+def without_empty(typed: Iterable[str]) -> Iterator[str]:
+    """Yields the lines that have a word."""
     return (line.strip() for line in typed if line.strip())
-
-
-def _lines_beside(main: Coordinator) -> Iterator[str]:
-    # Not by `readline`: `select` knows nothing of lines that a buffer has read ahead.
-    unfinished = b""
-    while True:
-        while not select.select([sys.stdin], [], [], POLL_S)[0]:
-            for result in main.attend():
-                print_aside(told(result))
-        block = os.read(sys.stdin.fileno(), 1 << 16)
-        if not block:
-            break
-        *whole, unfinished = (unfinished + block).split(b"\n")
-        yield from (line.decode(errors="replace") for line in whole)
-    yield unfinished.decode(errors="replace")
 
 
 def print_summary(summary: Summary) -> None:

@@ -53,6 +53,17 @@ def changed(before: Files, after: Files) -> tuple[str, ...]:
     return tuple(sorted(path for path in {*before, *after} if before.get(path) != after.get(path)))
 
 
+def changed_paths(project: Project) -> list[str]:
+    """Returns the files that differ from the last commit, without views; empty without git."""
+    tree = work_tree(project)
+    try:
+        found = [] if tree is None else [one.path for one in tree.status()]
+    except GitError as error:
+        _logger.warning("what is not committed is not known: %s", error)
+        return []
+    return [path for path in found if tree is not None and not tree.is_view(path)]
+
+
 def changed_files(project: Project, before: Files) -> tuple[str, ...]:
     """Returns the files of the work tree that have changed since a look, without views."""
     tree, now = work_tree(project), look(project)

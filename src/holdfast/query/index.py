@@ -113,15 +113,6 @@ class QueryIndex:
 
         Raises UnavailableError if that takes longer than the timeout, unless `stale_ok`.
         """
-        try:
-            return self._ask(query)
-        except DamagedTablesError as error:
-            # The damage showed only in the answer. The tables that are made again are empty, so
-            # the whole question is asked again, which follows the log first.
-            self._make_again(str(error))
-            return self._ask(query)
-
-    def _ask(self, query: Query) -> Hits:
         reached, behind = self._reach(query)
         hits, explained = self._find(query)
         answer = make_page(query, hits, int(reached), behind)
@@ -353,9 +344,7 @@ class QueryIndex:
 
     def rows(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Runs a statement on the tables and returns its rows, without following the log first."""
-        return self._sound(
-            lambda: self._tables.read(lambda session: session.ask(statement, values))
-        )
+        return self._tables.read(lambda session: session.ask(statement, values))
 
     def has_sealed(self, stream: str | None) -> bool:
         """Returns whether the store, or a scope with what it inherited, has sealed events.
@@ -397,7 +386,7 @@ class QueryIndex:
     def rebuild(self) -> None:
         """Makes the index again from the start."""
         with self._tables.claim():
-            self._make_again("it was asked for")
+            self.make_again("it was asked for")
 
     def behind(self) -> tuple[Position, int]:
         """Returns the position that the index has reached, and how far it is behind the store."""
@@ -411,10 +400,11 @@ class QueryIndex:
                 self._check()
             return work()
         except DamagedTablesError as error:
-            self._make_again(str(error))
+            self.make_again(str(error))
             return work()
 
-    def _make_again(self, why: str) -> None:
+    def make_again(self, why: str) -> None:
+        """Makes the tables anew; they are empty until the log is followed again."""
         _logger.warning('the index in "%s" is made again: %s', self._tables.place, why)
         self._tables.reset()
         self._tables.write(self._make)
@@ -750,12 +740,19 @@ def _joined(parts: Sequence[Condition]) -> Condition:
 
 def _hit(row: tuple[Any, ...]) -> Hit:
     kind, scope, id, time, actor, type, status, revision, tags, links, shown, source, trust = row
-    return Hit(
-        kind=kind, id=id, scope=scope, time=to_datetime(time), actor=actor, type=type,
-        status=status, revision=revision, tags=tuple(json.loads(tags)) if tags else (),
-        links=tuple(json.loads(links)) if links else (), shown=shown, source=source or None,
-        trust=trust or None,
-    )  # fmt: skip
+    try:
+        return Hit(
+            kind=kind, id=id, scope=scope, time=to_datetime(time), actor=actor, type=type,
+            status=status, revision=revision, tags=tuple(json.loads(tags)) if tags else (),
+            links=tuple(json.loads(links)) if links else (), shown=shown, source=source or None,
+            trust=trust or None,
+        )  # fmt: skip
+    except (
+        OverflowError,
+        TypeError,
+        ValueError,
+    ) as error:  # a page with another row's values, or with zeros
+        raise DamagedTablesError(f"a row cannot be read: {error}") from error
 
 
 def _distance(newest: Position, reached: Position) -> int:

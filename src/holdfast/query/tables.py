@@ -103,7 +103,13 @@ class OutsideTables:
     def select(self, statement: str, limits: SelectLimits) -> Rows:
         """Brings the tables up to date, and runs a statement that only reads."""
         self.refresh()
-        columns, rows = self._tables.select(statement, limits)
+        try:
+            columns, rows = self._tables.select(statement, limits)
+        except DamagedTablesError as error:
+            # The damage showed only in the answer: the tables are made again, and it is asked again
+            with self._claimed():
+                self._make_again(error)
+            columns, rows = self._tables.select(statement, limits)
         return Rows(tuple(columns), rows)
 
     def refresh(self) -> None:
@@ -113,11 +119,16 @@ class OutsideTables:
                 self._check()
                 self._follow()
             except DamagedTablesError as error:
-                _logger.warning('the tables in "%s" are made again: %s', self.place, error)
-                self._tables.reset()
-                self._check()
-                self._follow()
-            self._tables.note()
+                self._make_again(error)
+            else:
+                self._tables.note()
+
+    def _make_again(self, error: DamagedTablesError) -> None:
+        _logger.warning('the tables in "%s" are made again: %s', self.place, error)
+        self._tables.reset()
+        self._check()
+        self._follow()
+        self._tables.note()
 
     @contextmanager
     def _claimed(self) -> Generator[None]:
