@@ -35,8 +35,8 @@ from tests.torture.programme import Broken, Point, Programme
 WRITERS = ("w0", "w1", "w2", "w3")
 OLD = 8
 REVISIONS = 40
-COMMITS = 80
-DEATHS = 5
+COMMITS = 50
+DEATHS = 4
 CALLS = 60
 SHARE = 1.3
 
@@ -218,7 +218,7 @@ def _judge_size(path: Path, fresh: Path, records: list[Record]) -> None:
 
 
 def trial(point: Point) -> int:
-    """Five deaths beside writers and readers."""
+    """Four deaths beside writers and readers."""
     scale.make_small()
     _make_smaller()
     with PLANTS[point.plant]():
@@ -290,6 +290,6 @@ PROGRAMMES = (
         share=24,
         points=400,
         turns=24,
-        plants={"places-kept": 3, "spaces-untold": 1},
+        plants={"places-kept": 8, "spaces-untold": 1},
     ),
 )
