@@ -86,13 +86,6 @@ def retain(
     print_retention(done, options)
 
 
-def _grace(text: str) -> float:
-    try:
-        return check_duration(text, "--grace")
-    except UsageError as error:
-        raise UsageError(error.message, hint="--now is a grace of nothing") from None
-
-
 def _open_to_let_go(options: Options) -> Store:
     """Opens the store to write; if a full disk prevents that, it frees what is kept for it."""
     try:
