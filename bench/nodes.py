@@ -19,6 +19,7 @@ from typing import Any
 import holdfast
 from holdfast.core import codec
 from holdfast.nodes import Node, process_node
+from tests.nodes.graphs import chain, lattice
 
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = ROOT / ".venvs/peers/bin/python"
@@ -184,6 +185,33 @@ def measure_leaf(folder: str) -> None:
             print(f"one leaf changed, {kind}, {text}: {ratio:.2f} times the bare calls (bar: 2)")
 
 
+def measure_long(folder: str) -> None:
+    """Chains and lattices whose input changes: time and bytes for each node that is computed."""
+    for shape, make in (("chain", chain), ("lattice", lattice)):
+        costs = [change_of(folder, make(f"{shape}{count}", count)) for count in (1_000, 10_000)]
+        (time_1, size_1), (time_2, size_2) = costs
+        print(f"{shape}, ten times as many nodes: {time_2 / time_1:.2f} times the time ", end="")
+        print(f"and {size_2 / size_1:.2f} times the bytes for each (bar: 1.5)")
+
+
+def change_of(folder: str, graph: holdfast.Graph) -> tuple[float, float]:
+    """Returns the seconds and bytes for each node of a graph whose input changes."""
+    count = len(graph.order)
+    with holdfast.open(f"sqlite:{folder}/{graph.name}.db", durability="none") as store:
+        store.nodes.process(graph, SCOPE, x=1)
+        plan = timed(lambda: store.nodes.plan(graph, None, SCOPE, x=2))
+        took = timed(lambda: store.nodes.process(graph, SCOPE, x=2))
+        records = store._log.records(f"node/{graph.name}/{SCOPE}")[count:]
+        size = sum(len(one.payload) for one in records) / count
+        why = timed(lambda: store.nodes.why(graph, graph.order[-1], SCOPE))
+    text = f"{graph.name} of {count} nodes, one input changed: {took / count * 1e6:.0f} us and "
+    text += (
+        f"{size:.0f} bytes a node, why {why * 1e3:.0f} ms, plan {plan / took:.2f} times the walk"
+    )
+    print(f"{text} (bar: 0.3)")
+    return took / count, size
+
+
 def timed(call: Callable[[], Any]) -> float:
     began = perf_counter()
     call()
@@ -198,3 +226,4 @@ if __name__ == "__main__":
         measure_hits(folder)
         measure_many(folder, nodes)
         measure_leaf(folder)
+        measure_long(folder)

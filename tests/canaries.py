@@ -50,23 +50,40 @@ _PAGE_VERSION = b"\x04\x20"  # bytes 18 and 19 of a page of PostgreSQL
 class Canaries:
     """Makes canaries, knows which field each is in, and finds them in bytes and files."""
 
-    def __init__(self, seed: int = 1) -> None:
+    def __init__(self, seed: int = 1, beside: Canaries | None = None) -> None:
+        """`beside` are others that are looked for in the same files: no piece is in both.
+
+        Of a thousand canaries by chance alone, some share a piece with another more often than not.
+        """
         self._chance = random.Random(seed)
+        self._taken: set[bytes] = set() if beside is None else beside._taken
         self.fields: dict[str, str] = {}
         """The field of each canary, by its text."""
         self._pieces: dict[bytes, str] = {}
 
     def new(self, field: str) -> str:
         """Returns a new canary for a field."""
-        text = "".join(self._chance.choices(LETTERS, k=LENGTH))
-        self.fields[text] = field
-        for start in range(LENGTH - PIECE + 1):
-            self._pieces[text[start : start + PIECE].encode()] = text
-        return text
+        return self._new(field, 0)
 
     def hidden(self, field: str) -> str:
         """Returns a new canary after letters like its own, which a compression refers back to."""
-        return "".join(self._chance.choices(LETTERS, k=1500)) + self.new(field)
+        return self._new(field, 1500)
+
+    def _new(self, field: str, letters: int) -> str:
+        """Returns a new canary after so many letters, with no piece that was in another text."""
+        while True:
+            whole = "".join(self._chance.choices(LETTERS, k=letters)) + "".join(
+                self._chance.choices(LETTERS, k=LENGTH)
+            )
+            pieces = [whole[at : at + PIECE].encode() for at in range(len(whole) - PIECE + 1)]
+            if self._taken.isdisjoint(pieces):
+                break
+        self._taken.update(pieces)
+        text = whole[letters:]
+        self.fields[text] = field
+        for piece in pieces[letters:]:
+            self._pieces[piece] = text
+        return whole
 
     def found_in(self, data: bytes) -> set[str]:
         """Returns the fields whose canary is in some bytes, in whatever form."""

@@ -39,7 +39,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
@@ -94,6 +94,7 @@ from holdfast.store import Store
 from holdfast.transfer.compare import check_beginning, have_one_past
 from holdfast.transfer.sink import Copied, Progress, Sink
 from holdfast.transfer.source import (
+    OVER,
     DamagedSource,
     Needed,
     Source,
@@ -261,7 +262,12 @@ def backup(
         ) as opened:
             target = kernel_of(opened).log
             _check_copy(log, target, place, known.last)
-            return _Increment(log, target, place, about, known, progress).run(label)
+            increment = _Increment(log, target, place, about, known, progress)
+            point = increment.run(label)
+        # The point is added after the copy was closed: then all of it is in the files that a reader
+        # takes. Before that some of it may be in the journal alone. After a power loss it would be
+        # whole, but a restore, which only reads the copy, could not see it.
+        return increment.add(point)
 
 
 def _renewed(place: Path, about: _About, known: _Points) -> _About:
@@ -315,11 +321,9 @@ def _check_copy(source: Log, target: Log, place: Path, last: Point | None) -> No
     """
     if last is not None:
         is_there = target.position() >= last.position
+        # Streams whose lifetime is over count too: their heads stay in the store of a backup.
         found = add_up(_heads_at(target, last)) if is_there else None
-        # A stream whose lifetime is over is gone, and the digest cannot show which one it was. So
-        # with fewer streams the digests cannot be compared.
-        is_less = found is not None and found.streams < last.streams
-        if found is None or not (is_less or found.digest == last.digest):
+        if found is None or found.digest != last.digest:
             raise _wrong_copy(
                 place,
                 f'the store in "{place}" is not what it was at {last.name}: its digest is '
@@ -459,6 +463,7 @@ class _Increment:
         self._damaged: dict[str, str] = {}
 
     def run(self, label: str) -> Point:
+        """Copies what is new and verifies it; returns the point, which `add` adds to the list."""
         parts = self._source.parts()
         moments = [self._moment(part) for part in parts]
         at_us = self._source.clock.now_us()
@@ -474,7 +479,7 @@ class _Increment:
         self._verify()
         content = content_of(self._target)
         name = f"p{len(self._known.found) + 1}"
-        point = Point(
+        return Point(
             name=name,
             at_us=at_us,
             label=label,
@@ -491,9 +496,8 @@ class _Increment:
             let_go=self._count_let_go(),
             previous=self._known.last_digest,
         )
-        return self._add(point)
 
-    def _add(self, point: Point) -> Point:
+    def add(self, point: Point) -> Point:
         """Adds the line of a point to the list, then counts it; returns the point as read back.
 
         The list is replaced as a whole. So half a line is always damage, and never the remains of a
@@ -766,7 +770,10 @@ def restore(
                 hint=f"holdfast check --store {place / 'store'}",
             )
         # A restore of single scopes tells in a ledger of the target's own what was let go of.
-        _check_target(kept, log, place, point, None if scope is None else LEDGER)
+        there = dict(_heads_at(kept, point))
+        if scope is None and (found := add_up(iter(there.items())).digest) != point.digest:
+            raise _is_not(f'the store in "{place}"', point, place, found)
+        _check_target(kept, log, place, point, there, None if scope is None else LEDGER)
         sink = Sink(log, ledger=Ledger(kept, log), progress=progress, total=point.events)
         held = {mark.key for mark in marks if mark.index == HOLDS}
         source = Source(kept, until=Position(point.position), held=held)
@@ -782,14 +789,21 @@ def restore(
         )
         # Marks come last, after the digest was compared: they have no history, so marks cleared in
         # a wrong target could not be brought back.
-        digest = _check_digest(log, point, place, scope, sink.copied())
+        digest = content_of(log).digest
+        if scope is None and digest != point.digest:
+            _check_heads(source, log, there, _is_not("the restored store", point, place, digest))
         sink.set_marks(marks, among)
     sink.tell_erased(gone, key)
     return Restored(point, sink.copied(), digest)
 
 
 def _check_target(
-    kept: Log, target: Log, place: Path, point: Point, besides: str | None = None
+    kept: Log,
+    target: Log,
+    place: Path,
+    point: Point,
+    there: Mapping[str, Head | None],
+    besides: str | None,
 ) -> None:
     """Raises unless a store may be the target of a restore; called before anything is written.
 
@@ -808,7 +822,6 @@ def _check_target(
             "single scopes over",
         )
     check_beginning(kept, target, besides=besides)
-    there = dict(_heads_at(kept, point))
     for name, theirs in all_heads(target):
         ours = there.get(name)
         if (
@@ -862,17 +875,32 @@ def _as_let_go(
     return replace(record, payload=GONE if is_gone else payload)
 
 
-def _check_digest(target: Log, point: Point, place: Path, scope: str | None, copied: Copied) -> str:
-    """Returns the digest of the restored store; raises CorruptError if it is not the point's."""
-    digest = content_of(target).digest
-    if scope is None and not copied.ended and digest != point.digest:
-        raise CorruptError(
-            f"the store that was restored is not what it was at {point.name}: its digest is "
-            f"{digest}, expected {point.digest}",
-            where=str(place),
-            hint=f"holdfast check --store {place / 'store'}",
-        )
-    return digest
+def _check_heads(
+    source: Source, target: Log, there: Mapping[str, Head | None], error: CorruptError
+) -> None:
+    """Raises an error if a restored store differs from its point by more than ended streams.
+
+    They are not restored, so the digest of the target cannot be the point's. Of every other stream
+    the target must have the head that the copy had.
+    """
+    found = heads_of(target, there)
+    lacks = [
+        name
+        for (name, ours), (_, theirs) in zip(there.items(), found, strict=True)
+        if ours is not None
+        and (theirs is None or (ours.revision, ours.link) != (theirs.revision, theirs.link))
+    ]
+    if not lacks or any(end != OVER for end in source.ends(lacks).values()):
+        raise error
+
+
+def _is_not(what: str, point: Point, place: Path, digest: str) -> CorruptError:
+    return CorruptError(
+        f"{what} is not what it was at {point.name}: its digest is {digest}, expected "
+        f"{point.digest}",
+        where=str(place),
+        hint=f"holdfast check --store {place / 'store'}",
+    )
 
 
 def prune(

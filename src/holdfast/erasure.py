@@ -56,7 +56,7 @@ from holdfast.core.retention import (
     forked_from,
     told_shortened,
 )
-from holdfast.core.sealing import ERASING, PREFIX
+from holdfast.core.sealing import ERASING, PREFIX, erasure_noted, readmission, told_as
 from holdfast.errors import (
     ConflictError,
     ErasedError,
@@ -72,6 +72,26 @@ from holdfast.record.context import RecordContext
 RETRIES = 100
 STREAMS_PER_COMMIT = 200
 EVENTS_PER_READ = 500
+STAYS = {
+    "scope": "the names of scopes stay: data is found by them; a pseudonym tells nothing",
+    "run": "the ids of runs stay: they are the names of their streams",
+    "path": "the keys that lead to a sealed value in a scope of others stay: what is around it is "
+    "found by them",
+    "fact": "the names of facts in a scope of others stay: facts are found by them",
+    "task": "the titles, texts and ids of tasks in a scope of others stay: a task takes no "
+    "subject; `holdfast erase --match` cuts a text out of them",
+    "decision": "decisions in a scope of others stay, as tasks do",
+    "ref": "the types and refs of events of your own in a scope of others stay: they are found by "
+    "them",
+    "checkpoint": "the names of checkpoints of a scope of others stay: moments are found by them",
+    "key": "the keys of commits over several scopes stay: a repetition is known by them",
+    "mark": "marks of your own stay: they are found by their keys, and belong to the whole store",
+    "lease": "the names of leases stay until they are taken anew: others wait for them",
+    "actor": "actors and workers stay: they say who wrote, not whom it is about",
+    "source": "the sources of events stay: they say where data came from",
+    "node": "the names of graphs stay: they are the names of the streams of results",
+}
+"""The kinds of names that an erasure of a subject leaves readable, each with the reason (0084)."""
 BEYOND = (
     "backups, copies and exports that were made before hold sealed bytes: nothing opens them, "
     "because the key is destroyed; delete them if they must go too",
@@ -81,6 +101,7 @@ BEYOND = (
     "sealed bytes at most",
     "the digest of each payload is kept for the chain: it is that of sealed bytes, so it confirms "
     "no guess of what they held",
+    *(f"{kind}: {text}" for kind, text in STAYS.items()),
 )
 """What no process can reach from here, and what that means, for data that was sealed."""
 BEYOND_UNSEALED = (
@@ -332,7 +353,7 @@ class Erasure:
         keys = self._log.sealing.keys
         if not self._marks():
             self._key(name)  # before the pseudonym, which would create a key store if there is none
-        told = keys.pseudonym(f"erased {name}")
+        told = told_as(keys, name)
         id = self._pending(told) or self._key(name).id
         return self._erase(id, told, wait_s)
 
@@ -341,7 +362,24 @@ class Erasure:
         is_again = any(mark.key == id for mark in self._marks())
         self._begin(id, told)
         self._remove(id)
-        return self._finish(id, wait_s, is_again=is_again)
+        return self._finish(id, told, wait_s, is_again=is_again)
+
+    def readmit(self, name: str) -> None:
+        """Lets a subject who was erased be written for again; raises NotFoundError if not erased.
+
+        Raises UsageError while the erasure is not finished: finished later, it would count for who
+        came back.
+        """
+        keys = self._log.sealing.keys
+        told = told_as(keys, name)
+        if self._pending(told) is not None:
+            raise UsageError(
+                "the erasure of this subject is not finished", hint="hf.subjects.finish()"
+            )
+        noted = erasure_noted(keys, told)
+        if not keys.is_erased(noted):
+            raise NotFoundError(f'no subject "{name}" was erased: whoever has that name may write')
+        keys.destroy(readmission(keys, noted))
 
     def erase_scope(
         self, stream: str, remove: Callable[[str], object], *, wait_s: float
@@ -647,11 +685,13 @@ class Erasure:
                     kept.setdefault(copy, kept[stream])
         return kept
 
-    def _finish(self, id: str, wait_s: float, *, is_again: bool) -> ErasureReceipt:
+    def _finish(self, id: str, told: str, wait_s: float, *, is_again: bool) -> ErasureReceipt:
         """Does steps 3 to 5 and returns the receipt; a hold of one scope keeps the key (0085)."""
         sealing = self._log.sealing
         exempt = self._exempt(id)
         if not exempt:
+            if told:  # the name is refused before the key goes: nobody makes another in between
+                sealing.keys.destroy(erasure_noted(sealing.keys, told))
             sealing.keys.destroy(id)
             sealing.forget(id)
         own = {*self._own(id)}

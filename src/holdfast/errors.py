@@ -178,13 +178,14 @@ class LetGoError(NotFoundError):
 class ErasedError(NotFoundError):
     """The data belongs to a subject that was erased: its key is destroyed, for good.
 
-    `subject` is the random id of the subject.
+    `subject` is the random id of the subject; where a write in the subject's name was refused, that
+    name.
     """
 
-    def __init__(self, subject: str, what: str = "this data") -> None:
+    def __init__(self, subject: str, what: str = "this data", *, hint: str | None = None) -> None:
         super().__init__(
             f'{what} is of subject "{subject}", which was erased',
-            hint="a person who comes back is a new subject: begin a scope with another id",
+            hint=hint or "a person who comes back is a new subject: begin a scope with another id",
         )
         self.subject = subject
 

@@ -7,6 +7,7 @@ The file is JSON, a line for each thing:
     {"stream": …, "revision": …, "commit": …, "time": …, "type": …, "actor": …, "payload": …,
      "link": …}                                                    an event, as it is stored
     {"mark": {…}}
+    {"told": {…}}                                                  what of an event was let go of
     {"end": true, "events": …, "sha256": …}                        of every byte before this line
 
 An export is of one moment. A scope comes with what it needs: the scopes that it was forked from,
@@ -14,6 +15,10 @@ and what layers keep with it. An import keeps every event unchanged, with its ti
 link, so the chain of each stream is verified. The whole file is verified before anything is
 written. Events that the target already has are skipped; a scope that has other events there is
 refused.
+
+An event whose data was let go of has none in the file. What the store tells of it comes along, and
+the target tells it too: otherwise `check` would take it for damage there. Files from before have no
+such lines; what is missing from them is told as damage.
 """
 
 from __future__ import annotations
@@ -29,12 +34,15 @@ from typing import IO
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from holdfast.backends.protocol import Mark, Record
+from holdfast.backends.protocol import GONE, START, Mark, Record, is_shortened
 from holdfast.core import codec
 from holdfast.core.event import to_datetime
 from holdfast.core.expiry import HOLDS
 from holdfast.core.kernel import kernel_of
 from holdfast.core.log import Log
+from holdfast.core.matching import Shortening
+from holdfast.core.retention import STREAM as LEDGER
+from holdfast.core.retention import Told, Why, ledger
 from holdfast.core.sealing import subject_of_blob
 from holdfast.core.verify import Verification
 from holdfast.errors import CorruptError, FormatError, UnavailableError, UsageError
@@ -81,6 +89,24 @@ class _Head(Struct):
     scopes: list[str]
 
 
+class _ToldLine(Struct, omit_defaults=True):
+    """What the ledger of the store tells of one event: see `Told`."""
+
+    stream: str
+    revision: int
+    digest: str
+    why: Why
+    steps: list[Shortening] = []
+    is_gone: bool = True
+
+    @classmethod
+    def of(cls, name: tuple[str, int], told: Told) -> _ToldLine:
+        return cls(*name, told.digest.hex(), told.why, [*told.steps], told.is_gone)
+
+    def told(self) -> Told:
+        return Told(bytes.fromhex(self.digest), self.why, START, (*self.steps,), self.is_gone)
+
+
 class _Line(Struct, omit_defaults=True):
     """Any line but the first; its kind shows by which fields it has."""
 
@@ -101,6 +127,7 @@ class _Line(Struct, omit_defaults=True):
     data: str = ""
     sealed: bool = False
     mark: Mark | None = None
+    told: _ToldLine | None = None
     end: bool = False
     events: int = 0
     sha256: str = ""
@@ -132,6 +159,10 @@ def export_scopes(
         writer.write_commit(commit)
     for mark in source.marks:
         writer.write(_Line(mark=mark))
+    if writer.lacking and LEDGER not in streams:
+        for name, told in ledger(log).items():
+            if name in writer.lacking:
+                writer.write(_Line(told=_ToldLine.of(name, told)))
     writer.end()
     return Exported(streams, writer.events, writer.blobs, len(source.marks))
 
@@ -147,6 +178,8 @@ class _Writer:
         self._digest = sha256()
         self._known: set[str] = set()
         self._commits = 0
+        self.lacking: set[tuple[str, int]] = set()
+        """The events whose data, or a part of it, was let go of."""
         self.events = self.blobs = 0
 
     def write(self, line: _Head | _Line) -> None:
@@ -164,6 +197,8 @@ class _Writer:
         for record in commit:
             for name, size in codec.blobs_in(record.payload):
                 self._write_blob(name, size)
+            if record.payload == GONE or is_shortened(record.payload):
+                self.lacking.add((record.stream, record.revision))
             self.write(
                 _Line(
                     stream=record.stream,
@@ -227,7 +262,7 @@ def import_scopes(
     ):
         source = file.load(kernel_of(held).log, clock=kernel.log)
         streams = list(source.log.streams())
-        copied = take_scopes(source, kernel.log, file.marks, streams, progress)
+        copied = take_scopes(source, kernel.log, file.marks, streams, progress, file.told)
     return Imported(streams, copied.events, copied.blobs, copied.marks, copied.skipped)
 
 
@@ -237,6 +272,7 @@ class _File:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.marks: list[Mark] = []
+        self.told: dict[tuple[str, int], Told] = {}
 
     def verify(self) -> None:
         """Raises CorruptError unless the digest in the last line shows the file unchanged."""
@@ -282,6 +318,8 @@ class _File:
                 log.blobs.put_back(line.blob, raw if line.sealed else codec.compress(raw))
             elif line.mark is not None:
                 self.marks.append(line.mark)
+            elif line.told is not None:
+                self.told[line.told.stream, line.told.revision] = line.told.told()
             elif line.stream:
                 number = line.commit
                 commit.append(_record(line))

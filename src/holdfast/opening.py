@@ -14,6 +14,7 @@ from holdfast.backends.protocol import DURABILITIES, Backend, Durability
 from holdfast.backends.registry import check_backend, looked_at, open_backend
 from holdfast.backends.tenancy import TenantRecord, check_tenant
 from holdfast.clock import Clock, SystemClock
+from holdfast.core import reserve
 from holdfast.core.arguments import check_flag, check_seconds
 from holdfast.core.encryption import Encryption, check_plain
 from holdfast.core.kernel import Kernel, kernel_of
@@ -194,6 +195,7 @@ def _with_files(store: Store, url: object, rules: Mapping[str, LevelRule]) -> St
     try:
         if not kernel.read_only:
             _store_rules(store, rules)
+            reserve.keep_all(kernel.log.limits)
         if isinstance(url, _StateFiles) and not kernel.read_only:
             _keep_states(store, url)
         if config is not None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
-from holdfast.core import mark_ends
+from holdfast.core import mark_ends, reserve
 from holdfast.core.arguments import Duration, check_flag, check_seconds, check_text, check_ttl
 from holdfast.core.expiry import ExpiryPolicy
 from holdfast.core.kernel import Kernel
-from holdfast.core.limits import DiskWatch, Quota
+from holdfast.core.limits import DiskWatch, Quota, local_places
 from holdfast.core.retention import GRACE_S, Binned, Hold, LetGo, Retained, Retainer, Retention
-from holdfast.errors import UsageError
+from holdfast.errors import UnavailableError, UsageError
 from holdfast.names import GLOBAL
 from holdfast.record.context import RecordContext
 from holdfast.record.decisions import set_policy, terms_of_levels
@@ -38,6 +39,7 @@ __all__ = [
 
 EXPIRES_S = 3600.0
 """The lifetime that `expire` gives to the scopes of a level, unless the caller gives another."""
+_logger = logging.getLogger("holdfast.retention")
 
 
 class RetentionRoom:
@@ -69,13 +71,27 @@ class RetentionRoom:
 
         `whole` takes more time: it makes the store as small as it can, and deletes blobs that
         nothing names. One run works at a time; another waits up to `wait_s` seconds for it and then
-        raises LeaseLostError. `preview` returns what would go.
+        raises LeaseLostError. `preview` returns what would go. On a full disk it uses the reserve
+        of `DiskWatch(reserve=…)`, and keeps that free again afterwards.
         """
         check_seconds(grace_s, "grace_s", above=-1e-9)
         check_seconds(wait_s, "wait_s", above=-1e-9)
-        applied = self._applied(policies, grace_s)
-        mark_ends.sweep(self._log)
-        return self._retainer.run(grace_s=grace_s, whole=whole, wait_s=wait_s, policies=applied)
+
+        def run() -> Retention:
+            applied = self._applied(policies, grace_s)
+            mark_ends.sweep(self._log)
+            return self._retainer.run(grace_s=grace_s, whole=whole, wait_s=wait_s, policies=applied)
+
+        try:
+            done = run()
+        except UnavailableError as error:
+            # What is let go of is written down first. On a full disk the reserve is for that.
+            if not reserve.use_if_full(local_places(self._log.describe())):
+                raise
+            _logger.warning("the reserve is used to let go on a full disk: %s", error)
+            done = run()
+        reserve.keep_all(self._log.limits)
+        return done
 
     def preview(
         self, *, grace_s: float = GRACE_S, policies: Sequence[RetentionPolicy] | None = None

@@ -508,7 +508,10 @@ class Scope(Generic[S_co]):
         older revisions, and retention removes its bytes later. Setting the value again gives it a
         new end, or none. Changes below it and appends to it do not move the end.
         """
-        op = tree.set_op(path, value)
+        if subject is None:
+            op = tree.set_op(path, value)
+        else:
+            op = codec.for_subject(partial(tree.set_op, path, value))
         ttls: Ttls = ()
         if if_absent is not False and check_flag(if_absent, "if_absent"):
             check_alone("if_absent", diff=diff, ttl_s=ttl_s)
@@ -543,7 +546,10 @@ class Scope(Generic[S_co]):
             return self.set(
                 (), values, diff=True, expected=expected, key=key, checkpoint=checkpoint
             )
-        ops = update_ops(values)
+        if subject is None:
+            ops = update_ops(values)
+        else:
+            ops = codec.for_subject(partial(update_ops, values))
         ttls = () if ttl_s is None else tuple(check_key_ttl(ops, ttl_s).items())
         return self._change(ops, expected, key, checkpoint, subject, ttls)
 
@@ -581,7 +587,10 @@ class Scope(Generic[S_co]):
         The list is made if nothing is there. Concurrent appends do not conflict: all of them are
         kept, in some order. With `subject` the item is sealed for that subject, as in `set`.
         """
-        op = tree.append_op(path, item)
+        if subject is None:
+            op = tree.append_op(path, item)
+        else:
+            op = codec.for_subject(partial(tree.append_op, path, item))
         return self._change([op], expected, key, checkpoint, subject)
 
     def increment(
@@ -849,7 +858,7 @@ class Scope(Generic[S_co]):
         dropped. With `keep=False` the state is dropped too: reading it raises ClosedError, while
         earlier revisions can be read until retention removes them. With `keep=None` the policy of
         the level decides (`retention.on_close`). `export` names a file to which the session is
-        written first, exactly as it is when the scope is closed.
+        written first, exactly as it is when the scope is closed: its status is "completed".
         """
         if keep is None:
             stored = kept_when_closed(self._context, self.level)
@@ -869,7 +878,8 @@ class Scope(Generic[S_co]):
             ):
                 continue
             if export is not None:
-                self.session.export(export)  # what comes between makes the commit a conflict
+                # What comes between makes the commit a conflict.
+                self.session._export(export, "completed")
             new_event = NewEvent(CLOSED, codec.encode_plain({"keep": keep}))
             write = self._stream.write((new_event,), revision)
             marks = marks_at_close(self._context, self.name, keep=keep)
@@ -1376,8 +1386,12 @@ class ScopeSession:
         The document has messages, decisions, tool results, files and state
         (`record/session_export.py` describes each key). The file is written whole or not at all.
         """
+        return self._export(to, self.status)
+
+    def _export(self, to: str | os.PathLike[str] | None, status: SessionStatus) -> dict[str, Any]:
         decisions = Decisions(self._scope._context).list(scope=self._scope, limit=None)
-        document = session_document(self._scope, sorted(decisions, key=lambda one: one.revision))
+        decisions = sorted(decisions, key=lambda one: one.revision)
+        document = session_document(self._scope, decisions, status)
         if to is not None:
             write_session(document, to)
         return document
@@ -1577,7 +1591,10 @@ class Edit:
     def __enter__(self) -> Draft:
         log = self._scope._log  # pyright: ignore[reportPrivateUsage]
         base = log.newest(self._scope.name)
-        self.revision, self._draft = base.revision, Draft(log.show(base, self._scope.name))
+        self.revision, self._draft = (
+            base.revision,
+            Draft(log.show(base, self._scope.name), log.blobs.read),
+        )
         return self._draft
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> Literal[False]:

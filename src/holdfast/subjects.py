@@ -145,6 +145,15 @@ class SubjectsRoom(NotCalled):
         left = self._write_files()
         return [replace(receipt, left=[*receipt.left, *left]) for receipt in done]
 
+    def readmit(self, name: str) -> None:
+        """Lets somebody who was erased be written for again, as another subject of that name.
+
+        Until then every write with that `subject` raises ErasedError, in all stores that have the
+        key store. Nothing that was erased comes back. Raises NotFoundError if nobody of that name
+        was erased.
+        """
+        self._erasure.readmit(check_name(name, "subject"))
+
     def _remove(self, scope: str) -> int:
         return self._scopes.scope(scope).remove()
 

@@ -167,7 +167,7 @@ def test_time_travel_by_revision_name_and_datetime_vic_33_boot_81(hf: Store) -> 
         chat.at(9)
     assert chat.at(-3) == {}
     for wrong in (lambda: chat.at(-7), lambda: chat.restore(-7), lambda: chat.diff(-7)):
-        with pytest.raises(NotFoundError, match="no revision -7, counted back .* 1 to 3"):
+        with pytest.raises(NotFoundError, match=r"no revision -7, counted back .* 1 to 3"):
             wrong()
     with pytest.raises(NotFoundError, match="no events yet"):
         hf.conversation("never").at(-7)

@@ -12,9 +12,11 @@ import pytest
 import zstandard
 
 import holdfast
+from holdfast import Settings
 from holdfast import backup as backups
 from holdfast.backup import backup, drill, points, restore
 from holdfast.errors import CorruptError, HoldfastError
+from holdfast.testing import FakeClock
 from tests.care.test_backup import look
 from tests.fixtures.make import FORMATS
 
@@ -264,3 +266,76 @@ def files_of(place: Path) -> dict[str, bytes]:
         for path in place.rglob("*")
         if path.is_file()
     }
+
+
+# --- beside scopes that have ended ---------------------------------------------------------------
+
+
+def test_a_copy_with_fewer_streams_is_not_taken_for_one_of_which_some_have_ended(
+    made: Path, tmp_path: Path
+) -> None:
+    """It has the id and commits enough; only the digest of all heads tells that it is another."""
+    shutil.copytree(made / "store", made / "whole")
+    gone(made)
+    with holdfast.open(made / "store") as small:
+        for n in range(30):
+            small.team("t00").set("n", n)
+    identity = (made / "whole" / "holdfast.json").read_bytes()
+    (made / "store" / "holdfast.json").write_bytes(identity)
+    with (
+        holdfast.open(tmp_path / "store") as hf,
+        pytest.raises(CorruptError, match="is not what it was at p3: its digest is"),
+    ):
+        backup(hf, made)
+
+
+def test_a_restore_beside_ended_scopes_misses_every_other_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has ended is not restored; of all the rest nothing may be missing."""
+    clock = FakeClock()
+    settings = Settings(clock=clock)
+    with holdfast.open(tmp_path / "store", settings=settings) as hf:
+        for n in range(3):
+            hf.conversation(f"short{n}", ttl_s=60).set("n", n)
+            hf.conversation(f"long{n}").set("n", n)
+        hf.conversation("held", ttl_s=60).set("n", 1)
+        hf.retention.hold("conversation/held")
+        backup(hf, tmp_path / "backup")
+        clock.advance(61)
+        hf.conversation("long0").set("n", 2)
+        backup(hf, tmp_path / "backup")
+    for at in ("p1", "p2"):
+        with holdfast.open("memory:", settings=settings) as target:
+            assert restore(tmp_path / "backup", target, at=at).copied.ended > 0
+            assert [one.id for one in target.scopes()] == ["held", "long0", "long1", "long2"]
+        drill(tmp_path / "backup", at=at)
+    sound = backups.Source.commits
+    for left_out in ("conversation/long1", "conversation/held"):
+        monkeypatch.setattr(
+            backups.Source,
+            "commits",
+            lambda self, name=left_out: backups.only(sound(self), lambda one: one != name),
+        )
+        with (
+            holdfast.open("memory:", settings=settings) as target,
+            pytest.raises(CorruptError, match="the restored store is not what it was"),
+        ):
+            restore(tmp_path / "backup", target)
+
+
+def test_a_restore_of_a_copy_that_is_not_the_points_writes_nothing(
+    made: Path, tmp_path: Path
+) -> None:
+    """A whole list of points, of another backup, whose digests no line can tell to be wrong."""
+    with holdfast.open(tmp_path / "other") as hf:
+        for n in range(2):
+            hf.team("x").set("n", n)
+            backup(hf, tmp_path / "elsewhere")
+    shutil.copy(tmp_path / "elsewhere" / "points.jsonl", made / "points.jsonl")
+    about = backups._read_about(made)
+    backups._write_about(made, backups.replace(about, points=2, sha256=""))
+    with holdfast.open("memory:") as target:
+        with pytest.raises(CorruptError, match=r"the store in .* is not what it was at p2"):
+            restore(made, target)
+        assert list(target._log.streams()) == []

@@ -25,6 +25,7 @@ from holdfast import Store, UnavailableError
 from holdfast.archive import archive
 from holdfast.backends.protocol import GONE
 from holdfast.backup import backup, drill, points, prune, restore
+from holdfast.cli import main
 from holdfast.core.check import content_of
 from holdfast.interchange import export_scopes, import_scopes
 from holdfast.retention import RetentionPolicy
@@ -261,3 +262,41 @@ def fill_up(filler: Path, rest_kib: int) -> None:
     size = found.f_bavail * found.f_frsize - (rest_kib << 10)
     with suppress(OSError), open(filler, "wb") as file:
         os.posix_fallocate(file.fileno(), 0, size)
+
+
+@pytest.mark.parametrize("kind", ["files", "sqlite"] if may_mount() else [])
+@pytest.mark.parametrize("by", ["handle", "command line"])
+def test_what_is_kept_free_lets_go_on_a_disk_without_a_free_byte(
+    kind: str, by: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without it nothing can be let go of: that is written down first (0049)."""
+    chance = Random(7)
+    with mounted(tmp_path / "disk", f"size={DISK_MIB}m") as disk:
+        world = World(kind, disk, tmp_path)
+        url, config = world.url(disk), tmp_path / "holdfast.toml"
+        config.write_text(
+            f'[store]\n"*" = "{url}"\n[disk_watch]\nno_commits = "1kB"\nreserve = "4MB"\n'
+        )
+        hf = holdfast.open(config)
+        fill(hf, chance)
+        before = states(hf)
+        for number in range(8):
+            hf.conversation(f"old-{number}").remove()
+        if by == "command line":
+            hf.close()
+        fill_up(disk / "filler", 0)
+        assert os.statvfs(disk).f_bavail == 0
+        if by == "handle":
+            assert hf.retention.run(grace_s=0).events
+        else:
+            assert main(["--store", str(config), "retain", "--now"]) == 0, capsys.readouterr().err
+            hf = holdfast.open(config)
+        assert states(hf) == before
+        for number in range(8):
+            records = hf._log.read(f"conversation/old-{number}", after=0)
+            assert [one.payload == GONE for one in records] == [True] * 13 + [False]
+        (disk / "filler").unlink()
+        hf.retention.run(grace_s=0)
+        hf.close()
+        [kept] = disk.glob("*.reserve/space")
+        assert kept.stat().st_size == 4_000_000

@@ -25,9 +25,11 @@ from holdfast.errors import (
     UsageError,
 )
 from holdfast.interchange import export_scopes, import_scopes
+from holdfast.retention import RetentionPolicy
 from holdfast.testing import FakeClock
 from tests.care.test_backup import change, look
 from tests.crash.children import Child
+from tests.fixtures.make import FORMATS
 from tests.record.stores import ALL, DURABLE, new_url
 
 
@@ -273,3 +275,65 @@ def test_a_commit_with_large_values_stays_one(tmp_path: Path) -> None:
         first, second = target._log.read_all(after=START, limit=9)
         assert first.position == second.position
         assert target.team("b")["text"] == "large " * 20_000
+
+
+# --- what was let go of --------------------------------------------------------------------------
+
+
+ROUNDED = [RetentionPolicy("team/*", types=["state"], count=1)]
+
+
+def compact(hf: holdfast.Store) -> None:
+    hf.retention.run(policies=ROUNDED, grace_s=0)
+
+
+def cut(hf: holdfast.Store) -> None:
+    hf.subjects.erase(match="Ada Lovelace")
+
+
+def begin_anew(hf: holdfast.Store) -> None:
+    hf.team("red").remove()
+    hf.retention.run(grace_s=0)
+    hf.team("red").set("n", 9)
+
+
+@pytest.mark.parametrize("scopes", [["team/red"], []])
+@pytest.mark.parametrize("lets_go", [[compact], [cut], [cut, compact], [compact, cut, begin_anew]])
+def test_an_import_tells_what_was_let_go_of(
+    lets_go: list[Any], scopes: list[str], tmp_path: Path
+) -> None:
+    """Else `check` would take it for damage in the target. Imported by steps, or all at once."""
+    with (
+        holdfast.open("memory:", keys=tmp_path / "keys") as hf,
+        holdfast.open("memory:", keys=tmp_path / "other") as by_steps,
+    ):
+        for n in range(4):
+            hf.team("red").set("n", {"who": "Ada Lovelace", "n": n})
+            hf.team("red").say(f"Ada Lovelace {n}")
+        import_scopes(by_steps, written(tmp_path / "0", hf, *scopes))
+        for number, let_go in enumerate(lets_go, 1):
+            let_go(hf)
+            path = written(tmp_path / str(number), hf, *scopes)
+            with holdfast.open("memory:", keys=tmp_path / "other") as at_once:
+                for target in (at_once, by_steps):
+                    for _ in range(2):
+                        import_scopes(target, path)
+                        assert target.check(read_all=True).ok
+                    assert target.team("red").state == hf.team("red").state
+                    payloads = [one.payload for one in target._log.read("team/red", after=0)]
+                    assert payloads == [one.payload for one in hf._log.read("team/red", after=0)]
+
+
+def test_an_export_of_before_tells_nothing_of_what_is_missing(tmp_path: Path) -> None:
+    """It is read all the same, and what it does not prove is told as damage."""
+    with holdfast.open("memory:") as hf:
+        assert import_scopes(hf, FORMATS.parent / "export-1.jsonl").events == 7
+        assert hf.team("red")["n"] == 1
+        assert [one.id for one in hf.team("red").tasks.list()] == ["t1"]
+        problems = [one.problem for one in hf.check().findings]
+        assert [problem.partition(", and nobody")[0] for problem in problems] == [
+            'event 1 of "team/red" has no data',
+            'event 2 of "team/red" lacks a part',
+            'event 3 of "team/red" has no data',
+            'event 4 of "team/red" lacks a part',
+        ]

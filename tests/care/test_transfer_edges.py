@@ -17,6 +17,7 @@ from holdfast.errors import ConflictError
 from holdfast.interchange import export_scopes, import_scopes
 from holdfast.testing import FakeClock
 from holdfast.transfer import sink
+from tests.record.stores import ALL, new_url
 from tests.unit.test_holds import Keeping
 
 LARGE = "x" * 100_000
@@ -151,10 +152,10 @@ def test_a_commit_of_which_one_scope_ends_meanwhile_is_taken_without_it(
             tx.scope(hf.conversation(id)).set("n", 2)
     path, send = export(hf, tmp_path / "export"), sink._send
 
-    def late(part: Any, wanted: Any) -> None:
+    def late(part: Any, wanted: Any) -> Any:
         if part is kernel_of(target).log.parts()[0]:
             clock.advance(61)
-        send(part, wanted)
+        return send(part, wanted)
 
     monkeypatch.setattr(sink, "_send", late)
     import_scopes(target, path)
@@ -200,6 +201,47 @@ def test_a_server_is_told_of_the_holds_that_an_import_brings(
     assert backend.kept() == ["conversation/a", "conversation/own"]
 
 
+def test_a_copy_that_is_killed_leaves_what_is_held_with_its_server(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The marks come last: the server must not let go of the scope before they do."""
+    backend = Server(clock)
+    hf, target = opened(clock), opened(clock, backend)
+    hf.conversation("a", ttl_s=60).set("large", LARGE)
+    hf.retention.hold("conversation/a")
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sink.Sink, "set_marks", killed)
+        with pytest.raises(KeyboardInterrupt):
+            copy(hf, target)
+    assert backend.kept() == ["conversation/a"]
+    assert backend.put[-1] == 0, "its large value stays too"
+    clock.advance(100)
+    copy(hf, target)
+    assert target.conversation("a").get("large") == LARGE
+
+
+def test_a_copy_does_not_leave_out_in_silence_what_is_held_since(
+    clock: FakeClock,
+) -> None:
+    """A beginning of it is in the target with an end that has come: nothing can follow there."""
+    hf, target = opened(clock), opened(clock, Server(clock))
+    scope = hf.conversation("a", ttl_s=60)
+    scope.set("n", 1)
+    copy(hf, target)
+    scope.set("n", 2)
+    hf.retention.hold(scope)
+    clock.advance(100)
+    with pytest.raises(ConflictError, match="conversation/a"):
+        copy(hf, target)
+    again = opened(clock)
+    copy(hf, again)
+    assert again.conversation("a").get("n") == 2
+
+
 def test_an_archive_says_what_was_let_go_of(clock: FakeClock) -> None:
     hf, target = opened(clock), opened(clock)
     scope = hf.conversation("a")
@@ -212,3 +254,41 @@ def test_an_archive_says_what_was_let_go_of(clock: FakeClock) -> None:
     archive(hf, target, "conversation/a", older_than=1e-6)
     assert target.check().ok
     assert target.conversation("a").get("n") == 1
+
+
+def marks_of(hf: Store) -> list[Any]:
+    marks = hf._log.marks.list(limit=1 << 40)
+    return sorted(marks, key=lambda mark: (mark.index, mark.key))
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_newer_import_brings_the_marks_up_to_date(kind: str, tmp_path: Path) -> None:
+    """What was done in the source since is done in the target too, if that has not gone on."""
+    with holdfast.open("memory:") as hf, holdfast.open(new_url(kind, tmp_path)) as target:
+        opened = list[Any]()
+        for name in ("a", "b"):
+            chat = hf.conversation(name, ttl_s=9999, slides=True)
+            chat.tasks.add("one")
+            chat.tasks.add("two")
+            opened.append(chat.decide("open", key="d"))
+        import_scopes(target, export(hf, tmp_path / "1"))
+        assert marks_of(target) == marks_of(hf)
+        target.conversation("b").tasks.add("its own")
+        target.retention.hold("conversation/a")
+        own = [one for one in marks_of(target) if "/b" in f"{one.group}{one.key}"]
+        for name in ("a", "b"):
+            chat = hf.conversation(name)
+            chat.tasks.claim("t1")
+            chat.tasks.close("t1", "done")
+            chat.tasks.add("three", priority=3)
+            opened.pop(0).outcome("done")
+            chat.life.touch()
+        import_scopes(target, export(hf, tmp_path / "2", "conversation/a"))
+        wanted = [one for one in marks_of(hf) if "/b" not in f"{one.group}{one.key}"]
+        found = [one for one in marks_of(target) if one not in own]
+        assert [one for one in found if one.index != "retention.hold"] == wanted
+        assert [one.key for one in found if one.index == "retention.hold"] == ["conversation/a"]
+        assert [one for one in marks_of(target) if one in own] == own
+        assert {one.id for one in target.tasks.list() if one.scope.endswith("a")} == {
+            one.id for one in hf.tasks.list() if one.scope.endswith("a")
+        }

@@ -39,7 +39,7 @@ class Shut(FolderKeys):
     def _refused(self, *_: object) -> NoReturn:
         raise UnavailableError("the keys are out of reach")
 
-    make = find = get = has = subjects = pseudonym = _refused  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+    make = find = get = has = subjects = pseudonym = _refused
 
 
 @contextmanager

@@ -48,7 +48,7 @@ class TestFiles(BackendContract, DurableContract, MultiProcessContract):
 
     def make_newer(self, place: Path) -> None:
         path = place / "store" / "holdfast.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), "format": 3}))
+        path.write_text(json.dumps({**json.loads(path.read_text()), "format": 4}))
 
 
 def _section(append: Append) -> str:

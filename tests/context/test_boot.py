@@ -276,6 +276,7 @@ def test_every_command_that_a_context_names_can_be_typed(tmp_path: Path, capsys:
         chat.facts.state("stale", "c" * 90, valid_for=0.000_001)
         chat.tasks.add("t" * 90)
         chat.tasks.claim()
+        chat.tasks.add("o" * 90)
         chat.decide("d" * 90)
         with chat.decide("e" * 90) as decision:
             decision.outcome("done")
@@ -285,8 +286,8 @@ def test_every_command_that_a_context_names_can_be_typed(tmp_path: Path, capsys:
         left = [*hf.context(chat, 1, boot=True).left_out, *hf.context(chat, 1, "invoices").left_out]
     kinds = {one.kind for one in left}
     assert kinds == {
-        "warning", "decision", "progress", "place", "word", "how", "decided", "note", "fact",
-        "file", "older", "message", "summary",
+        "warning", "decision", "progress", "open", "place", "word", "how", "decided", "note",
+        "fact", "file", "older", "message", "summary",
     }  # fmt: skip
     for one in left:
         words = shlex.split(one.where)[1:]

@@ -100,6 +100,40 @@ def test_a_context_has_what_counts_in_a_fixed_order(hf: Store, clock: FakeClock)
     assert "# Messages" not in context.instructions
 
 
+def test_open_tasks_are_listed_most_urgent_first(hf: Store, monkeypatch: pytest.MonkeyPatch):
+    """What waits is seen too, not only what somebody works on."""
+    monkeypatch.setattr("holdfast.context.gather.OPEN_MAX", 4)
+    team = hf.team("red")
+    chat = hf.conversation("c", parent=team)
+    team.tasks.add("plan")
+    chat.tasks.add("write", id="w")
+    chat.tasks.add("post", depends_on=["w"])
+    chat.tasks.add("ship", priority="high", id="s")
+    chat.tasks.block("s", why="no key")
+    chat.tasks.claim(chat.tasks.add("in hand").id, owner="ben")
+    for boot in (False, True):
+        assert texts(hf.context(chat, boot=boot), "open") == [
+            "- ship (s, blocked: no key)", "- plan (t1)", "- write (w)", "- post (t2, after w)",
+        ]  # fmt: skip
+    assert "- write (w)" not in texts(hf.context(chat, task="w"), "open")
+    for number in range(3):
+        chat.tasks.add(f"later {number}")
+    assert texts(hf.context(chat), "open")[-1] == (
+        "- and 2 more of conversation/c: `holdfast task list`"
+    )
+
+
+def test_what_was_not_counted_elsewhere_is_said(hf: Store, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("holdfast.context.gather.MARKS_MAX", 3)
+    for number in range(3):
+        hf.team(f"t{number}").tasks.add("one")
+    said = texts(hf.context(hf.global_(), boot=True), "elsewhere")
+    assert said[0] == "- team/t0: 1 task"
+    hf.team("t0").tasks.add("two")
+    said = texts(hf.context(hf.global_(), boot=True), "elsewhere")
+    assert said[0] == "- only 3 tasks were counted: there are more"
+
+
 def test_every_warning_stands_before_what_depends_on_it(hf: Store, clock: FakeClock):
     chat = fill(hf, clock)
     for budget in (1, 60, 120, 200, 400, 1000, 8000):
@@ -263,6 +297,30 @@ def test_a_fork_has_what_it_inherited(hf: Store, clock: FakeClock):
     assert texts(context, "older")[0] == "- user: the invoice is XXX"
     assert texts(context, "summary") == ["- they spoke of the weather"]
     assert "later 29" in context.text
+
+
+def test_a_fork_knows_its_newest_summary_whatever_the_other_one_did(
+    hf: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+):
+    """Neither events after the fork nor a clock that went back hide a rewind or a summary."""
+    monkeypatch.setattr("holdfast.context.message_selection.PAGE", 2)
+    chat = fill(hf, clock)
+    chat.messages.summarise("what was taken back")
+    first = next(iter(chat.messages))
+    chat.messages.rewind(first)
+    for number in range(30):
+        chat.say(f"again {number}")
+    clock.set(clock.now_us() - 3_600_000_000)
+    chat.messages.summarise("the newest")
+    fork = chat.fork("other")
+    for number in range(5):
+        clock.advance(7_200)
+        chat.messages.summarise(f"only there {number}")
+        chat.messages.rewind(first)
+    for number in range(30):
+        fork.say(f"later {number}")
+    context = hf.context(fork, task="invoice")
+    assert texts(context, "summary") == ["- the newest"]
 
 
 def test_files_are_named_and_long_messages_cut(hf: Store):

@@ -123,7 +123,7 @@ class KillingDisk(Disk):
         return super().open(name, flags, at=at, mode=mode)
 
 
-class _CountedOs:
+class CountedOs:
     """Stands in for `os` in a module that asks it directly."""
 
     def __init__(self, countdown: Countdown) -> None:
@@ -131,7 +131,7 @@ class _CountedOs:
 
     def __getattr__(self, name: str) -> Any:
         call = getattr(os, name)
-        if name in ("link", "unlink", "mkdir", "makedirs", "fsync"):
+        if name in ("link", "unlink", "mkdir", "makedirs", "fsync", "replace"):
             return lambda *arguments, **named: self._countdown.run(name, call, *arguments, **named)
         return call
 
@@ -182,7 +182,7 @@ def options_for(backend: str, countdown: Countdown) -> dict[str, Any]:
     The process has it for good: this is for a child that ends soon.
     """
     _kept.append(_Killing(countdown))
-    counted: Any = _CountedOs(countdown)
+    counted: Any = CountedOs(countdown)
     for module in (liveness, directory, opening, wal):
         module.os = counted
     return {"disk": KillingDisk(countdown)} if backend == "files" else {}

@@ -485,6 +485,15 @@ def test_a_killed_rewind_is_named_after_later_points_too(
     assert rewinds.interrupted() is None
 
 
+def test_restoring_a_file_says_what_only_the_point_has(project: Project, rewinds: Rewinds) -> None:
+    assert rewinds.preview_file(project.path / "a.txt").stays == []
+    project.write("a.txt", "not committed\n")
+    preview = rewinds.preview_file(project.path / "a.txt")
+    assert preview.stays == ["changes of a.txt that no commit has: kept with the point before"]
+    assert preview.apply().stays == preview.stays
+    assert project.read("a.txt") == "one\n"
+
+
 def test_a_view_stays_when_files_go_back(project: Project, hf: Store, rewinds: Rewinds) -> None:
     """It shows the log: an older text of it would be taken for somebody's edit."""
     scope = hf.workflow("w1")

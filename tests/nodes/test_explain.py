@@ -8,6 +8,8 @@ from holdfast import Graph, NotFoundError, Store, UsageError, node
 from holdfast.backends.protocol import START
 from holdfast.nodes import Plan
 from holdfast.testing import FakeClock
+from tests.nodes.graphs import chain as chain_of
+from tests.nodes.graphs import link
 from tests.nodes.witness import Calls
 
 
@@ -84,7 +86,7 @@ def test_a_plan_says_what_a_walk_would_do_and_writes_nothing(hf: Store, calls: C
     hf.nodes.process(graph, chat, x=10)
     calls.take()
     assert verdicts(x=10) == dict.fromkeys(("base", "middle", "top"), "hit")
-    assert verdicts(x=11) == {"base": "compute", "middle": "cut off", "top": "cut off"}
+    assert verdicts(x=11) == {"base": "compute", "middle": "may compute", "top": "may compute"}
     plan = hf.nodes.plan(graph, "base", chat, x=11)
     assert plan.computes == ("base",)
     assert plan.cost["tokens"] == 100
@@ -183,14 +185,119 @@ def test_a_plan_of_paths_groups_and_failures(mem: Store, calls: Calls):
     first = {one.node: one.verdict for one in mem.nodes.plan(graph, None, "conversation/c").nodes}
     assert first == {
         "mode": "compute",
-        "never": "compute",
-        "inner/fails@1": "compute",
-        "dynamic": "compute",
+        "never": "may compute",  # for `mode` may skip it, and each of those that follow
+        "inner/fails@1": "may compute",
+        "inner/fails@2": "may compute",
+        "inner/fails@3": "may compute",
+        "dynamic": "may compute",
     }
     mem.nodes.process(graph, "conversation/c")
     then = {one.node: one.verdict for one in mem.nodes.plan(graph, None, "conversation/c").nodes}
     assert then == {"mode": "hit", "never": "skipped", "inner/fails@1": "hit", "dynamic": "hit"}
     mem.nodes.invalidate(graph, "conversation/c", "mode")
     last = {one.node: one.verdict for one in mem.nodes.plan(graph, None, "conversation/c").nodes}
-    assert (last["mode"], last["dynamic"]) == ("compute", "cut off")
+    assert (last["mode"], last["dynamic"]) == ("compute", "may compute")
     assert isinstance(mem.nodes.plan(graph, None, "conversation/c"), Plan)
+
+
+def test_a_plan_says_at_least_and_at_most_how_many(mem: Store):
+    graph = chain_of("long", 100)
+    assert bounds(mem, graph, x=1) == (100, 100)
+    mem.nodes.process(graph, "conversation/c", x=1)
+    assert bounds(mem, graph, x=1) == (0, 0)
+    assert bounds(mem, graph, x=2) == (1, 100)
+    plan = mem.nodes.plan(graph, None, "conversation/c", x=2)
+    assert (plan.computes, len(plan.may_compute)) == (("n0",), 99)
+    assert 0 < plan.cost["seconds"] < plan.cost_at_most["seconds"]
+    assert mem.nodes.process(graph, "conversation/c", x=2).counts["computed"] == 100
+
+
+def test_a_plan_counts_rounds_and_graphs_that_may_follow(mem: Store):
+    @node
+    def seed(ctx, x):
+        return x % 10
+
+    @node
+    def add(ctx, seed, previous):
+        return seed + (previous["add"] if previous else 0)
+
+    inner = Graph("sums", [add]).until("add", lambda value: value >= 6, most=5)
+    after = node(version="1")(lambda ctx, sums: sums["add"])
+    after.name = "after"
+    graph = Graph("rounds", [seed, inner, after])
+    mem.nodes.process(graph, "conversation/c", x=3)  # two rounds
+    assert bounds(mem, graph, x=13) == (1, 7)  # five rounds at most, if the seed is another one
+    assert mem.nodes.process(graph, "conversation/c", x=13).counts["computed"] == 1
+    walk = mem.nodes.process(graph, "conversation/c", x=2)
+    assert walk.counts["computed"] == 4  # the sum of three rounds is 6, as before
+    assert walk.value("after") == 6
+
+
+def test_a_path_that_is_not_known_yet_makes_a_plan_unsure(mem: Store, calls: Calls):
+    @node
+    def which(ctx, x):
+        return x
+
+    @node
+    def odd(ctx, x):
+        calls("odd")
+        return x
+
+    @node
+    def even(ctx, x):
+        calls("even")
+        return x
+
+    def path(inputs, values):
+        return ["which", "odd" if values.get("which", 0) % 2 else "even"]
+
+    graph = Graph("ways", [which, odd, even], path=path)
+    mem.nodes.process(graph, "conversation/c", x=1)
+    plan = mem.nodes.plan(graph, None, "conversation/c", x=2)
+    assert (plan.computes, plan.may_compute) == (("which",), ("odd", "even"))
+    calls.take()
+    mem.nodes.process(graph, "conversation/c", x=2)
+    assert calls.take() == ["even"]
+
+
+def test_only_what_was_cut_off_is_said_to_be(mem: Store):
+    """A node whose dependency goes back to an older value has a hit, and nothing was cut off."""
+    one = node(version="1", keep=1)(link("one", "x").function)
+    two = node(version="1")(lambda ctx, one: one)
+    two.name = "two"
+    graph = Graph("back", [one, two])
+    for x in (1, 2):
+        mem.nodes.process(graph, "conversation/c", x=x)
+    walk = mem.nodes.process(graph, "conversation/c", x=1)
+    assert [state.status for state in walk.states.values()] == ["computed", "hit"]
+    walk = mem.nodes.process(graph, "conversation/c", x=1, force=["one"])
+    assert [state.status for state in walk.states.values()] == ["computed", "hit"]
+    mem.nodes.process(graph, "conversation/c", x=3)
+    walk = mem.nodes.process(graph, "conversation/c", x=3, force=["one"])
+    assert [state.status for state in walk.states.values()] == ["computed", "cut off"]
+
+
+def test_a_long_walk_says_how_far_it_is_and_goes_on_after_ctrl_c(
+    mem: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    pressed = [50]
+
+    def stops(ctx, n49):
+        if pressed:
+            pressed.pop()
+            raise KeyboardInterrupt
+        return n49
+
+    nodes = chain_of("inner", 50).members
+    last = node(version="1")(stops)
+    graph = Graph("stopped", [*nodes.values(), last])
+    monkeypatch.setattr("holdfast.nodes.walk.PROGRESS_S", 0.0)
+    with caplog.at_level("INFO", logger="holdfast.nodes"), pytest.raises(KeyboardInterrupt):
+        mem.nodes.process(graph, "conversation/c", x=1)
+    assert 'graph "stopped": 50 of 51 nodes are done, 50 were computed' in caplog.messages
+    assert mem.nodes.process(graph, "conversation/c", x=1).counts["computed"] == 1
+
+
+def bounds(hf: Store, graph: Graph, **inputs: object) -> tuple[int, int]:
+    plan = hf.nodes.plan(graph, None, "conversation/c", **inputs)
+    return plan.at_least, plan.at_most

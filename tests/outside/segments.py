@@ -53,7 +53,35 @@ def read_text(place: Path) -> bytes:
     for path in sorted((place / "log").glob("*.jsonl")):
         if int(path.stem, 16) != len(text) or len(path.stem) != 16:
             raise Damage(f"segment {path.name} does not begin at {len(text):016x}")
-        text += path.read_bytes()
+        text += _unpacked(path.read_bytes())
+    return text
+
+
+def _unpacked(data: bytes) -> bytes:
+    """Returns the text of a segment (0086): a packed one leaves out spaces, and tells of them."""
+    head, _, rest = data.partition(b"\n")
+    if not head.startswith(b'{"packed":'):
+        return data
+    body = head.rpartition(b',"crc":')[0]
+    said = json.loads(head)
+    if said["crc"] != f"{crc32(body):08x}" or said["packed"][1] != len(rest):
+        raise Damage("the first line of a packed segment is not what was written")
+    text = b""
+    for raw in rest.splitlines(keepends=True):
+        kept, mark, gap = raw.rpartition(b',"gap":"')
+        if mark:
+            told, _, crc = gap.partition(b";")
+            begin, *numbers = (int(number, 16) for number in told.split(b","))
+            if crc != b'%08x"}\n' % crc32(kept + mark + told) or begin != len(text):
+                raise Damage("a packed line is not what was written, or not in its place")
+            whole, place = b"", 0
+            for at, count in zip(numbers[::2], numbers[1::2], strict=True):
+                whole += kept[place:at] + b" " * count
+                place = at
+            raw = whole + kept[place:] + b"}\n"
+        text += raw
+    if len(text) != said["packed"][0]:
+        raise Damage(f"a packed segment stands for {len(text)} bytes, and says {said['packed'][0]}")
     return text
 
 
@@ -82,6 +110,13 @@ def read_ring(place: Path) -> list[Batch] | None:
 
 def read_closed(place: Path) -> Reading:
     """Reads a store that was closed cleanly: the text must be whole, and what head.json says."""
+    reading = read_unlinked(place)
+    check_chains(reading.events)
+    return reading
+
+
+def read_unlinked(place: Path) -> Reading:
+    """Does the same, but for links: those of what was let go of need what was told of it."""
     if (place / "ring").exists():
         raise Damage("there is a ring after a clean close")
     reading = _read_lines(read_text(place), {})
@@ -94,7 +129,6 @@ def read_closed(place: Path) -> Reading:
         head = {"end": 0, "position": 0, "digest": bytes(32).hex()}
     if (head["end"], head["position"], head["digest"]) != found:
         raise Damage(f"head.json says {head}, the text {found}")
-    check_chains(reading.events)
     return reading
 
 
@@ -208,12 +242,14 @@ def _texts(text: str) -> list[tuple[str, str | None]]:
 
 
 def _items(text: str, at: int) -> list[int]:
-    """Returns where the items of the array at `at` begin. There are no spaces between them."""
+    """Returns where the items of the array at `at` begin. Spaces follow only what was let go of."""
     starts: list[int] = []
     at += 1
     while text[at] != "]":
         starts.append(at)
         at = _scan(text, at)[1]
+        while text[at] == " ":
+            at += 1
         if text[at] == ",":
             at += 1
     return starts

@@ -142,6 +142,38 @@ def test_without_the_store_the_files_give_the_same_lists(root: Path, place: str)
         assert lists(hf.project(root)) == before
 
 
+def test_files_that_are_gone_with_the_store_come_from_the_last_commit(root: Path, place: str):
+    """RALPH-26, RALPH-39: git is the backup, also of files that were deleted."""
+    (root / ".gitignore").write_text(".holdfast*\n")
+    git(root, "init", "-q", "-b", "main")
+    with holdfast.open(place) as hf:
+        hf.runs.use_executor(Scripted(SCRIPT))
+        fill(hf.project(root))
+        before = lists(hf.project(root))
+    git(root, "add", ".")
+    git(root, "commit", "-q", "-m", "the files")
+    shutil.rmtree(place)
+    shutil.rmtree(root / ".holdfast-views")
+    for name in FILES:
+        (root / name).unlink()
+    (root / "AGENT.md").write_text("# Learnings\n\n- another\n")
+    with holdfast.open(place) as hf:
+        found = hf.project(root).recover()
+        after = lists(hf.project(root))
+        assert "another" in str(after.pop("learnings"))
+        assert after == {name: one for name, one in before.items() if name != "learnings"}
+        sources = {(one.name, one.source) for one in found.facts}
+        assert ("RALPH_TASKS.md", "git") in sources
+        assert ("AGENT.md", "file") in sources
+    # In a store that knows the project, a deleted file is written from the log.
+    (root / "RALPH_TASKS.md").unlink()
+    with holdfast.open(place) as hf:
+        found = hf.project(root).recover()
+        assert ("RALPH_TASKS.md", "git") not in {(one.name, one.source) for one in found.facts}
+        assert lists(hf.project(root))["tasks"] == after["tasks"]
+    assert sorted(path.name for path in root.iterdir() if ".new-" in path.name) == []
+
+
 def test_a_recovery_says_what_was_worked_on_and_goes_on(root: Path, place: str):
     """RALPH-27, RALPH-28, RALPH-29, RALPH-37, RALPH-38: each fact has its source; edits guide."""
     (root / ".gitignore").write_text(".holdfast*\n")
@@ -177,6 +209,7 @@ def test_a_recovery_says_what_was_worked_on_and_goes_on(root: Path, place: str):
         assert found.work == ("shop.t1.1",)
         assert [(one.file, one.winner) for one in found.differences] == [("RALPH_TASKS.md", "file")]
         assert project.tasks.get("t1").status == "completed"
+        assert [(one.task, one.status) for one in found.results] == [("t1", "done")]
 
 
 def test_a_rewind_brings_the_files_in_line_with_the_log(root: Path, place: str):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -245,6 +246,28 @@ def test_no_more_than_a_few_are_kept(hf: Store, project: Project):
             main.care.took(f"n{number}", 3.0)
     assert [one.what for one in project.slow()][-1] == "n99"
     assert len(project.slow()) == housekeeping.KEPT_MAX
+
+
+def test_what_is_slow_is_noted_while_it_is_written(
+    hf: Store, project: Project, monkeypatch: pytest.MonkeyPatch
+):
+    """Any thread of the store notes what it did, also in the middle of the writing."""
+    with project.coordinate() as main:
+        main.care.took("first", 3.0)
+        plain, noted = housekeeping.asdict, []
+
+        def meanwhile(one: Any) -> Any:
+            if not noted:
+                noted.append(Thread(target=main.care.took, args=("second", 3.0)))
+                noted[0].start()
+                noted[0].join()
+            return plain(one)
+
+        monkeypatch.setattr(housekeeping, "asdict", meanwhile)
+        main.care.look(now=True)
+        assert [one.what for one in project.slow()] == ["first"]
+        main.care.look(now=True)
+        assert [one.what for one in project.slow()] == ["first", "second"]
 
 
 def test_a_context_that_takes_long_is_built_without_a_search(

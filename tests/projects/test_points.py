@@ -108,11 +108,40 @@ def test_a_turn_is_told_goals_tasks_notes_and_what_was_said(hf: Store, project: 
         main.do("buy a brush")
     told = agent.calls[1].text
     assert "open the shop" in told
-    assert "t1 paint the wall" in told
+    assert "# Open tasks\n\n- paint the wall (t1)" in told
     assert "which colour?" in told
     done = agent.calls[2].text
     assert "below the mat" in done
     assert "open the shop" in done
+
+
+def test_a_turn_is_told_of_the_directory_and_of_earlier_sessions(hf: Store, repository: Path):
+    """RALPH-2, RALPH-6..9: git status, type, configuration, structure, and what was said before."""
+    agent = Listening()
+    hf.runs.use_executor(agent)
+    (repository / "pyproject.toml").write_text("")
+    (repository / "src").mkdir()
+    (repository / "src" / "a.py").write_text("")
+    (repository / "notes.txt").write_text("two\n")
+    project = hf.project(repository)
+    with project.coordinate() as main:
+        main.session = project.begin_session()
+        main.talk("paint the door")
+        main.session = project.begin_session()
+        main.talk("and the wall")
+    told = agent.calls[1].text
+    for line in (
+        "written in: Python",
+        "configured by: pyproject.toml",
+        "git branch: main",
+        "notes.txt",
+        "src/",
+        "not committed: notes.txt, pyproject.toml, src/a.py",
+        "earlier session: paint the door; last: fine",
+    ):
+        assert line in told
+    assert "RALPH_TASKS.md" not in told.partition("not committed:")[2].partition("\n")[0]
+    assert "earlier session" not in agent.calls[0].text
 
 
 def test_progress_is_kept_with_the_task(hf: Store, project: Project):

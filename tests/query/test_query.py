@@ -355,6 +355,41 @@ def test_links_are_resolved_and_dangling_ones_listed(hf: Store) -> None:
     assert found == {(scope.name, link) for scope in (chat, fork) for link in links}
 
 
+def test_links_to_agents_workers_scopes_and_keys_lead_somewhere(hf: Store) -> None:
+    """BOOT-31, BOOT-58: who is named exists, and one key of a state refers to another."""
+    chat, team = hf.conversation("c"), hf.team("red")
+    chat.tasks.add("write", id="t1")
+    chat.tasks.claim("t1", owner="bob")
+    hf.workers.lease("nightly").give_back()
+    own = hf.workers.own
+    there = ["agent:bob", f"agent:{hf._log.actor}", f"worker:{own}", "conversation/c"]
+    gone = ["agent:ghost", "worker:ghost", "team/none", "scope:team/none", "key:plan.1@team/none"]
+    chat.decide("use it", key="d1", links=[*there, *gone])
+    team.set("plan", [{"step": "one"}])
+    team.set("now", {"$ref": "task:t1@conversation/c"})
+    team.set("then", {"deep": [{"$ref": "task:t9"}, {"$ref": "key:plan.0.step"}]})
+    team.set("odd", [{"$ref": "key:plan.1"}, {"$ref": 7}, {"$ref": "task:t8", "more": 1}])
+
+    found = {one.link for one in hf.search.dangling_links()}
+    assert found == {"agent:ghost", "worker:ghost", "scope:team/none", "key:plan.1@team/none",
+                     "task:t9", "key:plan.1"}  # fmt: skip
+    assert [hit.id for hit in hf.query(kind="state", links="task:t1@conversation/c")] == [
+        "team/red"
+    ]
+
+    def led(link: str, scope: Any = chat) -> Any:
+        found = hf.search.resolve(link, scope=scope)
+        return found and (found.kind, found.id.partition("@")[0])
+
+    assert led("key:plan.0.step", team) == led("key:plan@team/red") == ("state", "team/red")
+    assert led("key:plan.7", team) is None
+    assert led(f"worker:{own}") == ("log", "store/workers")
+    assert led("worker:ghost") is None
+    assert led(f"agent:{hf._log.actor}")[0] == "log"
+    team.set("step", 1)
+    assert led("scope:team/red") == ("state", "team/red")
+
+
 # --- the index --------------------------------------------------------------------------------
 
 

@@ -21,6 +21,7 @@ from holdfast import ERASED, Store
 from holdfast.backup import backup
 from holdfast.copy import copy
 from holdfast.core import codec, layers
+from holdfast.errors import ErasedError
 from holdfast.interchange import export_scopes
 from holdfast.record import sessions
 from holdfast.record.context import RecordContext
@@ -307,7 +308,7 @@ def test_a_layer_that_opens_what_it_keeps_is_noticed(
 ) -> None:
     """The drivers would see it: with nothing kept closed, each kind of copy has the canary."""
     monkeypatch.setattr(codec, "is_kept_closed", lambda: False)
-    for drive in (_run, _views):
+    for drive in (_views,):  # what a run keeps is sealed as a whole once more
         place = tmp_path / drive.__name__
         with holdfast.open(place / "store", keys=place / "keys") as hf:
             shared(hf)
@@ -372,7 +373,9 @@ def test_a_run_of_nobody_keeps_sealed_what_it_reads_of_a_subjects_scope(
         assert SEEN.pop()[0] == state
         assert hf.subjects.get("ada").scopes == [
             f"conversation/{hf.subjects.pseudonym('ada')}",
+            "inbox/run/of-nobody",
             "run/of-nobody",
+            "workflow/of-nobody",
         ]
         assert SECRET not in stored(hf)
 
@@ -380,23 +383,23 @@ def test_a_run_of_nobody_keeps_sealed_what_it_reads_of_a_subjects_scope(
 
         outcomes = {one.scope.partition("/")[0]: one.outcome for one in receipt.scopes}
         own = "pending" if receipt.left else "deleted"  # of SQLite, pages are left to vacuum
-        assert outcomes == {"run": "unreadable", "conversation": own}
+        assert outcomes == dict.fromkeys(("run", "conversation", "inbox", "workflow"), own)
         assert hf.check().findings == []
+        with pytest.raises(ErasedError, match="of-nobody"):
+            hf.runs.get("of-nobody").result()
     assert not leaks(url, tmp_path)
 
 
-def test_a_run_that_reads_on_after_the_erasure_gets_nothing(tmp_path: Path) -> None:
-    """What it had read is ERASED, and what it reads now is not there: it is no copy either."""
+def test_a_run_ends_with_its_subject_and_one_that_reads_later_gets_nothing(tmp_path: Path) -> None:
     SEEN.clear()
     with holdfast.open(tmp_path / "store", keys=tmp_path / "keys") as hf:
         OPEN["own"] = hf
         own = _own_scope(hf)
         until(hf.runs.start(reads_own, "own", id="before"), "waiting")
         hf.subjects.erase("ada")
-        SEEN.clear()
-        hf.runs.answer("before", "go on")
-        assert hf.runs.resume("before").result() == [False, False]
-        assert SEEN == [(ERASED, ERASED, ERASED, ERASED)]
+        for ask in (hf.runs.resume, hf.runs.get, lambda id: hf.runs.answer(id, "go on")):
+            with pytest.raises(ErasedError, match="before"):
+                ask("before")
         SEEN.clear()
         OPEN["own"] = _Kept(own)
         until(hf.runs.start(reads_own, "own", id="after"), "waiting")
@@ -462,5 +465,6 @@ def test_a_run_that_reads_much_with_something_sealed_in_it_is_found(tmp_path: Pa
         hf.team("red").delete("letters")
         hf.retention.run(grace_s=0)
         assert hf.check().findings == []
-        assert hf.subjects.get("ada").scopes == ["run/much", "team/red"]
-        assert {one.scope for one in hf.subjects.erase("ada").scopes} == {"run/much", "team/red"}
+        scopes = ["inbox/run/much", "run/much", "team/red", "workflow/much"]
+        assert hf.subjects.get("ada").scopes == scopes
+        assert [one.scope for one in hf.subjects.erase("ada").scopes] == scopes

@@ -201,6 +201,7 @@ def test_boot_6_a_session_is_exported_when_it_ends_and_its_bytes_go(
     found = json.loads((tmp_path / "s1.json").read_text())
     assert (found["state"]["secret"], len(found["messages"])) == (CANARY, 4)
     assert found["revision"] == closed_at - 1
+    assert found["status"] == chat.session.status == "completed"
     assert {one["status"] for one in found["decisions"]} == {"closed", "abandoned"}
     with pytest.raises(ClosedError):
         chat.session.export()

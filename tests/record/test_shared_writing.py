@@ -157,6 +157,7 @@ def test_a_foreign_item_of_a_subject_is_known_by_a_keyed_digest(
     assert [one.content for one in chat.messages] == ["hello", *[ERASED] * 4]
     assert [one.foreign_id for one in chat.messages] == [None] * 5
     hf.conversation("a third").messages.merge(chat)
+    hf.subjects.readmit("ada")
     chat.messages.add_many(items("one"), subject="ada")  # who came back is somebody else
     assert chat.messages.last(1)[0].content == f"{CANARY} one"
 

@@ -94,7 +94,7 @@ def test_a_ledger_that_cannot_be_read_leaves_no_transaction_open(connection: Any
     connection.execute("CREATE TABLE holdfast_ledger (other TEXT)")
     connection.execute("INSERT INTO holdfast_ledger VALUES ('theirs')")
     connection.commit()
-    with holdfast.open("memory:") as hf, pytest.raises(RunFailedError, match="key|column"):
+    with holdfast.open("memory:") as hf, pytest.raises(RunFailedError, match=r"key|column"):
         hf.runs.start(paying).result()
     if isinstance(connection, sqlite3.Connection):
         assert not connection.in_transaction

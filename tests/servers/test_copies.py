@@ -11,6 +11,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -184,6 +185,58 @@ def test_a_writer_that_comes_in_between_is_noticed() -> None:
         backend.heads = late  # type: ignore[method-assign, assignment]
         with pytest.raises(ConflictError, match="other events"):
             copy(one._log, other._log)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("gets_far", [True, False])
+def test_two_copies_at_once_into_one_target_are_one_copy(
+    gets_far: bool, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a copier that was thought dead goes on: neither takes the other for a stranger."""
+    monkeypatch.setattr(sink, "COMMITS_PER_BATCH", 7)
+    send, turns = sink._send, [0]
+    with (
+        holdfast.open("memory:") as one,
+        holdfast.open(url_of(kind, tmp_path, "b")) as other,
+    ):
+        fill(one)
+
+        def late(part: Any, wanted: Any) -> Any:
+            turns[0] += 1
+            if turns[0] in (1, 3):
+                monkeypatch.setattr(sink, "_send", send)
+                if gets_far:
+                    copy(one._log, other._log)
+                else:  # it wrote some of this batch only, and is gone
+                    send(part, wanted[:2])
+                monkeypatch.setattr(sink, "_send", late)
+            return send(part, wanted)
+
+        monkeypatch.setattr(sink, "_send", late)
+        copied = copy(one._log, other._log)
+        assert copied.skipped > 0
+        assert not copied.is_behind
+        assert copied.events + copied.skipped == one.status()["events"]
+        assert_equal(one, other)
+
+
+@pytest.mark.parametrize("kind", KEPT)
+def test_two_processes_that_copy_at_once_both_end_well(kind: str, tmp_path: Path) -> None:
+    a, b = url_of("sqlite", tmp_path, "a"), url_of(kind, tmp_path, "b")
+    with holdfast.open(a) as one:
+        fill(one)
+        for number in range(300):
+            one.conversation(f"more {number % 9}").append("list", number, key=f"k{number}")
+    both = [copier(a, b) for _ in range(2)]
+    for child in both:
+        assert child.stdin is not None
+        child.stdin.write("\n" * 1_000)
+        child.stdin.flush()
+    for child in both:
+        child.communicate()
+    assert [child.returncode for child in both] == [0, 0]
+    with holdfast.open(a) as one, holdfast.open(b) as other:
+        assert_equal(one, other)
 
 
 def test_a_damaged_blob_is_not_copied() -> None:

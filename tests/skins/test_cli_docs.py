@@ -146,6 +146,8 @@ def subjects_left(filled: None) -> None:
     """A subject with a scope."""
     with holdfast.open("store") as hf:
         hf.conversation(hf.subjects.pseudonym("ada"), subject="ada").set("name", "Ada")
+        hf.conversation(hf.subjects.pseudonym("eve"), subject="eve").set("name", "Eve")
+        hf.subjects.erase("eve")
 
 
 @pytest.fixture
@@ -343,6 +345,7 @@ COMMANDS = {
     "subject export": ["subject", "export", "ada"],
     "subject erase": ["subject", "erase", "ada", "--yes"],
     "subject hold": ["subject", "hold", "ada"],
+    "subject readmit": ["subject", "readmit", "eve"],
     "erase": ["erase", "--match", "milk", "--dry-run"],
     "audit export": ["audit", "export", "export.json", "--sign", "mine.pem"],
     "tenant create": ["tenant", "create", "acme", "--quota", "team/*:events=9"],

@@ -29,7 +29,7 @@ def test_a_walk_from_the_command_line(desk: None, desk_graph: Path, cli: Any):
     )
     plan = cli("nodes", "plan", CODE, SCOPE, "--input", "text=ho", "--exit-code", code=1).out
     assert "flags\tcompute\tinput text: 'hi' -> 'ho'" in plan
-    assert "picker\tcut off" in plan
+    assert "picker\tmay compute" in plan
     assert "tokens" in plan
     cli("nodes", "process", CODE, SCOPE, "--input", "text=a riddle")
     why = cli("nodes", "why", "planner", "picker", SCOPE).out
@@ -60,7 +60,7 @@ def test_graphs_are_drawn(desk: None, desk_graph: Path, cli: Any):
     assert "  n0 --> n1\n" in drawn
     coloured = cli("nodes", "graph", CODE, "--scope", SCOPE, "--input", "text=ho").out
     assert "class n0 compute" in coloured
-    assert "class n1 cutoff" in coloured
+    assert "class n1 maycompute" in coloured
     nested = cli("nodes", "graph", "desk_graph.py:nested").out
     assert 'subgraph n1["part (until picker, 3)"]' in nested
     dot = cli("nodes", "graph", "desk_graph.py:nested", "--dot", "--json").document

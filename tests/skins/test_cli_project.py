@@ -5,8 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import pty
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -79,6 +82,92 @@ def test_lines_that_arrive_together_are_all_answered(monkeypatch: pytest.MonkeyP
         assert [next(said), next(said)] == ["hello", "/go é"]
         with pytest.raises(Waited):
             next(said)
+
+
+def test_ctrl_c_pauses_the_work_and_sums_up(shop: Path, cli: Any, tmp_path: Path):
+    """RALPH-3, RALPH-31: what was done is said, and what was left is gone on with."""
+    begun = str(tmp_path / "begun")
+    slow = f"""
+import pathlib, sys, time
+if pathlib.Path({begun!r}).exists():
+    print("painted")
+    sys.exit()
+pathlib.Path({begun!r}).touch()
+time.sleep(600)
+"""
+    (shop / "holdfast.toml").write_text(
+        f"[agents]\ncommand = {json.dumps([sys.executable, '-c', slow])}\n"
+    )
+    cli("trust", "holdfast.toml", "--yes")
+    words = [sys.executable, "-m", "holdfast", "project", "chat"]
+    process = subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    assert process.stdin is not None
+    process.stdin.write("/task paint it\n/go\n")
+    process.stdin.flush()
+    while not (tmp_path / "begun").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "task t1 was added" in out
+    assert "open\tt1 paint it" in out
+    assert "went on with t1 done: painted" in cli("project", "recover", "--go-on").out
+    [session] = cli("project", "sessions", "--json").document["sessions"]
+    said = cli("messages", f"conversation/shop/{session['id']}", "--json").document["messages"]
+    assert [one["text"] for one in said] == ["Task: paint it", "painted"]
+
+
+def test_what_is_typed_during_work_is_heeded(shop: Path, cli: Any, tmp_path: Path):
+    """RALPH-31, RALPH-34, RALPH-35: a text is answered, and the work goes on; /stop ends it."""
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    agent = f"""
+import pathlib, sys, time
+if "how is it" in sys.stdin.read().rpartition("Task:")[2]:
+    print("half of it is green")
+    sys.exit()
+begun = pathlib.Path({str(begun)!r})
+(begun / str(len(list(begun.iterdir())))).touch()
+if len(list(begun.iterdir())) == 3:
+    print("painted")
+    sys.exit()
+time.sleep(600)
+"""
+    (shop / "holdfast.toml").write_text(
+        f"[agents]\ncommand = {json.dumps([sys.executable, '-c', agent])}\n"
+    )
+    cli("trust", "holdfast.toml", "--yes")
+    keyboard, inner = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "project", "chat"],
+        stdin=inner, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+    def types(line: str, calls: int) -> None:
+        """Types a line, and waits until the agent was asked so often."""
+        os.write(keyboard, f"{line}\n".encode())
+        while len(list(begun.iterdir())) < calls:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.01)
+
+    types("/task paint it", 0)
+    types("/go", 1)
+    types("/steer in green", 1)
+    types("how is it?", 2)
+    types("/stop", 2)
+    types("/go", 3)
+    types("/quit", 3)
+    out, err = process.communicate(timeout=60)
+    for descriptor in (keyboard, inner):
+        os.close(descriptor)
+    assert process.returncode == 0, err
+    assert "half of it is green\n" in out
+    assert "t1 stopped: a person stopped it" in out
+    assert "t1 done: painted" in out
 
 
 def test_a_chat_talks_works_and_sums_up(shop: Path, cli: Any, typed: Any):

@@ -74,6 +74,20 @@ def test_a_program_that_waits_is_left_answered_and_resumed(place: Path, cli: Any
     assert sessions[1]["agent"] == "critic"
 
 
+def test_an_id_that_a_table_cut_is_enough(place: Path, cli: Any):
+    run(cli, "--id", "a-long-name-for-a-run", "--views", "state", "--leave", code=15)
+    for cut in ("a-long-name…", "a-long"):
+        assert "waits for" in cli("prose", "show", cut).out
+        assert 'has no name "draft"' in cli("prose", "restore", cut, "draft", code=3).err
+    cli("runs", "answer", "a-long", "who", "bo")
+    resumed = cli("prose", "resume", "a-long…", "--script", "script.json", "--json").document
+    assert resumed["run"] == "a-long-name-for-a-run"
+    Path("state/bindings/draft.md").unlink(missing_ok=True)
+    cli("prose", "restore", "a-long-name…", "draft")
+    for verb in (["show", "other"], ["resume", "other", "--script", "script.json"]):
+        assert 'no run "other"' in cli("prose", *verb, code=3).err
+
+
 def test_an_unfinished_run_is_never_inherited(place: Path, cli: Any):
     run(cli, "--id", "one", "--leave", code=15)
     assert run(cli, "who=ada", "--id", "two", "--json").document["run"] == "two"

@@ -112,13 +112,19 @@ def test_archive_moves_old_scopes_and_says_where(place: Path, cli: Any) -> None:
     cli("unretain", "team/green")
     assert CANARY in cli("get", "team/green", "note").out
     assert "is for no scope" in cli("archive", "old", "task/*", "--older", "90d", code=2).err
-    cli("archive", "never", "task/*", "--older", "90d", code=2)
-    assert not (place.parent / "never").exists()
 
 
-def test_a_retain_waits_if_it_may_and_says_what_no_grace_is(place: Path, cli: Any) -> None:
-    for grace in ("0s", "0"):
-        assert "--now" in cli("retain", "--grace", grace, code=2).err
+def test_an_archive_of_nothing_makes_no_store(place: Path, cli: Any) -> None:
+    assert "is for no scope" in cli("archive", "new", "nobody/*", "--older", "1s", code=2).err
+    assert "0 scopes, 0 events, archived" in cli("archive", "new", "team/*", "--older", "9d").out
+    assert not Path("new").exists()
+
+
+def test_a_grace_of_nothing_is_named(place: Path, cli: Any) -> None:
+    assert "--now is a grace of nothing" in cli("retain", "--grace", "0s", code=2).err
+
+
+def test_a_retain_waits_if_it_may(place: Path, cli: Any) -> None:
     with holdfast.open(place) as hf:
         lease = kernel_of(hf).leases.take("retention", ttl_s=600)
         refused = cli("retain", "--now", code=7).err

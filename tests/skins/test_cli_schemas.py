@@ -211,3 +211,19 @@ def test_schemas_of_items_are_listed_and_shown(items: str, cli: Any):
     assert (
         '"items.py" has no schema' in cli("migrate", "items.py", code=NotFoundError.exit_code).err
     )
+
+
+@pytest.mark.parametrize("how", ["--check", "--dry-run"])
+def test_looking_at_what_a_migration_would_do_writes_nothing(
+    desks: None, cli: Any, monkeypatch: pytest.MonkeyPatch, how: str
+):
+    """Also on a store that may only be read."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise AssertionError("the store was opened to be written")
+
+    before = cli("status", "--json").document["digest"]
+    monkeypatch.setattr("holdfast.cli.schemas.open_writing", refused)
+    found = cli("migrate", "desks.py", how, code=1 if how == "--check" else 0).out
+    assert "0 of 2 scopes were migrated, 2 are not of their version" in found
+    assert cli("status", "--json").document["digest"] == before

@@ -120,7 +120,7 @@ def test_scopes_are_listed_page_by_page(place: str, cli: Any):
     told = cli("scopes", "team", "--prefix", "a/", "--limit", "2")
     assert [row[0] for row in told.rows] == ["team/a/1", "team/a/2"]
     assert "there is more: " in told.err
-    assert told.err.endswith("scopes team --prefix a/ --after team/a/2\n")
+    assert told.err.endswith("scopes team --prefix a/ --limit 2 --after team/a/2\n")
     rest = cli("scopes", "team", "--prefix", "a/", "--after", "team/a/2", "--limit", "2")
     assert [row[0] for row in rest.rows] == ["team/a/3"]
     assert rest.err == ""

@@ -120,7 +120,7 @@ def test_what_is_out_of_reach_and_what_is_exempt_is_printed(place: Path, cli: An
     for command in ("backup prune", "pg_archivecleanup", "BGREWRITEAOF", "git filter-repo"):
         assert any(command in text for text in beyond)
     erased = cli("subject", "erase", "ada", "--yes")
-    assert len([row for row in erased.rows if row[0] == "out of reach"]) == 4
+    assert len([row for row in erased.rows if row[0] == "out of reach"]) >= 4
     [hold] = cli("erase", "--scope", "team/kept", "--yes", code=2).err.splitlines()[:1]
     assert "is held" in hold
     assert "--end" in cli("subject", "hold", "bob", "--end", "--reason", "x", code=2).err

@@ -309,6 +309,25 @@ def test_trouble_comes_at_the_call_it_was_planned_for() -> None:
         quota.write(lambda data, _: len(data), bytes(8), 8, lambda: 8)
 
 
+def test_a_session_that_hangs_without_an_error_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other checks go on."""
+    session = trials._session
+
+    def hanging(setup: Any, backend: str, url: str, kind: str, at: int) -> Any:
+        if kind == "none" and backend == "files":
+            raise Silent("a process said nothing for 60 s")
+        return session(setup, backend, url, kind, at)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(trials, "_session", hanging)
+    found = {one.check: one for one in selftest.run(tmp_path, seconds=SHORT, seed=1).checks}
+    assert found["disk errors on files"].verdict == "failed"
+    assert "said nothing" in found["disk errors on files"].found
+    assert found["disk errors on sqlite"].verdict == "ok"
+    assert found["full disk on files"].verdict == "ok"
+
+
 def test_a_child_that_breaks_or_hangs_is_told() -> None:
     def break_down(say: Callable[[Any], None], wait: Callable[[], None]) -> None:
         raise ValueError("planted")

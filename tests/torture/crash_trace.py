@@ -60,6 +60,10 @@ class Trace:
         """A planted fault: says which events the disk never hears of."""
         self._fds: dict[int, int] = {}
         self._mapped: dict[int, bytes] = {}
+        self._unseen: dict[int, bytes] = {}
+        """What was written to files by other calls than those of `os`, as far as it was noted."""
+        self._seen: set[int] = set()
+        """Files whose writes are recorded one by one."""
         self._kept: dict[int, int] = {}
         self._adopt(self.place, ROOT)
         self.began = len(self.events)
@@ -68,6 +72,8 @@ class Trace:
     def add(self, event: Event) -> None:
         if event.kind in ("sync", "done"):
             self._look_at_mapped()
+        if event.kind in ("write", "cut"):
+            self._seen.add(event.node)
         if self.loses is None or not self.loses(event, self):
             self.events.append(event)
 
@@ -137,6 +143,23 @@ class Trace:
         shm = next((entry for entry in os.listdir(self.place) if entry.endswith("-shm")), None)
         if shm is not None and shm not in self.folders[ROOT]:
             self.make(ROOT, shm)
+
+    def note_content(self, path: str) -> int | None:
+        """Notes what a file object wrote to a file: as one write, when it is synced or renamed."""
+        found = self.find(path)
+        if found is None or os.path.isdir(path):
+            return None if found is None else self.folders[found[0]].get(found[1])
+        node = self.folders[found[0]].get(found[1])
+        if node is None:
+            node = self.make(*found)
+        if node not in self._seen:
+            fd = _open(path, os.O_RDONLY)
+            data = _pread(fd, os.fstat(fd).st_size, 0)
+            _REAL["close"](fd)
+            if data != self._unseen.get(node, b""):
+                self._unseen[node] = data
+                self.events.append(Event("write", node, data=data))
+        return node
 
     def _compare(self, folder: int, name: str, node: int) -> None:
         try:
@@ -250,7 +273,11 @@ def _of_files(trace: Trace) -> Iterator[tuple[str, Any]]:
             trace.add(Event("cut", node, offset=length))
 
     def sync(fd: int) -> None:
-        if (node := trace.node_at(fd)) is not None:
+        node = trace.node_at(fd)
+        if node is None or node not in trace.folders:
+            noted = trace.note_content(os.readlink(f"/proc/self/fd/{fd}"))
+            node = noted if node is None else node
+        if node is not None:
             trace.add(Event("sync", node))
 
     yield from {"open": open_, "close": close, "pwrite": pwrite, "ftruncate": ftruncate}.items()
@@ -261,14 +288,16 @@ def _of_names(trace: Trace) -> Iterator[tuple[str, Any]]:
     """Yields what stands in for calls that change names."""
 
     def rename(old: Any, new: Any, *, src_dir_fd: Any = None, dst_dir_fd: Any = None) -> None:
+        if src_dir_fd is None:
+            trace.note_content(str(old))
         _REAL["rename"](old, new, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
         found = trace.find(str(old), src_dir_fd)
         if found is not None:
             assert src_dir_fd == dst_dir_fd, "moved between directories: not known here"
             trace.move(*found, os.path.basename(str(new)))
 
-    def link(old: Any, new: Any) -> None:
-        _REAL["link"](old, new)
+    def link(old: Any, new: Any, **how: Any) -> None:
+        _REAL["link"](old, new, **how)
         found, node = trace.find(str(new)), trace.node_of(str(old))
         if found is not None and node is not None:
             trace.make(*found, node=node)
@@ -283,5 +312,5 @@ def _of_names(trace: Trace) -> Iterator[tuple[str, Any]]:
         if (found := trace.find(str(path), dir_fd)) is not None:
             trace.make(*found, is_folder=True)
 
-    yield from {"rename": rename, "link": link, "mkdir": mkdir}.items()
+    yield from {"rename": rename, "replace": rename, "link": link, "mkdir": mkdir}.items()
     yield from {"unlink": unlink, "remove": unlink}.items()

@@ -21,7 +21,8 @@ from tests.torture.faulty_life import in_child, scratch
 
 HONEST = (CorruptError, FormatError, NotFoundError, UnavailableError)
 STATES = ("closed", "killed", "unpowered")
-"""Closed; left by a kill; left by a kill, and then the power went."""
+"""Closed; left by a kill; left by a kill, and then the power went. One more is `packed`: closed,
+and its segments are shorter than their text."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ def furnish(store: Store, size: Size) -> None:
     store.workers.lease("lease", ttl_s=1e6)
 
 
+UNTOLD = "nobody has said that it was let go of"
 EVENTS = 0
 """Which part of what a store says are its events."""
 
@@ -133,9 +135,12 @@ def victim(backend: str, state: str, size: Size) -> Victim:
         store = holdfast.open(
             url_of(backend, place), actor="a", settings=Settings(clock=FakeClock(seed=2))
         )
+        if state == "packed":
+            store.conversation("c0").remove()
+            store.retention.run(grace_s=0)
         for n in range(3):
             store.team("red").append("late", f"late {n} of them")
-        if state == "closed":
+        if state in ("closed", "packed"):
             store.close()
         os._exit(0)
 
@@ -202,8 +207,9 @@ def left_of(victim: Victim, put: Callable[[Path], None]) -> Left:
             is_named = not store.check().ok
         with victim.open(place, read_only=True) as store, holdfast.open("memory:") as target:
             result = salvage(store, target)
-            report = target.check()
-            assert report.ok, f"a salvaged store that is damaged: {report.findings[0]}"
+            # What said that data was let go of may be what is lost.
+            found = [one for one in target.check().findings if UNTOLD not in one.problem]
+            assert not found, f"a salvaged store that is damaged: {found[0]}"
             backend = target._log._backend
             salvaged = {stream: backend.read(stream) for stream in backend.streams()}
         if victim.state == "closed":

@@ -58,7 +58,8 @@ class Lives:
         (point.place / "store").mkdir()
         self.keys = point.place / "keys"
         seed = point.seed * 100_003 + point.number * 3
-        self.ada, self.bob, self.clear = (Canaries(seed + one) for one in range(3))
+        self.ada = Canaries(seed)
+        self.bob, self.clear = (Canaries(seed + one, beside=self.ada) for one in (1, 2))
 
     def open(self) -> Store:
         options: dict[str, Any] = {"indexes": [holdfast.index("team", "mail")]}

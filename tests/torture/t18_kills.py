@@ -201,15 +201,12 @@ class Erases(Act):
                 raise Broken(f"{rest}, {hf.check().findings[:3]}")
 
     def _write_late(self, hf: Store) -> None:
-        """Somebody who writes for the subject is refused once it was begun; before, it counts.
-
-        When its key is destroyed, the name is free: who writes under it then is somebody else.
-        """
+        """Somebody who writes for the subject is refused once it was begun; before, it counts."""
         begun = [one.key for one in hf._log.find_marks("subject.erasing")]
         try:
             hf.team("red").set("mail", self.canaries.new("late"), subject="ada")
         except ErasedError:
-            if not begun:
+            if not begun and not hf.subjects.receipts():
                 raise
             return
         if hf.subjects.get("ada").id in begun:

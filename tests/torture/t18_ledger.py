@@ -45,8 +45,8 @@ class Older:
         self.place = point.place
         self.keys = point.place / "keys"
         self.texts = Canaries(point.seed * 100_003 + point.number)
-        self.beside = Canaries(point.seed * 100_003 + point.number + 25_000)
-        self.whole = Canaries(point.seed * 100_003 + point.number + 50_000)
+        seed = point.seed * 100_003 + point.number
+        self.beside, self.whole = (Canaries(seed + n, self.texts) for n in (25_000, 50_000))
         self.is_whole_noted = True
         self.made = 0
 

@@ -78,10 +78,10 @@ class Mortal:
 class Run:
     """One pair, one store."""
 
-    def __init__(self, point: Point) -> None:
+    def __init__(self, point: Point, pairs: Sequence[tuple[str, str]] = PAIRS) -> None:
         self.point = point
         self.random = point.random
-        self.source, self.target = PAIRS[point.number % len(PAIRS)]
+        self.source, self.target = pairs[point.number % len(pairs)]
         self.urls = [url_of(self.source, point.place, "a"), url_of(self.target, point.place, "b")]
         self.is_alive = self.random.random() < 1 / 3
         self.written = 0
@@ -120,7 +120,7 @@ class Run:
             code = 1
             signal.alarm(PATIENCE_S)
             try:
-                with _open(self.urls[0]) as one, _open(self.urls[1]) as other:
+                with opened(self.urls[0]) as one, opened(self.urls[1]) as other:
                     self.copy(one, other, lambda: os.kill(os.getpid(), signal.SIGKILL))
                 code = 0
             except BaseException:
@@ -170,7 +170,7 @@ class Run:
         return f"{self.source} into {self.target}"
 
 
-def _open(url: str) -> Store:
+def opened(url: str) -> Store:
     return holdfast.open(url, actor="t21")
 
 
@@ -188,13 +188,13 @@ def trial(point: Point) -> int:
 
 
 def _killed(run: Run) -> int:
-    with _open(run.urls[0]) as one:
+    with opened(run.urls[0]) as one:
         run.fill(one)
     for _ in range(DEATHS):
         run.die()
-        with _open(run.urls[0]) as one, _open(run.urls[1]) as other:
+        with opened(run.urls[0]) as one, opened(run.urls[1]) as other:
             run.judge_beginning(one, other)
-    with _open(run.urls[0]) as one, _open(run.urls[1]) as other:
+    with opened(run.urls[0]) as one, opened(run.urls[1]) as other:
         return run.finish(one, other)
 
 
@@ -202,7 +202,7 @@ def _in_memory(run: Run) -> int:
     def end() -> None:
         raise BrokenOff
 
-    with _open(run.urls[0]) as one, _open(run.urls[1]) as other:
+    with opened(run.urls[0]) as one, opened(run.urls[1]) as other:
         run.fill(one)
         for _ in range(DEATHS):
             try:
@@ -216,7 +216,7 @@ def _in_memory(run: Run) -> int:
 
 
 @contextmanager
-def _replaced(where: Any, name: str, fault: Any) -> Iterator[None]:
+def replaced(where: Any, name: str, fault: Any) -> Iterator[None]:
     sound = getattr(where, name)
     setattr(where, name, fault)
     try:
@@ -239,7 +239,7 @@ def skips_a_blob() -> Any:
                         self._known.add((place, name))
         write_blobs(self, commit, place)
 
-    return _replaced(sinks.Sink, "_write_blobs", skipping)
+    return replaced(sinks.Sink, "_write_blobs", skipping)
 
 
 def blob_behind_its_event() -> Any:
@@ -250,16 +250,17 @@ def blob_behind_its_event() -> Any:
     def later(self: Any, commit: Commit, place: int) -> None:
         waiting.append((self, commit, place))
 
-    def sending(target: Any, wanted: list[Commit]) -> None:
-        send(target, wanted)
+    def sending(target: Any, wanted: list[Commit]) -> Any:
+        sent = send(target, wanted)
         while waiting:
             write_blobs(*waiting.pop(0))
+        return sent
 
     @contextmanager
     def both() -> Iterator[None]:
         with (
-            _replaced(sinks.Sink, "_write_blobs", later),
-            _replaced(sinks, "_send", sending),
+            replaced(sinks.Sink, "_write_blobs", later),
+            replaced(sinks, "_send", sending),
         ):
             yield
 
@@ -273,7 +274,7 @@ def loses_names() -> Any:
     def nameless(records: list[Record], *rest: Any) -> Commit | None:
         return missing([replace(record, checkpoint=None) for record in records], *rest)
 
-    return _replaced(sinks, "_missing", nameless)
+    return replaced(sinks, "_missing", nameless)
 
 
 def resumes_too_late() -> Any:
@@ -285,7 +286,7 @@ def resumes_too_late() -> Any:
         is_begun = any(self._target.backend.heads(sorted(streams)))
         write(self, batch[1:] if is_begun and self._events == 0 else batch)
 
-    return _replaced(sinks.Sink, "_write", late)
+    return replaced(sinks.Sink, "_write", late)
 
 
 def keeps_marks() -> Any:
@@ -294,7 +295,7 @@ def keeps_marks() -> Any:
     def again(index: str, key: str) -> Mark:
         return Mark(index, key)
 
-    return _replaced(sinks, "Cleared", again)
+    return replaced(sinks, "Cleared", again)
 
 
 @contextmanager

@@ -10,9 +10,11 @@ no byte is left of what was let go of, but where a plain `retain` says so each t
 asked, until a whole one has removed them; the base has every state that was named, each scope is in
 the archive, and a restored store has the digest that the source had.
 
-In `t24-backup` four processes make 2,000 commits while backups are made and killed at random
-moments. Ten of the points, chosen by chance, are restored. The digest of each is compared with what
-the source held at that moment, which is worked out from the events of the source alone.
+In `t24-backup-every` backups of stores of four kinds, the first one or one that goes on, are killed
+at each call in turn that changes the folder, while four processes write. In `t24-backup` four
+processes make 2,000 commits while backups are made and killed at random moments. Ten of the points,
+chosen by chance, are restored. The digest of each is compared with what the source held at that
+moment, which is worked out from the events of the source alone.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from holdfast.retention import RetentionPolicy
 from tests.canaries import Canaries
 from tests.crash import scale
 from tests.crash.children import Child
-from tests.crash.killers import HOWS, Countdown, Kill, options_for
+from tests.crash.killers import HOWS, Countdown, CountedOs, Kill, options_for
 from tests.opening import settled
 from tests.servers.kinds import KEPT, url_of
 from tests.torture.company import WRITERS, company, judge_writers
@@ -46,6 +48,9 @@ from tests.torture.programme import Broken, Point, Programme
 
 OPERATIONS = ("retain", "compact", "archive", "backup", "restore", "retain-whole")
 COMMITS = 40
+FEW_COMMITS = 12
+FIRST_CALLS, NEXT_CALLS = 160, 110
+"""How many calls change the folder in the first backup and in one that goes on, and a few more."""
 DEATHS = 3
 OLD = 5
 AGED = "team/aged"
@@ -54,18 +59,18 @@ NOW_S = 1e-6
 PATIENCE_S = 120.0
 CALLS = {
     "files": {
-        "retain": 170,
-        "compact": 150,
+        "retain": 185,
+        "compact": 165,
         "archive": 560,
-        "backup": 210,
+        "backup": 230,
         "restore": 210,
-        "retain-whole": 170,
+        "retain-whole": 195,
     },
     "sqlite": {
         "retain": 150,
         "compact": 100,
         "archive": 480,
-        "backup": 60,
+        "backup": 155,
         "restore": 60,
         "retain-whole": 160,
     },
@@ -81,7 +86,12 @@ Opens = Callable[[str], Store]
 class World:
     """A store, what is beside it, and what an operation does and must have done."""
 
-    def __init__(self, backend: str, operation: str, place: Path) -> None:
+    def __init__(
+        self, backend: str, operation: str, place: Path, *, is_begun: bool = False
+    ) -> None:
+        """With `is_begun` the backup has a point already."""
+        self.counts_source = True
+        self.is_begun = is_begun or operation == "restore"
         self.backend = backend
         self.operation = operation
         self.place = place
@@ -105,7 +115,7 @@ class World:
                 if number % 4 == 0:
                     aged.checkpoint(f"c{number}")
             self.wanted = _states(hf)
-            if self.operation == "restore":
+            if self.is_begun:
                 backup(hf, self.folder)
             if self.operation in ("retain", "retain-whole"):
                 for number in range(OLD):
@@ -146,12 +156,14 @@ class World:
         def live(_pipe: int, _stop: int) -> None:
             scale.make_small()
             countdown = Countdown(kill)
-            options = options_for(self.backend, countdown)
+            to_folder = options_for("files", countdown)
+            options = to_folder if self.backend == "files" and self.counts_source else {}
+            counted: Any = CountedOs(countdown)
+            backups.os = counted
             sound_open = backups.open_store
 
             def open_counted(url: Any, **given: Any) -> Store:
-                is_files = not str(url).startswith("sqlite:")
-                return sound_open(url, **settled(given, **(options if is_files else {})))
+                return sound_open(url, **settled(given, **to_folder))
 
             backups.open_store = open_counted
             self.work(lambda url: holdfast.open(url, **settled(options)))
@@ -218,6 +230,13 @@ class World:
         with holdfast.open("memory:") as target:
             restore(self.folder, target)
             self.expect(_states(target) == _states(hf), "restored states differ")
+
+    def judge_points(self) -> None:
+        """Raises unless each point that a killed backup left is whole."""
+        for point in points(self.folder) if (self.folder / "backup.json").exists() else ():
+            with holdfast.open("memory:") as target:
+                restore(self.folder, target, at=point.name)
+                self._check(target, point.name)
 
     def _judge_restore(self, hf: Store) -> None:
         [point] = points(self.folder)
@@ -290,6 +309,28 @@ def trial_of_each(backend: str, point: Point) -> int:
         with judged(world):
             world.die(Kill(nth, HOWS[point.number % len(HOWS)]))
             world.judge()
+        return 1
+
+
+def trial_of_backups_beside(point: Point) -> int:
+    """The nth call of a backup, while four processes write; 0 when there are no more."""
+    with PLANTS[point.plant]():
+        if point.number >= FIRST_CALLS + NEXT_CALLS:
+            return 0
+        place = point.number * STEP % (FIRST_CALLS + NEXT_CALLS)
+        backend = KEPT[point.number % len(KEPT)]
+        is_begun = place >= FIRST_CALLS
+        world = World(backend, "backup", point.place, is_begun=is_begun)
+        world.counts_source = False
+        world.prepare()
+        with judged(world):
+            with company(world.url, FEW_COMMITS):
+                nth = place - FIRST_CALLS if is_begun else place
+                world.die(Kill(nth + 1, HOWS[point.number % len(HOWS)]))
+                world.judge_points()
+            world.judge()
+            with holdfast.open(world.url) as hf:
+                judge_writers(hf, FEW_COMMITS, world)
         return 1
 
 
@@ -387,6 +428,18 @@ def marks_of_another_moment() -> Any:
     return _replaced(backups, "marks_at_moment", later)
 
 
+def counted_first() -> Any:
+    """A point is counted before it is in the list: a kill in between looks like a loss."""
+    add = backups._Increment.add
+
+    def late(self: Any, point: backups.Point) -> Any:
+        about = backups.replace(self._about, points=len(self._known.found) + 1, sha256="")
+        backups._write_about(self._place, about)
+        return add(self, point)
+
+    return _replaced(backups._Increment, "add", late)
+
+
 @contextmanager
 def _nothing() -> Generator[None]:
     yield
@@ -396,6 +449,7 @@ PLANTS: dict[str, Callable[[], Any]] = {
     "": _nothing,
     "rewritten-untold": rewritten_untold,
     "marks-of-another-moment": marks_of_another_moment,
+    "counted-first": counted_first,
 }
 
 PROGRAMMES: tuple[Programme, ...] = (
@@ -422,6 +476,16 @@ PROGRAMMES: tuple[Programme, ...] = (
             plants={"rewritten-untold": 60},
         )
         for backend in ("files", "sqlite")
+    ),
+    Programme(
+        "t24-backup-every",
+        "a backup beside four writers, killed at every call that changes it, leaves whole points",
+        trial_of_backups_beside,
+        share=FIRST_CALLS + NEXT_CALLS,
+        points=FIRST_CALLS + NEXT_CALLS,
+        parts=2,
+        turns=90,
+        plants={"counted-first": 300},
     ),
     Programme(
         "t24-backup",

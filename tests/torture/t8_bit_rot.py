@@ -13,7 +13,7 @@ line it is known which streams are whole: those read. The source is not changed 
 
 Of what can be rebuilt (index, shared page, SQLite's -shm and -witness) every 8th byte is changed
 here, and of copies of what another state has already had; `-large` changes every byte of 256 KiB
-and more.
+and more. `-packed` changes those of segments that are shorter than their text (0086).
 
 What cannot be found is asserted to be this and nothing else, see `_is_known`:
 - the end of a WAL that was never checkpointed: SQLite ends it at the first frame that fails its
@@ -53,26 +53,31 @@ CHUNK = 64
 BLOCK = 512
 DERIVED = ("index.sqlite", "shared", "store-shm", "store-witness")
 SMALL = Size(1, 0)
+PACKED = Size(2, 400)
 LARGE = {"files": Size(2, 3000), "sqlite": Size(2, 11000)}
 """Their states have 256 KiB together."""
+NAMES = {SMALL: "", PACKED: "-packed"} | dict.fromkeys(LARGE.values(), "-large")
 
 
 @cache
 def ready(plant: str, size: Size) -> None:
-    from holdfast.backends.files import journal
+    from holdfast.backends.files import journal, packing
     from holdfast.core import item_copies, snapshot
 
     make_small()
+    packing.SAVED_BYTES_MIN, packing.PLACE_BYTES = 1, 1000
     journal.RING_BYTES = 4096 if size == SMALL else 65536
     snapshot.CLOSE_BYTES_MIN = item_copies.BLOCK_BYTES_MIN = 200
     if plant:
         for backend in ("files", "sqlite"):
-            for state in states(backend):
+            for state in states(backend, size):
                 victim(backend, state, size)
         PLANTS[plant]()
 
 
-def states(backend: str) -> tuple[str, ...]:
+def states(backend: str, size: Size) -> tuple[str, ...]:
+    if size == PACKED:
+        return ("packed",)
     # SQLite's recovery looks at nothing that would be another thing after a power loss.
     return STATES if backend == "files" else STATES[:2]
 
@@ -85,8 +90,10 @@ Harm = tuple[str, str, str, int]
 def harms(backend: str, size: Size) -> list[Harm]:
     """Returns every chunk and block of every file of every state."""
     found: list[Harm] = []
-    for state in states(backend):
+    for state in states(backend, size):
         for name, data in victim(backend, state, size).files.items():
+            if state == "packed" and "/log/" not in name:
+                continue
             found += [(state, name, "flip", at) for at in range(0, len(data), CHUNK)]
             blocks = range(0, len(data), BLOCK if len(data) < 65536 else 8 * BLOCK)
             found += [(state, name, "zero", at) for at in blocks]
@@ -330,10 +337,10 @@ PLANTS: dict[str, Callable[[], None]] = {
 
 PROGRAMMES: tuple[Programme, ...] = tuple(
     Programme(
-        name=f"t8-{backend}{'' if size == SMALL else '-large'}",
+        name=f"t8-{backend}{NAMES[size]}",
         promise="a changed byte is found, or changes nothing that the store says",
         trial=lambda point, backend=backend, size=size: trial(backend, size, point),
-        share=None if size == SMALL else 2,
+        share=None if size == SMALL else 24 if size == PACKED else 2,
         parts=5 if size == SMALL else 1,
         turns=24,
         plants=plants,
@@ -351,6 +358,7 @@ PROGRAMMES: tuple[Programme, ...] = tuple(
                 "no-block-digest": 600,
             },
         ),
+        ("files", PACKED, {"no-crc": 20}),
         ("sqlite", SMALL, {"no-crc": 150}),
         *((backend, size, dict[str, int]()) for backend, size in LARGE.items()),
     )

@@ -10,7 +10,9 @@ import pytest
 from tests.fixtures import make
 
 
-@pytest.mark.parametrize("name", ["files-2", "sqlite-2", "files-2-ends", "sqlite-2-ends"])
+@pytest.mark.parametrize(
+    "name", ["files-2", "files-3", "sqlite-2", "files-2-ends", "sqlite-2-ends"]
+)
 def test_a_fixture_is_made_and_holds_what_the_stored_one_holds(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,13 +126,14 @@ def test_copies_are_marked_and_never_refused_and_new_ones_are(tmp_path: Path, ke
         red = hf.team("red")
         red.set("a", CANARY, subject="ada")
         red.set("b", CANARY, subject="bob")
+        red.delete("a")
         red.set("a", "clear")
         hf._kernel.part(Erasure)._begin(hf.subjects.get("ada").id, "told")
         red.restore(2)
         assert red["a"] == CANARY
         with pytest.raises(ErasedError):
             red.set("c", 1, subject="ada")
-        red.set("b", 2, subject="bob", expected=4)
+        red.set("b", 2, subject="bob", expected=5)
         hf.subjects.finish()
         red.restore(1)
         assert red.state.to_dict() == {"a": ERASED}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast import Scope, Store, provenance
-from holdfast.views import Views, backlog, event_rows, state_file
+from holdfast.views import Views, backlog, event_rows, kinds, state_file
 from holdfast.views.item import Fields
 from holdfast.views.kinds import make_view
 from holdfast.views.mapping import YamlMapping
@@ -213,6 +213,10 @@ GROWN: dict[str, Callable[[Scope, int], Any]] = {
     "todo": listed("todo"),
     "learnings": listed("learnings"),
 }
+
+
+def test_every_kind_of_view_is_tried_from_an_empty_start() -> None:
+    assert GROWN.keys() == kinds._KINDS.keys()
 
 
 @pytest.mark.parametrize("kind", [*GROWN, "state.yaml"])

@@ -79,6 +79,7 @@ class AsyncSubjectsRoom(Mirror[SubjectsRoom]):
     hold = mirror(SubjectsRoom.hold)
     unhold = mirror(SubjectsRoom.unhold)
     finish = mirror(SubjectsRoom.finish)
+    readmit = mirror(SubjectsRoom.readmit)
     receipts = mirror_read(SubjectsRoom.receipts)
 
 

@@ -20,6 +20,7 @@ from holdfast.backends.deadline import monotonic
 from holdfast.core.arguments import Duration, check_timeout
 from holdfast.core.commit import CommitResult, ProposedCommit
 from holdfast.core.log import WRITER
+from holdfast.core.sealing import READER
 from holdfast.errors import ConflictError, StillRunningError, UsageError
 from holdfast.runs.blocks import ParallelJoin, Progress, branch_body, perform_pass
 from holdfast.runs.context import Operations
@@ -212,6 +213,7 @@ class AsyncContext(Operations):
     async def _call(self, act: Call) -> Any:
         inside = CURRENT.set(None)
         writing = WRITER.set(StepWriter(self._execution, act.path))
+        reading = READER.set(self._execution.reads)
         try:
             if self._execution.log.observers is not None:
                 with self._execution.attempt(act):
@@ -220,6 +222,7 @@ class AsyncContext(Operations):
                 return await act.function(*act.args, **act.kwargs)
             return await self._called(act)
         finally:
+            READER.reset(reading)
             WRITER.reset(writing)
             CURRENT.reset(inside)
 
@@ -271,11 +274,13 @@ class AsyncContext(Operations):
     async def _enter(self, act: Enter) -> Any:
         inside = CURRENT.set(act.context)
         writing = WRITER.set(act.context._writer)
+        reading = READER.set(self._execution.reads)
         try:
             with act.context._alone():
                 result = act.function(*act.args, **act.kwargs)
                 return await result if inspect.isawaitable(result) else result
         finally:
+            READER.reset(reading)
             WRITER.reset(writing)
             CURRENT.reset(inside)
 

@@ -307,7 +307,8 @@ class AsyncEdit:
     async def __aenter__(self) -> Draft:
         base = await self._scope._newest()
         self.revision = base.revision
-        self._draft = Draft(self._scope._loop.log.show(base, self._scope.name))
+        log = self._scope._loop.log
+        self._draft = Draft(log.show(base, self._scope.name), log.blobs.read)
         return self._draft
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> Literal[False]:

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 import apsw
 
+from holdfast.backends.checked_pages import checking_vfs, has_room, is_mismatch, make_room
 from holdfast.backends.derived_tables import (
     Condition,
     DamagedTablesError,
@@ -30,6 +31,7 @@ from holdfast.backends.derived_tables import (
     SideSession,
     Values,
 )
+from holdfast.backends.forking import forking
 from holdfast.errors import LimitError, UnavailableError, UsageError, show_error
 
 T = TypeVar("T")
@@ -88,6 +90,7 @@ class SideFile:
         self._folder = folder
         self._name = name
         self._mutex = RLock()
+        forking.wait_for(self._mutex)
         self._connection: Any = None
         self._compares_vectors = False
         self._lock_fd = -1
@@ -130,10 +133,11 @@ class SideFile:
                     if connection.in_transaction:
                         connection.execute("ROLLBACK")
                 return done
-            except _DAMAGE as error:
+            except (*_DAMAGE, UnicodeDecodeError) as error:
                 raise DamagedTablesError(str(error)) from error
             except apsw.Error as error:
-                if str(error).startswith("no such "):  # a table or a column: it is not ours
+                # No such table or column: it is not ours.
+                if is_mismatch(error) or str(error).startswith(("no such ", "invalid fts5 ")):
                     raise DamagedTablesError(str(error)) from error
                 raise UnavailableError(f'"{self.place}" cannot be used: {error}') from error
 
@@ -141,15 +145,27 @@ class SideFile:
         if self._connection is None:
             if self._folder is not None:
                 self._make_file()
-            connection: Any = apsw.Connection(self.place)
-            connection.set_busy_timeout(BUSY_MS)
-            if self._folder is not None:
-                _use_wal(connection)
-                connection.execute("PRAGMA synchronous = NORMAL")
-            connection.execute("PRAGMA cache_size = -32768")
-            self._compares_vectors = _load_vectors(connection)
+            vfs = None if self._folder is None else checking_vfs()
+            connection = forking.connect(self.place, vfs=vfs)
+            try:
+                self._set_up(connection)
+            except BaseException:
+                connection.close()
+                raise
             self._connection = connection
         return self._connection
+
+    def _set_up(self, connection: Any) -> None:
+        connection.set_busy_timeout(BUSY_MS)
+        if self._folder is not None:
+            if os.stat(self.place).st_size == 0:
+                make_room(connection)
+            _use_wal(connection)
+            if not has_room(connection):
+                raise DamagedTablesError("its pages have no checksums")
+            connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA cache_size = -32768")
+        self._compares_vectors = _load_vectors(connection)
 
     def _make_file(self) -> None:
         """Makes the file if it is not there; raises DamagedTablesError for a link or a folder.
@@ -240,6 +256,9 @@ class SideFile:
             "CREATE VIRTUAL TABLE words USING fts5(said, content='', contentless_delete=1, "
             "tokenize=\"ascii tokenchars '_'\")"
         )
+        # Blocks of the usual 4,050 bytes would not fit into a page beside its checksum. Their ends
+        # would be in pages of their own, where a page of zeros is read as it is.
+        session.ask("INSERT INTO words (words, rank) VALUES ('pgsz', 4000)")
 
     def add_words(self, session: SideSession, rows: Iterable[tuple[int, int, list[str]]]) -> None:
         session.many(
@@ -319,7 +338,9 @@ class SideFile:
         try:
             if self._folder is not None:
                 with contextlib.closing(
-                    apsw.Connection(self.place, flags=apsw.SQLITE_OPEN_READWRITE)
+                    forking.connect(
+                        self.place, flags=apsw.SQLITE_OPEN_READWRITE, vfs=checking_vfs()
+                    )
                 ) as own:
                     own.set_busy_timeout(BUSY_MS)
                     return _select(own, statement, limits)
@@ -336,7 +357,11 @@ class SideFile:
             raise limits.over_time() from None
         except (apsw.TooBigError, apsw.NoMemError):
             raise limits.over_bytes() from None
+        except (*_DAMAGE, UnicodeDecodeError) as error:
+            raise DamagedTablesError(str(error)) from error
         except apsw.Error as error:
+            if is_mismatch(error):
+                raise DamagedTablesError(str(error)) from error
             raise UsageError(f"the statement cannot be run: {error}") from error
 
     def note(self) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import apsw
 
+from holdfast.backends.forking import forking
 from holdfast.errors import CorruptError, UnavailableError, UsageError, show_error
 
 BUSY_MS = 30_000
@@ -79,8 +80,8 @@ class SqliteKeyRows:
         self._path: str = self.path
         self.shown = f"sqlite:{self._path}"
         self._lock = RLock()
+        forking.wait_for(self._lock)
         self._open: tuple[int, Any] | None = None
-        self._inherited: list[Any] = []
 
     def ask(self, statement: str, values: Values = ()) -> Rows | None:
         with self._lock, self._reported():
@@ -132,10 +133,7 @@ class SqliteKeyRows:
     def _connection(self, *, create: bool) -> Any:
         """Returns the connection of this process; None if there are no tables to be read."""
         if self._open is not None and self._open[0] != os.getpid():
-            # Inherited from the parent process. It is kept and not closed: SQLite forbids any use
-            # of a connection in a forked child, closing it included.
-            self._inherited.append(self._open[1])
-            self._open = None
+            self._open = None  # inherited from the parent process: `forking` has ended it
         if self._open is None:
             if not create and not os.path.exists(self._path):
                 return None
@@ -154,7 +152,7 @@ class SqliteKeyRows:
         if create and not os.path.exists(self._path):
             os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))  # for its owner alone
-        connection: Any = apsw.Connection(self._path, flags=flags)  # its types are not complete
+        connection = forking.connect(self._path, flags=flags)
         connection.set_busy_timeout(BUSY_MS)
         for pragma, value in _PRAGMAS.items():
             connection.pragma(pragma, value)

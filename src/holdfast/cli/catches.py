@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from holdfast.cli.options import DEFAULTS, Options, open_reading, open_writing, print_more
 from holdfast.cli.parsing import find_scope, parse_limit
-from holdfast.cli.printing import print_json, print_line, print_note, print_table
+from holdfast.cli.printing import print_aside, print_json, print_line, print_note, print_table
 from holdfast.errors import UsageError
 from holdfast.record.catches import BY_HAND, LAST, Catch
 from holdfast.render.record import catch_document, catches_document
@@ -76,6 +76,7 @@ def list_catches(
     after
         Continue after this cursor, which the page before ended with. Only without a scope.
     """
+    is_cut = False
     with open_reading(options) as store:
         if scope is None:
             page = store.decisions.catches(limit=parse_limit(limit), after=after)
@@ -83,14 +84,17 @@ def list_catches(
         elif after is not None:
             raise UsageError("--after is for the list of all scopes: leave the scope out")
         else:
-            page = None
-            found = find_scope(store, scope).decisions.catches()[::-1][: parse_limit(limit)]
+            every = find_scope(store, scope).decisions.catches()[::-1]
+            found = every[: parse_limit(limit)]
+            page, is_cut = None, len(every) > len(found)
     if options.json:
         print_json(catches_document(found, page))
         return
     _print(found)
     if page is not None:
-        print_more(page, ["catch", "list"], options)
+        print_more(page, ["catch", "list"], options, limit)
+    elif is_cut:
+        print_aside("there is more: give a greater --limit")
 
 
 def scan(scope: str, /, *, last: int = LAST, options: Options = DEFAULTS) -> None:

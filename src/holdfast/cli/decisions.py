@@ -201,7 +201,7 @@ def decisions(
         print_note("no decisions")
     words = ["decisions", *([scope] if scope else []), *(["--incomplete"] if incomplete else [])]
     words += [] if older_than is None else ["--older-than", older_than]
-    print_more(found, [*words, "--limit", str(limit)], options)
+    print_more(found, words, options, limit)
 
 
 def recover(

@@ -13,9 +13,7 @@ from holdfast.cli.parsing import find_scope, parse_limit, parse_place, parse_val
 from holdfast.cli.printing import print_json, print_line, print_note, print_table
 from holdfast.cli.state import read_input
 from holdfast.cli.user_code import load_module, load_projection
-from holdfast.core.event import Event
 from holdfast.core.own_event import OwnEvent
-from holdfast.core.page import Page
 from holdfast.errors import UsageError
 from holdfast.render.record import own_event_document, own_events_document, projected_document
 from holdfast.render.text import clean, indent, preview, show_time
@@ -136,16 +134,10 @@ def list_events(
     else:
         print_note("no events")
     given = {"--after": after, "--type": type, "--actor": actor}
-    _print_more(page, scope, given | {"--source": source, "--trust": trust}, options)
-
-
-def _print_more(
-    page: Page[Event], scope: str | None, given: dict[str, str | None], options: Options
-) -> None:
-    words = [word for pair in given.items() if pair[1] is not None for word in pair]
-    print_more(
-        page, ["event", "list", *([scope] if scope else []), *map(str, words)], options, "--before"
-    )
+    given |= {"--source": source, "--trust": trust}
+    words = [str(word) for pair in given.items() if pair[1] is not None for word in pair]
+    verb = ["event", "list", *([scope] if scope else [])]
+    print_more(page, [*verb, *words], options, limit, "--before")
 
 
 def row_of(event: OwnEvent) -> tuple[str, ...]:

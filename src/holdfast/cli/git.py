@@ -135,10 +135,6 @@ def _restore(store: Store, path: str, commit: str, options: Options, *, yes: boo
         print_note(f"changes that no commit has go from {clean(path_text(difference.path))}:")
         print_note(clean(difference.text, keep="\n"))
     preview = store.git().preview_file(path, commit)
-    if difference.lost:
-        preview.stays.append(
-            f"changes of {difference.path} that no commit has: kept with the point before"
-        )
     return preview_and_apply(preview, options, dry_run=False, yes=yes)
 
 

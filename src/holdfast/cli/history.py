@@ -121,7 +121,9 @@ def log(
     given = {"--after": after, "--type": type, "--actor": actor}
     given |= {"--source": source, "--trust": trust}
     words = [word for pair in given.items() if pair[1] is not None for word in pair]
-    print_more(page, ["log", *([scope] if scope else []), *map(str, words)], options, "--before")
+    print_more(
+        page, ["log", *([scope] if scope else []), *map(str, words)], options, limit, "--before"
+    )
 
 
 def event_row(event: Event, *, with_scope: bool) -> list[str]:
@@ -234,7 +236,7 @@ def checkpoints(
         print_table(("revision", "time", "name"), rows)
     else:
         print_note(f"{scope} has no checkpoints")
-    print_more(page, ["checkpoints", scope], options)
+    print_more(page, ["checkpoints", scope], options, limit)
 
 
 def checkpoint(

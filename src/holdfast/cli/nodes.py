@@ -32,7 +32,7 @@ from holdfast.render.text import clean, preview, show_time
 def list_nodes(
     graph: str | None = None, /, *, scope: ScopeName | None = None, options: Options = DEFAULTS
 ) -> None:
-    """List the nodes that have results, with when and why each was computed last.
+    """List the nodes that have results: when and why each was computed last, and its hits.
 
     Parameters
     ----------
@@ -54,10 +54,12 @@ def list_nodes(
             one.state.node,
             "" if one.state.computed_at is None else show_time(one.state.computed_at),
             "invalidated" if one.invalidated else one.state.cause.kind if one.state.cause else "",
+            "" if one.hit_rate is None else f"{one.hit_rate:.0%}",
+            f"{one.evicted:,}",
         )
         for one in found
     ]
-    print_table(("graph", "scope", "node", "computed", "cause"), rows)
+    print_table(("graph", "scope", "node", "computed", "cause", "hits", "evicted"), rows)
 
 
 def show(graph: str, node: str, scope: ScopeName, /, *, options: Options = DEFAULTS) -> None:
@@ -147,7 +149,7 @@ def plan(
     exit_code: Flag = False,
     options: Options = DEFAULTS,
 ) -> int:
-    """Say what a walk would do: take results as they are, compute, or be cut off. Writes nothing.
+    """Say what a walk would do: which results count, what is computed, what may be. Writes nothing.
 
     Parameters
     ----------
@@ -162,7 +164,7 @@ def plan(
     module
         Another FILE.py or module to load first; may be given again.
     exit_code
-        End with 1 if anything would be computed.
+        End with 1 if anything would or may be computed.
     """
     graph = load_graph(code, module)
     with open_reading(options) as store:
@@ -175,9 +177,13 @@ def plan(
             for one in found.nodes
         ]
         print_table(("node", "would be", "because"), rows)
-        cost = ", ".join(f"{amount:g} {name}" for name, amount in found.cost.items())
-        print_line(f"{len(found.computes)} to compute{f', about {cost}' if cost else ''}")
-    return 1 if exit_code and found.computes else 0
+        least, most = found.at_least, found.at_most
+        count = f"{most:,}" if least == most else f"at least {least:,}, at most {most:,}"
+        costs = [found.cost] if least == most else [found.cost, found.cost_at_most]
+        words = [", ".join(f"{amount:g} {name}" for name, amount in one.items()) for one in costs]
+        cost = " to ".join(word for word in words if word)
+        print_line(f"{count} to compute{f', about {cost}' if cost else ''}")
+    return 1 if exit_code and found.at_most else 0
 
 
 def process(
@@ -337,7 +343,7 @@ def graph(
     code
         The graph: FILE.py:graph, or package.module:graph.
     scope
-        Colour hits green, what would be computed red, what may be cut off yellow.
+        Colour hits green, what would be computed red, what may be computed yellow.
     input
         An input by its name, as NAME=VALUE; may be given again.
     module

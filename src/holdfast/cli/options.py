@@ -133,11 +133,12 @@ def command(verb: str, place: str) -> str:
 
 
 def print_more(
-    page: Page[Any], words: Sequence[str], options: Options, option: str = "--after"
+    page: Page[Any], words: Sequence[str], options: Options, limit: int, option: str = "--after"
 ) -> None:
-    """Says that a list goes on, and how to see the rest of it."""
+    """Says that a list goes on, and how to see the next page, which is as long as this one."""
     if page.more and page.cursor is not None:
-        verb = " ".join(shlex.quote(word) for word in [*words, option, page.cursor])
+        whole = [*words, "--limit", str(limit), option, page.cursor]
+        verb = " ".join(shlex.quote(word) for word in whole)
         print_aside(f"there is more: {command(verb, options.place)}")
 
 

@@ -9,7 +9,8 @@ import os
 import select
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,7 @@ from holdfast.agents.config import FILE, load_executor
 from holdfast.agents.protocol import Executor
 from holdfast.agents.scripted import Scripted
 from holdfast.backends.deadline import monotonic
+from holdfast.cli import INTERRUPTED
 from holdfast.cli.options import (
     DEFAULTS,
     Flag,
@@ -84,6 +86,7 @@ EXIT_CODES = {"done": 0, "failed": 12, "blocked": 13, "stopped": 15}
 SESSION_COLUMNS = ("id", "status", "title", "first", "last", "age", "branch")
 WATCH_COLUMNS = ("mode", "task", "messages", "tasks")
 TASK_COLUMNS = ("id", "status", "priority", "owner", "title")
+HELP_AT_WORK = "/stop: pause the work; /steer, /note, /task TEXT; else: it is answered now"
 HELP = "/go: work on the tasks; /task TEXT: add one; /tasks; /status; /quit; else: talk"
 
 
@@ -436,8 +439,10 @@ def chat(
     take_over: Flag = False,
     script: Path | None = None,
     options: Options = DEFAULTS,
-) -> None:
+) -> int:
     """Talk with the coordinator of the project, line by line; /go lets it work by itself.
+
+    Ctrl-C pauses the work and ends the chat.
 
     Parameters
     ----------
@@ -459,17 +464,18 @@ def chat(
         if attach:
             for line in lines():
                 print_line(clean(project.ask(line), keep="\n"))
-            return
+            return 0
         session = chosen_session(project, resume, last=last)
         store.runs.use_executor(executor(script))
         with project.coordinate(take_over=take_over) as main:
             session = project.begin_session(session, title=title)
             with project.enter_session(session):
-                summary = converse(store, main, session, quiet=options.json)
+                summary, is_over = converse(store, main, session, quiet=options.json)
     if options.json:
         print_json(summary_document(summary))
     else:
         print_summary(summary)
+    return 0 if is_over else INTERRUPTED
 
 
 def chosen_session(project: Project, resume: str | None, *, last: bool) -> str | None:
@@ -484,8 +490,12 @@ def chosen_session(project: Project, resume: str | None, *, last: bool) -> str |
     return resume
 
 
-def converse(store: Store, main: Coordinator, session: str, *, quiet: bool) -> Summary:
-    """Talks until the input ends or /quit; takes messages of others while nobody types."""
+def converse(store: Store, main: Coordinator, session: str, *, quiet: bool) -> tuple[Summary, bool]:
+    """Talks until the input ends or /quit; takes messages of others while nobody types.
+
+    Returns the summary, and whether it ended by itself: Ctrl-C pauses the work, which the next
+    coordinator goes on with, and ends the chat.
+    """
     since = to_datetime(SystemClock().now_us())
     main.session = session
     left = main.unfinished()
@@ -493,14 +503,27 @@ def converse(store: Store, main: Coordinator, session: str, *, quiet: bool) -> S
         print_aside(f"work was left: {', '.join(left)}; /go goes on with it")
     if not quiet:
         print_note(HELP)
-    for line in lines(main):
-        word, _, rest = line.partition(" ")
-        if word in ("/quit", "/exit"):
-            break
-        said = answer(store, main, word, rest, line)
-        if said and not quiet:
-            print_line(clean(said, keep="\n"))
-    return main.project.summary(session, since)
+    is_over, keyboard = True, Keyboard(main)
+    if sys.stdin.isatty():  # a file is read line by line: the next one waits for the work
+        main.listen = keyboard.heed
+        main.tell = None if quiet else print_answer
+    try:
+        for line in without_empty(keyboard):
+            word, _, rest = line.partition(" ")
+            if word in ("/quit", "/exit"):
+                break
+            said = answer(store, main, word, rest, line)
+            if said and not quiet:
+                print_line(clean(said, keep="\n"))
+    except KeyboardInterrupt:
+        is_over = False
+        main.stop()
+    return main.project.summary(session, since), is_over
+
+
+def print_answer(text: str) -> None:
+    """Prints the answer to a text that was typed while work was done."""
+    print_line(clean(text, keep="\n"))
 
 
 def answer(store: Store, main: Coordinator, word: str, rest: str, line: str) -> str:
@@ -524,25 +547,72 @@ def told(result: Result) -> str:
     return f"{result.task} {result.status}: {result.answer or result.reason}"
 
 
+class Keyboard:
+    """The lines that somebody types into a chat, also while work is done."""
+
+    def __init__(self, main: Coordinator) -> None:
+        self._main = main
+        self._typed: deque[str] = deque()
+        self._unfinished = b""
+        self._is_over = False
+
+    def __iter__(self) -> Iterator[str]:
+        """Yields the lines; messages of others are answered while it waits."""
+        while self._typed or not self._is_over:
+            if self._typed:
+                yield self._typed.popleft()
+            elif not self._read(POLL_S):
+                for result in self._main.attend():
+                    print_aside(told(result))
+
+    def _read(self, wait_s: float) -> bool:
+        """Reads what was typed; returns False if nothing was within a time."""
+        # Not by `readline`: `select` knows nothing of lines that a buffer has read ahead.
+        if not select.select([sys.stdin], [], [], wait_s)[0]:
+            return False
+        block = os.read(sys.stdin.fileno(), 1 << 16)
+        self._is_over = not block
+        *whole, self._unfinished = (self._unfinished + (block or b"\n")).split(b"\n")
+        self._typed.extend(line.decode(errors="replace") for line in whole)
+        return True
+
+    def heed(self) -> None:
+        """Takes what is typed while work is done, as messages to the coordinator.
+
+        A text interrupts: it is answered, and the work goes on.
+        """
+        if not self._is_over:
+            self._read(0.0)
+        project = self._main.project
+        while self._typed:
+            line = self._typed.popleft().strip()
+            word, _, rest = line.partition(" ")
+            if word in ("/quit", "/exit"):
+                self._typed.appendleft(line)
+                project.send("stop")
+                return
+            if word == "/stop":
+                project.send("stop")
+                return  # what was typed after it is for when the work has stopped
+            if word in ("/steer", "/note") and rest:
+                project.send(word[1:], rest)
+            elif word == "/task" and rest:
+                print_aside(f"task {self._main.tasks.add(rest).id} was added")
+            elif word.startswith("/"):
+                print_aside(HELP_AT_WORK)
+            elif line:
+                project.send("interrupt", line)
+
+
 def lines(main: Coordinator | None = None) -> Iterator[str]:
     """Yields the lines that are typed, without empty ones; answers messages while it waits."""
-    typed = sys.stdin if main is None else _lines_beside(main)
+    typed: Iterable[str] = sys.stdin if main is None else Keyboard(main)
+    return without_empty(typed)
+
+
+def without_empty(typed: Iterable[str]) -> Iterator[str]:
+    """Yields the lines that have a word."""
     return (line.strip() for line in typed if line.strip())
-
-
-def _lines_beside(main: Coordinator) -> Iterator[str]:
-    # Not by `readline`: `select` knows nothing of lines that a buffer has read ahead.
-    unfinished = b""
-    while True:
-        while not select.select([sys.stdin], [], [], POLL_S)[0]:
-            for result in main.attend():
-                print_aside(told(result))
-        block = os.read(sys.stdin.fileno(), 1 << 16)
-        if not block:
-            break
-        *whole, unfinished = (unfinished + block).split(b"\n")
-        yield from (line.decode(errors="replace") for line in whole)
-    yield unfinished.decode(errors="replace")
 
 
 def print_summary(summary: Summary) -> None:
@@ -574,7 +644,7 @@ def recover(
     Parameters
     ----------
     from_files
-        The store is gone: make a new one from the five files and git.
+        The store is gone: make a new one from the five files. One that is gone comes from git.
     go_on
         Continue the work that was left unfinished.
     script
@@ -610,6 +680,10 @@ def recover(
     )
     for one in found.differences:
         print_line(clean(f"{one.file} {one.item or ''}: {one.found} ({one.winner} counts)"))
+    for result in found.results:
+        print_line(clean(f"went on with {told(result)}", keep="\n"))
+    if go_on and not found.results:
+        print_note("no work was left")
 
 
 def doctor(*, options: Options = DEFAULTS) -> int:

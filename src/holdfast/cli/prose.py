@@ -33,6 +33,7 @@ from holdfast.cli.options import (
     open_reading,
     open_writing,
 )
+from holdfast.cli.parsing import find_run
 from holdfast.cli.printing import print_facts, print_json, print_line, print_note, warn
 from holdfast.cli.runs import (
     WaitOptions,
@@ -268,6 +269,7 @@ def resume(
     executor = how.executor()
     with open_writing(options) as store:
         store.runs.use_executor(executor)
+        id = find_run(store, id)
         stored_of(store, id)
         if edited is not None:
             put_edited(store, id, as_stored(edited, stored_of(store, id)))
@@ -308,6 +310,7 @@ def show(
     with open_reading(options) if told is None else holdfast.open("memory:") as store:
         if told is not None:
             put_into(store, told)
+        id = find_run(store, id)
         program = stored_of(store, id)
         found = view_run(store, id)
         if value is not None:
@@ -388,6 +391,7 @@ def restore(id: RunId, name: str, /, *, options: Options = DEFAULTS) -> None:
         The name of the program whose file is put back.
     """
     with open_reading(options) as store:
+        id = find_run(store, id)
         program = stored_of(store, id)
         place = settings_of(program.settings).views
         if place is None:

@@ -72,14 +72,16 @@ class Question:
         return given
 
     def words(self) -> list[str]:
-        """Returns the words to type for the same question, without how long to wait."""
-        return [
+        """Returns the words to type for the same question."""
+        words = [
             word
             for name, value in vars(self).items()
             if value is not None and name not in ("timeout", "stale_ok")
             for one in (cast("list[Any]", value) if isinstance(value, list) else [value])
             for word in (f"--{name}", str(one))
         ]
+        words += [] if self.timeout == TIMEOUT_S else ["--timeout", f"{self.timeout:g}"]
+        return [*words, *(["--stale-ok"] if self.stale_ok else [])]
 
 
 EVERYTHING = Question()
@@ -116,7 +118,9 @@ def query(
         print_json(hits_document(hits))
         return
     _print_hits(hits, explain=explain)
-    print_more(hits, ["query", *question.words()], options)
+    print_more(
+        hits, ["query", *question.words(), *(["--explain"] if explain else [])], options, limit
+    )
 
 
 def similar(

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 from cyclopts import Parameter
+from msgspec.structs import replace
 
 import holdfast
 from holdfast import archive as archives
+from holdfast.backends.mixed import read_mix
 from holdfast.cli.completion import ScopeName
 from holdfast.cli.options import (
     DEFAULTS,
@@ -19,9 +21,10 @@ from holdfast.cli.options import (
     refuse_memory,
 )
 from holdfast.cli.printing import print_json, print_line, print_note, print_table
+from holdfast.core import reserve
 from holdfast.core.arguments import check_duration
 from holdfast.core.retention import GRACE_S, Retention
-from holdfast.errors import UsageError
+from holdfast.errors import UnavailableError, UsageError
 from holdfast.render.retain import (
     archived_document,
     binned_document,
@@ -33,6 +36,7 @@ from holdfast.render.retain import (
     unretained_document,
 )
 from holdfast.render.text import clean, show_time
+from holdfast.store import Store
 
 
 def retain(
@@ -71,7 +75,7 @@ def retain(
         return
     grace_s = 0.0 if now else GRACE_S if grace is None else _grace(grace)
     wait_s = 0.0 if wait is None else check_duration(wait, "--wait")
-    with open_reading(options) if dry_run else open_writing(options) as store:
+    with open_reading(options) if dry_run else _open_to_let_go(options) as store:
         if dry_run:
             done = store.retention.preview(grace_s=grace_s)
         else:
@@ -80,6 +84,29 @@ def retain(
         print_json(retention_document(done))
         return
     print_retention(done, options)
+
+
+def _grace(text: str) -> float:
+    try:
+        return check_duration(text, "--grace")
+    except UsageError as error:
+        raise UsageError(error.message, hint="--now is a grace of nothing") from None
+
+
+def _open_to_let_go(options: Options) -> Store:
+    """Opens the store to write; if a full disk prevents that, it frees what is kept for it."""
+    try:
+        return open_writing(options)
+    except UnavailableError:
+        if not reserve.use_if_full(_paths_of(options.place)):
+            raise
+        return open_writing(options)
+
+
+def _paths_of(place: str) -> list[str]:
+    """Returns the paths that a store is at, as the words that name it say: it cannot be opened."""
+    urls = list(read_mix(place)[0].values()) if place.endswith(".toml") else [place]
+    return [url.partition(":")[2].partition("?")[0] if ":" in url else url for url in urls]
 
 
 def print_retention(done: Retention, options: Options) -> None:
@@ -122,13 +149,6 @@ def _print_log(options: Options) -> None:
     print_table(("scope", "why", "revisions", "events", "let go of"), rows)
 
 
-def _grace(text: str) -> float:
-    """Returns a grace in seconds; raises UsageError that names --now if it is none."""
-    if text.strip().rstrip("smhd") in ("0", "0.0"):
-        raise UsageError(f"--grace {text} is a grace of nothing", hint="--now says that")
-    return check_duration(text, "--grace")
-
-
 def archive(
     target: Annotated[str, Parameter(name="TARGET")],
     scopes: Annotated[str, Parameter(name="SCOPES")],
@@ -155,15 +175,16 @@ def archive(
     """
     refuse_memory(target)
     check_duration(older, "--older")
+    # Planned first: where nothing is to be moved, no archive is made.
+    with open_reading(options) as store, holdfast.open("memory:") as nowhere:
+        done = archives.archive(store, nowhere, scopes, older_than=older, dry_run=True)
     if dry_run:
-        with open_reading(options) as store, holdfast.open("memory:") as nowhere:
-            done = archives.archive(store, nowhere, scopes, older_than=older, dry_run=True)
+        pass
+    elif done.scopes:
+        with open_writing(options) as store, holdfast.open(target, actor=options.writer) as moved:
+            done = archives.archive(store, moved, scopes, older_than=older)
     else:
-        with open_writing(options) as store:
-            with holdfast.open("memory:") as nowhere:  # refused before there is an empty archive
-                archives.archive(store, nowhere, scopes, older_than=older, dry_run=True)
-            with holdfast.open(target, actor=options.writer) as moved:
-                done = archives.archive(store, moved, scopes, older_than=older)
+        done = replace(done, dry_run=False)
     if options.json:
         print_json(archived_document(done))
         return

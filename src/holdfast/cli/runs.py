@@ -426,8 +426,8 @@ def list_runs(
         print_table(COLUMNS, rows)
     else:
         print_note(f"no run is {status}" if status else "no runs")
-    words = ["runs", "list", *(["--status", status] if status else []), "--limit", str(limit)]
-    print_more(found, words, options)
+    words = ["runs", "list", *(["--status", status] if status else [])]
+    print_more(found, words, options, limit)
 
 
 def _unfinished_and_newest_first(run: RunSummary) -> Key:

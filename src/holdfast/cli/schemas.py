@@ -48,8 +48,9 @@ def migrate(
         An older version to go back to, by the downgrades of the schemas.
     """
     schemas = load_schemas(code)
+    opened = open_reading if check or dry_run else open_writing
     with (
-        open_writing(options, schemas=schemas) as store,
+        opened(options, schemas=schemas) as store,
         progress_shown(quiet=options.json, what="migrating scopes", unit="scopes") as progress,
     ):
         found = store.schemas.migrate(check=check, dry_run=dry_run, to=to, progress=progress)

@@ -173,7 +173,7 @@ def scopes(
         print_note("no scopes")
     words = ["scopes", *([level] if level else []), *(["--prefix", prefix] if prefix else [])]
     words += [word for one in where or () for word in ("--where", one)]
-    print_more(page, words, options)
+    print_more(page, words, options, limit)
 
 
 def summarize_scope(store: Store, name: str) -> ScopeSummary:

@@ -25,6 +25,7 @@ from holdfast.render.subjects import (
     erasure_document,
     export_document,
     hold_document,
+    readmitted_document,
     subject_document,
     subjects_document,
 )
@@ -213,3 +214,19 @@ def hold_subject(
     else:
         print_line(f"{clean(name)} is held: it cannot be erased")
         print_note(f"end it: {command('subject hold NAME --end', options.place)}")
+
+
+def readmit_subject(name: str, /, *, options: Options = DEFAULTS) -> None:
+    """Let somebody who was erased be written for again, with another key and id.
+
+    Parameters
+    ----------
+    name
+        The name that the program gave the subject.
+    """
+    with open_writing(options) as store:
+        store.subjects.readmit(name)
+    if options.json:
+        print_json(readmitted_document(name))
+    else:
+        print_line(f"{clean(name)} may be written for again")

@@ -129,9 +129,9 @@ def list_tasks(
         print_json(tasks_document(scope, found))
         return
     print_table(COLUMNS, [_row(task) for task in found]) if found else print_note("no tasks")
-    asked = {"--owner": owner, "--epic": epic, "--tag": tag, "--limit": str(limit)}
+    asked = {"--owner": owner, "--epic": epic, "--tag": tag}
     flags = [flag for flag, is_set in (("--suspect", suspect), ("--open", open)) if is_set]
-    print_more(found, [*_page_words(scope, asked, status), *flags], options)
+    print_more(found, [*_page_words(scope, asked, status), *flags], options, limit)
 
 
 def _page_words(

@@ -2,9 +2,10 @@
 
 Room is given in a fixed order. Standing orders, goals and the task in hand are never left out, nor
 are the warnings about stale facts that they mention. Then come open decisions, tasks in progress,
-the other warnings, notes and facts, and the messages by their strategies; files come last, by
-reference. Everything left out is counted, with the command that shows it. The same log gives the
-same bytes in every process and on every backend, as long as no fact becomes stale by time.
+open tasks, the other warnings, notes and facts, and the messages by their strategies; files come
+last, by reference. Everything left out is counted, with the command that shows it. The same log
+gives the same bytes in every process and on every backend, as long as no fact becomes stale by
+time.
 """
 
 from __future__ import annotations
@@ -144,7 +145,8 @@ class _Builder:
         task = next((one for one in self._budget.chosen.values() if one.kind == "task"), None)
         lines = 4 + 2 * len(self._wanted.strategies)
         self._budget.left -= min(_LEFT_OUT_TOKENS * lines, self._wanted.budget // 10)
-        for part in self._important(task):
+        hand = None if task is None else task.id.removeprefix("task:").partition("@")[0]
+        for part in self._important(hand):
             self._offer(part)
         self._add_messages(task)
         for part in self._files():
@@ -159,11 +161,11 @@ class _Builder:
         if wanted.task is not None:
             yield gathered.task(wanted.task)
 
-    def _important(self, task: PromptPart | None) -> Iterator[PromptPart]:
+    def _important(self, hand: str | None) -> Iterator[PromptPart]:
         gathered = self._gathered
-        hand = None if task is None else task.id.removeprefix("task:").partition("@")[0]
         yield from gathered.decisions()
         yield from gathered.in_progress(hand)
+        yield from gathered.open_tasks(hand)
         if self._wanted.is_boot:
             yield from gathered.how()
             yield from gathered.places()
@@ -327,6 +329,7 @@ _COMMANDS: dict[PartKind, str] = {
     "warning": "holdfast stale",
     "decision": "holdfast decisions {scope} --incomplete",
     "progress": "holdfast task list {scope} --status in_progress",
+    "open": "holdfast task list {scope} --status open --status blocked",
     "place": "holdfast get {scope} boot.files",
     "word": "holdfast get {scope} boot.vocabulary",
     "how": "holdfast --help",

@@ -42,6 +42,8 @@ ROLE = "role"
 """The kind of link that names the role that an order is for."""
 VALUE_CHARACTERS_MAX = 400
 MARKS_MAX = 10_000
+OPEN_MAX = 50
+"""How many open tasks of a scope a context shows at most."""
 HOW = (
     ("holdfast boot SCOPE", "this text for another scope"),
     ("holdfast show {scope}", "the state; `holdfast log {scope}` its history"),
@@ -145,6 +147,25 @@ class Gathered:
                 if task.id != but:
                     yield _task_part("progress", task)
 
+    def open_tasks(self, but: str | None) -> Iterator[PromptPart]:
+        """Yields the tasks that wait to be begun or are blocked, without the one in hand.
+
+        The most urgent of each scope are shown, and how many more there are.
+        """
+        for scope in reversed(self._scopes):
+            found = scope.tasks.list(status=("open", "blocked"), limit=None)
+            shown = [task for task in found if task.id != but]
+            for task in shown[:OPEN_MAX]:
+                yield _task_part("open", task)
+            if more := len(shown[OPEN_MAX:]):
+                yield PromptPart(
+                    kind="open",
+                    id=f"more:{scope.name}",
+                    text=item(f"and {more:,} more of {scope.name}: `holdfast task list`"),
+                    order=(1 << 62,),
+                    scope=scope.name,
+                )
+
     def facts(self) -> list[Fact]:
         """Returns the facts that count here; of several with a name, the nearest scope's."""
         found: dict[str, Fact] = {}
@@ -216,16 +237,20 @@ class Gathered:
         """Yields the other scopes with orders, open decisions or tasks, with only their numbers.
 
         They are counted by marks, without reading a scope, so this is cheap in a large store. At
-        most `MARKS_MAX` marks of each kind are counted.
+        most `MARKS_MAX` marks of each kind are counted; if there are more, that is said first.
         """
         here = {scope.name for scope in self._scopes}
         counts: dict[str, list[int]] = {}
         indexes = (INDEX_STANDING, INDEX_OPEN, INDEX_TASK)
+        nouns = (("order", "orders"), ("open decision", "open decisions"), ("task", "tasks"))
         for at, index in enumerate(indexes):
-            for mark in self._context.log.find_marks(index, limit=MARKS_MAX):
+            marks = self._context.log.find_marks(index, limit=MARKS_MAX + 1)
+            for mark in marks[:MARKS_MAX]:
                 if mark.group not in here:
                     counts.setdefault(mark.group, [0, 0, 0])[at] += 1
-        nouns = (("order", "orders"), ("open decision", "open decisions"), ("task", "tasks"))
+            if len(marks) > MARKS_MAX:
+                text = f"only {MARKS_MAX:,} {nouns[at][1]} were counted: there are more"
+                yield PromptPart(kind="elsewhere", id=f"more:{index}", text=item(text), order=(-1,))
         busiest = sorted(counts, key=lambda name: (-sum(counts[name]), name))
         for number, name in enumerate(busiest):
             found = [
@@ -388,7 +413,12 @@ def _decision_part(
 
 
 def _task_part(kind: Any, task: Task, *, required: bool = False) -> PromptPart:
-    said = f"{task.title} ({task.id}{f', {task.owner}' if task.owner else ''})"
+    about = [task.id, *((task.owner,) if task.owner else ())]
+    if task.status == "blocked":
+        about.append(f"blocked: {task.why}" if task.why else "blocked")
+    elif task.waits_for:
+        about.append(f"after {', '.join(task.waits_for)}")
+    said = f"{task.title} ({', '.join(about)})"
     return PromptPart(
         kind=kind,
         id=f"task:{task.id}@{task.scope}",

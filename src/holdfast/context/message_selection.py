@@ -37,6 +37,7 @@ WEIGHTS: dict[str, int] = {"full": 6, "window": 6, "summary": 2, "entity": 3, "r
 """How the room for messages is divided among strategies; unused room goes to the others."""
 WINDOW = 20
 FOUND_MAX = 50
+PAGE = 1_000
 READ_MAX = 20
 """How many of the messages found by their words are read, the best first."""
 WORDS_MAX = 6
@@ -163,13 +164,22 @@ class Conversation:
         yield _summary_part(self._scope.name, text)
 
     def _newest_of(self, types: tuple[str, ...], *, after: int = 0) -> tuple[str, int] | None:
-        """Returns stream and revision of the newest event of some types, inherited or not."""
-        life = self._log.life(self._scope.name)
+        """Returns stream and revision of the newest event of some types, inherited or not.
+
+        Newest is the highest revision: the index answers by time, and a clock may go back. All
+        pages are read: those of an origin may begin with any number of events after the fork.
+        """
+        least = max(self._log.life(self._scope.name), after)
         for stream, until in keyed_item.lineage(self._log, self._scope.name):
-            for hit in self._ask(kind="log", type=types, scope=stream, limit=FOUND_MAX):
-                is_here = until is None or hit.revision <= until
-                if is_here and hit.revision > max(life, after):
-                    return stream, hit.revision
+            newest, cursor = least, None
+            while True:
+                page = self._ask(kind="log", type=types, scope=stream, limit=PAGE, after=cursor)
+                counted = (one.revision for one in page if until is None or one.revision <= until)
+                newest, cursor = max(newest, *counted, 0), page.cursor
+                if not page.more:
+                    break
+            if newest > least:
+                return stream, newest
         return None
 
 

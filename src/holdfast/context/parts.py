@@ -18,7 +18,8 @@ from holdfast.record.message_events import Message
 
 PartKind = Literal[
     "warning", "role", "order", "goal", "word", "place", "elsewhere", "how", "task",
-    "decision", "decided", "progress", "note", "fact", "summary", "file", "older", "message",
+    "decision", "decided", "progress", "open", "note", "fact", "summary", "file", "older",
+    "message",
 ]  # fmt: skip
 Strategy = Literal["full", "window", "summary", "entity", "retrieval"]
 
@@ -34,6 +35,7 @@ SECTIONS: tuple[tuple[PartKind, str], ...] = (
     ("decision", "Open decisions"),
     ("decided", "Recent decisions"),
     ("progress", "Tasks in progress"),
+    ("open", "Open tasks"),
     ("elsewhere", "Elsewhere in this store"),
     ("note", "Notes"),
     ("fact", "Facts"),
@@ -140,6 +142,7 @@ _NOUNS: dict[str, tuple[str, str]] = {
     "decision": ("open decision", "open decisions"),
     "decided": ("decision", "decisions"),
     "progress": ("task in progress", "tasks in progress"),
+    "open": ("open task", "open tasks"),
     "note": ("note", "notes"),
     "fact": ("fact", "facts"),
     "summary": ("summary", "summaries"),

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, cast
 
 from holdfast.core import tree
+from holdfast.core.codec import Thawable, closed_items
 from holdfast.core.event import from_datetime, to_datetime
 from holdfast.core.tree import Op
 from holdfast.errors import UsageError, show_value
@@ -23,7 +24,8 @@ def update_ops(values: Mapping[str, Any]) -> list[Op]:
         raise UsageError(f"update takes a mapping, found {type(values).__name__}")
     if not values:
         raise UsageError("update was given nothing to set")
-    return [tree.set_op(key, value) for key, value in values.items()]
+    items = closed_items(values) if isinstance(values, Thawable) else values
+    return [tree.set_op(key, value) for key, value in items.items()]
 
 
 def check_path(path: object) -> tuple[str | int, ...]:

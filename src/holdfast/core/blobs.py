@@ -77,8 +77,10 @@ class Blobs:
         if len(op.value) < BLOB_BYTES_MIN:
             return op
         raw = bytes(op.value)
-        if raw.startswith(codec.SEALED_VALUE):
-            return op  # a sealed value has its own blob already if it needs one: see `sealed`
+        if codec.SEALED_VALUE in raw:
+            # A sealed value has its own blob already if it needs one: see `sealed`. What contains
+            # some stays in its event: there an erasure finds them, in a blob it would not.
+            return op
         if self.clean is not None:
             raw = self.clean(raw, stream)
         seal = seal or self._seal_of(stream)

@@ -33,7 +33,7 @@ from typing import Any, Final, NoReturn, TypeVar, cast
 
 import msgspec
 
-from holdfast.errors import CorruptError, ValueDomainError, show_value, unloaded
+from holdfast.errors import CorruptError, UsageError, ValueDomainError, show_value, unloaded
 
 SIZE_MAX = 64 << 20
 """The largest encoded value."""
@@ -55,7 +55,6 @@ _DOLLAR, _BACKSLASH = b"$\\"
 # At this level zstd takes about 2 ms per MiB; higher levels gain little on JSON.
 _ZSTD_LEVEL = 3
 
-T = TypeVar("T")
 Path = tuple[str | int, ...]
 Encoded = bytes | msgspec.Raw
 
@@ -68,6 +67,15 @@ class Thawable(ABC):
     @abstractmethod
     def thaw(self) -> Any:
         """Returns plain dicts and lists that share nothing mutable with this container."""
+
+    def closed(self) -> Any:
+        """Returns the same with the sealed values in it still sealed: the form to be stored.
+
+        So a container keeps its seals wherever it is written. Raises UsageError for a part of a
+        sealed value, which has no seal of its own.
+        """
+        with kept_closed():
+            return self.thaw()
 
 
 class Erased(str):
@@ -102,6 +110,7 @@ class SealedLeaf(str):
         return SealedLeaf, (self.raw,)
 
 
+T = TypeVar("T")
 CLOSED_TEXT = b'"[sealed]"'
 _CLOSED: ContextVar[bool] = ContextVar("holdfast_sealed_closed", default=False)
 
@@ -118,6 +127,53 @@ def kept_closed() -> Generator[None]:
         yield
     finally:
         _CLOSED.reset(token)
+
+
+@contextmanager
+def kept_open() -> Generator[None]:
+    """Opens sealed values in this block, whatever block of `kept_closed` the caller is in.
+
+    A commit may be prepared by the thread of another caller.
+    """
+    token = _CLOSED.set(False)
+    try:
+        yield
+    finally:
+        _CLOSED.reset(token)
+
+
+_FOR_SUBJECT: ContextVar[bool] = ContextVar("holdfast_for_subject", default=False)
+
+
+def for_subject(make: Callable[[], T]) -> T:
+    """Returns what `make` encodes of a value that is about to be sealed as a whole.
+
+    Parts of sealed values may be in it, which nobody else may store.
+    """
+    token = _FOR_SUBJECT.set(True)
+    try:
+        return make()
+    finally:
+        _FOR_SUBJECT.reset(token)
+
+
+def is_for_subject() -> bool:
+    """Returns whether the caller encodes a value that is about to be sealed as a whole."""
+    return _FOR_SUBJECT.get()
+
+
+def closed_items(values: Thawable) -> Any:
+    """Returns the items of a mapping that are to be stored one by one, with their seals."""
+    found = values.closed()
+    if isinstance(found, SealedLeaf):
+        if not is_for_subject():
+            raise UsageError(
+                "this mapping is one value that is sealed for a subject: its items would be in "
+                "clear",
+                hint="give it subject=…, or store it as a whole at one key",
+            )
+        return values.thaw()
+    return found
 
 
 def is_kept_closed() -> bool:
@@ -211,7 +267,7 @@ class _Conversion:
 
     def convert(self, value: Any, path: Path) -> Any:
         if isinstance(value, Thawable):
-            value = value.thaw()
+            value = value.closed()
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, str):

@@ -265,7 +265,7 @@ def expires(stream: str) -> UsageError:
     """Returns the error for a fork of a stream that will expire."""
     return UsageError(
         f'scope "{stream}" expires by itself: a fork of it would lose the past that it refers to',
-        hint="copy what is needed into a scope of its own: update(scope.state.to_dict())",
+        hint="copy what is needed into a scope of its own: update(scope.state)",
     )
 
 

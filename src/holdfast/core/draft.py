@@ -14,12 +14,14 @@ later changes to the caller's object are not seen. A `pop` returns a frozen valu
 from __future__ import annotations
 
 import operator
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, MutableSequence
 from typing import Any, SupportsIndex, overload
 
 from holdfast.core import codec
 from holdfast.core.codec import Path, Thawable
 from holdfast.core.tree import (
+    Blobs,
     Lazy,
     List,
     Map,
@@ -28,6 +30,7 @@ from holdfast.core.tree import (
     apply,
     delete_op,
     get,
+    keep_seals,
     merge_op,
     put,
     raw_op,
@@ -45,14 +48,17 @@ _RAISE: Any = object()
 class _Recorder:
     """The ops so far, and the state that they lead to."""
 
-    __slots__ = ("ops", "root")
+    __slots__ = ("blobs", "ops", "root")
 
-    def __init__(self, root: Map) -> None:
+    def __init__(self, root: Map, blobs: Blobs | None) -> None:
         self.root = root
+        self.blobs = blobs
         self.ops: list[Op] = []
 
     def record(self, op: Op) -> None:
-        self.root = apply(self.root, (op,), revision=None)
+        # As the log will store it: what is read of the draft may be written elsewhere in it.
+        (op,) = keep_seals(self.root, (op,), self.blobs)
+        self.root = apply(self.root, (op,), revision=None, blobs=self.blobs)
         self.ops.append(op)
 
     def replace(self, path: Path, kept: list[Any]) -> None:
@@ -79,6 +85,14 @@ class _Face(Thawable):
                 hint="take it out of the draft again",
             )
         return value
+
+    def closed(self) -> Any:
+        """Returns it as it is stored: sealed values in it stay sealed."""
+        return self._node().closed()
+
+    @abstractmethod
+    def _node(self) -> Map | List:
+        """Returns what stands at the place now."""
 
     def _wrap(self, value: Any, step: str | int) -> Any:
         if type(value) is Map:
@@ -159,7 +173,7 @@ class DraftMap(_Face, MutableMapping[str, Any]):
         self._recorder.record(set_op(self._path, {}))
 
     def update(self, other: Any = (), /, **values: Any) -> None:  # pyright: ignore
-        given = other.thaw() if isinstance(other, _Face) else other
+        given = codec.closed_items(other) if isinstance(other, Thawable) else other
         merged: dict[str, Any] = {**dict(given), **values}
         if merged:
             self._recorder.record(merge_op(self._path, merged))
@@ -286,7 +300,8 @@ class DraftList(_Face, MutableSequence[Any]):
         return items.slice(0, items.count)
 
     def _enter(self, value: Any) -> Any:
-        return enter(codec.encode(value, path=(*self._path, 0)), None, None)
+        raw = codec.encode(value, path=(*self._path, 0))
+        return enter(raw, None, self._recorder.blobs)
 
 
 def _sort_key(item: Any, key: Callable[[Any], Any] | None) -> Any:
@@ -299,8 +314,9 @@ class Draft(DraftMap):
 
     __slots__ = ()
 
-    def __init__(self, root: Map) -> None:
-        super().__init__(_Recorder(root), ())
+    def __init__(self, root: Map, blobs: Blobs | None = None) -> None:
+        """`blobs` opens sealed values that are put in, when they are read again."""
+        super().__init__(_Recorder(root, blobs), ())
 
     @property
     def ops(self) -> list[Op]:

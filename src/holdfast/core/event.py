@@ -400,6 +400,8 @@ Moment = int | str | datetime | Checkpoint
 BlobReader = Callable[[str, int], bytes]
 
 NOTHING = Map()
+UNSEALED = Map()
+"""What a StreamEnd has as its root if no scope that is nobody's had a sealed value by then."""
 UNKNOWN = Map()
 """The root of a state that cannot be known, because events that made it were let go of. It is
 recognised by identity (`is`) and never handed out: `state_of` raises. After a removal, or a closing

@@ -96,15 +96,16 @@ class DiskWatch(Struct, frozen=True):
 
     Below `warn` it warns in its reports and in the log. Below `no_blobs` it takes no new large
     value. Below `no_commits` it takes no commit but those that make room. What is stored can always
-    be read.
+    be read. `reserve` is kept free beside the store, so that `retain` can begin on a full disk.
     """
 
     warn: int | str | None = "10%"
     no_blobs: int | str | None = "5%"
     no_commits: int | str | None = "2%"
+    reserve: int | str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("warn", "no_blobs", "no_commits"):
+        for name in ("warn", "no_blobs", "no_commits", "reserve"):
             if getattr(self, name) is not None:
                 bound_of(getattr(self, name), name, 100)
 
@@ -194,6 +195,15 @@ class Limits:
         if state != before and state != "enough":
             self._report(f"{self._text}: {_SAYS[self._state]}")
         return self._state
+
+    def reserves(self) -> list[tuple[str, int]]:
+        """Returns what is to be kept free for letting go: places of the store, each with bytes."""
+        wanted = None if self._disk is None else self._disk.reserve
+        if wanted is None:
+            return []
+        return [
+            (place, bound_of(wanted, "reserve", self._space(place)[1])) for place in self._places
+        ]
 
     def check_blob(self) -> None:
         """Raises LimitError if no large value may be written any more."""

@@ -22,6 +22,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 import msgspec
+from msgspec import Raw
 
 from holdfast.backends.deadline import monotonic
 from holdfast.backends.protocol import (
@@ -62,7 +63,7 @@ from holdfast.clock import Clock
 from holdfast.core import event, sealed_marks
 from holdfast.core.arguments import check_expected, check_whole
 from holdfast.core.blobs import BLOB_BYTES_MIN, Blobs
-from holdfast.core.codec import SEALED_VALUE, subjects_in
+from holdfast.core.codec import SEALED_VALUE, decode, encode, kept_open, subjects_in
 from holdfast.core.collector import Uncollected
 from holdfast.core.commit import (
     CommitResult,
@@ -93,6 +94,7 @@ from holdfast.core.event import (
     MIGRATED,
     OF_STATE,
     UNKNOWN,
+    UNSEALED,
     Event,
     Lifetime,
     StreamEnd,
@@ -122,8 +124,8 @@ from holdfast.core.provenance import SAID, Said, both
 from holdfast.core.redaction import Redactor
 from holdfast.core.schema import Schema
 from holdfast.core.sealed_marks import MarkChanges
+from holdfast.core.sealing import BESIDE, READER, Seal, Sealing, stream_of, tell_reader
 from holdfast.core.sealing import PREFIX as SUBJECT_PREFIX
-from holdfast.core.sealing import Seal, Sealing, stream_of
 from holdfast.core.snapshot import EVENT_OVERHEAD_BYTES, Snapshots
 from holdfast.core.tree import (
     UNTIL,
@@ -133,6 +135,8 @@ from holdfast.core.tree import (
     delete_op,
     encode_ops,
     ended,
+    keep_seals,
+    may_cover_seals,
     missing_ops,
     until_op,
     without,
@@ -698,27 +702,34 @@ class Log:
     def _run(self, requests: list[Request]) -> None:
         """Answers every request of a batch: prepares, sends, and repeats those that lost a race."""
         pending = requests
-        # A request without an answer was refused by the backend or not sent at all. So nothing of
-        # it is written, and it is safe to prepare it again on newer states.
-        for _ in range(RETRIES_MAX):
-            prepared = self._prepare_all(pending)
-            if prepared:
-                if self._is_split:
-                    self._send_split(prepared)
-                else:
-                    self._send(prepared)
-            for request in pending:
-                if not request.answered:
-                    break
-            else:
-                return
-            pending = [request for request in pending if not request.answered]
-            _logger.debug("another writer was faster: %d commits are prepared again", len(pending))
-            if self.observers is not None:
+        # What is read here is read for the commits, and not by the code that the leader is in.
+        reader = READER.set(None)
+        try:
+            # A request without an answer was refused by the backend or not sent at all. So nothing
+            # of it is written, and it is safe to prepare it again on newer states.
+            for _ in range(RETRIES_MAX):
+                prepared = self._prepare_all(pending)
+                if prepared:
+                    if self._is_split:
+                        self._send_split(prepared)
+                    else:
+                        self._send(prepared)
                 for request in pending:
-                    writes = request.work.writes  # none if it changes marks alone
-                    name = writes[0].stream if writes else ""
-                    self.observers.tell("retry", name, monotonic(), reason="another writer")
+                    if not request.answered:
+                        break
+                else:
+                    return
+                pending = [request for request in pending if not request.answered]
+                _logger.debug(
+                    "another writer was faster: %d commits are prepared again", len(pending)
+                )
+                if self.observers is not None:
+                    for request in pending:
+                        writes = request.work.writes  # none if it changes marks alone
+                        name = writes[0].stream if writes else ""
+                        self.observers.tell("retry", name, monotonic(), reason="another writer")
+        finally:
+            READER.reset(reader)
         for request in pending:
             request.fail(
                 UnavailableError(
@@ -998,7 +1009,7 @@ class Log:
         if schema is not None and (base.version != schema.version or schema.aliases):
             new_events = self._migrated(write, base, new_events)
         state, before, seal = base, base, None
-        if base.subject is not None or self.sealing.intended:
+        if base.subject is not None or self.sealing.intended or self.sealing.becoming:
             seal, state = self._seal_for(stream, base)
         records: list[Record] = []
         last = new_events[-1]
@@ -1015,6 +1026,9 @@ class Log:
             elif one.defaults or one.ttls or (state.ends and type == event.CHANGED):
                 ops = self._completed(one, state, write)
                 payload = encode_ops(ops) if one.defaults or ops is not one.ops else payload
+            if type == event.CHANGED and seal is None and may_cover_seals(state.root, ops):
+                ops = tuple(keep_seals(state.root, ops, blobs))
+                payload = encode_ops(ops)
             checkpoint = write.checkpoint if one is last else None
             revision = state.revision + 1
             meta, version = common if one.meta is None else joined(common, one.meta), 0
@@ -1074,6 +1088,9 @@ class Log:
 
         The first event decides for ever whose it is. Raises ErasedError if the subject was erased.
         """
+        becoming = self.sealing.becoming.get(stream)
+        if becoming is not None and base.subject is None:
+            return self.sealing.of(becoming), msgspec.structs.replace(base, subject=becoming)
         intended = self.sealing.intended.get(stream)
         if intended is None and base.subject is not None:
             return self.sealing.of(base.subject), base
@@ -1113,8 +1130,15 @@ class Log:
         """Gives a stream that this process begins to the subject who owns another stream."""
         subject = self.subject_of(other)
         if subject is not None and self._backend.heads([stream]) == [None]:
-            self.sealing.of(subject)  # raises ErasedError
-            self.sealing.intended[stream] = subject
+            self.become(stream, subject)
+
+    def become(self, stream: str, subject: str) -> None:
+        """Makes a stream a subject's from its next event on, or from its first.
+
+        Only for streams of layers, which nobody was told are nobody's. Raises ErasedError.
+        """
+        self.sealing.of(subject)
+        self.sealing.becoming[stream] = subject
 
     def seal_for(self, stream: str, name: str) -> Seal | None:
         """Returns what seals a subject's value in a stream; None if the whole stream is theirs.
@@ -1129,6 +1153,8 @@ class Log:
 
     def subject_of(self, stream: str) -> str | None:
         """Returns the id of the subject who owns a stream, or will own it; None if nobody does."""
+        if (becoming := self.sealing.becoming.get(stream)) is not None:
+            return becoming
         known = self._states.get(stream) or self._ends.get(stream)
         if known is None:
             [head] = self._backend.heads([stream])
@@ -1146,6 +1172,8 @@ class Log:
         """Returns records of any streams opened, as their writers gave them."""
         for record in records:
             if record.subject is not None:
+                for subject in {one.subject for one in records if one.subject is not None}:
+                    tell_reader(self.sealing, subject)
                 return list(map(self.sealing.open, records))
         return records
 
@@ -1195,6 +1223,10 @@ class Log:
         """
         new = {subject for one in write.new_events for subject in one.sealed_for}
         found = {subject for one in append.records for subject in subjects_in(one.payload)}
+        beside = Mark(BESIDE, "values")
+        if not self.sealing.told_beside and beside not in marks:
+            marks = (*marks, beside)
+        self.sealing.are_beside = True
         for subject in sorted(found):
             if (subject, write.stream) not in self.sealing.known:
                 marks = (*marks, Mark(f"{SUBJECT_PREFIX}{subject}", write.stream))
@@ -1383,6 +1415,11 @@ class Log:
             self.folds.keep(write.stream, end)
         if end.version < 0 and not write.keeps_state:
             return self.folded(write.stream)  # only the fold knows whether the state has a schema
+        if not write.keeps_state and (self.sealing.are_beside or end.root is not UNSEALED):
+            if self._has_sealed_values():
+                return self.folded(write.stream)  # only the fold knows what a write would replace
+            end = msgspec.structs.replace(end, root=UNSEALED)
+            self.folds.keep(write.stream, end)
         if write.parent not in (None, end.parent):
             # Nearly always the first event names the parent; if it does not, only the fold knows.
             # (A parent that was changed and changed back is noticed by the next change of state.)
@@ -1393,6 +1430,18 @@ class Log:
                 return self.folded(write.stream)
             end = msgspec.structs.replace(end, parent=write.parent)
         return end
+
+    def keep_seals(self, stream: str, ops: Sequence[Op]) -> Sequence[Op]:
+        """Returns ops with the values that are sealed now still sealed; see `tree/seals.py`."""
+        if not self._has_sealed_values() or self.subject_of(stream) is not None:
+            return ops
+        return keep_seals(self.newest(stream).root, ops, self.blobs.read)
+
+    def _has_sealed_values(self) -> bool:
+        """Returns whether a scope that is nobody's has a sealed value; asks until one has."""
+        if not self.sealing.are_beside:
+            self.sealing.are_beside = bool(self.find_marks(BESIDE, limit=1))
+        return self.sealing.are_beside
 
     def _needs_end_only(self, write: StreamWrite) -> bool:
         """Returns whether a write can be prepared without the state that it follows.
@@ -1453,10 +1502,13 @@ class Log:
         for mark in one.commit.marks:
             if mark.index == LEVELS:
                 self.unrecorded.pop(mark.key, None)
+            elif mark.index == BESIDE:
+                self.sealing.told_beside = not self.is_gathering
             elif mark.index.startswith(SUBJECT_PREFIX) and not self.is_gathering:
                 # What a joint commit has gathered is not written yet, and may never be.
                 self.sealing.known.add((mark.index.removeprefix(SUBJECT_PREFIX), mark.key))
                 self.sealing.intended.pop(mark.key, None)
+                self.sealing.becoming.pop(mark.key, None)
         request = one.request
         request.result = CommitResult(receipt.position, one.before, one.after, receipt.news)
         if request.work.is_redacted:
@@ -1636,7 +1688,9 @@ class Log:
             return True  # what was let go of cannot be compared: it is taken for the same
         given = list(ops_of(record)) if record.type == event.CHANGED else []
         is_led = bool(given) and given[0].kind == "delete"
-        if not (new_event.defaults or new_event.ttls or is_led):
+        # Seals may have been kept by the log: see `keep_seals`.
+        has_seals = bool(given) and SEALED_VALUE in record.payload
+        if not (new_event.defaults or new_event.ttls or is_led or has_seals):
             return False
         before = self.at(record.stream, record.revision - 1)
         # The log added the deletes of ended values and the times of ends; the writer gave neither.
@@ -1648,7 +1702,8 @@ class Log:
             return False
         given = [op for op in given if not ttls or op.kind != UNTIL]
         found = missing_ops(before.root, new_event.defaults, self.blobs.read)
-        return encode_ops(given) == encode_ops((*found, *new_event.ops))
+        ops = keep_seals(before.root, (*found, *new_event.ops), self.blobs.read)
+        return encode_ops(given) == encode_ops(ops)
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -1670,6 +1725,8 @@ class Log:
                 return self.newest(stream)
         else:
             self._used.add(stream)
+        if state.subject is not None:
+            tell_reader(self.sealing, state.subject)
         if state.expires_us:
             self.expiry.check(stream, state)
         return state if state.ends is None else self.key_ends.shown(state, stream)
@@ -1748,6 +1805,8 @@ class Log:
             return EMPTY
         state = self._states.get(stream)
         if state is not None and state.revision == revision:
+            if state.subject is not None:
+                tell_reader(self.sealing, state.subject)
             if state.expires_us:
                 self.expiry.check(stream, state)
             return state
@@ -1759,7 +1818,10 @@ class Log:
                 if newest
                 else f'scope "{stream}" has no events yet'
             )
-        return self._load(stream, head, revision)
+        state = self._load(stream, head, revision)
+        if state.subject is not None:
+            tell_reader(self.sealing, state.subject)
+        return state
 
     def _load(self, stream: str, head: Head, revision: int) -> StreamState:
         if revision < head.first:
@@ -2487,6 +2549,8 @@ class ScopeStream:
         """Returns what a commit adds to the stream to apply ops, with defaults before them."""
         for op in (*defaults, *ops):
             if len(op.value) >= BLOB_BYTES_MIN:
+                # What keeps its seal must not be in a blob, where it would be in clear.
+                ops = self.log.keep_seals(self.name, ops)
                 ops = [self.log.blobs.spill(one, self.name) for one in ops]
                 defaults = [self.log.blobs.spill(one, self.name) for one in defaults]
                 break
@@ -2517,10 +2581,30 @@ class ScopeStream:
         seal = self.log.seal_for(self.name, name)
         if seal is None:
             return ops, None
+        ops = [self._opened_for(op, seal) for op in ops]
         if self.log.typed.all:
             for op in ops:
                 self.log.typed.check_sealed(self.name, op, self.log.newest(self.name))
         return [self.log.blobs.sealed(op, self.name, seal) for op in ops], seal
+
+    def _opened_for(self, op: Op, seal: Seal) -> Op:
+        """Returns an op whose value has no seal in it, because it gets one as a whole.
+
+        Raises UsageError if a part is sealed for somebody else: no erasure would find it there.
+        """
+        others = subjects_in(bytes(op.value)) - {seal.subject}
+        if others:
+            raise UsageError(
+                f"this value is to be sealed for subject {seal.subject}, and a part of it is "
+                f"sealed for subject {min(others)}: one value is one subject's",
+                hint="store the parts apart",
+            )
+        if SEALED_VALUE not in bytes(op.value):
+            return op
+        blobs = self.log.blobs.read
+        with kept_open():
+            value = decode(op.value, blob=lambda name, size: decode(blobs(name, size)))
+        return Op(op.kind, op.path, Raw(encode(value)))
 
 
 @runtime_checkable

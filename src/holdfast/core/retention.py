@@ -439,7 +439,7 @@ class Retainer:
         if self._log.heads([scope])[0] is None:
             raise NotFoundError(
                 f'there is no scope "{scope}" to hold',
-                hint="scopes() lists the names that there are",
+                hint="holdfast scopes lists the names that there are",
             )
         holds.keep(self._log, scope)
         payload = codec.encode_plain(_Held(scope, reason))

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
+from contextvars import ContextVar
 from hashlib import sha256
 from typing import Any
 
@@ -56,9 +57,36 @@ whether it is being erased.
 """
 ERASING = "subject.erasing"
 """The index that has a mark for each subject whose erasure has begun and is not done."""
+BESIDE = "subject.beside"
+"""The index that has one mark as soon as a scope that is nobody's has a sealed value.
+
+A write to a stream whose state is not in memory asks for it. A store from before has the mark after
+its next such value.
+"""
 register_layer(
-    Layer(name="subjects", prefixes=("subject",), kept_with={"subject": None}, indexes=(ERASING,))
+    Layer(
+        name="subjects",
+        prefixes=("subject",),
+        kept_with={"subject": None},
+        indexes=(ERASING, BESIDE),
+    )
 )
+
+READER: ContextVar[Callable[[Sealing, str], None] | None] = ContextVar(
+    "holdfast_reader", default=None
+)
+"""Who is told whose data is read in this context: the run or node that the code is in.
+
+What it makes of that data is the same subject's (0084).
+"""
+
+
+def tell_reader(sealing: Sealing, subject: str) -> None:
+    """Tells the run or node of this context, if there is one, that a subject's data is read."""
+    reader = READER.get()
+    if reader is not None:
+        reader(sealing, subject)
+
 
 _NONCE = bytes(12)
 _BLOB = b"hfseal1\0"
@@ -186,6 +214,31 @@ def derived_key(key: bytes, use: bytes) -> bytes:
     return hmac.new(key, b"holdfast " + use, sha256).digest()
 
 
+# --- names of the erased --------------------------------------------------------------------------
+#
+# A key store forgets the name of whom it erases. So that nobody goes on writing under that name, it
+# notes a keyed digest of the name too, as one more erased id: every key store can do that. That
+# somebody is admitted again is one more note, made from the first; the next erasure begins from
+# there.
+
+
+def told_as(keys: KeyStore, name: str) -> str:
+    """Returns the keyed digest that an erasure is known by, from the name of its subject."""
+    return keys.pseudonym(f"erased {name}")
+
+
+def readmission(keys: KeyStore, noted: str) -> str:
+    """Returns the id that is noted when a subject is admitted again after one erasure."""
+    return keys.pseudonym(f"readmitted {noted}")
+
+
+def erasure_noted(keys: KeyStore, told: str) -> str:
+    """Returns the id under which the newest erasure of a subject is noted, or will be."""
+    while keys.is_erased(told) and keys.is_erased(readmission(keys, told)):
+        told = keys.pseudonym(f"erased again {told}")
+    return told
+
+
 def key_for(key: str | None, seal: Seal | None) -> str | None:
     """Returns an idempotency key as it is stored with a sealed value in a scope of others."""
     return key if key is None or seal is None else seal.digest("key", check_name(key, "key"))
@@ -227,6 +280,8 @@ class Sealing:
         self._seals: dict[str, Seal] = {}
         self.intended: dict[str, str] = {}
         """By stream, the id of the subject that it will belong to if this process begins it."""
+        self.becoming: dict[str, str] = {}
+        """By stream that is nobody's, the id of the subject that it is from its next event on."""
         self.quiet: set[str] = set()
         """The subjects' own streams that did not exist when they were asked for.
 
@@ -234,6 +289,10 @@ class Sealing:
         """
         self.guards: dict[str, tuple[tuple[str, int], ...]] = {}
         """By stream, what a commit to it also reads, if its subject is neither held nor erased."""
+        self.are_beside = False
+        """Whether a scope that is nobody's is known to have a sealed value."""
+        self.told_beside = False
+        """Whether this process has stored the mark that says so."""
         self.known: set[tuple[str, str]] = set()
         """Pairs of subject and stream for which a mark is stored already."""
 
@@ -269,12 +328,36 @@ class Sealing:
         return seal
 
     def named(self, name: str) -> Seal:
-        """Returns the seal of a subject by its name; makes a key if there is none."""
-        key = self.keys.make(name)
-        seal = self._seals.get(key.id)
-        if seal is None:
-            seal = self._seals[key.id] = Seal(key)
+        """Returns the seal of a subject by its name; makes a key if there is none.
+
+        Raises ErasedError if the subject was erased and not admitted again. A writer who goes on
+        would otherwise begin another subject of that name, and nobody would have asked for it.
+        """
+        keys, key = self.keys, self.keys.find(name)
+        if key is not None and (seal := self._seals.get(key.id)) is not None:
+            return seal
+        if key is None:
+            self._check_admitted(name)
+            key = keys.make(name)
+        try:
+            # Once more: an erasure may have ended since, and the key may be made after it. Such a
+            # key would go on counting, so it is destroyed too.
+            self._check_admitted(name)
+        except ErasedError:
+            keys.destroy(key.id)
+            raise
+        seal = self._seals[key.id] = Seal(key)
         return seal
+
+    def _check_admitted(self, name: str) -> None:
+        """Raises ErasedError if the subject of a name was erased and not admitted again."""
+        keys = self.keys
+        if keys.is_erased(erasure_noted(keys, told_as(keys, name))):
+            raise ErasedError(
+                name,
+                "what was to be written",
+                hint="hf.subjects.readmit(name) lets them come back, with another key and id",
+            )
 
     def forget(self, subject: str) -> None:
         """Drops a key that this process has in memory."""
@@ -343,6 +426,7 @@ class Sealing:
         seal = self._of(value.subject)
         if seal is None:
             return codec.ERASED_TEXT
+        tell_reader(self, value.subject)
         if value.blob:
             return self.open_blob(get(value.blob), value.blob, size)
         try:

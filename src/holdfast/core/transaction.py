@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal, Self, cast
 
 from msgspec.structs import replace
@@ -24,6 +25,7 @@ from holdfast.core.arguments import (
     check_whole,
     update_ops,
 )
+from holdfast.core.codec import for_subject
 from holdfast.core.commit import (
     CommitResult,
     ProposedCommit,
@@ -282,7 +284,7 @@ class PendingScope:
         `subject` the value is sealed for that subject when the block ends, as by `Scope.set`. With
         `ttl_s` the value ends so long after the commit.
         """
-        op = self._of(tree.set_op(path, value), subject)
+        op = self._of(partial(tree.set_op, path, value), subject)
         if check_flag(if_absent, "if_absent"):
             check_alone("if_absent", diff=diff, ttl_s=ttl_s)
             self._set_if_absent(op)
@@ -322,7 +324,7 @@ class PendingScope:
         if check_flag(replace, "replace"):
             check_alone("replace", subject=subject, ttl_s=ttl_s)
             return self.set((), values, diff=True)
-        ops = [self._of(op, subject) for op in update_ops(values)]
+        ops = update_ops(values) if subject is None else self._all_of(values, subject)
         ttls = () if ttl_s is None else tuple(check_key_ttl(ops, ttl_s).items())
         self._ops += ops
         self._ttls[len(self._ops)] = ttls
@@ -334,17 +336,24 @@ class PendingScope:
 
     def append(self, path: Path, item: Any, *, subject: str | None = None) -> None:
         """Appends an item to a list; a missing list is created."""
-        self._ops.append(self._of(tree.append_op(path, item), subject))
+        self._ops.append(self._of(partial(tree.append_op, path, item), subject))
 
     def increment(self, path: Path, by: int | float = 1) -> None:
         """Adds to a number; a missing one counts as 0."""
         self._ops.append(tree.increment_op(path, by))
 
-    def _of(self, op: Op, subject: str | None) -> Op:
+    def _of(self, make: Callable[[], Op], subject: str | None) -> Op:
         """Returns the op, and remembers the subject that its value belongs to."""
-        if subject is not None:
-            self._subjects[id(op)] = check_name(subject, "subject")
+        if subject is None:
+            return make()
+        name, op = check_name(subject, "subject"), for_subject(make)
+        self._subjects[id(op)] = name
         return op
+
+    def _all_of(self, values: Mapping[str, Any], subject: str) -> list[Op]:
+        name, ops = check_name(subject, "subject"), for_subject(partial(update_ops, values))
+        self._subjects |= {id(op): name for op in ops}
+        return ops
 
     def checkpoint(self, name: str) -> None:
         """Gives a name to the revision of this scope that the commit makes."""
@@ -361,8 +370,11 @@ class PendingScope:
         if not self._ops and not self._defaults:
             return root
         blobs = self._log.blobs.read
-        ops = (*tree.missing_ops(root, self._defaults, blobs), *self._ops)
-        return tree.apply(root, ops, revision=base.revision + 1, blobs=blobs)
+        for op in (*tree.missing_ops(root, self._defaults, blobs), *self._ops):
+            # As the log will store it: what is read here may be written elsewhere in this commit.
+            kept = (op,) if id(op) in self._subjects else tree.keep_seals(root, (op,), blobs)
+            root = tree.apply(root, kept, revision=None, blobs=blobs)
+        return root
 
     def _stored(self) -> StreamState:
         """Returns the state that this commit reads: the newest one at the first read."""

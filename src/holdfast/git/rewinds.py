@@ -31,6 +31,7 @@ from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.event import Event, to_datetime
 from holdfast.core.kernel import Kernel
 from holdfast.errors import ConflictError, GitError, NotFoundError, UsageError, show_value
+from holdfast.git.files import ProjectFile
 from holdfast.git.repository import GITLINK, NAMESPACE, Entry, Repository
 from holdfast.git.work_tree import Look, WorkTree, is_safe
 from holdfast.names import check_name, short_id
@@ -303,7 +304,7 @@ class Rewinds:
         """Returns what would restore one file from a commit of git; `undo` takes it back.
 
         Content of the file that no commit has is not lost: the point that is made before the
-        rewind keeps it. Raises NotFoundError if the commit has no such file.
+        rewind keeps it, which `stays` says. Raises NotFoundError if the commit has no such file.
         """
         tree = self.work_tree()
         repository = tree.repository
@@ -322,6 +323,10 @@ class Rewinds:
         )
         preview = Preview(self, point, "files")
         preview.look_at_files(tree, None, overwrite=True, only=inside)
+        if ProjectFile(repository, path).diff(commit).lost:
+            preview.stays.append(
+                f"changes of {_shown(inside)} that no commit has: kept with the point before"
+            )
         return preview
 
     def apply(self, preview: Preview) -> Rewound:

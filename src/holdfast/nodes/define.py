@@ -12,8 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike, fspath
 from typing import Any, Literal, TypeGuard, TypeVar, cast, overload
 
+from msgspec import Struct
+
 from holdfast.core.arguments import check_call, check_duration, check_flag, check_whole
 from holdfast.core.intent import Registry
+from holdfast.core.limits import check_size
 from holdfast.errors import NotFoundError, UsageError, show_value
 from holdfast.runs.events import Effect
 from holdfast.runs.values import check_name_text
@@ -21,16 +24,38 @@ from holdfast.thumbprint import TRACKS, Code, Track, code_of
 
 KEEP = 8
 KEEP_MAX = 64
+"""How many results of each node stay in memory at least, to explain what has changed."""
 EFFECTS: tuple[Effect, ...] = ("pure", "read", "idempotent", "effect")
 """The effect classes of nodes. A `txn` commits together with a run's journal; a node has none."""
 DEPTH_MAX = 64
 """How deep graphs nest. What is done with inner graphs stays within Python's own stack by that."""
+CODE_MAX = 100
+"""How many functions that a node uses are read to know whether it may skip others."""
 SETTINGS = frozenset({"cache", "force", "run", "author", "because"})
 """The keyword arguments of `process` and `accept` themselves; no input can have such a name."""
 ROUND = frozenset({"previous", "round"})
 """Parameters of a node in a repeated graph: the values of the round before, and the round."""
 
 Stale = Literal["recompute", "serve"]
+
+
+class Keep(Struct, frozen=True):
+    """How many of a node's newest results are tried: a number, or as many as have a size."""
+
+    count: int = 1 << 62
+    size: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.count:,} results" if self.size is None else f"{self.size:,} bytes of results"
+
+
+def check_keep(keep: object) -> Keep:
+    """Returns what `keep` says: a number of results, or a size as text."""
+    if isinstance(keep, str):
+        return Keep(size=check_size(keep, "keep"))
+    return Keep(check_whole(keep, "keep", least=1))
+
+
 Path = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterable[str]]
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -50,7 +75,7 @@ class Node:
         effect: Effect = "pure",
         track: Track = "closure",
         version: str | None = None,
-        keep: int = KEEP,
+        keep: Keep,
         writes: tuple[str, ...] = (),
         always: bool = False,
         stale: Stale = "recompute",
@@ -115,6 +140,40 @@ def is_node(value: object) -> TypeGuard[Node]:
     return isinstance(value, Node)
 
 
+def may_skip(node: Node) -> bool:
+    """Returns whether a node may call `ctx.skip`: its function, or one that it uses, names `skip`.
+
+    Without a context it cannot. Code that cannot be read, or is too much to read, may.
+    """
+    if not node.takes_context:
+        return False
+    waiting: list[Any] = [node.function]
+    seen: set[int] = set()
+    while waiting:
+        one = inspect.unwrap(waiting.pop())
+        code = getattr(one, "__code__", None)
+        if code is None or len(seen) > CODE_MAX:
+            return True
+        if id(code) in seen:
+            continue
+        seen.add(id(code))
+        names: set[str] = set()
+        parts = [code]
+        while parts:
+            part = parts.pop()
+            names.update(part.co_names)
+            parts += [found for found in part.co_consts if inspect.iscode(found)]
+        if "skip" in names:
+            return True
+        try:
+            known = inspect.getclosurevars(one)
+        except ValueError:  # a name of its closure has no value yet
+            return True
+        used = {**known.globals, **known.nonlocals}
+        waiting += [found for found in used.values() if inspect.isfunction(found)]
+    return False
+
+
 def check_node_name(name: object, what: str) -> str:
     """Returns the name of a node or graph; raises UsageError if it has a separator of names."""
     name = check_name_text(name, what)
@@ -127,7 +186,6 @@ def _check_settings(
     effect: object,
     track: object,
     version: object,
-    keep: object,
     always: object,
     stale: object,
     equal: object,
@@ -143,8 +201,6 @@ def _check_settings(
         raise UsageError(f'stale is "recompute" or "serve", found {show_value(stale)}')
     if version is not None and not isinstance(version, str):
         raise UsageError(f"version is text, found {show_value(version)}")
-    if check_whole(keep, "keep", least=1) > KEEP_MAX:
-        raise UsageError(f"keep is at most {KEEP_MAX}, found {keep}")
     check_flag(always, "always")
     if equal is not None:
         check_call(equal, "equal")
@@ -161,7 +217,7 @@ def node(
     effect: Effect = ...,
     track: Track | None = ...,
     version: str | None = ...,
-    keep: int = ...,
+    keep: int | str = ...,
     writes: str | PathLike[str] | Sequence[str | PathLike[str]] = ...,
     always: bool = ...,
     stale: Stale = ...,
@@ -178,7 +234,7 @@ def node(
     effect: Effect = "pure",
     track: Track | None = None,
     version: str | None = None,
-    keep: int = KEEP,
+    keep: int | str = KEEP,
     writes: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     always: bool = False,
     stale: Stale = "recompute",
@@ -188,13 +244,14 @@ def node(
     """Makes a function a node of graphs. Used as `@node` or as `@node(…)` with settings.
 
     A result counts for `ttl`; with `stale="serve"` an expired one is returned while another worker
-    computes. If `equal(old, new)` is true, dependents are not computed again. Up to `keep` older
-    results are tried first; `always` computes the node each time. `track` says how far changes of
-    the code are followed; `version` replaces that. The node is computed again if a file of `writes`
-    is missing. Failures are kept for `keep_failures`. Changes of the parameters named in `ignore`
-    do not count.
+    computes. If `equal(old, new)` is true, dependents are not computed again. The `keep` newest
+    results are tried, or as many as have that size, such as "10MB"; `always` computes the node each
+    time. `track` says how far changes of the code are followed; `version` replaces that. The node
+    is computed again if a file of `writes` is missing. Failures are kept for `keep_failures`.
+    Changes of the parameters named in `ignore` do not count.
     """
-    _check_settings(effect, track, version, keep, always, stale, equal)
+    _check_settings(effect, track, version, always, stale, equal)
+    kept = check_keep(keep)
     paths = [writes] if isinstance(writes, str | PathLike) else writes
     ttl_s = None if ttl is None else check_duration(ttl, "ttl")
     failures_s = None if keep_failures is None else check_duration(keep_failures, "keep_failures")
@@ -211,7 +268,7 @@ def node(
             effect=effect,
             track=track or ("closure" if version is None else "none"),
             version=version,
-            keep=keep,
+            keep=kept,
             writes=tuple(fspath(path) for path in paths),
             always=always,
             stale=stale,
@@ -448,7 +505,7 @@ def rule(function: Any = None, /, *, name: str | None = None, version: str | Non
         track: Track = "closure" if version is None else "none"
         # No node has such a name, so a rule's results are never taken for those of a node.
         _rules[known_as] = Node(
-            function, name=f"rule:{known_as}", track=track, version=version, keep=KEEP_MAX
+            function, name=f"rule:{known_as}", track=track, version=version, keep=Keep(KEEP_MAX)
         )
         return function
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import chain, islice
 from typing import Any
@@ -16,10 +16,18 @@ from holdfast.core.page import Key, Page, check_limit, is_after, read_cursor, wr
 from holdfast.errors import ConflictError, NotFoundError, UsageError
 from holdfast.nodes import results, trace
 from holdfast.nodes.causes import SHOWN, Cause, told
-from holdfast.nodes.define import KEEP_MAX, Graph, check_graph, check_node_name
+from holdfast.nodes.define import Graph, check_graph, check_node_name
 from holdfast.nodes.manifest import PREFIX, has_results
 from holdfast.nodes.process import check_scope, find_known, process_target
-from holdfast.nodes.results import Accepted, Computed, Entry, Input, Invalidated, NodeState
+from holdfast.nodes.results import (
+    LEAST,
+    Accepted,
+    Computed,
+    Entry,
+    Input,
+    Invalidated,
+    NodeState,
+)
 from holdfast.nodes.walk import (
     Known,
     Nodes,
@@ -59,7 +67,7 @@ class Why(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """What a walk would do now, node by node."""
+    """What a walk would do now, node by node: at least `at_least` nodes are computed."""
 
     graph: str
     scope: str
@@ -71,14 +79,38 @@ class Plan(Struct, frozen=True):
         return tuple(one.node for one in self.nodes if one.verdict == "compute")
 
     @property
+    def may_compute(self) -> tuple[str, ...]:
+        """The nodes that would be computed or not, depending on what those before them yield."""
+        return tuple(one.node for one in self.nodes if one.verdict == "may compute")
+
+    @property
+    def at_least(self) -> int:
+        """How many nodes would be computed for certain."""
+        return len(self.computes)
+
+    @property
+    def at_most(self) -> int:
+        """How many nodes would be computed if every value changes."""
+        return len(self.computes) + len(self.may_compute)
+
+    @property
     def cost(self) -> dict[str, float]:
         """The expected cost: the sum of past averages of the nodes that would be computed."""
-        total: dict[str, float] = {}
-        for one in self.nodes:
-            if one.verdict == "compute":
-                for name, amount in one.cost.items():
-                    total[name] = total.get(name, 0) + amount
-        return total
+        return _total(self.nodes, ("compute",))
+
+    @property
+    def cost_at_most(self) -> dict[str, float]:
+        """The expected cost if every node is computed that may be."""
+        return _total(self.nodes, ("compute", "may compute"))
+
+
+def _total(nodes: Iterable[Planned], verdicts: Collection[str]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for one in nodes:
+        if one.verdict in verdicts:
+            for name, amount in one.cost.items():
+                total[name] = total.get(name, 0) + amount
+    return total
 
 
 def why(
@@ -105,9 +137,10 @@ def why(
         said, of, remark = table.cause_at(cause.result)
         if said is None:
             return None, remark
-        count = kept.get(without_rounds(of), KEEP_MAX)
-        newest = [one.record.revision for one in table.entries(of)[:count]]
-        return said, "" if cause.result in newest else "its result is no longer kept"
+        keep = kept.get(without_rounds(of), LEAST)
+        newest = table.results(of, keep).kept(keep)
+        is_kept = any(one.record.revision == cause.result for one in newest)
+        return said, "" if is_kept else "its result is no longer kept"
 
     found = told(content.cause, say, CAUSES_MAX if most is None else most)
     return Why(
@@ -127,12 +160,19 @@ def why(
 
 
 class StoredNode(Struct, frozen=True):
-    """The newest stored result of a node."""
+    """The newest stored result of a node, and how often its results were hits, or were let go of.
+
+    `evicted` counts the results that had to be computed again because `keep` had let go of them.
+    """
 
     graph: str
     scope: str
     state: NodeState
     invalidated: bool
+    computed: int = 0
+    hits: int = 0
+    evicted: int = 0
+    hit_rate: float | None = None
 
 
 def stored_nodes(
@@ -170,7 +210,20 @@ def _stored(
                 continue
             state = entry.state("hit", nodes.log.blobs.read)
             is_old = entry.record.revision <= table.invalidated_at(one)
-            yield (stream, one), StoredNode(name, place, state, is_old)
+            count = table.tally(one)
+            yield (
+                (stream, one),
+                StoredNode(
+                    name,
+                    place,
+                    state,
+                    is_old,
+                    count.computed,
+                    count.hits,
+                    count.evicted,
+                    count.hit_rate,
+                ),
+            )
 
 
 def _newest(entries: list[Entry]) -> Entry | None:

@@ -163,6 +163,7 @@ def process(
             table = nodes.table(graph.name, name)
             table.refresh()
             if idle.stands(nodes, table):
+                table.count_walk()
                 return idle.answer
     walker = Walker(nodes, graph, name, inputs, cache=cache, force=force)
     states = [*states_of(walker.run())]
@@ -199,6 +200,7 @@ def process_node(
             table = nodes.table(graph.name, where)
             table.refresh()
             if idle.stands(nodes, table):
+                table.count_hit(name)
                 return idle.answer
     walker = Walker(nodes, graph, where, inputs, cache=cache)
     level, node = _place_of(walker, name)

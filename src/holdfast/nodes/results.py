@@ -15,6 +15,7 @@ then reads only what was written since.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import cached_property
@@ -32,7 +33,7 @@ from holdfast.core.event import REMOVED, own_key, to_datetime
 from holdfast.core.log import Log
 from holdfast.errors import CorruptError
 from holdfast.nodes.causes import Cause, shallow, unnested
-from holdfast.nodes.define import KEEP_MAX
+from holdfast.nodes.define import KEEP_MAX, Keep
 from holdfast.runs.events import Fault
 from holdfast.runs.values import decode
 
@@ -44,6 +45,8 @@ RESULTS = frozenset((COMPUTED, FAILED, ACCEPTED))
 EVERY = "*"
 """The checkpoint name of events that concern every node of a stream; no node can have it."""
 
+LEAST = Keep(KEEP_MAX)
+"""The results of a node that stay in memory if no walk has said how many are kept."""
 WHOLE_MAX = 50_000
 """A longer stream is not read completely: the results of each node are looked up by its name."""
 CHUNK = 1000
@@ -85,6 +88,27 @@ class StoredArtifact(Struct, frozen=True, omit_defaults=True, gc=False):
     reads: tuple[str, ...] = ()
 
 
+class Tally(Struct, frozen=True, array_like=True, gc=False):
+    """What is known of a node's results when one is stored: how often each thing has happened.
+
+    A hit writes nothing. So the hits of a process are noted with the next result that it stores,
+    and those after its last one are not. It is a statistic: nothing is decided by it.
+    """
+
+    computed: int = 0
+    hits: int = 0
+    evicted: int = 0
+    """How often a result had to be computed again because it was no longer kept."""
+    is_said: bool = False
+    """Whether somebody was told that the node keeps too few."""
+
+    @property
+    def hit_rate(self) -> float | None:
+        """The share of hits; None if nothing was counted."""
+        total = self.computed + self.hits
+        return self.hits / total if total else None
+
+
 class Computed(Struct, frozen=True, omit_defaults=True, gc=False):
     """The data of a result."""
 
@@ -104,6 +128,7 @@ class Computed(Struct, frozen=True, omit_defaults=True, gc=False):
     skips: tuple[str, ...] = ()
     valid_until: int = 0
     cost: dict[str, float] = {}
+    tally: Tally = Tally()
 
 
 class Failed(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -267,7 +292,18 @@ def skipped_state(name: str, blobs: BlobReader) -> NodeState:
 class Entry:
     """One event of a node, decoded when it is looked at."""
 
-    __slots__ = ("_content", "_stamps", "_table", "hit", "in_thumb", "key", "number", "record")
+    __slots__ = (
+        "_content",
+        "_stamps",
+        "_table",
+        "hit",
+        "in_thumb",
+        "key",
+        "number",
+        "place",
+        "record",
+        "start",
+    )
 
     def __init__(self, record: Record, table: ResultTable) -> None:
         self.record = record
@@ -275,6 +311,8 @@ class Entry:
         rest, _, number = (self.key or "::0").rpartition(":")
         self.in_thumb = rest[rest.rfind(":") + 1 :]
         self.number = int(number)
+        self.place = 0  # how many results of the node came before it, and how large they were
+        self.start = 0
         self._stamps: dict[int, Any] | None = None  # created on demand, as there are many entries
         self.hit: NodeState | None = None
         self._table = table
@@ -337,6 +375,56 @@ class Entry:
         return state
 
 
+class NodeResults:
+    """The newest results of one node, in order and by their `in_thumb`."""
+
+    def __init__(self, keep: Keep) -> None:
+        self.keep = keep
+        self.entries: list[Entry] = []
+        """Newest first, valid or not."""
+        self.is_whole = True
+        """Whether no result was let go of from memory."""
+        self._by_thumb: dict[str, list[Entry]] = {}
+        self._count = 0
+        self._size = 0
+
+    def add(self, entry: Entry) -> None:
+        """Adds the newest result, and lets go of those that are not kept."""
+        entry.place, entry.start = self._count, self._size
+        self._count += 1
+        self._size += size_of(entry.record.payload)
+        self.entries.insert(0, entry)
+        self._by_thumb.setdefault(entry.in_thumb, []).insert(0, entry)
+        while not self._is_kept(self.entries[-1], self.keep):
+            last = self.entries.pop()
+            same = self._by_thumb[last.in_thumb]
+            same.pop()
+            if not same:
+                del self._by_thumb[last.in_thumb]
+            self.is_whole = False
+
+    def _is_kept(self, entry: Entry, keep: Keep) -> bool:
+        is_newest = entry.place == self._count - 1
+        fits = keep.size is None or self._size - entry.start <= keep.size
+        return is_newest or (fits and self._count - entry.place <= keep.count)
+
+    def kept(self, keep: Keep, in_thumb: str | None = None) -> list[Entry]:
+        """Returns the results that are kept, newest first; only those of an `in_thumb` if given."""
+        found = self.entries if in_thumb is None else self._by_thumb.get(in_thumb, [])
+        return [entry for entry in found if self._is_kept(entry, keep)]
+
+
+_BLOB_SIZE = re.compile(rb'"\$blob":\{"id":"[0-9a-f]{64}","size":(\d+)\}')
+
+
+def size_of(payload: bytes) -> int:
+    """Returns how large a result is: its event, and the blobs that this names."""
+    size = len(payload)
+    if b'"$blob"' in payload:
+        size += sum(int(found) for found in _BLOB_SIZE.findall(payload))
+    return size
+
+
 class ResultTable:
     """The results in one stream, as far as this process has read it."""
 
@@ -350,7 +438,10 @@ class ResultTable:
         self.revision = 0
         self.link = b""
         self._is_whole = True
-        self._nodes: dict[str, list[Entry]] = {}
+        self._nodes: dict[str, NodeResults] = {}
+        self._hits: dict[str, int] = {}
+        self._walks = 0  # walks that consisted of hits, and were not made
+        self._walks_told: dict[str, int] = {}
         self._invalidated: dict[str, int] = {}
         self._by_revision: dict[int, Entry] | None = None  # made for `why`, until more is read
         self._since = 0  # the revision of the newest removal: results before it are gone
@@ -402,21 +493,42 @@ class ResultTable:
         elif record.type == INVALIDATED:
             self._invalidated[name] = record.revision
         elif record.type in RESULTS and (self._is_whole or name in self._nodes):
-            entries = self._nodes.setdefault(name, [])
-            entries.insert(0, Entry(record, self))
-            del entries[KEEP_MAX:]
+            known = self._nodes.get(name)
+            if known is None:
+                known = self._nodes[name] = NodeResults(LEAST)
+            known.add(Entry(record, self))
 
     def entries(self, name: str) -> list[Entry]:
-        """Returns up to `KEEP_MAX` results of a node, newest first, valid or not."""
+        """Returns the results of a node that are in memory, newest first, valid or not."""
+        return self.results(name).entries
+
+    def results(self, name: str, keep: Keep = LEAST) -> NodeResults:
+        """Returns the results of a node, with all that `keep` says and `KEEP_MAX` at least."""
         with self.mutex:
-            if not self._is_whole and name not in self._nodes:
-                self._nodes[name] = []
-                for one in (name, EVERY):
-                    found = self._log.find(self.stream, checkpoint=one)[:KEEP_MAX]
-                    for place in reversed(found):
-                        if self._since < place.revision <= self.revision:
-                            self._apply(self._log.record(self.stream, place.revision))
-            return self._nodes.get(name, [])
+            known = self._nodes.get(name)
+            if known is None and not self._is_whole:
+                return self._found(name, keep)
+            if known is None:
+                known = self._nodes[name] = NodeResults(LEAST)
+            has_all = keep.size is None and known.keep.size is None
+            if keep == known.keep or (has_all and keep.count <= known.keep.count):
+                return known
+            if not known.is_whole:
+                return self._found(name, keep)
+            known.keep = keep
+            return known
+
+    def _found(self, name: str, keep: Keep) -> NodeResults:
+        """Returns the results of a node that are found in the store by its name."""
+        keep = keep if keep.size is not None or keep.count > KEEP_MAX else LEAST
+        found = self._nodes[name] = NodeResults(keep)
+        for one in (name,) if self._is_whole else (name, EVERY):
+            places = self._log.find(self.stream, checkpoint=one)[: keep.count]
+            for place in reversed(places):
+                if self._since < place.revision <= self.revision:
+                    self._apply(self._log.record(self.stream, place.revision))
+            found.is_whole &= len(places) < keep.count
+        return found
 
     def entry_of(self, name: str, key: str) -> Entry:
         """Returns the event of a node that was committed with an idempotency key."""
@@ -426,10 +538,39 @@ class ResultTable:
         [found] = self._log.find(self.stream, key=key)
         return Entry(self._log.record(self.stream, found.revision), self)
 
+    def count_hit(self, name: str) -> None:
+        """Counts a hit of a node in this process."""
+        self._hits[name] = self._hits.get(name, 0) + 1
+
+    def count_walk(self) -> None:
+        """Counts a hit of each node."""
+        self._walks += 1
+
+    def hits(self, name: str, *, takes: bool = False) -> int:
+        """Returns the hits of a node that no result has noted yet; `takes` begins to count anew."""
+        found = self._hits.get(name, 0) + self._walks - self._walks_told.get(name, 0)
+        if takes:
+            self._hits.pop(name, None)
+            self._walks_told[name] = self._walks
+        return found
+
+    def tally(self, name: str) -> Tally:
+        """Returns what was counted of a node, in stored results and in this process."""
+        stored = Tally()
+        for entry in self.entries(name):
+            try:
+                content = entry.content()
+            except CorruptError:
+                continue
+            if isinstance(content, Computed):
+                stored = content.tally
+                break
+        return replace(stored, hits=stored.hits + self.hits(name))
+
     def names(self) -> list[str]:
         """Returns the names of the nodes that have results, sorted."""
         if self._is_whole:
-            return sorted(self._nodes)
+            return sorted(name for name, known in self._nodes.items() if known.entries)
         found = [one.name for one in self._log.find(self.stream) if one.revision > self._since]
         return sorted({*found} - {EVERY})
 
@@ -488,7 +629,7 @@ class ResultTable:
         with self.mutex:
             found = self._by_revision
             if found is None:
-                entries = (entry for known in self._nodes.values() for entry in known)
+                entries = (one for known in self._nodes.values() for one in known.entries)
                 found = self._by_revision = {entry.record.revision: entry for entry in entries}
             entry = found.get(revision)
             if entry is None:
@@ -500,13 +641,26 @@ class ResultTable:
 
         If older entries may be missing in memory, it looks for the first unused key in the store.
         """
-        known = [one.number for one in self.entries(name) if one.in_thumb == in_thumb]
-        number = max(known, default=0) + 1
-        if self._is_whole and len(self.entries(name)) < KEEP_MAX:
+        results = self.results(name)
+        same = results.kept(results.keep, in_thumb)
+        number = max((one.number for one in same), default=0) + 1
+        if self._is_whole and results.is_whole:
             return number
-        while self._log.find(self.stream, key=f"{name}:{in_thumb}:{number}"):
-            number += 1
+        # Each number was used once, from 1 on: so the first unused one is found by halving.
+        step = 1
+        while self._is_used(name, in_thumb, number + step - 1):
+            step *= 2
+        unused = number + step - 1
+        while number < unused:
+            middle = (number + unused) // 2
+            if self._is_used(name, in_thumb, middle):
+                number = middle + 1
+            else:
+                unused = middle
         return number
+
+    def _is_used(self, name: str, in_thumb: str, number: int) -> bool:
+        return bool(self._log.find(self.stream, key=f"{name}:{in_thumb}:{number}"))
 
 
 def decode_computed(payload: bytes) -> Computed:

@@ -17,7 +17,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from time import perf_counter
 from typing import Any, Literal, TypeVar
@@ -30,6 +30,7 @@ from holdfast.core import codec
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
 from holdfast.core.kernel import Kernel
 from holdfast.core.log import WRITER
+from holdfast.core.sealing import READER, Sealing, tell_reader
 from holdfast.core.tree import MISSING
 from holdfast.errors import (
     CorruptError,
@@ -43,7 +44,7 @@ from holdfast.errors import (
 from holdfast.nodes import results, trace
 from holdfast.nodes.causes import Cause
 from holdfast.nodes.context import NodeContext, part_of
-from holdfast.nodes.define import ROUND, Graph, Node, Until, check_inputs, is_node
+from holdfast.nodes.define import ROUND, Graph, Node, check_inputs, is_node, may_skip
 from holdfast.nodes.manifest import PREFIX
 from holdfast.nodes.results import (
     Computed,
@@ -53,6 +54,7 @@ from holdfast.nodes.results import (
     NodeState,
     Read,
     ResultTable,
+    Tally,
     skipped_state,
 )
 from holdfast.nodes.trace import ABSENT, Observed, Sources, shown
@@ -73,7 +75,13 @@ DEMANDED_MIN = 16
 _logger = logging.getLogger("holdfast.nodes")
 
 _OPEN = frozenset({"computed", "cut off"})
-"""In a plan, the states of nodes whose values are not known yet."""
+"""In a plan, the states of nodes whose values are not known, or that may be left out."""
+THRASHED_MIN = 16
+"""So many results, and more than were hits, are computed again before it is said."""
+AVERAGED = 8
+"""How many results of a node its expected cost is the average of."""
+PROGRESS_S = 2.0
+"""How often a long walk says in the log how far it is."""
 
 Call = Callable[[Node, tuple[Any, ...], dict[str, Any]], Any]
 """Calls the function of a node; `holdfast.aio` awaits it on the event loop."""
@@ -189,8 +197,8 @@ class Group:
     def status(self) -> str:
         if self.is_skipped:
             return "skipped"
-        members = self.rounds[-1].members.values()
-        return "computed" if any(one.status == "computed" for one in members) else "hit"
+        found = {one.status for one in self.rounds[-1].members.values()}
+        return next((one for one in ("computed", "cut off") if one in found), "hit")
 
     @cached_property
     def out_thumb(self) -> str:
@@ -225,6 +233,10 @@ class Level:
         self.errors: dict[str, CorruptError] = {}
         self.active: dict[str, None] = {}
         self.before: Group | None = None
+        self.has_open = False
+        """In a plan: whether a member may yield another value than it did."""
+        self.is_unsure = outer is not None and outer.is_unsure
+        """In a plan: whether members may be left out, by what is not computed yet."""
 
     def name_of(self, member: str) -> str:
         """Returns the full name of a member in this walk, such as `review/author@2`."""
@@ -300,12 +312,13 @@ class Verdict(Struct):
 class Planned(Struct, frozen=True):
     """What a walk would do with one node.
 
-    A node with the verdict `cut off` depends on nodes that would be computed. Its stored result is
-    reused if those yield the same values as before.
+    `hit` and `compute` are certain. A node that `may compute` depends on nodes that would be
+    computed: its stored result is reused if those yield the same values as before. Or they decide
+    whether the node is on the path, or whether there is another round.
     """
 
     node: str
-    verdict: Literal["hit", "compute", "cut off", "skipped"]
+    verdict: Literal["hit", "compute", "may compute", "skipped"]
     causes: tuple[Cause, ...] = ()
     cost: dict[str, float] = {}
 
@@ -405,6 +418,8 @@ class Walker:
         now_us = self.log.clock.now_us()
         self.sources = Sources(nodes.scopes, now_us, nodes.known_values, scope)
         self.exhausted: list[str] = []
+        self.computed = 0
+        self._tell_at_s = perf_counter() + PROGRESS_S
         self.demanded: list[str] = []
         """The nodes that functions wait for which are being called, each within the one before."""
         self.planned: dict[str, Planned] | None = None
@@ -425,7 +440,8 @@ class Walker:
 
     def _walk(self, level: Level) -> Steps[None]:
         """Processes every member of a graph, and notes damaged results in `level.errors`."""
-        for name in level.graph.order:
+        for number, name in enumerate(level.graph.order):
+            self._tell_progress(level, number)
             try:
                 yield level, name
             except CorruptError as error:
@@ -433,6 +449,20 @@ class Walker:
                     raise
                 _logger.warning("%s", error)
                 level.errors[name] = error
+
+    def _tell_progress(self, level: Level, number: int) -> None:
+        """Says in the log how far a long walk is."""
+        now_s = perf_counter()
+        if now_s < self._tell_at_s:
+            return
+        self._tell_at_s = now_s + PROGRESS_S
+        _logger.info(
+            'graph "%s": %s of %s nodes are done, %s were computed',
+            level.group.name,
+            f"{number:,}",
+            f"{len(level.graph.order):,}",
+            f"{self.computed:,}",
+        )
 
     def process(self, level: Level, name: str) -> Member:
         """Returns the state of a member. It is processed once per walk, after its dependencies."""
@@ -478,6 +508,7 @@ class Walker:
             self._in_step[id(level), name] = state
             return state
         level.members[name] = state
+        level.has_open |= state.status in _OPEN
         if isinstance(state, NodeState):
             level.skipped.update(state.skips)
         return state
@@ -493,9 +524,13 @@ class Walker:
             self._in_step = None
 
     def _is_on_path(self, level: Level, name: str) -> bool:
+        path = level.graph.path
+        if self.planned is not None:
+            level.is_unsure |= path is not None and level.has_open
+            if level.is_unsure:
+                return True
         if name in level.skipped:
             return False
-        path = level.graph.path
         if path is None:
             return True
         inputs = {key: one.given() for key, one in self.inputs.items()}
@@ -523,17 +558,30 @@ class Walker:
             if level.errors:
                 raise next(iter(level.errors.values()))
             group.rounds.append(level)
-            if repeat is None or self._is_enough(level, repeat):
+            if repeat is None:
+                return group
+            if self.planned is not None and level.has_open:
+                self._plan_rounds(level, round + 1, repeat.most, self.planned)
+                return group
+            if repeat.enough(level.members[repeat.node].value):
                 return group
         group.is_exhausted = True
         self.exhausted.append(name)
         return group
 
-    def _is_enough(self, level: Level, repeat: Until) -> bool:
-        last = level.members[repeat.node]
-        if self.planned is not None and isinstance(last, NodeState) and last.revision == 0:
-            return True  # in a plan it has no value yet, so the number of rounds is unknown
-        return repeat.enough(last.value)
+    def _plan_rounds(
+        self, level: Level, first: int, last: int, planned: dict[str, Planned]
+    ) -> None:
+        """Notes the nodes of rounds that follow if one with unknown values is not enough."""
+        for round in range(first, last + 1):
+            further = Level(level.graph, level.outer, level.prefix, round, level.group)
+            for name in _names_in(further):
+                planned[name] = Planned(name, "may compute", cost=self._cost_of(name))
+
+    def _cost_of(self, name: str) -> dict[str, float]:
+        """Returns the average cost of a node's newest results."""
+        contents = (entry.content() for entry in self.table.entries(name)[:AVERAGED])
+        return _average([one.cost for one in contents if isinstance(one, Computed)])
 
     # --- what a node depends on ------------------------------------------------------------------
 
@@ -633,13 +681,15 @@ class Walker:
         self, known: Known, verdict: Verdict, planned: dict[str, Planned]
     ) -> Steps[NodeState]:
         """Notes what would be done with a node, and returns its newest stored state meanwhile."""
-        entries = self.table.entries(known.name)
-        done = [one for entry in entries if isinstance(one := entry.content(), Computed)]
-        cost = _average([one.cost for one in done[: known.node.keep]])
+        entries = self.table.results(known.name, known.node.keep).entries
+        cost = self._cost_of(known.name)
+        level: Level = known.level
+        was_unsure = level.is_unsure
         if verdict.entry is None:
-            may_hold = yield from self._may_hold(known, verdict, entries)
-            word = "cut off" if may_hold else "compute"
+            is_unsure = was_unsure or (yield from self._may_hold(known, verdict))
+            word = "may compute" if is_unsure else "compute"
             planned[known.name] = Planned(known.name, word, verdict.causes, cost)
+            level.is_unsure = was_unsure or may_skip(known.node)
             for entry in entries:
                 if isinstance(entry.content(), Computed):
                     return entry.state("computed", self.blobs)
@@ -653,12 +703,13 @@ class Walker:
             for place, name in [self.find(known.level, read.name)]
         ]
         is_open = not _OPEN.isdisjoint(edges)
-        planned[known.name] = Planned(known.name, "cut off" if is_open else "hit", (), cost)
+        planned[known.name] = Planned(known.name, "may compute" if is_open else "hit", (), cost)
+        level.is_unsure = was_unsure or (is_open and may_skip(known.node))
         if isinstance(content, Failed):
             return replace(skipped_state(known.name, self.blobs), status="computed")
-        return verdict.entry.state("cut off" if is_open else "hit", self.blobs)
+        return verdict.entry.state("cut off" if is_open or was_unsure else "hit", self.blobs)
 
-    def _may_hold(self, known: Known, verdict: Verdict, entries: list[Entry]) -> Steps[bool]:
+    def _may_hold(self, known: Known, verdict: Verdict) -> Steps[bool]:
         """Returns whether a kept result may count, depending on what open nodes will yield."""
         is_forced = verdict.causes[0].kind == "forced"
         is_open = any(edge.status in _OPEN for edge in known.edges.values())
@@ -666,7 +717,7 @@ class Walker:
             return False
         inputs = {name: one.thumb for name, one in known.inputs.items()}
         closed = {n: edge_thumb(e) for n, e in known.edges.items() if e.status not in _OPEN}
-        for entry in entries[: known.node.keep]:
+        for entry in self.table.results(known.name, known.node.keep).kept(known.node.keep):
             one = entry.content()
             if (
                 isinstance(one, Computed)
@@ -696,13 +747,11 @@ class Walker:
             return Verdict(causes=(Cause("forced", known.name),))
         if known.node.always:
             return Verdict(causes=(Cause("forced", known.name, text="always"),))
-        entries = self.table.entries(known.name)
+        results = self.table.results(known.name, known.node.keep)
         since = self.table.invalidated_at(known.name)
         causes: tuple[Cause, ...] = ()
         expired: Entry | None = None
-        for entry in entries[: known.node.keep]:
-            if entry.in_thumb != known.in_thumb:
-                continue
+        for entry in results.kept(known.node.keep, known.in_thumb):
             if entry.record.revision <= since:
                 causes = causes or (Cause("forced", known.name, text="invalidated"),)
                 break
@@ -711,7 +760,7 @@ class Walker:
                 return Verdict(entry)
             causes = causes or (cause,)
             expired = expired or (entry if is_old else None)
-        return Verdict(None, causes or self._differences(known, entries), expired)
+        return Verdict(None, causes or self._differences(known, results.entries), expired)
 
     def _log_damage(self, known: Known) -> None:
         for entry in self.table.entries(known.name)[:1]:
@@ -810,9 +859,15 @@ class Walker:
 
     def _hit(self, known: Known, entry: Entry) -> NodeState:
         content = entry.content()
+        if READER.get() is not None and entry.record.subject is not None:
+            tell_reader(self.log.sealing, entry.record.subject)
         if isinstance(content, Failed):
             raise _kept_failure(known, content)
-        is_cut_off = any(edge.status == "computed" for edge in known.edges.values())
+        self.table.count_hit(known.name)
+        # An older result counts because a dependency went back: nothing was cut off there.
+        is_cut_off = self.table.entries(known.name)[0] is entry and any(
+            edge.status == "computed" for edge in known.edges.values()
+        )
         return entry.state("cut off" if is_cut_off else "hit", self.blobs)
 
     # --- computing -------------------------------------------------------------------------------
@@ -883,8 +938,35 @@ class Walker:
                 self.nodes.append(self.table, known.name, results.FAILED, failed, key, fence=fence)
             raise _failure(known, error) from error
         computed = self._computed(known, context, verdict.causes, value, took_s, began_us)
+        tally = self._tally(known, number)
+        computed = replace(computed, tally=tally)
         self.nodes.append(self.table, known.name, results.COMPUTED, computed, key, fence=fence)
+        self.table.hits(known.name, takes=True)
         return self.table.entry_of(known.name, key).state("computed", self.blobs)
+
+    def _tally(self, known: Known, number: int) -> Tally:
+        """Returns what to note with a result; says once if the node keeps too few results.
+
+        An earlier result for the same `in_thumb`, of which none is kept, was let go of by `keep`.
+        """
+        keep = known.node.keep
+        before = self.table.tally(known.name)
+        is_again = number > 1 and not self.table.results(known.name, keep).kept(
+            keep, known.in_thumb
+        )
+        evicted = before.evicted + is_again
+        thrashes = evicted >= THRASHED_MIN and evicted > before.hits
+        if thrashes and not before.is_said:
+            _logger.warning(
+                'node "%s" of "%s" keeps %s, which is too few: %s results were computed again that '
+                "it had let go of, and %s were hits; give it a larger keep",
+                known.name,
+                self.table.stream,
+                keep,
+                f"{evicted:,}",
+                f"{before.hits:,}",
+            )
+        return Tally(before.computed + 1, before.hits, evicted, before.is_said or thrashes)
 
     def _unstored(self, known: Known) -> NodeState:
         """Computes a node without reading or writing stored results."""
@@ -921,14 +1003,41 @@ class Walker:
         arguments |= {name: one.itself for name, one in known.ignored.items()}
         arguments |= {name: _sorted_copy(edge.value) for name, edge in known.edges.items()}
         args = (context,) if known.node.takes_context else ()
-        began = perf_counter()
+        began, reader = perf_counter(), READER.get()
+        reading = READER.set(partial(self._reads, known.name, reader))
         try:
             value = self.nodes.call(known.node, args, arguments)
         finally:
+            READER.reset(reading)
             context.is_over = True
             self.sources.forget()
         took_s = perf_counter() - began
+        self.computed += 1
         return values.encode(value), took_s
+
+    def _reads(
+        self, name: str, around: Callable[[Sealing, str], None] | None, sealing: Sealing, id: str
+    ) -> None:
+        """Notes that a node reads a subject's data: what is stored from here on is the subject's.
+
+        The run around it, if there is one, reads it too. Raises UsageError for a second subject.
+        """
+        if around is not None:
+            around(sealing, id)
+        log, stream = self.log, self.table.stream
+        if not self.cache or (sealing is not log.sealing and not log.sealing.keys.has(id)):
+            return
+        owner = log.subject_of(stream)
+        if owner is None and log.sealing.keys.is_erased(id):
+            return
+        if owner is None:
+            log.become(stream, id)
+        elif owner != id:
+            raise UsageError(
+                f'node "{name}" was about to read data of subject {id}, and the results of its '
+                f"graph for this scope are subject {owner}'s: one key seals them",
+                hint="process it for a scope of its own, or with cache=False",
+            )
 
     def _computed(
         self,
@@ -989,6 +1098,20 @@ class Walker:
                 )
                 return content.out_thumb if same else out_thumb
         return out_thumb
+
+
+def _names_in(level: Level) -> Iterator[str]:
+    """Yields the full names of all nodes of a level, with all rounds of the graphs in it."""
+    waiting = [level]
+    while waiting:
+        inner = waiting.pop()
+        for name, member in inner.graph.members.items():
+            whole = inner.name_of(name)
+            if isinstance(member, Node):
+                yield whole
+                continue
+            for round in range(1, (member.repeat.most if member.repeat else 1) + 1):
+                waiting.append(Level(member, inner, f"{whole}/", round, inner.group))
 
 
 def _check_force(graph: Graph, force: bool | Collection[str]) -> bool | frozenset[str]:

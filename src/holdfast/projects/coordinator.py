@@ -167,6 +167,12 @@ class Coordinator:
         With None, messages are answered in the project's inbox session, and work is told in the
         messages of the project's scope.
         """
+        self.listen: Callable[[], None] | None = None
+        """Called about ten times a second while it waits for its work, such as to read a line."""
+        self.tell: Callable[[str], None] | None = None
+        """Is given the answer to an interrupt, before the work goes on."""
+        self.about: tuple[str | None, str] | None = None
+        """A session, and what its turns are told of the directory."""
         self.strategies = work.SEARCHED
         """The strategies of a turn's context; without search once that has taken too long."""
 
@@ -469,6 +475,8 @@ class Coordinator:
     def _result(self, task: str, run: Run[Any]) -> Result:
         """Waits for a run, handling messages meanwhile; returns its result."""
         while True:
+            if self.listen is not None:
+                self.listen()
             if self._heed(run.id) == "stopped":
                 return Result(task, "stopped", run=run.id, reason="a person stopped it")
             self._keep_shown()
@@ -596,8 +604,11 @@ class Coordinator:
         self._engine.suspend(run, "a person interrupted it")
         before = self.mode
         self.scope.set("mode", "conversation")
-        if self.talk(message.text, revision=message.revision) is None:
+        answer = self.talk(message.text, revision=message.revision)
+        if answer is None:
             return False
+        if self.tell is not None:
+            self.tell(answer)
         self._await_pass(run)
         self.scope.set("mode", before)
         if not self._has_ended(run):

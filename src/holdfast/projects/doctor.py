@@ -7,7 +7,6 @@ Problems of git, the work and the disk are reported with advice.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
@@ -15,6 +14,7 @@ from msgspec import Struct
 from holdfast.errors import GitError, LimitError, NotFoundError, UnavailableError, UsageError
 from holdfast.git.repository import Repository
 from holdfast.projects.housekeeping import check_disk
+from holdfast.projects.tree import committed
 
 if TYPE_CHECKING:
     from holdfast.projects.project import Project
@@ -127,18 +127,10 @@ def restore(project: Project, file: str, remedy: Remedy) -> list[str]:
     if remedy == "git":
         if file not in project.files:
             raise NotFoundError(f'"{file}" is none of the five files of project "{project.id}"')
-        found = views.replace(file, _committed(project, file))
+        text = committed(project, file)
+        if text is None:
+            raise NotFoundError(f'the last commit of git has no file "{file}"')
+        found = views.replace(file, text)
     else:
         found = views.reject(file) if remedy == "log" else views.accept(file)
     return [str(one) for one in found]
-
-
-def _committed(project: Project, file: str) -> bytes:
-    """Returns what a file holds in the last commit of git; raises NotFoundError if it has none."""
-    repository = Repository.find(project.root)
-    head = repository.head
-    path = os.path.relpath(project.root / file, repository.root)
-    entry = None if head is None else repository.files_of(head).get(path)
-    if entry is None:
-        raise NotFoundError(f'the last commit of git has no file "{file}"')
-    return repository.read_objects([entry.id])[entry.id]

@@ -14,6 +14,7 @@ import logging
 import os
 import resource
 import sys
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -64,6 +65,7 @@ class Housekeeping:
         """The slow operations since this coordinator began, by name, each with its slowest time."""
         self.trims = 0
         """How often caches were dropped because the memory limit was exceeded."""
+        self._mutex = Lock()
         self._is_new = False
         self._written_at = monotonic() - WRITE_S
         self._look_at = 0.0
@@ -79,14 +81,15 @@ class Housekeeping:
         """Notes how long something took, and returns whether that was too long."""
         if seconds <= self._settings.slow_s:
             return False
-        before = self.slow.pop(what, None)
-        times = 1 if before is None else before.times + 1
-        longest = seconds if before is None else max(before.seconds, seconds)
         now = to_datetime(kernel_of(self._main.store).clock.now_us()).isoformat(timespec="seconds")
-        self.slow[what] = SlowOperation(what, round(longest, 3), times, now)
-        while len(self.slow) > KEPT_MAX:
-            self.slow.pop(next(iter(self.slow)))
-        self._is_new = True
+        with self._mutex:
+            before = self.slow.pop(what, None)
+            times = 1 if before is None else before.times + 1
+            longest = seconds if before is None else max(before.seconds, seconds)
+            self.slow[what] = SlowOperation(what, round(longest, 3), times, now)
+            while len(self.slow) > KEPT_MAX:
+                self.slow.pop(next(iter(self.slow)))
+            self._is_new = True
         return True
 
     # --- looking ---------------------------------------------------------------------------------
@@ -99,8 +102,10 @@ class Housekeeping:
         self._look_at = at + LOOK_S
         self._check_memory()
         if self._is_new and (now or at - self._written_at >= WRITE_S):
-            self._is_new, self._written_at = False, at
-            found = [asdict(one) for one in self.slow.values()]
+            with self._mutex:  # not during the write: what that takes is noted by this thread, too
+                self._is_new, self._written_at = False, at
+                slow = list(self.slow.values())
+            found = [asdict(one) for one in slow]
             self._main.scope.set(KEY, found)
             _logger.warning('project "%s" is slow: %s', self._main.project.id, found[-1])
 

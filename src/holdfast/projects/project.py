@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, convert
+from msgspec.structs import replace
 
 from holdfast.backends.deadline import monotonic
 from holdfast.core.arguments import Duration, check_flag, check_seconds, check_text
@@ -127,13 +128,14 @@ class Project:
         """Returns what is known of the project, each fact with its source, and unfinished work.
 
         Edited files are imported first. In a store that knows nothing of the project, everything
-        comes from the files. With `go_on` the unfinished work is resumed before it returns.
+        comes from the files; one that is gone is taken from the last commit of git. With `go_on`
+        the unfinished work is resumed before it returns, and `results` says what became of it.
         """
+        check_flag(go_on, "go_on")
+        fetched = recovery.fetch_files(self)
         with self.coordinate() as main:
-            found = recovery.report(main)
-            if check_flag(go_on, "go_on"):
-                main.resume()
-        return found
+            found = recovery.report(main, fetched)
+            return replace(found, results=tuple(main.resume())) if go_on else found
 
     def doctor(self) -> list[Ailment]:
         """Returns the problems of files, store, git, work, disk and speed, each with its remedies.

@@ -3,21 +3,29 @@
 A new coordinator first imports what people have edited, so that edits made before a restart count.
 The report names each fact with its source, and each difference between a file and the log with the
 side that won. If the store is lost, everything comes from the files and git: a store that knows
-nothing of a project imports its files, with the ids in them.
+nothing of a project imports its files, with the ids in them. Files that are gone, too, are those of
+the last commit.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from holdfast.errors import GitError, NotFoundError
+from holdfast.clock import SystemClock
+from holdfast.errors import GitError, NotFoundError, UnavailableError
+from holdfast.exchange import put, write_new
 from holdfast.git.repository import Repository
-from holdfast.projects.tree import work_tree
+from holdfast.names import short_id
+from holdfast.projects.tree import committed, work_tree
 
 if TYPE_CHECKING:
-    from holdfast.projects.coordinator import Coordinator
+    from holdfast.projects.coordinator import Coordinator, Result
+    from holdfast.projects.project import Project
 
 FactSource = Literal["log", "file", "git"]
 Winner = Literal["file", "log", "nobody"]
@@ -58,11 +66,45 @@ class RecoveryReport(Struct, frozen=True):
     facts: tuple[RecoveredFact, ...]
     differences: tuple[RecoveredDifference, ...]
     work: tuple[str, ...]
+    results: tuple[Result, ...] = ()
+    """What became of that work, if it was resumed."""
 
 
-def report(main: Coordinator) -> RecoveryReport:
+def fetch_files(project: Project) -> tuple[str, ...]:
+    """Puts back files of a project that are gone, from the last commit of git; returns their names.
+
+    Only for a store that knows nothing of the project: to any other the log says what they hold.
+    """
+    found: list[str] = []
+    if project.scope.revision or not project.settings.views:
+        return ()
+    for name in project.files:
+        path = project.root / name
+        if os.path.lexists(path):
+            continue
+        text = None
+        with contextlib.suppress(NotFoundError, GitError):  # the report says what is with git
+            text = committed(project, name)
+        if text is None:
+            continue
+        beside = path.with_name(f"{path.name}.new-{short_id(SystemClock())}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_new(beside, text)
+            if put(beside, path):
+                found.append(name)
+        except OSError as error:
+            raise UnavailableError(
+                f'"{path}" cannot be brought back from git: {error}', hint="make room"
+            ) from error
+        finally:
+            beside.unlink(missing_ok=True)
+    return tuple(found)
+
+
+def report(main: Coordinator, fetched: Sequence[str] = ()) -> RecoveryReport:
     """Returns what a coordinator knows when it has just begun, and from where."""
-    facts = [*_from_files(main), *_from_log(main), *_from_git(main)]
+    facts = [*_from_files(main, fetched), *_from_log(main), *_from_git(main)]
     differences = tuple(
         RecoveredDifference(one.file, one.item, one.message, _WINNERS[one.kind])
         for one in main.findings
@@ -70,13 +112,16 @@ def report(main: Coordinator) -> RecoveryReport:
     return RecoveryReport(tuple(facts), differences, tuple(main.unfinished()))
 
 
-def _from_files(main: Coordinator) -> list[RecoveredFact]:
+def _from_files(main: Coordinator, fetched: Sequence[str]) -> list[RecoveredFact]:
     taken: dict[str, int] = {}
     for one in main.findings:
         taken[one.file] = taken.get(one.file, 0) + (_WINNERS[one.kind] == "file")
     return [
         RecoveredFact(
-            name, f"{taken[name]} items taken over" if taken.get(name) else "read", "file"
+            name,
+            ("was gone, is as the last commit has it: " if name in fetched else "")
+            + (f"{taken[name]} items taken over" if taken.get(name) else "read"),
+            "git" if name in fetched else "file",
         )
         for name in main.project.files
         if (main.project.root / name).is_file()

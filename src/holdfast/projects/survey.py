@@ -44,6 +44,10 @@ CONFIGURATION = (
 """Files that describe how a project is built, tested or developed."""
 
 
+TOLD_MAX = 50
+"""How many entries of the directory an agent is told."""
+
+
 class Finding(Struct, frozen=True):
     """One thing that was looked for: what was found, or why nothing was."""
 
@@ -100,6 +104,23 @@ def survey(root: Path, settings: Settings, revision: int) -> Survey:
         else Finding("tree", absent="the directory is empty, or all of it is ignored"),
         _state(root, settings, revision),
     )
+
+
+def survey_lines(found: Survey) -> list[str]:
+    """Returns what an agent is told of a directory, in a few lines; what is absent is left out."""
+    lines: list[str] = []
+    if found.type.is_found:
+        lines.append(f"written in: {', '.join(found.type.value)}")
+    if found.configuration.is_found:
+        lines.append(f"configured by: {', '.join(found.configuration.value)}")
+    if found.git.is_found:
+        lines.append(f"git branch: {found.git.value['branch'] or 'none is checked out'}")
+    if found.tree.is_found:
+        top = [path for path in found.tree.value.entries if "/" not in path.rstrip("/")]
+        more = len(top) - TOLD_MAX
+        rest = [f"and {more} more"] if more > 0 else []
+        lines.append(f"files: {', '.join([*top[:TOLD_MAX], *rest])}")
+    return lines
 
 
 def _state(root: Path, settings: Settings, revision: int) -> Finding:

@@ -8,11 +8,12 @@ work.
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.errors import GitError, NotFoundError
-from holdfast.git.repository import GITLINK, Entry
+from holdfast.git.repository import GITLINK, Entry, Repository
 from holdfast.git.rewinds import RewindPoint
 from holdfast.git.work_tree import WorkTree
 from holdfast.record.message_events import FileChange
@@ -52,10 +53,30 @@ def changed(before: Files, after: Files) -> tuple[str, ...]:
     return tuple(sorted(path for path in {*before, *after} if before.get(path) != after.get(path)))
 
 
+def changed_paths(project: Project) -> list[str]:
+    """Returns the files that differ from the last commit, without views; empty without git."""
+    tree = work_tree(project)
+    try:
+        found = [] if tree is None else [one.path for one in tree.status()]
+    except GitError as error:
+        _logger.warning("what is not committed is not known: %s", error)
+        return []
+    return [path for path in found if tree is not None and not tree.is_view(path)]
+
+
 def changed_files(project: Project, before: Files) -> tuple[str, ...]:
     """Returns the files of the work tree that have changed since a look, without views."""
     tree, now = work_tree(project), look(project)
     return tuple(path for path in changed(before, now) if tree is None or not tree.is_view(path))
+
+
+def committed(project: Project, file: str) -> bytes | None:
+    """Returns what a file holds in the last commit of git; None if that has no such file."""
+    repository = Repository.find(project.root)
+    head = repository.head
+    path = os.path.relpath(project.root / file, repository.root)
+    entry = None if head is None else repository.files_of(head).get(path)
+    return None if entry is None else repository.read_objects([entry.id])[entry.id]
 
 
 def mark(project: Project, name: str, session: str | None) -> RewindPoint:

@@ -29,7 +29,8 @@ from holdfast.errors import LeaseLostError, UnavailableError, UsageError
 from holdfast.git.rewinds import FILES_LEFT_OUT
 from holdfast.joint_commit import JointCommit
 from holdfast.projects import trees
-from holdfast.projects.tree import changes_since, mark
+from holdfast.projects.survey import survey_lines
+from holdfast.projects.tree import changed_paths, changes_since, mark
 from holdfast.record.messages import BYTES_PER_TOKEN, shown_lines
 from holdfast.record.task_events import Task
 from holdfast.runs import values
@@ -47,9 +48,10 @@ SYSTEM = (
     "end your answer with the line `status: continue`. If you cannot go on without a person, end "
     "it with `status: blocked`, a colon and the reason."
 )
-TASKS_SHOWN = 20
 OUTCOME_CHARACTERS_MAX = 200
-TITLE_CHARACTERS_MAX = 200
+LAST_CHARACTERS_MAX = 200
+CHANGED_TOLD = 20
+SESSIONS_TOLD = 3
 KEPT_MESSAGES = 20
 KEPT_MESSAGES_MIN = 2
 """When a conversation is compacted, between so many and `KEPT_MESSAGES` of the newest stay."""
@@ -503,17 +505,33 @@ def _compact(ctx: Any, project: str, session: str, summary: str, keeps: int) -> 
 def context_of(main: Coordinator, session: str | None, text: str) -> list[list[str]]:
     """Returns the titles and texts of a turn's context, within the project's budget."""
     scope = scope_of(main.project, session)
-    found: list[list[str]] = []
-    if session is not None:
-        tasks = main.tasks.list(status=("open", "in_progress", "blocked"), limit=TASKS_SHOWN)
-        if tasks:
-            lines = [f"{one.id} {one.title[:TITLE_CHARACTERS_MAX]}" for one in tasks]
-            found.append(["open tasks", "\n".join(lines)])
     began = monotonic()
     told = main.store.context(scope, main.project.settings.budget, text, strategies=main.strategies)
     if main.care.took("the context of a turn", monotonic() - began):
         main.strategies = UNSEARCHED  # in a large store the search takes most of it
-    return [*found, ["project", told.text]]
+    return [["directory", directory_told(main, session)], ["project", told.text]]
+
+
+def directory_told(main: Coordinator, session: str | None) -> str:
+    """Returns what a turn is told of the directory and of earlier sessions.
+
+    It is looked at once for each coordinator and session: as it was when they began.
+    """
+    if main.about is None or main.about[0] != session:
+        project = main.project
+        lines = survey_lines(project.survey())
+        paths = changed_paths(project)
+        if paths:
+            more = [f"and {len(paths) - CHANGED_TOLD} more"] if len(paths) > CHANGED_TOLD else []
+            lines.append(f"not committed: {', '.join([*paths[:CHANGED_TOLD], *more])}")
+        for one in project.sessions(limit=SESSIONS_TOLD + 1):
+            if one.id != session and one.first:
+                lines.append(
+                    f"earlier session: {one.title}; last: {one.last[:LAST_CHARACTERS_MAX]}"
+                )
+        text = "\n".join(lines)
+        main.about = session, text[: project.settings.budget * BYTES_PER_TOKEN // 4]
+    return main.about[1]
 
 
 def cut_to(text: str, tokens: int) -> str:

@@ -22,6 +22,7 @@ from holdfast.core.layers import reserved_prefixes
 from holdfast.core.meta import source_and_trust
 from holdfast.core.own_event import OWN, OwnEvent
 from holdfast.errors import ClosedError, ExpiredError, NotFoundError
+from holdfast.query.links import refs_in
 from holdfast.query.words import plain, texts_in
 from holdfast.record import facts, task_events
 from holdfast.record.context import RecordContext
@@ -212,6 +213,8 @@ def state_document(state: StreamState, stream: str, changed: Record) -> Document
     """Returns the document of a scope's state, dated by its last change; None if it has none."""
     if state.dropped or not state.root:
         return None
+    # A value with an end must not be in the index: the copy there would outlive it (0073).
+    kept = tree.lasting(state.root, state.ends)
     return Document(
         kind="state",
         scope=stream,
@@ -220,8 +223,8 @@ def state_document(state: StreamState, stream: str, changed: Record) -> Document
         actor=changed.actor,
         status="closed" if state.closed_at else "open",
         revision=changed.revision,
-        # A value with an end must not be in the index: the copy there would outlive it (0073).
-        texts=tuple(texts_in(tree.lasting(state.root, state.ends))),
+        links=_names(list(refs_in(kept))),
+        texts=tuple(texts_in(kept)),
         **_said(*source_and_trust(changed.meta)),
     )
 

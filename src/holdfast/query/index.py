@@ -29,7 +29,7 @@ from holdfast.query import paths, vectors
 from holdfast.query.documents import Document, decision_document
 from holdfast.query.follow import Batch, Changes, key_of
 from holdfast.query.form import TIMEOUT_S, Hit, Hits, Query
-from holdfast.query.links import DanglingLink, dangling, is_scope, target
+from holdfast.query.links import WORKERS, DanglingLink, Known, dangling, scope_named, target
 from holdfast.query.paths import Listed, Row, StateIndex, read_listed
 from holdfast.query.scan import has_state, make_page
 from holdfast.query.vectors import Embedder, Model, Similar
@@ -113,15 +113,6 @@ class QueryIndex:
 
         Raises UnavailableError if that takes longer than the timeout, unless `stale_ok`.
         """
-        try:
-            return self._ask(query)
-        except DamagedTablesError as error:
-            # The damage showed only in the answer. The tables that are made again are empty, so
-            # the whole question is asked again, which follows the log first.
-            self._make_again(str(error))
-            return self._ask(query)
-
-    def _ask(self, query: Query) -> Hits:
         reached, behind = self._reach(query)
         hits, explained = self._find(query)
         answer = make_page(query, hits, int(reached), behind)
@@ -295,7 +286,7 @@ class QueryIndex:
 
     def resolve(self, link: str, scope: str, timeout_s: float) -> Hit | None:
         """Returns the target of a link in a scope; None if it has none in the store."""
-        found = ("kind = 'state' AND scope = ?", [link]) if is_scope(link) else target(link, scope)
+        found = self._condition_of(link, scope)
         if found is None:
             return None
         self._follow_now(timeout_s)
@@ -306,13 +297,36 @@ class QueryIndex:
     def dangling(self, timeout_s: float) -> list[DanglingLink]:
         """Returns the links whose target is not in the store."""
         self._follow_now(timeout_s)
-        nowhere, scopes = self._tables.read(dangling)
+        nowhere, others = self._tables.read(dangling)
         # Outside of the transaction above: the pool may have one connection for both.
-        names = sorted({one.link for one in scopes})
-        heads = self._log.heads(names) if names else []
-        there = {name for name, head in zip(names, heads, strict=True) if head is not None}
-        there -= self._log.absent(sorted(there))
-        return nowhere + [one for one in scopes if one.link not in there]
+        known = Known(self._context, self._scopes_with_tasks(others))
+        scopes = known.scopes_of(one.link for one in others)
+        return nowhere + [
+            one
+            for one in others
+            if one.link not in scopes
+            and (scope_named(one.link) is not None or not known.leads(one.link, one.scope))
+        ]
+
+    def _scopes_with_tasks(self, links: Sequence[DanglingLink]) -> list[str]:
+        if not any(one.link.startswith("agent:") for one in links):
+            return []
+        statement = "SELECT DISTINCT scope FROM docs WHERE kind = 'task' ORDER BY scope"
+        return [scope for (scope,) in self._tables.read(lambda session: session.ask(statement))]
+
+    def _condition_of(self, link: str, scope: str) -> Condition | None:
+        """Returns the SQL condition for the target of a link; None if it leads out or nowhere."""
+        name, (kind, _, to) = scope_named(link), link.partition(":")
+        if kind == "worker":
+            revision = Known(self._context).workers.get(to)
+            return None if revision is None else target(f"event:{WORKERS}@{revision}", scope)
+        if kind == "key":
+            if not Known(self._context).has_key(link, scope):
+                return None
+            name = to.rpartition("@")[2] if "@" in to else scope
+        if name is not None:
+            return "kind = 'state' AND scope = ?", [name]
+        return target(link, scope)
 
     def _follow_now(self, timeout_s: float) -> None:
         if not self.catch_up(timeout_s):
@@ -330,9 +344,7 @@ class QueryIndex:
 
     def rows(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Runs a statement on the tables and returns its rows, without following the log first."""
-        return self._sound(
-            lambda: self._tables.read(lambda session: session.ask(statement, values))
-        )
+        return self._tables.read(lambda session: session.ask(statement, values))
 
     def has_sealed(self, stream: str | None) -> bool:
         """Returns whether the store, or a scope with what it inherited, has sealed events.
@@ -374,7 +386,7 @@ class QueryIndex:
     def rebuild(self) -> None:
         """Makes the index again from the start."""
         with self._tables.claim():
-            self._make_again("it was asked for")
+            self.make_again("it was asked for")
 
     def behind(self) -> tuple[Position, int]:
         """Returns the position that the index has reached, and how far it is behind the store."""
@@ -388,10 +400,11 @@ class QueryIndex:
                 self._check()
             return work()
         except DamagedTablesError as error:
-            self._make_again(str(error))
+            self.make_again(str(error))
             return work()
 
-    def _make_again(self, why: str) -> None:
+    def make_again(self, why: str) -> None:
+        """Makes the tables anew; they are empty until the log is followed again."""
         _logger.warning('the index in "%s" is made again: %s', self._tables.place, why)
         self._tables.reset()
         self._tables.write(self._make)
@@ -727,12 +740,19 @@ def _joined(parts: Sequence[Condition]) -> Condition:
 
 def _hit(row: tuple[Any, ...]) -> Hit:
     kind, scope, id, time, actor, type, status, revision, tags, links, shown, source, trust = row
-    return Hit(
-        kind=kind, id=id, scope=scope, time=to_datetime(time), actor=actor, type=type,
-        status=status, revision=revision, tags=tuple(json.loads(tags)) if tags else (),
-        links=tuple(json.loads(links)) if links else (), shown=shown, source=source or None,
-        trust=trust or None,
-    )  # fmt: skip
+    try:
+        return Hit(
+            kind=kind, id=id, scope=scope, time=to_datetime(time), actor=actor, type=type,
+            status=status, revision=revision, tags=tuple(json.loads(tags)) if tags else (),
+            links=tuple(json.loads(links)) if links else (), shown=shown, source=source or None,
+            trust=trust or None,
+        )  # fmt: skip
+    except (
+        OverflowError,
+        TypeError,
+        ValueError,
+    ) as error:  # a page with another row's values, or with zeros
+        raise DamagedTablesError(f"a row cannot be read: {error}") from error
 
 
 def _distance(newest: Position, reached: Position) -> int:

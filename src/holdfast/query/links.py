@@ -1,24 +1,38 @@
 """Resolves links between recorded things, and finds dangling ones.
 
     decision:d7@team/red    task:t1    message:m1    fact:tests    event:team/red@7    run:r1
-    conversation/b          a scope, by its name
+    conversation/b          a scope, by its name; also scope:conversation/b
+    agent:ada               who has written something here, or owns a task
+    worker:ada-3f2k         a process that has had the store open
+    key:plan.step@team/red  a place in the state of a scope
 
 An id without a scope belongs to the scope that the link is in. Every other kind (`file:`,
 `commit:`, `https:`) points out of the store, and is not checked.
+
+A value in a state is a link if it says so: `{"$ref": "task:t1"}`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct
 
+from holdfast.core import codec
+from holdfast.core.leases import REGISTERED
+from holdfast.core.leases import STREAM as WORKERS
+from holdfast.core.tree import List, Map
 from holdfast.names import GLOBAL
 
 if TYPE_CHECKING:
     from holdfast.backends.derived_tables import Condition, SideSession
+    from holdfast.record.context import RecordContext
 
 _OF_A_SCOPE = ("task", "message", "fact")
+REF = "$ref"
+"""The only key of a mapping in a state that is a link."""
 
 
 class DanglingLink(Struct, frozen=True):
@@ -30,9 +44,25 @@ class DanglingLink(Struct, frozen=True):
     link: str
 
 
-def is_scope(link: str) -> bool:
-    """Returns whether a link is the name of a scope."""
-    return link == GLOBAL or "/" in link.partition(":")[0]
+def scope_named(link: str) -> str | None:
+    """Returns the scope that a link names; None if it leads to something else."""
+    kind, _, to = link.partition(":")
+    if link == GLOBAL or "/" in kind:
+        return link
+    return to if kind == "scope" else None
+
+
+def refs_in(value: Any) -> Iterator[str]:
+    """Yields the links among the values of a state."""
+    if isinstance(value, Map | dict):
+        said = cast("dict[str, Any]", value)
+        if len(said) == 1 and isinstance(said.get(REF), str):
+            yield said[REF]
+        for key in said:
+            yield from refs_in(said[key])
+    elif isinstance(value, List | list):
+        for item in cast("list[Any]", value):
+            yield from refs_in(item)
 
 
 def target(link: str, scope: str) -> Condition | None:
@@ -53,24 +83,26 @@ def target(link: str, scope: str) -> Condition | None:
         return "kind = 'log' AND scope = ? AND id = ?", [to.rpartition("@")[0], to]
     if kind == "run":
         return "kind = 'run' AND id = ?", [to]
+    if kind == "agent":
+        return "kind = 'log' AND actor = ?", [to]
     return None
 
 
 def dangling(session: SideSession) -> tuple[list[DanglingLink], list[DanglingLink]]:
-    """Returns the links without a document, and all links to scopes, which are not checked here.
+    """Returns the links without a document, and those that `Known` must judge.
 
     Both are sorted by scope, kind and id.
     """
     known: dict[tuple[str, str], bool] = {}
     nowhere: list[DanglingLink] = []
-    scopes: list[DanglingLink] = []
+    others: list[DanglingLink] = []
     rows = session.ask(
         "SELECT docs.kind, docs.id, docs.scope, links.link FROM links "
         "JOIN docs ON docs.n = links.n ORDER BY docs.scope, docs.kind, docs.id, links.link"
     )
     for kind, id, scope, link in rows:
-        if is_scope(link):
-            scopes.append(DanglingLink(kind, id, scope, link))
+        if scope_named(link) is not None or link.startswith(("worker:", "key:")):
+            others.append(DanglingLink(kind, id, scope, link))
             continue
         if (link, scope) not in known:
             found = target(link, scope)
@@ -78,5 +110,70 @@ def dangling(session: SideSession) -> tuple[list[DanglingLink], list[DanglingLin
                 session.ask(f"SELECT 1 FROM docs WHERE {found[0]} LIMIT 1", found[1])
             )
         if not known[link, scope]:
-            nowhere.append(DanglingLink(kind, id, scope, link))
-    return nowhere, scopes
+            one = DanglingLink(kind, id, scope, link)
+            (others if link.startswith("agent:") else nowhere).append(one)
+    return nowhere, others
+
+
+class Known:
+    """What links lead to that has no document of its own: scopes, workers, agents, keys."""
+
+    def __init__(self, context: RecordContext, scopes: Iterable[str] = ()) -> None:
+        """`scopes` are those with tasks, whose owners are known as agents."""
+        self._context = context
+        self._log = context.log
+        self._scopes = scopes
+
+    def scopes_of(self, links: Iterable[str]) -> set[str]:
+        """Returns those links that name a scope that is there."""
+        named = {link: name for link in links if (name := scope_named(link)) is not None}
+        names = sorted(set(named.values()))
+        heads = self._log.heads(names) if names else []
+        there = {name for name, head in zip(names, heads, strict=True) if head is not None}
+        there -= self._log.absent(sorted(there))
+        return {link for link, name in named.items() if name in there}
+
+    @cached_property
+    def workers(self) -> dict[str, int]:
+        """Every worker that ever had the store open, with the revision of its registration."""
+        return {
+            str(codec.decode(record.payload)["worker"]): record.revision
+            for record in self._log.records(WORKERS)
+            if record.type == REGISTERED
+        }
+
+    @cached_property
+    def owners(self) -> set[str]:
+        """Who owns a task, or has owned one that is closed."""
+        found: set[str] = set()
+        for scope in self._scopes:
+            table = self._context.tables.of(scope)
+            with table.lock:
+                table.refresh()
+                found |= {task.owner for task in table.tasks.values() if task.owner is not None}
+        return found
+
+    def has_key(self, link: str, scope: str) -> bool:
+        """Returns whether the place in a state that a link names is there."""
+        _, _, to = link.partition(":")
+        path, at, of = to.rpartition("@")
+        if not at:
+            path, of = to, scope
+        if self._log.head(of) is None or self._log.absent([of]):
+            return False
+        value: Any = self._log.folded(of).root
+        for word in path.split("."):
+            if isinstance(value, List) and word.isdecimal() and int(word) < len(value):
+                value = value[int(word)]
+            elif isinstance(value, Map) and word in value:
+                value = value[word]
+            else:
+                return False
+        return True
+
+    def leads(self, link: str, scope: str) -> bool:
+        """Returns whether a link of `dangling` other than to a scope has its target."""
+        kind, _, to = link.partition(":")
+        if kind == "worker":
+            return to in self.workers
+        return to in self.owners if kind == "agent" else self.has_key(link, scope)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from threading import Lock
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec import Struct
 
+from holdfast.backends.derived_tables import DamagedTablesError
 from holdfast.core.arguments import check_seconds, check_whole
 from holdfast.core.kernel import Kernel
 from holdfast.core.paging import EventFilter
-from holdfast.errors import UsageError, show_value
+from holdfast.errors import UnavailableError, UsageError, show_value
 from holdfast.query.form import TIMEOUT_S, Condition, Hit, Hits, Rows, check_query
 from holdfast.query.links import DanglingLink
 from holdfast.query.vectors import Embedder, Similar
@@ -18,11 +19,14 @@ from holdfast.query.words import plain
 from holdfast.record.context import FoundDecision, RecordContext
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from holdfast.query.index import QueryIndex
     from holdfast.query.paths import StateIndex
     from holdfast.query.tables import OutsideTables
+
+
+T = TypeVar("T")
 
 
 class IndexStatus(Struct, frozen=True):
@@ -50,7 +54,25 @@ class Questions:
     def ask(self, **arguments: Any) -> Hits:
         """Checks the arguments, and answers the question."""
         query = check_query(self._context.log.clock.now_us(), **arguments)
-        return self._index().ask(query)
+        return self._whole(lambda: self._index().ask(query))
+
+    def _whole(self, question: Callable[[], T]) -> T:
+        """Answers a question, and asks all of it again if it finds that the index is damaged.
+
+        The index that is made again is empty. So no part of a question may go on in it: the whole
+        question begins anew, and follows the log first.
+        """
+        try:
+            return question()
+        except DamagedTablesError as error:
+            self._index().make_again(str(error))
+        try:
+            return question()
+        except DamagedTablesError as error:
+            raise UnavailableError(
+                f'the index in "{self._index().place}" is damaged again: {error}',
+                hint="look at the disk; what was recorded is not in the index alone",
+            ) from error
 
     def resolve(self, link: object, scope: str) -> Hit | None:
         """Returns the target of a link in a scope; None if it has none in the store."""
@@ -58,11 +80,11 @@ class Questions:
             raise UsageError(
                 f"a link is text such as decision:d7@team/red, found {show_value(link)}"
             )
-        return self._index().resolve(plain(link), plain(scope), TIMEOUT_S)
+        return self._whole(lambda: self._index().resolve(plain(link), plain(scope), TIMEOUT_S))
 
     def dangling(self) -> list[DanglingLink]:
         """Returns the links whose target is not in the store."""
-        return self._index().dangling(TIMEOUT_S)
+        return self._whole(lambda: self._index().dangling(TIMEOUT_S))
 
     def select(
         self, statement: object, timeout: object, max_rows: object, max_bytes: object
@@ -105,7 +127,7 @@ class Questions:
         self, where: tuple[Condition, ...], *, prefix: str, after: str, limit: int
     ) -> list[str]:
         """Returns the names of scopes whose states meet the conditions, sorted, after a name."""
-        return self._index().fitting(where, prefix, after, limit)
+        return self._whole(lambda: self._index().fitting(where, prefix, after, limit))
 
     def similar(
         self, to: object, limit: object, embedder: Embedder | None, **question: Any
@@ -130,7 +152,8 @@ class Questions:
                     f"a {kind} is not compared by its meaning: expected {', '.join(KINDS)}"
                 )
         most = check_whole(limit, "limit", least=1)
-        return self._index().similar(query, embedder, to, most)
+        made = embedder
+        return self._whole(lambda: self._index().similar(query, made, to, most))
 
     def find_decisions(
         self, stream: str | None, passed: tuple[Any, ...] | None, events: int
@@ -138,7 +161,7 @@ class Questions:
         """Returns where the next decisions are; None if the caller should read events instead."""
         from holdfast.query.decided import find_decisions
 
-        return find_decisions(self._index, stream, passed, events)
+        return self._whole(lambda: find_decisions(self._index, stream, passed, events))
 
     def find_positions(
         self,
@@ -153,8 +176,10 @@ class Questions:
         """Returns where the next such events are; None if the caller should read the log."""
         from holdfast.query.logged import find_positions
 
-        return find_positions(
-            self._index, wanted, low, high, limit, events, newest_first=newest_first
+        return self._whole(
+            lambda: find_positions(
+                self._index, wanted, low, high, limit, events, newest_first=newest_first
+            )
         )
 
     def status(self) -> IndexStatus:

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from hashlib import sha256
+from threading import Lock
+from time import monotonic, sleep
 from typing import Any, cast
 
 from holdfast.backends.derived_tables import (
@@ -26,7 +29,7 @@ from holdfast.core import codec, event, tree
 from holdfast.core.event import Event, from_datetime, to_datetime
 from holdfast.core.own_event import OWN, OwnEvent
 from holdfast.core.tree import thaw
-from holdfast.errors import ExpiredError
+from holdfast.errors import ExpiredError, UnavailableError
 from holdfast.names import split_name
 from holdfast.query.documents import is_change, is_of_scope, run_document
 from holdfast.query.form import Rows
@@ -39,6 +42,7 @@ from holdfast.record.message_events import Message
 _logger = logging.getLogger("holdfast.query")
 FORMAT = "2"
 BATCH_EVENTS = 2_000
+CLAIM_S = 60.0
 COLUMNS: dict[str, str] = {
     "events": "scope revision* time type actor key checkpoint metadata:json",
     "state": "scope* revision time actor status value:json",
@@ -89,6 +93,7 @@ class OutsideTables:
         self._log = context.log
         self._tables = tables
         self._store = str(context.log.describe()["store"])
+        self._filling = Lock()
 
     @property
     def place(self) -> str:
@@ -98,28 +103,59 @@ class OutsideTables:
     def select(self, statement: str, limits: SelectLimits) -> Rows:
         """Brings the tables up to date, and runs a statement that only reads."""
         self.refresh()
-        columns, rows = self._tables.select(statement, limits)
+        try:
+            columns, rows = self._tables.select(statement, limits)
+        except DamagedTablesError as error:
+            # The damage showed only in the answer: the tables are made again, and it is asked again
+            with self._claimed():
+                self._make_again(error)
+            columns, rows = self._tables.select(statement, limits)
         return Rows(tuple(columns), rows)
 
     def refresh(self) -> None:
         """Brings the tables up to date; makes them again if they are damaged or not ours."""
-        with self._tables.claim():
+        with self._claimed():
             try:
                 self._check()
                 self._follow()
             except DamagedTablesError as error:
-                _logger.warning('the tables in "%s" are made again: %s', self.place, error)
-                self._tables.reset()
-                self._check()
-                self._follow()
-            self._tables.note()
+                self._make_again(error)
+            else:
+                self._tables.note()
+
+    def _make_again(self, error: DamagedTablesError) -> None:
+        _logger.warning('the tables in "%s" are made again: %s', self.place, error)
+        self._tables.reset()
+        self._check()
+        self._follow()
+        self._tables.note()
+
+    @contextmanager
+    def _claimed(self) -> Generator[None]:
+        """Claims the right to fill the tables for a block; waits for who has it.
+
+        The claim itself is one of a process, so its threads take turns first.
+        """
+        until = monotonic() + CLAIM_S
+        while True:
+            with self._filling, self._tables.claim() as is_claimed:
+                if is_claimed:
+                    yield
+                    return
+            if monotonic() > until:
+                raise UnavailableError(
+                    f'another process has been filling the tables in "{self.place}" for '
+                    f"{CLAIM_S:g} s",
+                    hint="try again when it is done",
+                )
+            sleep(0.005)
 
     def forget(self) -> None:
         """Deletes the tables, which may have copies of data that was let go of.
 
         They are made again when they are needed.
         """
-        with self._tables.claim():
+        with self._claimed():
             if not self._tables.read(self._tables.is_empty):
                 self._tables.reset()
 
@@ -154,6 +190,8 @@ class OutsideTables:
 
     def _make(self, session: SideSession) -> None:
         tables = self._tables
+        if not tables.is_empty(session):
+            return  # another process was faster
         tables.make_place(session)
         session.ask(f"CREATE TABLE about (name {tables.text} PRIMARY KEY, value {tables.text})")
         session.ask(

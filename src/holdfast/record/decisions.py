@@ -188,12 +188,17 @@ def split_id(id: object) -> tuple[str, str]:
 
 
 def parse_link(link: object) -> Link:
-    """Returns a link given as "file:src/a.py", as a pair or as a Link, or raises UsageError."""
+    """Returns a link given as "file:src/a.py", as a pair or as a Link, or raises UsageError.
+
+    The name of a scope is a link to it, kept as "scope:NAME".
+    """
     kind, to = None, None
     if isinstance(link, Link):
         kind, to = link.kind, link.to
     elif isinstance(link, str):
         kind, _, to = link.partition(":")
+        if "/" in kind:  # the name of a scope
+            kind, to = "scope", link
     elif isinstance(link, tuple):
         pair = cast("tuple[object, ...]", link)
         kind, to = pair if len(pair) == 2 else (None, None)

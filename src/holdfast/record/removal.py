@@ -32,7 +32,7 @@ def check_nothing_under_way(context: RecordContext, stream: str) -> None:
     """Raises UsageError, with the reasons, if a scope cannot be removed now."""
     held = list(layers.held_by(context, stream))
     holder = context.log.leases.holder(stream)
-    hint = "end it first, or let recover() close what a dead worker left"
+    hint = "end it first, or let holdfast recover close what a dead worker left"
     if holder is not None and holder.owner != _remover(context):
         held.append(f'"{holder.owner}" holds the lease "{stream}"')
         if holder.owner.endswith(_REMOVER):

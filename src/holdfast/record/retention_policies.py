@@ -265,7 +265,8 @@ class AppliedPolicies:
         says = f'the retention policy "{policy}" is for no scope of the store'
         if not self._is_lasting or policy.scopes.partition("/")[0] not in levels:
             raise UsageError(
-                f"{says}: nothing was let go of", hint="scopes() lists the names that there are"
+                f"{says}: nothing was let go of",
+                hint="holdfast scopes lists the names that there are",
             )
         self.warnings.append(f"{says}, and for none that ever was: is it spelt as it should be?")
         _logger.warning("%s", self.warnings[-1])

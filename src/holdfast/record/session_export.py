@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from holdfast.scope import Scope
 
 
-def session_document(scope: Scope, decisions: list[Decision]) -> dict[str, Any]:
+def session_document(scope: Scope, decisions: list[Decision], status: str) -> dict[str, Any]:
     """Returns the document of a scope's session; `decisions` are all of its own, oldest first.
 
+    `status` is the one to write: a session that is about to be closed is completed.
     Raises NotFoundError if the scope has no events, and ClosedError if its state was dropped.
     """
     first = next(scope.history(), None)
@@ -46,7 +47,7 @@ def session_document(scope: Scope, decisions: list[Decision]) -> dict[str, Any]:
     document: dict[str, Any] = {
         "session_id": scope.id,
         "scope": scope.name,
-        "status": scope.session.status,
+        "status": status,
         "started_at": first.time.isoformat(),
         "persisted_at": last.time.isoformat(),
         "revision": newest,

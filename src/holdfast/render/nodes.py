@@ -14,7 +14,7 @@ from holdfast.nodes.process import Walk
 from holdfast.nodes.results import Artifact, NodeState
 from holdfast.render.text import encode_value, time_text
 
-COLOURS = {"hit": "#9be29b", "cut off": "#f4e08a", "compute": "#f3a6a0", "skipped": "#d0d0d0"}
+COLOURS = {"hit": "#9be29b", "may compute": "#f4e08a", "compute": "#f3a6a0", "skipped": "#d0d0d0"}
 
 
 def cause_document(cause: Cause | None) -> Any:
@@ -108,16 +108,23 @@ def stored_nodes_document(found: list[StoredNode]) -> dict[str, Any]:
                 "cause": None if one.state.cause is None else one.state.cause.kind,
                 "out_thumb": one.state.out_thumb,
                 "invalidated": one.invalidated,
+                **_counts(one),
             }
             for one in found
         ]
     }
 
 
+def _counts(one: StoredNode) -> dict[str, Any]:
+    rate = None if one.hit_rate is None else round(one.hit_rate, 4)
+    counts = {"computed": one.computed, "hits": one.hits, "evicted": one.evicted}
+    return {**counts, "hit_rate": rate}
+
+
 def stored_node_document(found: StoredNode) -> dict[str, Any]:
     """Returns one node with its newest result."""
     document = {"graph": found.graph, "scope": found.scope, "invalidated": found.invalidated}
-    return {**document, **state_document(found.state)}
+    return {**document, **_counts(found), **state_document(found.state)}
 
 
 def walk_document(walk: Walk) -> dict[str, Any]:
@@ -142,7 +149,11 @@ def plan_document(plan: Plan) -> dict[str, Any]:
             for one in plan.nodes
         ],
         "computes": plan.computes,
+        "may_compute": plan.may_compute,
+        "at_least": plan.at_least,
+        "at_most": plan.at_most,
         "cost": plan.cost,
+        "cost_at_most": plan.cost_at_most,
     }
 
 

@@ -123,6 +123,7 @@ def recovery_report_document(report: RecoveryReport) -> dict[str, Any]:
         "facts": [to_builtins(one) for one in report.facts],
         "differences": [to_builtins(one) for one in report.differences],
         "work": list(report.work),
+        "results": [to_builtins(one) for one in report.results],
     }
 
 

@@ -82,3 +82,8 @@ def erasure_document(receipts: Sequence[ErasureReceipt]) -> dict[str, Any]:
 def hold_document(name: str, reason: str | None, *, is_held: bool) -> dict[str, Any]:
     """Returns a subject that is held from now on, or no more."""
     return {"subject": name, "held": is_held, "reason": reason}
+
+
+def readmitted_document(name: str) -> dict[str, Any]:
+    """Returns a subject who was erased, and may be written for again."""
+    return {"subject": name, "readmitted": True}

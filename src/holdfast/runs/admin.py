@@ -26,7 +26,7 @@ from holdfast.record.context import context_of
 from holdfast.record.removal import along, check_nothing_under_way, leased, removal
 from holdfast.runs import events, values
 from holdfast.runs.engine import Engine, Run
-from holdfast.runs.execution import INDEX, new_event, status_marks
+from holdfast.runs.execution import INDEX, new_event, status_marks, streams_of
 from holdfast.runs.journal import Entry, Journal
 from holdfast.runs.steps import begun_of, settled
 from holdfast.runs.waits import check_id, message_name
@@ -172,8 +172,8 @@ def fork(
     for record in engine.log.records(stream, until=revision):
         journal.apply(events.read(record.type, record.payload))
     new_events = [NewEvent(event.FORKED, codec.encode_plain({"from": stream, "at": revision}))]
-    engine.log.give_as(f"run/{target}", stream)
-    engine.log.give_as(inbox.stream_of(f"run/{target}"), stream)
+    for one in streams_of(target):
+        engine.log.give_as(one, stream)
     store = engine.storing(target)
     added: list[Any] = [events.Forked(id, effects, signals, children)]
     for path, value in (edit or {}).items():

@@ -32,6 +32,7 @@ from holdfast.core import codec
 from holdfast.core.arguments import Path, check_path, check_whole
 from holdfast.core.event import to_datetime
 from holdfast.core.log import WRITER, scope_stream
+from holdfast.core.sealing import READER
 from holdfast.core.tree import MISSING, get
 from holdfast.errors import ErasedError, UsageError, show_value
 from holdfast.runs import blocks, events, processes, sessions, steps, values, waits
@@ -1282,21 +1283,25 @@ class Context(Operations):
             )
         inside = CURRENT.set(None)
         writing = WRITER.set(StepWriter(self._execution, act.path))
+        reading = READER.set(self._execution.reads)
         try:
             if self._execution.log.observers is None:
                 return act.function(*act.args, **act.kwargs)
             with self._execution.attempt(act):
                 return act.function(*act.args, **act.kwargs)
         finally:
+            READER.reset(reading)
             WRITER.reset(writing)
             CURRENT.reset(inside)
 
     def _enter(self, act: Enter) -> Any:
         inside = CURRENT.set(act.context)
         writing = WRITER.set(act.context._writer)
+        reading = READER.set(self._execution.reads)
         try:
             return act.function(*act.args, **act.kwargs)
         finally:
+            READER.reset(reading)
             WRITER.reset(writing)
             CURRENT.reset(inside)
 

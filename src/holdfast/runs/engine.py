@@ -21,6 +21,7 @@ from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite, changed
 from holdfast.core.kernel import Kernel
 from holdfast.errors import (
     ConflictError,
+    ErasedError,
     ExistsError,
     HoldfastError,
     LeaseLostError,
@@ -33,7 +34,7 @@ from holdfast.errors import (
     show_value,
 )
 from holdfast.joint_commit import JointCommit
-from holdfast.names import WORKFLOW, check_name, new_id
+from holdfast.names import check_name, new_id
 from holdfast.record.context import RecordContext
 from holdfast.record.decisions import check_effect
 from holdfast.runs import blocks, events, values
@@ -50,6 +51,8 @@ from holdfast.runs.execution import (
     new_event,
     status_marks,
     stored,
+    streams_of,
+    two_subjects,
 )
 from holdfast.runs.journal import Block, Journal
 from holdfast.runs.operation import OwnerLost, Parked, RunSuspended
@@ -113,11 +116,6 @@ class Run(Generic[R_co]):
 
     def __repr__(self) -> str:
         return f"<Run {self.id}>"
-
-
-def streams_of(id: str) -> tuple[str, str, str]:
-    """Returns the streams that hold what a run does: its journal, its own state, its inbox."""
-    return f"run/{id}", f"{WORKFLOW}/{id}", inbox.stream_of(f"run/{id}")
 
 
 def result_of(engine: Engine, id: str, ended: events.Ended, failure: Failure | None) -> Any:
@@ -220,6 +218,7 @@ class Engine:
         if subject is not None:
             for stream in streams_of(id):
                 self.log.give_to(stream, subject)
+        self._take_seals(id, inputs)
         created = events.Created(defined.name, self.storing(id)(inputs), queue=queue)
         failure = Failure()
         if self._create(id, defined, created, queue, failure):
@@ -229,6 +228,19 @@ class Engine:
                 f'run "{id}" exists already', hint='resume it, or start with if_exists="attach"'
             )
         return self.resume(id)
+
+    def _take_seals(self, id: str, inputs: bytes) -> None:
+        """Gives a new run to the subject whose sealed values are among its inputs, if there are."""
+        of = {*codec.subjects_in(inputs)} if codec.SEALED_VALUE in inputs else set[str]()
+        of = {one for one in of if not self.log.sealing.keys.is_erased(one)}
+        if not of:
+            return
+        owner = self.log.subject_of(f"run/{id}")
+        if len(of | {owner or min(of)}) > 1:
+            raise two_subjects(id, owner or min(of), max(of - {owner or min(of)}))
+        for stream in streams_of(id):
+            if self.log.head(stream) is None:
+                self.log.become(stream, min(of))
 
     def _create(
         self,
@@ -299,7 +311,7 @@ class Engine:
         writes += [
             StreamWrite(stream, (changed([]),))
             for stream in streams_of(id)[1:]
-            if stream in self.log.sealing.intended
+            if stream in self.log.sealing.intended or stream in self.log.sealing.becoming
         ]
         fence = None if lease is None else Fence(lease.name, lease.owner, lease.epoch)
         try:
@@ -338,6 +350,8 @@ class Engine:
         while (journal := self.journal_of(id)).ended is None:
             assert journal.created is not None, "BUG: a run that was not created"
             function = self._check_function(find_run(journal.created.name), None)
+            for stream in streams_of(id)[1:]:  # those that no process has begun yet
+                self.log.give_as(stream, f"run/{id}")
             run, read = Execution(self.log, id, function, journal, lease), journal.revision
             before = journal.claims[-1].code if journal.claims else None
             run.record(events.Claimed(lease.owner, lease.epoch, function.code))
@@ -490,6 +504,7 @@ class Engine:
         """Starts a child, or resumes it if an earlier pass of the parent started it."""
         for stream in streams_of(id):
             self.log.give_as(stream, run.stream)
+        self._take_seals(id, bytes(spec.inputs))
         inputs = self.storing(id)(spec.inputs)
         created = events.Created(spec.function.name, inputs, run.id, path, spec.policy)
         if self._create(id, spec.function, created, None):
@@ -521,11 +536,12 @@ class Engine:
 
     def journal_of(self, id: str) -> Journal:
         """Reads a run's whole journal, or raises NotFoundError."""
-        journal = Journal()
-        for record in self.log.records(f"run/{id}"):
+        began = self.log.life(f"run/{id}")
+        journal = Journal(began)
+        for record in self.log.records(f"run/{id}", after=began):
             journal.apply(events.read(record.type, record.payload))
         if journal.created is None:
-            raise no_run(id)
+            raise self._no_run(id)
         return journal
 
     def created_of(self, id: str) -> events.Created:
@@ -533,7 +549,7 @@ class Engine:
         began = self.log.life(f"run/{id}")
         for record in self.log.records(f"run/{id}", after=began, until=began + 1):
             return codec.decode_as(record.payload, events.Created)
-        raise no_run(id)
+        raise self._no_run(id)
 
     def ended(self, id: str) -> events.Ended | None:
         """Returns the end of a run, from its last records; None if it has not ended.
@@ -544,8 +560,15 @@ class Engine:
         while event is not None and isinstance(event[1], events.Settled):
             event = self._event_at(id, event[0] - 1)
         if event is None or isinstance(event[1], events.Removed):
-            raise no_run(id)
+            raise self._no_run(id)
         return event[1] if isinstance(event[1], events.Ended) else None
+
+    def _no_run(self, id: str) -> NotFoundError:
+        """Returns the error for a run that is not there, or whose subject was erased."""
+        subject = self.log.subject_of(f"run/{id}")
+        if subject is not None and self.log.sealing.keys.is_erased(subject):
+            return ErasedError(subject, f'run "{id}"')
+        return no_run(id)
 
     def free_after(self, id: str) -> int | None:
         """Returns the revision after which a new run of an id begins; None if the id is in use."""
@@ -650,12 +673,31 @@ class Engine:
             self.resume(id)
         return None
 
+    def _opened_for(self, id: str, value: Any) -> Any:
+        """Returns what is sent to a run, with the seals opened that its own inbox has as a whole.
+
+        Raises UsageError if the run is not the subject's: its journal would have it in clear.
+        """
+        encoded = codec.encode(value)
+        if codec.SEALED_VALUE not in encoded:
+            return value
+        if codec.subjects_in(encoded) != {self.log.subject_of(f"run/{id}")}:
+            raise UsageError(
+                f'what is sent to run "{id}" has values that are sealed for a subject, and the run '
+                "is not that subject's",
+                hint="start such a run with subject=…",
+            )
+        return codec.decode(
+            encoded, blob=lambda name, size: self.load(Raw(codec.reference(name, size)))
+        )
+
     def send(
         self, id: str, kind: str, value: Any, *, name: str | None = None, key: str | None = None
     ) -> int:
         """Puts a message into a run's inbox; a message of a waking kind makes the run due."""
         if self.ended(check_id(id)) is not None:
             raise UsageError(f'run "{id}" has ended: nobody would take a message')
+        value = self._opened_for(id, value)
         marks = self.supervisor.waking_marks(id) if kind in inbox.WAKING else ()
         revision = inbox.send(self.log, f"run/{id}", kind, value, name=name, id=key, marks=marks)
         self.supervisor.wake()

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from threading import Lock, RLock
 from typing import Any, TypeVar
 
@@ -27,14 +27,17 @@ from holdfast.backends.gates import Flag, Waiters, shut_gate
 from holdfast.backends.protocol import Cleared, Fence, Lease, Mark
 from holdfast.core import codec
 from holdfast.core.blobs import BLOB_BYTES_MIN
-from holdfast.core.commit import CommitResult, NewEvent, ProposedCommit, StreamWrite
+from holdfast.core.commit import CommitResult, NewEvent, ProposedCommit, StreamWrite, changed
 from holdfast.core.commit_queue import Request
 from holdfast.core.inbox import Inbox
-from holdfast.core.log import Log
+from holdfast.core.inbox import stream_of as inbox_of
+from holdfast.core.log import WRITER, Log
 from holdfast.core.observe import Observers
+from holdfast.core.sealing import READER, Sealing
 from holdfast.core.tree import Op
-from holdfast.errors import ConflictError, HoldfastError, UnavailableError, UsageError
+from holdfast.errors import ClosedError, ConflictError, HoldfastError, UnavailableError, UsageError
 from holdfast.joint_commit import JointCommit
+from holdfast.names import WORKFLOW
 from holdfast.record.context import RecordContext
 from holdfast.runs import events, values
 from holdfast.runs.define import RunFunction
@@ -514,6 +517,50 @@ class Execution:
         """Returns a recorded value."""
         return values.decode(raw, self._read_blob)
 
+    def reads(self, sealing: Sealing, subject: str) -> None:
+        """Notes that code of the run reads a subject's data: the run is the subject's from here on.
+
+        Every later record of it is sealed, and so are its own state, its inbox, its forks and the
+        runs that it starts. Raises UsageError for a second subject. Data of another store counts
+        only if its keys are those of this one: others are not erased here.
+        """
+        log = self.log
+        if sealing is not log.sealing and not log.sealing.keys.has(subject):
+            return
+        with self._lock:
+            owner = log.subject_of(self.stream)
+            if owner == subject:
+                return
+            if owner is None and log.sealing.keys.is_erased(subject):
+                return  # nothing of it can be read any more
+            if owner is not None:
+                raise two_subjects(self.id, owner, subject)
+            for stream in streams_of(self.id):
+                log.become(stream, subject)
+            self.record(events.Noted("", f"it has read data of subject {subject}, and is theirs"))
+        self._begin_sealed()
+
+    def _begin_sealed(self) -> None:
+        """Writes to the run's own state and inbox, so that whoever writes there next seals it."""
+        writer, reader = WRITER.set(None), READER.set(None)
+        try:
+            self.push()
+            for stream in streams_of(self.id)[1:]:
+                with suppress(ClosedError):
+                    write = StreamWrite(stream, (changed([]),))
+                    self.log.commit(ProposedCommit((write,), abort_if=self.abort_if))
+        finally:
+            READER.reset(reader)
+            WRITER.reset(writer)
+
+    def reads_value(self, raw: bytes) -> None:
+        """Notes the subjects of the sealed values that a value has which the run was given."""
+        if codec.SEALED_VALUE in raw:
+            keys = self.log.sealing.keys
+            for subject in sorted(codec.subjects_in(raw)):
+                if not keys.is_erased(subject):
+                    self.reads(self.log.sealing, subject)
+
     def open_part(self, id: str, size: int) -> Any:
         """Opens a sealed value of a subject within a recorded value."""
         return codec.decode(self._read_blob(id, size))
@@ -524,6 +571,7 @@ class Execution:
         If the scope belongs to a subject, the value is sealed with the subject's key. A run of the
         same subject needs no seal here, because all of its journal is sealed. Raises ErasedError.
         """
+        self.reads_value(codec.encode(value))
         subject = log.subject_of(scope)
         if subject is None or subject == self.log.subject_of(self.stream):
             return value
@@ -623,6 +671,20 @@ class Execution:
         """Whether acts are performed: "live", or in a fork what the fork was made with."""
         forked = self.journal.forked
         return "live" if forked is None else forked.effects
+
+
+def streams_of(id: str) -> tuple[str, str, str]:
+    """Returns the streams that hold what a run does: its journal, its own state, its inbox."""
+    return f"run/{id}", f"{WORKFLOW}/{id}", inbox_of(f"run/{id}")
+
+
+def two_subjects(id: str, owner: str, other: str) -> UsageError:
+    """Returns the error for a run that has data of one subject, and reads that of another."""
+    return UsageError(
+        f'run "{id}" has data of subject {owner} and was about to have that of subject {other}: '
+        "one run is one subject's, because one key seals it",
+        hint="read it in a run of its own: ctx.child, or hf.runs.start",
+    )
 
 
 def stored(log: Log, stream: str, encoded: bytes) -> Raw:

@@ -25,8 +25,8 @@ def check_beginning(source: Log, target: Log, *, besides: str | None = None) -> 
 
     `besides` is a stream that is the target's own.
     """
-    for name, theirs, ours in _pairs(target, source):
-        if name == besides:
+    for name, theirs, ours in _pairs(target, source, names_of=target):
+        if name == besides or theirs is None:
             continue
         if ours is None:
             raise ConflictError(
@@ -48,10 +48,13 @@ def check_equal(source: Log, target: Log, began: Position) -> bool:
     stream already, but no follower can see it.
     """
     is_behind = False
-    for name, ours, theirs in _pairs(source, target):
+    for name, theirs, ours in _pairs(target, source, names_of=source):
+        if ours is None:
+            continue
         if theirs is not None and (ours.revision, ours.link) == (theirs.revision, theirs.link):
             continue
-        is_ended = source.expiry.is_due(name, ours)
+        # What a hold keeps past its end has no right to be left out.
+        is_ended = source.expiry.has_ended(name, ours)
         is_later = not ours.position <= began
         if not (is_ended or is_later) or not (
             theirs is None or _is_beginning(source, name, theirs, ours)
@@ -84,11 +87,15 @@ def _is_beginning(source: Log, name: str, theirs: Head, ours: Head) -> bool:
     return bool(there) and there[0].link == theirs.link
 
 
-def _pairs(first: Log, second: Log) -> Iterator[tuple[str, Head, Head | None]]:
-    """Yields every stream of the first store, with its head there and in the second."""
+def _pairs(
+    target: Log, source: Log, *, names_of: Log
+) -> Iterator[tuple[str, Head | None, Head | None]]:
+    """Yields every stream of one of two stores, with its heads in the target and in the source.
+
+    The target is asked first: another copy may write to it meanwhile what is new in the source, and
+    must not seem to be ahead.
+    """
     after = ""
-    while names := first.stream_page(after=after):
-        for name, one, other in zip(names, first.heads(names), second.heads(names), strict=True):
-            if one is not None:
-                yield name, one, other
+    while names := names_of.stream_page(after=after):
+        yield from zip(names, target.heads(names), source.heads(names), strict=True)
         after = names[-1]

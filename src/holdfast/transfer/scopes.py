@@ -6,13 +6,13 @@ anything is written, and so is one with a secret that the target does not accept
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from holdfast.backends.protocol import Mark
+from holdfast.backends.protocol import Head, Mark
 from holdfast.core import codec
 from holdfast.core.erased_ledger import Ledger
 from holdfast.core.log import Log
-from holdfast.core.retention import ledger
+from holdfast.core.retention import Told, ledger
 from holdfast.errors import ConflictError
 from holdfast.transfer.compare import have_one_past
 from holdfast.transfer.sink import Copied, Progress, Sink
@@ -25,21 +25,35 @@ def take_scopes(
     marks: Iterable[Mark],
     streams: Sequence[str],
     progress: Progress | None = None,
+    told: Mapping[tuple[str, int], Told] | None = None,
 ) -> Copied:
-    """Takes the events and marks of a source that the target lacks."""
+    """Takes the events and marks of a source that the target lacks.
+
+    `told` is what is known of events that were let go of, beside what the source's log records.
+    """
     log = source.log
     _check_target(log, target, streams)
     _check_secrets(source, target)
     total = count_events(heads_of(log, streams))
+    before = dict(heads_of(target, streams))
     sink = Sink(target, ledger=Ledger(log, target), progress=progress, total=total)
     sink.take(source)
-    # A scope that went on in the target has newer marks of its own, which must not be replaced.
+    # A scope that went on in the target has newer marks of its own, which must not be replaced. One
+    # that got events now has its marks of before: they become those of the source.
     heads = zip(streams, log.heads(streams), target.heads(streams), strict=True)
-    same = {name for name, ours, theirs in heads if ours and theirs and ours.link == theirs.link}
-    sink.add_marks([mark for mark in marks if not mark.group or mark.group in same])
+    same = {
+        name: ours for name, ours, theirs in heads if ours and theirs and ours.link == theirs.link
+    }
+    further = {name for name, ours in same.items() if _is_behind(before[name], ours)}
+    sink.add_marks([mark for mark in marks if not mark.group or mark.group in same], further)
     taken = set(streams)
-    sink.tell_erased({name: one for name, one in ledger(log).items() if name[0] in taken})
+    known = {**(told or {}), **ledger(log)}
+    sink.tell_erased({name: one for name, one in known.items() if name[0] in taken})
     return sink.copied()
+
+
+def _is_behind(theirs: Head | None, ours: Head) -> bool:
+    return theirs is not None and theirs.revision < ours.revision
 
 
 def _check_target(log: Log, target: Log, streams: Iterable[str]) -> None:

@@ -17,7 +17,8 @@ Memory is bounded by a batch, not by the size of the store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import cast
 
 from msgspec import Struct
@@ -45,10 +46,10 @@ from holdfast.core.commit import meta_not_kept
 from holdfast.core.erased_ledger import Ledger
 from holdfast.core.event import FORKED, ORIGIN, follows
 from holdfast.core.expiry import EXPIRING, HOLDS
-from holdfast.core.holds import keep_held
+from holdfast.core.holds import keep, keep_blobs, keep_held
 from holdfast.core.log import NO_LIMIT, Log
 from holdfast.core.retention import Told, ledger, tell_again
-from holdfast.errors import ConflictError, UsageError
+from holdfast.errors import ConflictError, ExpiredError, UsageError
 from holdfast.transfer.source import OVER, Source
 
 COMMITS_PER_BATCH = 200
@@ -177,22 +178,55 @@ class Sink:
 
         All blobs are written before the first commit that names one: a kill in between leaves
         blobs that no event names, and never an event without its blob.
+
+        Another run of the same transfer may write to the target too, such as one that was thought
+        dead. What it has written is there, so it is passed over. Anything else is refused.
         """
-        wanted: list[Commit] = []
-        for records in batch:
-            commit = _missing(records, known, ends)
-            sent = 0
-            if commit is not None:
-                wanted.append(commit)
-                sent = sum(len(append.records) for append in commit.appends)
-            ended = sum(ends[record.stream] == OVER for record in records)
-            self._events += sent
-            self._ended += ended
-            self._skipped += len(records) - sent - ended
-        for commit in wanted:
-            self._write_blobs(commit, place)
-        self._commits += len(wanted)
-        _send(part, wanted)
+        sent = 0
+        while True:
+            wanted = [one for many in batch if (one := _missing(many, known, ends)) is not None]
+            for commit in wanted:
+                self._write_blobs(commit, place)
+            written, refusal = _send(part, wanted)
+            self._commits += len(written)
+            sent += sum(len(append.records) for one in written for append in one.appends)
+            if isinstance(part, KeepsEnded):
+                self._keep_held(written, ends)
+            if refusal is None:
+                break
+            known.update(self._known_now(batch, refusal))
+        ended = sum(ends[record.stream] == OVER for records in batch for record in records)
+        self._events += sent
+        self._ended += ended
+        self._skipped += sum(map(len, batch)) - sent - ended
+
+    def _keep_held(self, written: list[Commit], ends: dict[str, int]) -> None:
+        """Makes a server keep what a hold keeps in the source: the mark itself comes last.
+
+        If the run is killed before that, the server must not let go of it when its end comes.
+        """
+        names = {append.stream for one in written for append in one.appends}
+        for stream in sorted(self._source.held(name for name in names if ends[name])):
+            with suppress(ExpiredError):  # it ended a moment ago: the comparison at the end says so
+                keep(self._target, stream)
+                keep_blobs(self._target, stream)
+
+    def _known_now(self, batch: list[list[Record]], refusal: Refusal) -> dict[str, _End]:
+        """Returns where streams of a batch end in the target, after a commit was refused.
+
+        Raises ConflictError unless another run has written what this one was about to write.
+        """
+        records = {(one.stream, one.revision): one for many in batch for one in many}
+        names = sorted({stream for stream, _ in records})
+        found = {
+            name: _end_of(head) for name, head in zip(names, self._target.heads(names), strict=True)
+        }
+        is_ahead = found[refusal.stream][0] > refusal.expected
+        for name, (revision, link) in found.items():
+            ours = records.get((name, revision))
+            if not is_ahead or (ours is not None and ours.link != link):
+                raise differs(refusal.stream, refusal.expected, found[refusal.stream][0])
+        return found
 
     def _let_go(self, part: Backend, there: list[Record]) -> None:
         """Removes data from the target that the source has let go of since it was copied.
@@ -275,7 +309,8 @@ class Sink:
         gone = {name: one.after((told or {}).get(name)) for name, one in self._erased.items()}
         gone = {**(told or {}), **gone}
         known = ledger(self._target) if gone else {}
-        if untold := {name: one for name, one in gone.items() if name not in known}:
+        since = {name: _since(known.get(name), one) for name, one in gone.items()}
+        if untold := {name: one for name, one in since.items() if one is not None}:
             tell_again(self._target, untold, key)
 
     # --- marks -----------------------------------------------------------------------------------
@@ -307,17 +342,24 @@ class Sink:
         if held or any(isinstance(part, KeepsEnded) for part in self._parts):
             keep_held(self._target, held)
 
-    def add_marks(self, marks: Sequence[Mark]) -> None:
-        """Sets the marks that the target lacks, and leaves those that it has unchanged."""
+    def add_marks(self, marks: Sequence[Mark], further: Collection[str] = ()) -> None:
+        """Sets the marks that the target lacks, and leaves those that it has unchanged.
+
+        But the marks of the streams `further`, which the target had and which got newer events,
+        become equal to those given: they belong to events that are not the newest any more.
+        """
+        wanted = {(mark.index, mark.key) for mark in marks}
         for place, part in enumerate(self._parts):
-            there = {(mark.index, mark.key) for mark in part.marks.list(limit=NO_LIMIT)}
-            missing: list[Mark | Cleared] = [
+            there = {(mark.index, mark.key): mark for mark in part.marks.list(limit=NO_LIMIT)}
+            old = {name: mark for name, mark in there.items() if _is_about(mark, further)}
+            changes: list[Mark | Cleared] = [
                 mark
                 for mark in marks
-                if (mark.index, mark.key) not in there
-                and self._target.routes.place_of_mark(mark) == place
+                if (name := (mark.index, mark.key)) not in there or old.get(name, mark) != mark
+                if self._target.routes.place_of_mark(mark) == place
             ]
-            self._commit_marks(part, missing)
+            changes += [Cleared(*name) for name in old if name not in wanted]
+            self._commit_marks(part, changes)
         if any(mark.index == HOLDS for mark in marks):
             keep_held(self._target, [one.key for one in self._target.find_marks(HOLDS)])
 
@@ -326,6 +368,24 @@ class Sink:
             chunk = tuple(changes[start : start + MARKS_PER_COMMIT])
             part.commit([Commit(self._target.clock.now_us(), self._target.actor, marks=chunk)])
         self._marks += len(changes)
+
+
+def _since(known: Told | None, told: Told) -> Told | None:
+    """Returns what a target does not tell yet of an event; None if it tells all of it."""
+    if known is None:
+        return told
+    steps = told.steps[len(known.steps) :]
+    if known.is_gone or not (steps or told.is_gone):
+        return None
+    return replace(told, steps=steps)
+
+
+def _is_about(mark: Mark, streams: Collection[str]) -> bool:
+    """Returns whether a mark is set and cleared with events of these streams.
+
+    A hold is not: whoever set it must be the one who ends it.
+    """
+    return mark.group in streams or (mark.index == EXPIRING and mark.key in streams)
 
 
 def _end_of(head: Head | None) -> _End:
@@ -376,11 +436,13 @@ def _missing(records: list[Record], known: dict[str, _End], ends: dict[str, int]
     return Commit(first.time, first.actor, tuple(appends), marks=tuple(marks), is_copy=True)
 
 
-def _send(part: Backend, wanted: list[Commit]) -> None:
+def _send(part: Backend, wanted: list[Commit]) -> tuple[list[Commit], Refusal | None]:
+    """Sends commits; returns those that were written, and the first refusal that counts."""
     if not keeps_meta(part):
         for commit in wanted:
             if has_meta(commit):
                 raise meta_not_kept(commit.appends[0].stream)
+    written: list[Commit] = []
     for commit, answer in zip(wanted, part.commit(wanted) if wanted else [], strict=True):
         while isinstance(answer, Refusal) and answer.reason == "expired":
             # One of its streams ended meanwhile: the others are taken without it.
@@ -390,9 +452,12 @@ def _send(part: Backend, wanted: list[Commit]) -> None:
             marks = tuple(mark for mark in commit.marks if mark.key != answer.stream)
             commit = replace(commit, appends=left, marks=marks)
             [answer] = part.commit([commit])
-        if isinstance(answer, Refusal) and answer.reason != "expired":
-            actual = answer.head.revision if answer.head else 0
-            raise differs(answer.stream, commit.appends[0].expected, actual)
+        if not isinstance(answer, Refusal):
+            written.append(commit)
+        elif answer.reason != "expired":
+            refused = [one.expected for one in commit.appends if one.stream == answer.stream]
+            return written, replace(answer, expected=refused[0] if refused else 0)
+    return written, None
 
 
 def _cannot_let_go(how: str) -> UsageError:

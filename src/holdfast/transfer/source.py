@@ -85,6 +85,10 @@ class Source:
                 ends[stream] = 0 if end != OVER and self._is_held(stream) else OVER
         return ends
 
+    def held(self, streams: Iterable[str]) -> set[str]:
+        """Returns which of some streams are held."""
+        return {stream for stream in streams if self._is_held(stream)}
+
     def _is_held(self, stream: str) -> bool:
         return self.log.expiry.is_held(stream) if self._held is None else stream in self._held
 

@@ -496,3 +496,25 @@ def test_an_index_of_another_process_that_cannot_be_used_yet_is_left(
     monkeypatch.undo()
     assert len(revisions(backend.read("s00"))) == 20
     backend.close()
+
+
+def test_an_index_that_is_damaged_while_it_is_open_is_made_anew(
+    store: Path, clock: FakeClock
+) -> None:
+    """Else every flush failed, and the whole log was read into memory again each time."""
+    backend = FilesBackend(store, clock=clock)
+    size = (store / INDEX).stat().st_size
+    with open(store / INDEX, "r+b") as file:
+        file.seek(1024)
+        file.write(b"\xff" * (size - 1024))
+    all_there(backend, 20)
+    build = RecordBuilder(clock.now_us())
+    for _ in range(8):
+        write(backend, build, "b", b'"%b"' % (b"y" * 900))
+    found = index.open_existing(str(store / INDEX), backend.directory.store, read_only=True)
+    assert found is not None
+    head = found.head("b")
+    assert head is not None
+    assert head.revision >= 4
+    found.close()
+    backend.close()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.backends import checked_pages
 from holdfast.backends.files import FilesBackend, catalog, index
 from holdfast.backends.protocol import START, Mark, MarkQuery
 from holdfast.clock import SystemClock
@@ -219,7 +220,7 @@ def test_streams_are_found_by_prefix_in_code_point_order(tmp_path: Path, clock: 
 def test_other_users_of_sqlite_keep_their_file_system_layer() -> None:
     import apsw
 
-    index._checking_vfs()
+    checked_pages.checking_vfs()
     assert apsw.Connection(":memory:").open_vfs != "cksmvfs"
     assert apsw.vfs_names()[0] != "cksmvfs"
 

@@ -72,7 +72,7 @@ def test_a_directory_with_something_else_in_it_is_left_alone(
     assert os.listdir(tmp_path) == ["notes.txt"]
 
 
-@pytest.mark.parametrize("format", [3, 99, "1", None])
+@pytest.mark.parametrize("format", [4, 99, "1", None])
 def test_an_unknown_format_is_refused_and_nothing_is_created(
     tmp_path: Path, clock: FakeClock, format: object
 ) -> None:

@@ -167,7 +167,7 @@ class ReadOnly:
             if self._follow():
                 if self.page_words[REWRITTEN] != self._rewritten:
                     self._rewritten = self.page_words[REWRITTEN]
-                    catalog.segments.forget_sealed()
+                    catalog.segments.forget_sealed(self.page_words[SEGMENT])
                 end = self.page_words[END]
                 if end > catalog.tail.cursor.end:
                     catalog.catch_up(end, self.page_words[SEGMENT])
@@ -314,7 +314,11 @@ class FilesBackend(Handle):
         if isinstance(opened, Damaged) or not self._committing.acquire(blocking=False):
             return  # it writes nothing, or a commit is under way and looks by itself
         try:
-            if self._dead is None and self._poison is None and (taken := opened.taken()):
+            if self._dead is not None or self._poison is not None or not opened.taken():
+                return
+            # Once more: another process may have sealed and replaced a segment while this one
+            # looked, and the shared page tells of it by now.
+            if taken := opened.taken():
                 self._lose(opened, taken)
         finally:
             self._committing.release()
@@ -542,7 +546,19 @@ class FilesBackend(Handle):
         shorten(self, payloads)
 
     def purge(self, *, whole: bool = False) -> list[Leftover]:
-        return purge(self)
+        return purge(self, whole=whole)
+
+    def has_company(self, opened: Opened) -> bool:
+        """Returns whether others have the store open; the caller has the store lock."""
+        try:
+            return opened.has_company()
+        except BaseException:
+            # The handle may have lost its place among those that have the store open. The next one
+            # in would take itself for the first.
+            self._poison = (
+                f'the store "{self.directory.path}" cannot tell that this handle has it open'
+            )
+            raise
 
     def seal(self, opened: Opened) -> None:
         """Begins a new segment, so that the one before it can be rewritten.

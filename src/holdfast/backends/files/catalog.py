@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from threading import RLock
 from typing import TypeVar
 
+import apsw
 from msgspec.structs import replace
 
 from holdfast.backends.files.index import (
@@ -45,6 +46,7 @@ from holdfast.backends.files.text import (
     payload_rows_of,
     records_of,
 )
+from holdfast.backends.forking import forking
 from holdfast.backends.protocol import (
     Commit,
     Found,
@@ -243,6 +245,7 @@ class Catalog:
 
     def __init__(self, segments: Segments, index_path: str, store: str, *, read_only: bool) -> None:
         self.mutex = RLock()
+        forking.wait_for(self.mutex)
         self.segments = segments
         self.reports: list[str] = []
         self._store = store
@@ -414,6 +417,8 @@ class Catalog:
         self._report(problem)
         until = self.tail.cursor
         assert self._index is not None, "BUG: an index failed that is not there"
+        # Another process may have made the file anew meanwhile, or may only keep it locked.
+        is_its_fault = not isinstance(problem, apsw.BusyError) and not self._index.is_replaced()
         self._index.close()
         self._index = index = Index(None, self._store)
         self.tail = Tail(index.base, self._head_before)
@@ -422,6 +427,9 @@ class Catalog:
             if self._tail_bytes() > FLUSH_BYTES:
                 self._update(index)
         self._update(index)
+        # Only now, when all of the text was read: the next flush, under the store lock, deletes the
+        # file. Else it would try the same file again, without an index to go on with.
+        self._is_unusable = self._is_unusable or (is_its_fault and not self._read_only)
 
     def _report(self, problem: Exception) -> None:
         report = f"the index could not be used and was rebuilt: {problem}"

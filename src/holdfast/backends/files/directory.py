@@ -133,8 +133,10 @@ def _boot_word(boot_id: str) -> int:
     return int.from_bytes(sha256(boot_id.encode()).digest()[:8], "little")
 
 
-FORMAT = 2
-"""Format 2 has meta, and keys after the first event. Format 1 is raised before either is used."""
+FORMAT = 3
+"""Format 2 has meta, and keys after the first event; format 3 has packed segments (0086). A store
+is raised before the first use of what is new."""
+_MADE = 2
 _IDENTITY = "holdfast.json"
 _HEAD = "head.json"
 _IGNORED = (
@@ -218,26 +220,26 @@ class Directory:
         data = read_file(self.disk, _IDENTITY, at=self.fd)
         return self.format if data is None else self._decode(data, _Identity, _IDENTITY).format
 
-    def upgrade(self, clock: Clock) -> None:
-        """Raises a store of format 1 to the newest format, durably; the caller has the store lock.
+    def upgrade(self, clock: Clock, to: int = _MADE) -> None:
+        """Raises a store to a format, durably; the caller has the store lock.
 
-        This comes before the first line that format 1 cannot hold. A holdfast that knows only
-        format 1 then refuses the store by its number when it opens it. Otherwise it would take such
-        a line for damage, or after a crash for a torn end, and cut it off.
+        This comes before the first line, or segment, that a lower format cannot hold. A holdfast
+        that knows only that format then refuses the store by its number when it opens it. Otherwise
+        it would take such a line for damage, or after a crash for a torn end, and cut it off.
         """
         self.identify(clock, create=False)
-        if self.format < FORMAT:
+        if self.format < to:
             identity = self._decode(self.identity, dict[str, Any], _IDENTITY)
-            data = json_codec.encode({**identity, "format": FORMAT}) + b"\n"
+            data = json_codec.encode({**identity, "format": to}) + b"\n"
             self.replace(_IDENTITY, data, durable=True)
-            self.identity, self.format = data, FORMAT
+            self.identity, self.format = data, to
 
     def _create(self, clock: Clock) -> bytes:
         self._sync_way()
         self.folder("log")
         self.replace(".gitignore", _IGNORED.encode(), durable=False)
         created = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=clock.now_us())
-        identity = _Identity(FORMAT, new_id(clock), created.isoformat())
+        identity = _Identity(_MADE, new_id(clock), created.isoformat())
         data = json_codec.encode(identity) + b"\n"
         self.replace(_IDENTITY, data, durable=True)
         return data

@@ -21,7 +21,6 @@ import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Generator, Iterable
-from functools import cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +28,11 @@ import apsw
 import apsw.sqlite_extra
 from msgspec import Struct
 
+from holdfast.backends.checked_pages import checking_vfs, make_room
 from holdfast.backends.files.text import (
     DIGEST_START,
 )
+from holdfast.backends.forking import forking
 from holdfast.backends.protocol import Head, Mark, MarkQuery, Position
 
 if TYPE_CHECKING:
@@ -132,11 +133,10 @@ class Index:
         if db.execute("SELECT count(*) FROM sqlite_schema").fetchone() != (0,):
             return
         if path is not None:
-            # Reserved before the first page is written: later it would take a VACUUM to make room
-            # for checksums. Pages are small, because each table takes at least one and in most
-            # stores most tables are nearly empty.
+            # Pages are small, because each table takes at least one and in most stores most tables
+            # are nearly empty.
             db.execute("PRAGMA page_size = 1024")
-            db.reserve_bytes(reserve=8)
+            make_room(db)
             os.chmod(path, 0o600)
         with db:
             db.execute(_SCHEMA)
@@ -407,7 +407,8 @@ def _connect(path: str | None, *, read_only: bool) -> Any:
     if not is_file:
         raise StaleIndex("it is not a file")  # SQLite would wait for ever at a pipe
     flags = apsw.SQLITE_OPEN_READONLY if read_only else _WRITE_FLAGS
-    db: Any = apsw.Connection(path, flags=flags | apsw.SQLITE_OPEN_NOFOLLOW, vfs=_checking_vfs())
+    flags |= apsw.SQLITE_OPEN_NOFOLLOW
+    db = forking.connect(path, flags=flags, vfs=checking_vfs())
     db.set_busy_timeout(_BUSY_MS)
     db.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
     db.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
@@ -439,16 +440,6 @@ _MARKS_BELOW = (
     "ORDER BY priority DESC, due, key LIMIT :limit"
 )
 _WRITE_FLAGS = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-
-
-@cache
-def _checking_vfs() -> str:
-    """Returns the name of the SQLite VFS that adds checksums to pages."""
-    before = apsw.vfs_names()[0]
-    apsw.sqlite_extra.load(apsw.Connection(":memory:"), "cksumvfs")
-    # Loading makes it the default of the process; other users of SQLite here did not ask for it.
-    apsw.set_default_vfs(before)
-    return "cksmvfs"
 
 
 def _key_digest(key: str) -> int:

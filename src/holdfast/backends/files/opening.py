@@ -13,6 +13,7 @@ import fcntl
 import logging
 import os
 from collections.abc import Callable
+from functools import partial
 
 from holdfast.backends.file_watch import FileWatch
 from holdfast.backends.files import directory as shared
@@ -44,11 +45,6 @@ _log = logging.getLogger("holdfast.backends")
 # Reading less log than this is faster than writing it into the index. So a process that adds only a
 # little leaves the index alone when it closes.
 WORTH_INDEXING_BYTES = 256 << 10
-
-
-_LOCKS = "/proc/locks"
-LOOKS = 3
-"""How many looks at the list of locks must all show somebody else."""
 
 
 class Opened:
@@ -127,22 +123,17 @@ class Opened:
         return True
 
     def has_company(self) -> bool:
-        """Returns whether other handles have the store open; True where the system does not tell.
+        """Returns whether other handles have the store open; the caller has the store lock.
 
-        It reads the kernel's list of locks: to try for the exclusive lock would first give up the
-        shared one.
+        To try for the exclusive lock gives up the shared one for a moment. Nobody can see that: who
+        comes, goes or asks does it under the store lock. The kernel's list of locks would not do:
+        it is read in pieces, between which it changes, and leaves out what other containers hold.
         """
-        # The list may change while it is read: one look may miss a lock, or find it twice.
-        return all(self._count_locks() != 1 for _ in range(LOOKS))
-
-    def _count_locks(self) -> int:
-        """Counts the locks on the directory `workers`; 0 if the system does not list them."""
-        inode = f":{os.fstat(self._workers_fd).st_ino} "
+        take_back = partial(self.disk.lock, self._workers_fd, fcntl.LOCK_SH)
         try:
-            with open(_LOCKS, encoding="ascii") as locks:
-                return sum(inode in one and " FLOCK " in one for one in locks)
-        except OSError:
-            return 0
+            return not self._is_alone()
+        finally:
+            take_back()
 
     # --- coming in, keeping up ---
 
@@ -186,6 +177,8 @@ class Opened:
         taken = self.watch.taken()
         end = self.catalog.tail.cursor.end  # before the segments, so that it lies within them
         segments = self.catalog.segments
+        # One that is being replaced just now: the shared page tells only when it is done.
+        segments.forget_rewritten()
         taken += [name for name, _, is_named in segments.held() if not is_named]
         held_end = segments.held_end()
         if held_end is not None and held_end < end:
@@ -201,7 +194,7 @@ class Opened:
             segments.refresh()
         if words[REWRITTEN] != self._rewritten:
             self._rewritten = words[REWRITTEN]
-            segments.forget_sealed()
+            segments.forget_sealed(words[SEGMENT])
 
     def lose(self, taken: list[str]) -> FilesTakenError:
         """Saves what this handle still holds; returns the error. The handle is dead afterwards."""

@@ -1,14 +1,17 @@
-"""Letting go of payloads in a store on plain files (0041).
+"""Letting go of payloads in a store on plain files (0041, 0086).
 
-A rewritten line keeps its length, so every log offset stays true: the index, the spans that other
-processes hold, head.json and the ring need no change. Nor does the store digest, because a
-rewritten line keeps the checksum that it had before. A sealed segment is replaced whole, by a
-rename. The steps, each of which leaves a whole store if the process is killed after it:
+A rewritten line keeps its length in the text, so every log offset stays true: the index, the spans
+that other processes hold, head.json and the ring need no change. Nor does the store digest, because
+a rewritten line keeps the checksum that it had before. A sealed segment is replaced whole, by a
+rename; its file is packed, which leaves out the spaces that stand where payloads were. The steps,
+each of which leaves a whole store if the process is killed after it:
 
     (1) the segment that is written to is sealed, if it has one of the records: a new one begins
     (2) the ring is wiped: it has the newest lines too, and recovery would write them back
-    (3) each segment is rewritten to a file beside it, which is synced; commits go on meanwhile
-    (4) under the store lock, the new file takes the place of the old one
+    (3) each segment is rewritten to a file beside it, which is synced and read back; commits go on
+        meanwhile
+    (4) under the store lock, the store gets the number of the format that has packed segments, and
+        the new file takes the place of the old one
 
 A word of the shared page tells every process to open the segments again, at its next read or its
 next look while idle (`file_watch`). Until then the old file is on the disk, without a name.
@@ -16,16 +19,18 @@ next look while idle (`file_watch`). Until then the old file is on the disk, wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import contextlib
+from collections.abc import Generator, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from holdfast.backends.files.directory import REWRITTEN
+from holdfast.backends.files.directory import FORMAT, REWRITTEN
 from holdfast.backends.files.disk import unavailable
 from holdfast.backends.files.objects import ROOT as OBJECTS
 from holdfast.backends.files.objects import FileObjects
 from holdfast.backends.files.opening import Opened
+from holdfast.backends.files.packing import is_worth, pack
 from holdfast.backends.files.text import DIRECTORY as LOG
-from holdfast.backends.files.text import BadLine, Segments, rewrite_line
+from holdfast.backends.files.text import BadLine, FileIdentity, Segments, rewrite_line
 from holdfast.backends.protocol import Leftover
 from holdfast.errors import CorruptError
 
@@ -43,10 +48,16 @@ def shorten(backend: FilesBackend, payloads: Mapping[str, Mapping[int, bytes]]) 
     """Replaces the payloads of these records by GONE, or by others (clauses 28 and 41)."""
     wanted = {stream: named for stream, named in payloads.items() if named}
     lines = backend.write(lambda opened: _prepare(backend, opened, wanted))
-    try:
+    with _reported(backend):
         for start, mine in sorted(_by_segment(backend.catalog.segments, lines).items()):
             while not _rewrite_segment(backend, start, mine, wanted):
                 pass  # another process has rewritten it meanwhile: begin again from its file
+
+
+@contextlib.contextmanager
+def _reported(backend: FilesBackend) -> Generator[None]:
+    try:
+        yield
     except OSError as exc:
         subject = f'the store "{backend.directory.path}" cannot be rewritten'
         raise unavailable(exc, subject) from exc
@@ -79,7 +90,7 @@ def _rewrite_segment(backend: FilesBackend, start: int, lines: _Lines, wanted: P
     another process shows by the inode.
     """
     segments = backend.catalog.segments
-    content, inode = segments.content(start)
+    content, identity = segments.content(start)
     text = bytearray(content)
     is_changed = False
     for offset, length in lines.items():
@@ -94,25 +105,64 @@ def _rewrite_segment(backend: FilesBackend, start: int, lines: _Lines, wanted: P
         is_changed = is_changed or before != after
     if not is_changed:
         return True
-    name = segments.write_beside(start, bytes(text))
+    return _exchange(backend, start, identity, bytes(text), pack(bytes(text)))
+
+
+def _pack_segment(backend: FilesBackend, start: int) -> bool:
+    """Packs a sealed segment that was rewritten before; returns as `_rewrite_segment` does."""
+    text, identity = backend.catalog.segments.content(start)
+    packed = pack(text)
+    if packed is None or not is_worth(identity.size, len(packed)):
+        return True
+    return _exchange(backend, start, identity, text, packed)
+
+
+def _exchange(
+    backend: FilesBackend, start: int, identity: FileIdentity, text: bytes, packed: bytes | None
+) -> bool:
+    """Steps 3 and 4 for a segment whose text is known."""
+    segments = backend.catalog.segments
+    name = segments.write_beside(start, text, text if packed is None else packed)
+
+    def replace(opened: Opened) -> bool:
+        if packed is not None:
+            # An older holdfast would take a packed segment for a damaged one. So the number tells
+            # it, before there is one.
+            opened.directory.upgrade(opened.clock, FORMAT)
+            opened.reach("files.rewrite.numbered")
+        # The shared page tells every process of it before its next read.
+        is_done = segments.replace(start, identity, name)
+        opened.page.words[REWRITTEN] += is_done
+        return is_done
+
     try:
         backend.write(lambda opened: opened.reach("files.rewrite.written"))
-        is_done = backend.write(lambda opened: _replace(opened, start, inode, name))
+        is_done = backend.write(replace)
         backend.write(lambda opened: opened.reach("files.rewrite.replaced"))
         return is_done
     finally:
         segments.remove_beside(name)
 
 
-def _replace(opened: Opened, start: int, inode: int, name: str) -> bool:
-    """Step 4; the shared page tells every process of it before its next read."""
-    is_done = opened.catalog.segments.replace(start, inode, name)
-    opened.page.words[REWRITTEN] += is_done
-    return is_done
+def pack_all(backend: FilesBackend) -> None:
+    """Packs every sealed segment whose file becomes enough shorter by that."""
+
+    def begin(opened: Opened) -> list[int]:
+        # Its one batch then records the end, so that recovery writes nothing into sealed segments.
+        opened.journal.wipe(opened.catalog.tail.cursor)
+        return opened.catalog.segments.starts[:-1]
+
+    starts = backend.write(begin)
+    with _reported(backend):
+        for start in starts:
+            while not _pack_segment(backend, start):
+                pass  # another process has rewritten it meanwhile
 
 
-def purge(backend: FilesBackend) -> list[Leftover]:
+def purge(backend: FilesBackend, *, whole: bool) -> list[Leftover]:
     """Removes what recovery cut off and kept, and what interrupted writes of objects left.
+
+    With `whole`, segments that an older holdfast rewrote become shorter too.
 
     Returns where payloads that were let go of may still be, and what to do about it.
     """
@@ -125,7 +175,7 @@ def purge(backend: FilesBackend) -> list[Leftover]:
         for name in _torn(opened):
             opened.disk.unlink(name, at=opened.directory.folder(TORN))
         left: list[Leftover] = []
-        is_shared = opened.has_company()
+        is_shared = backend.has_company(opened)
         unfinished = objects.unfinished(remove=not is_shared)
         if is_shared and unfinished:
             remedy = f"{unfinished} files of writes that did not end, or are under way"
@@ -137,6 +187,8 @@ def purge(backend: FilesBackend) -> list[Leftover]:
             left.append(Leftover(LOG, f"{remedy}: retain again, or end it"))
         return left
 
+    if whole:
+        pack_all(backend)
     return backend.write(work)
 
 

@@ -31,7 +31,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from threading import RLock
-from typing import Annotated
+from typing import Annotated, NamedTuple
 from zlib import crc32
 
 from msgspec import DecodeError, Meta, Raw, Struct, field
@@ -39,6 +39,7 @@ from msgspec.json import Decoder, Encoder
 
 from holdfast.backends.file_watch import FileWatch
 from holdfast.backends.files.disk import Disk, read_all, write_all
+from holdfast.backends.files.packing import BEGINNING, PackedSegment
 from holdfast.backends.protocol import (
     GONE,
     Append,
@@ -596,7 +597,8 @@ def parse_time(text: str) -> int:
 #
 # `log/0000000000000000.jsonl` is the first. A log offset is a place in all segments laid end to
 # end. A line never straddles two segments. A segment is complete and synced before the next one is
-# made, so that only the newest can ever be short.
+# made, so that only the newest can ever be short. The file of a sealed segment may be packed: it is
+# shorter than the text that is read from it (0086). Nobody but `Segments` knows of that.
 
 
 DIRECTORY = "log"
@@ -605,6 +607,19 @@ SEGMENT_BYTES = 64 << 20
 RESERVE_BYTES = 1 << 20
 _SUFFIX = ".jsonl"
 _READERS_MAX = 8
+_NO_END = 1 << 63
+
+
+class FileIdentity(NamedTuple):
+    """Which file it is. The number of a file that is gone may be used again for another one."""
+
+    inode: int
+    size: int
+    changed_ns: int
+
+
+def _identity_of(found: os.stat_result) -> FileIdentity:
+    return FileIdentity(found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 class Segments:
@@ -617,6 +632,8 @@ class Segments:
         self._flags = os.O_RDONLY if read_only else os.O_RDWR
         self.starts: list[int] = []
         self._fds: dict[int, int] = {}
+        # What is known of each file that may be packed, as long as its name leads to it.
+        self._packed: dict[int, tuple[FileIdentity, PackedSegment]] = {}
         self.mutex = RLock()  # a descriptor is not closed while another thread reads through it
         self.reserved_end = 0
         self._newest_fd = -1
@@ -641,7 +658,11 @@ class Segments:
         self.starts = starts
 
     def size_of(self, start: int) -> int:
-        return self._disk.size(self._fd(start))
+        """Returns the length of a segment's text."""
+        with self.mutex:
+            fd = self._fd(start)
+            packed = self._packed_of(start)
+            return self._disk.size(fd) if packed is None else packed.size(fd)
 
     def end(self) -> int:
         """Returns the log offset after the last byte, by the size of the newest file."""
@@ -650,22 +671,32 @@ class Segments:
     def where(self, offset: int) -> str:
         """Returns the file and the byte in it, for messages."""
         start = self.start_at(offset)
-        return f"{DIRECTORY}/{_name_of(start)} byte {offset - start}"
+        packed = self._packed_of(start)
+        place = offset - start if packed is None else packed.place_of(offset - start)
+        return f"{DIRECTORY}/{_name_of(start)} byte {place}"
 
     def read(self, offset: int, end: int) -> bytes:
         """Returns the text between two log offsets; fewer bytes only where the text ends."""
         with self.mutex:
             start = self.start_at(offset)
-            data = read_all(self._disk, self._fd(start), end - offset, offset - start)
+            data = self._text(start, offset - start, end - offset)
             if len(data) == end - offset or start == self.newest:
                 return data
             parts = [data]
             offset += len(data)
             while data and offset < end and offset in self.starts:
-                data = read_all(self._disk, self._fd(offset), end - offset)
+                data = self._text(offset, 0, end - offset)
                 parts.append(data)
                 offset += len(data)
             return b"".join(parts)
+
+    def _text(self, start: int, offset: int, length: int) -> bytes:
+        """Returns text of one segment, fewer bytes only where it ends; the caller has the mutex."""
+        fd = self._fd(start)
+        packed = self._packed_of(start)
+        if packed is None:
+            return read_all(self._disk, fd, length, offset)
+        return packed.read(fd, offset, length)
 
     def stop_after(self, offset: int, end: int) -> int:
         """Returns where the next segment begins after an offset, or `end` if that comes first."""
@@ -676,7 +707,10 @@ class Segments:
         """Returns the next offset with data: the segment may have a hole here. `end` if none."""
         with self.mutex:
             start = self.start_at(offset)
-            found = self._disk.next_data(self._fd(start), offset - start)
+            fd = self._fd(start)
+            if self._is_packed(start, fd):
+                return min(offset, end)
+            found = self._disk.next_data(fd, offset - start)
         return end if found is None else min(start + found, end)
 
     def check_contiguous(self) -> None:
@@ -690,6 +724,13 @@ class Segments:
                     where=f"{DIRECTORY}/{_name_of(start)}",
                 )
             expected = start + self.size_of(start)
+        if self.starts and self._packed_of(self.newest) is not None:
+            name = f"{DIRECTORY}/{_name_of(self.newest)}"
+            raise CorruptError(
+                f"the text from {expected} on is missing: {name} is packed, and only segments that "
+                "another one follows are",
+                where=name,
+            )
 
     def append(self, offset: int, text: bytes) -> None:
         """Writes text at `offset`, which the caller knows to be the end; nothing is synced."""
@@ -701,7 +742,7 @@ class Segments:
 
     def _open_newest(self) -> None:
         with self.mutex:  # it may close the oldest descriptor, through which a thread may read
-            self._newest_fd = self._fd(self.newest)
+            self._newest_fd = self._fd_to_write(self.newest)
         self._watch_newest()
 
     def watch_newest(self, watch: FileWatch, path: str) -> None:
@@ -735,17 +776,19 @@ class Segments:
             return False
         return os.path.samestat(named, os.fstat(fd))
 
-    def forget_sealed(self) -> None:
-        """Closes every segment but the newest: another process has rewritten some of them."""
+    def forget_sealed(self, newest: int) -> None:
+        """Closes every segment before the given one: another process has rewritten some of them."""
         with self.mutex:
+            if newest > self.newest:
+                self.refresh()  # the one that was the newest here is sealed, and perhaps rewritten
             for start in [start for start in self._fds if start != self.newest]:
                 self._disk.close(self._fds.pop(start))
 
     def forget_rewritten(self) -> None:
         """Closes sealed segments that another process has rewritten; the next read opens them anew.
 
-        The name of such a segment leads to another file of the same length, in which each line is
-        unchanged or rewritten. Any other file in its place is left for `held` to report.
+        The name of such a segment leads to another file, whose text is as long, and in which each
+        line is unchanged or rewritten. Any other file in its place is left for `held` to report.
         """
         with self.mutex:
             for start, fd in list(self._fds.items()):
@@ -759,35 +802,60 @@ class Segments:
         except OSError:
             return False
         try:
-            size = self._disk.size(held)
-            if size != self._disk.size(named):
-                return False
-            old, new = (read_all(self._disk, fd, size).split(b"\n") for fd in (held, named))
+            old, new = (self._whole(start, fd).split(b"\n") for fd in (held, named))
             pairs = zip(old, new, strict=False)
             changed = [(one, other) for one, other in pairs if one != other]
             return len(old) == len(new) and all(_is_rewriting_of(*pair) for pair in changed)
         finally:
             self._disk.close(named)
 
-    def content(self, start: int) -> tuple[bytes, int]:
-        """Returns the bytes of a sealed segment, and the inode of the file that holds them."""
+    def _whole(self, start: int, fd: int) -> bytes:
+        """Returns all text of a segment, from a file that is perhaps not the one in its place."""
+        size = self._disk.size(fd)
+        length = self.stop_after(start, _NO_END) - start
+        if size == length:
+            return read_all(self._disk, fd, size)
+        return PackedSegment(self._disk, fd, length).read(fd, 0, length)
+
+    def content(self, start: int) -> tuple[bytes, FileIdentity]:
+        """Returns the text of a sealed segment, and which file it was read from.
+
+        Raises CorruptError if text of a packed one is lost: it would be written as zeros, over what
+        a person may still read.
+        """
         fd = self._disk.open(_name_of(start), os.O_RDONLY, at=self._directory_fd)
         try:
-            return read_all(self._disk, fd, self._disk.size(fd)), os.fstat(fd).st_ino
+            identity = _identity_of(os.fstat(fd))
+            text = self._whole(start, fd)
         finally:
             self._disk.close(fd)
+        lost = text.find(b"\0") if len(text) != identity.size else -1
+        if lost >= 0:
+            where = self.where(start + lost)
+            raise CorruptError(f"the line at {where} cannot be read: it is damaged", where=where)
+        return text, identity
 
-    def write_beside(self, start: int, text: bytes) -> str:
-        """Writes a rewritten segment beside a sealed one, and syncs it; returns its name."""
+    def write_beside(self, start: int, text: bytes, file: bytes) -> str:
+        """Writes a file beside a sealed segment, and syncs it; returns its name.
+
+        The text that it is to stand for is read back from it, because it is about to take the place
+        of the only copy.
+        """
         assert start != self.newest, "BUG: the segment that is written to was to be rewritten"
         name = f"{_name_of(start)}.{os.getpid()}.new"
         self.remove_beside(name)
-        fd = self._disk.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, at=self._directory_fd)
+        fd = self._disk.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, at=self._directory_fd)
         try:
-            write_all(self._disk, fd, text, 0)
+            write_all(self._disk, fd, file, 0)
             self._disk.sync(fd)
+            is_same = self._whole(start, fd) == text
         finally:
             self._disk.close(fd)
+        if not is_same:
+            self.remove_beside(name)
+            where = f"{DIRECTORY}/{_name_of(start)}"
+            problem = "did not read as it was written, and was removed: the segment is as it was"
+            raise CorruptError(f"the file that was to replace {where} {problem}", where=where)
         return name
 
     def remove_beside(self, name: str) -> None:
@@ -799,13 +867,13 @@ class Segments:
         """Returns the names of files that rewritings, killed or running, put beside segments."""
         return [name for name in self._disk.listdir(self._directory_fd) if name.endswith(".new")]
 
-    def replace(self, start: int, inode: int, name: str) -> bool:
+    def replace(self, start: int, identity: FileIdentity, name: str) -> bool:
         """Replaces a sealed segment by the file that was written beside it, atomically and durably.
 
         Returns False and changes nothing if another process has rewritten the segment meanwhile (it
         is not the file that was read), or has removed the new file. The caller has the store lock.
         """
-        if self._disk.stat(_name_of(start), at=self._directory_fd).st_ino != inode:
+        if _identity_of(self._disk.stat(_name_of(start), at=self._directory_fd)) != identity:
             return False
         try:
             self._disk.rename(name, _name_of(start), at=self._directory_fd)
@@ -814,6 +882,7 @@ class Segments:
         # The rename must survive a power loss: the caller tells that the old payloads are gone.
         self.sync_names()
         with self.mutex:
+            self._packed.pop(start, None)
             fd = self._fds.pop(start, None)
             if fd is not None:
                 self._disk.close(fd)
@@ -822,7 +891,8 @@ class Segments:
     def write_at(self, offset: int, text: bytes) -> None:
         """Writes bytes into any segment, not only the newest; only recovery does this."""
         start = self.start_at(offset)
-        write_all(self._disk, self._fd(start), text, offset - start)
+        with self.mutex:
+            write_all(self._disk, self._fd_to_write(start), text, offset - start)
 
     def reserve(self, offset: int, length: int) -> None:
         """Reserves room on the disk for `length` bytes at the end of the text."""
@@ -868,7 +938,13 @@ class Segments:
     def sync(self, since: int) -> None:
         """Syncs every segment that may have bytes at or above the log offset `since`."""
         for start in self.starts[max(bisect_right(self.starts, since) - 1, 0) :]:
-            self._disk.sync(self._fd(start))
+            with self.mutex:
+                fd = self._fd(start)
+                if start != self.newest:
+                    self._disk.sync(fd)  # else a thread that reads could close it meanwhile
+                    continue
+            # Nobody closes this one but who has the store lock, so that readers need not wait.
+            self._disk.sync(fd)
 
     def sync_names(self) -> None:
         """Makes the names of all segments durable."""
@@ -876,13 +952,15 @@ class Segments:
 
     def cut(self, end: int) -> None:
         """Makes `end` the end of the newest segment, and frees the blocks reserved after it."""
-        self._disk.truncate(self._fd(self.newest), end - self.newest)
+        with self.mutex:
+            self._disk.truncate(self._fd_to_write(self.newest), end - self.newest)
         self.reserved_end = end
 
     def close(self) -> None:
         # Else a thread that still reads could read from another file, which got the same number.
         with self.mutex:
             fds, self._fds = self._fds, {}
+            self._packed.clear()
             self._newest_fd = -1
             for fd in fds.values():
                 self._disk.close(fd)
@@ -900,9 +978,53 @@ class Segments:
             except FileNotFoundError as exc:
                 name = f"{DIRECTORY}/{_name_of(start)}"
                 raise CorruptError(f"the segment {name} is missing", where=name) from exc
+            try:
+                self._look_at(start, fd)
+            except BaseException:
+                self._disk.close(fd)
+                raise
             self._forget_oldest()
             self._fds[start] = fd
         return fd
+
+    def _fd_to_write(self, start: int) -> int:
+        """Returns the descriptor of a segment that is not packed; raises if it is.
+
+        Text goes into the newest segment, or into the one that the ring has the end of. Neither is
+        ever packed, unless files were put together from several states of a store.
+        """
+        fd = self._fd(start)
+        if self._is_packed(start, fd):
+            name = f"{DIRECTORY}/{_name_of(start)}"
+            raise CorruptError(f"{name} is packed, and was to be written to", where=name)
+        return fd
+
+    def _look_at(self, start: int, fd: int) -> None:
+        """Notes whether a file that was just opened may be packed.
+
+        The file itself says so, by its beginning or by its length: another process may have put it
+        in its place a moment ago.
+        """
+        identity = _identity_of(os.fstat(fd))
+        known = self._packed.get(start)
+        if known is not None and known[0] == identity:
+            return
+        self._packed.pop(start, None)
+        is_said = read_all(self._disk, fd, len(BEGINNING)) == BEGINNING
+        if is_said and start == self.newest:
+            self.refresh()  # it was sealed since
+        end = self.stop_after(start, _NO_END)
+        length = None if end == _NO_END else end - start
+        if is_said or (length is not None and identity.size < length):
+            self._packed[start] = identity, PackedSegment(self._disk, fd, length)
+
+    def _is_packed(self, start: int, fd: int) -> bool:
+        packed = self._packed_of(start)
+        return packed is not None and packed.is_packed(fd)
+
+    def _packed_of(self, start: int) -> PackedSegment | None:
+        known = self._packed.get(start)
+        return None if known is None else known[1]
 
     def _forget_oldest(self) -> None:
         if len(self._fds) >= _READERS_MAX:

@@ -10,6 +10,7 @@ from typing import cast
 
 import apsw
 
+from holdfast.backends.forking import forking
 from holdfast.backends.gates import shut_gate
 from holdfast.backends.liveness import Workers
 from holdfast.backends.protocol import (
@@ -613,6 +614,21 @@ def _first_unreadable(execute: Execute, asked: Row, revision: int) -> int:
 
 
 def _open(
+    path: str,
+    clock: Clock,
+    *,
+    durability: Durability,
+    create: bool,
+    read_only: bool,
+    reach: Callable[[str], None] | None,
+) -> SqliteCheckout:
+    with forking.opening():
+        return _open_connections(
+            path, clock, durability=durability, create=create, read_only=read_only, reach=reach
+        )
+
+
+def _open_connections(
     path: str,
     clock: Clock,
     *,

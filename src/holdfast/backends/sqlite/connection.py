@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast
 import apsw
 
 from holdfast.backends.file_watch import idle_looks
+from holdfast.backends.forking import forking
 from holdfast.backends.gates import Waiters, held_here, reentered
 from holdfast.backends.handle import Handle
 from holdfast.backends.sqlite.database_files import DatabaseFiles, Problem
@@ -279,7 +280,7 @@ class SqliteConnection(Protocol):
 
 
 def connect(name: str, flags: int) -> SqliteConnection:
-    return cast(SqliteConnection, apsw.Connection(name, flags=flags | apsw.SQLITE_OPEN_NOFOLLOW))
+    return cast(SqliteConnection, forking.connect(name, flags=flags | apsw.SQLITE_OPEN_NOFOLLOW))
 
 
 def close_as_it_is(connection: SqliteConnection) -> None:
@@ -603,6 +604,8 @@ class SqliteCheckout(Handle):
                 connection.pragma("schema_version")  # which opens the WAL, and takes the locks
             self._files = DatabaseFiles(path, writing)
             self._writer = SqliteWriter(writing, self, wal)
+            forking.wait_for(self._writer.lock)
+        forking.wait_for(self.reader.lock)
         super().__init__()
         if writing is not None:
             idle_looks.begin(self)
@@ -760,11 +763,12 @@ class SqliteCheckout(Handle):
             self.reach("sqlite.closed")
 
     def after_fork(self) -> None:
-        """Keeps a forked child from ever closing the connections that it inherited.
+        """Keeps a forked child from ever freeing what it inherited.
 
-        Closing takes mutexes that a thread of the parent may have held at the fork. In the child
-        nobody would ever release them. It may also make a checkpoint. So the child never frees
-        these objects, not even when its interpreter ends.
+        `forking` closes the connections that were not in use. Freeing a cursor of one that was
+        takes mutexes that a thread of the parent had at the fork, and nobody would ever release
+        them in the child. So the child never frees these objects, not even when its interpreter
+        ends.
         """
         from ctypes import py_object, pythonapi
 

@@ -4,6 +4,7 @@ frozen      Map, List, Lazy: the values that a reader gets
 ops         Op: one recorded step, its form in an event's payload, and how ops make the next state
 batch       OpBatch: many events folded at once
 difference  diff, diff_ops, set_difference, changed_places, touched
+seals       sealed values that stay sealed when what contains them is written back
 ends        when values end: folded with the ops, independent of the time
 vector, trie    the persistent sequence and the persistent wide map below Map and List
 """
@@ -56,6 +57,7 @@ from holdfast.core.tree.ops import (
     increment_op,
     level_of,
     locate,
+    may_cover_seals,
     merge_op,
     missing_ops,
     put,
@@ -65,6 +67,7 @@ from holdfast.core.tree.ops import (
     truncate_op,
     until_op,
 )
+from holdfast.core.tree.seals import keep_seals
 
 __all__ = [
     "EMPTY",
@@ -101,9 +104,11 @@ __all__ = [
     "get",
     "held_over",
     "increment_op",
+    "keep_seals",
     "lasting",
     "level_of",
     "locate",
+    "may_cover_seals",
     "merge_op",
     "missing_ops",
     "put",

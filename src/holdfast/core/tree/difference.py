@@ -88,8 +88,13 @@ def set_difference(root: Map, op: Op) -> list[Op]:
     if old is MISSING:
         return [op]
     ops: list[Op] = []
-    _Comparison(False)._value_ops(old, enter(op.value, None, None), op.keys, ops)
+    _Comparison(False)._value_ops(old, enter(op.value, None, _unread), op.keys, ops)
     return ops if len(encode_ops(ops)) < len(encode_ops([op])) else [op]
+
+
+def _unread(name: str, size: int) -> bytes:
+    """Stands for the reader of blobs: a sealed value that is compared is never opened."""
+    raise AssertionError("BUG: a value was opened to be compared")
 
 
 def changed_places(old: Map, new: Map, path: Path) -> list[Path]:
@@ -156,7 +161,7 @@ class _Comparison:
         if self._is_known_same(old, new):
             return
         if old is MISSING or new is MISSING or is_sealed(old) or is_sealed(new):
-            if not self._is_same_seal(old, new):
+            if not _is_same_seal(old, new):
                 yield Difference(path, old, new)
             return
         a, b = _force(old), _force(new)
@@ -209,8 +214,6 @@ class _Comparison:
         if self._is_known_same(old, new):
             return
         if is_sealed(old) or is_sealed(new):
-            if self._is_same_seal(old, new):
-                return
             if is_sealed(old) and dump(new) == codec.CLOSED_TEXT:
                 return  # the text that stands for it in a view file came back unchanged
             ops.append(raw_op("set", path, new))
@@ -222,10 +225,6 @@ class _Comparison:
             self._list_ops(a, b, path, ops)
         elif not _is_same_scalar(a, b):
             ops.append(raw_op("set", path, new))
-
-    def _is_same_seal(self, old: Any, new: Any) -> bool:
-        """Returns whether two sealed values are one, as they are stored: that needs no key."""
-        return is_sealed(old) and is_sealed(new) and bytes(old.stored()) == bytes(new.stored())
 
     def _is_known_same(self, old: Any, new: Any) -> bool:
         """Returns whether two kept values are known to be equal without decoding them."""
@@ -294,6 +293,11 @@ def _changed_keys(a: Map, b: Map) -> list[str]:
     keys = [key for key, kept in a._kept() if b._peek(key) is not kept]
     keys.extend(key for key in b if a._peek(key) is MISSING)
     return sorted(keys) if max(len(a), len(b)) > WIDE else keys
+
+
+def _is_same_seal(a: Any, b: Any) -> bool:
+    # As they are stored: that needs no key. One may be read from its event, the other from a base.
+    return is_sealed(a) and is_sealed(b) and bytes(a.stored()) == bytes(b.stored())
 
 
 def _is_same_scalar(a: Any, b: Any) -> bool:

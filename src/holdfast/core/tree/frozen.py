@@ -104,7 +104,7 @@ class Lazy(Struct, eq=False):
                 if is_sealed:
                     if codec.is_kept_closed():
                         return codec.SealedLeaf(bytes(raw))
-                    return _freeze_encoded(self.blobs(*reference), self.blobs)
+                    return _of_seal(_freeze_whole(self.blobs(*reference), self.blobs), bytes(raw))
                 raw = self.blobs(*reference)
             value = self.value = _freeze_encoded(raw, self.blobs)
         return value
@@ -118,7 +118,31 @@ def _refuse(what: str) -> NoReturn:
     )
 
 
-class Map(Thawable, Mapping[str, Any]):
+class _Opened(Thawable):
+    """A container that may come from a sealed value, and then knows it."""
+
+    __slots__ = ("_seal",)
+    _seal: codec.SealedLeaf | None
+    """The sealed value that it is as a whole; None if it is a part of one. Mostly not set."""
+
+    def closed(self) -> Any:
+        """Returns it as it is stored: sealed, if it was."""
+        try:
+            seal = self._seal
+        except AttributeError:  # that of nearly every container
+            return super().closed()
+        if seal is None and codec.is_for_subject():
+            return super().closed()
+        if seal is None:
+            raise UsageError(
+                "this is a part of a value that is sealed for a subject: stored elsewhere it would "
+                "be in clear",
+                hint="give it subject=…, or store the whole value, which keeps its seal",
+            )
+        return seal
+
+
+class Map(_Opened, Mapping[str, Any]):
     """A frozen mapping, equal to a dict with equal content; keys in insertion order."""
 
     __slots__ = ("_entries",)
@@ -271,7 +295,7 @@ class Map(Thawable, Mapping[str, Any]):
         _refuse("clear()")
 
 
-class List(Thawable, Sequence[Any]):
+class List(_Opened, Sequence[Any]):
     """A frozen sequence, equal to a list with equal content."""
 
     __slots__ = ("_items",)
@@ -544,6 +568,27 @@ def _freeze_encoded(raw: Encoded, blobs: Blobs | None) -> Any:
     except RecursionError as error:
         # `encode` never writes a value that deep, but damage or other programs may.
         raise CorruptError("stored value is nested too deeply") from error
+
+
+def _freeze_whole(raw: Encoded, blobs: Blobs | None) -> Any:
+    """Returns the frozen value of encoded bytes, decoded at once to its last level."""
+    return freeze(codec.decode(raw, blob=None if blobs is None else _blob_maker(blobs)))
+
+
+def _of_seal(value: Any, raw: bytes) -> Any:
+    """Returns the content of a sealed value; its containers know where they are from."""
+    if isinstance(value, Map | List):
+        for part in _containers(value):
+            part._seal = None
+        value._seal = codec.SealedLeaf(raw)
+    return value
+
+
+def _containers(value: Map | List) -> Iterator[Map | List]:
+    yield value
+    for item in value.values() if isinstance(value, Map) else value:
+        if isinstance(item, Map | List):
+            yield from _containers(item)
 
 
 def _enter_items(raw: Encoded, blobs: Blobs | None) -> List:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NoReturn, cast
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct
 
 from holdfast.core import codec
 from holdfast.core.codec import DEPTH_MAX, Encoded, Path, show_path
@@ -337,6 +337,39 @@ def reach(root: Map, path: Path) -> Path:
         if locate(root, path[:length]) is not MISSING:
             return path[:length]
     return ()
+
+
+def may_cover_seals(root: Map, ops: Sequence[Op]) -> bool:
+    """Returns whether ops may put something in the place of a sealed value (`seals.py`).
+
+    Every write asks. Nearly each is to a place with a scalar, or with nothing.
+    """
+    for op in ops:
+        path = op.path
+        kept = root._entries.get(path, MISSING) if type(path) is str else locate(root, op.keys)
+        if type(kept) in _WITH_PARTS and op.kind in SETS and has_seals(kept):
+            return True
+        if len(ops) > 1 and codec.SEALED_VALUE in bytes(op.value):
+            return True  # a later op of the same write may replace it
+    return False
+
+
+SETS = frozenset(("set", "merge"))
+"""Kinds that replace what is there."""
+_WITH_PARTS = frozenset((Lazy, Map, List))
+
+
+def has_seals(kept: Any) -> bool:
+    """Returns whether a kept value is a sealed one, or contains one."""
+    if type(kept) is Lazy:
+        if kept.value is UNSET or kept.raw is not None:
+            return codec.SEALED_VALUE in bytes(kept.stored())
+        kept = kept.value
+    if type(kept) is Map:
+        return any(has_seals(item) for _, item in kept._kept())
+    if type(kept) is List:
+        return any(has_seals(item) for chunk in kept.vector().chunks() for item in chunk)
+    return False
 
 
 def missing_ops(root: Map, ops: Iterable[Op], blobs: Blobs | None = None) -> tuple[Op, ...]:
