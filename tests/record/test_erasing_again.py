@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,12 @@ from holdfast.errors import UsageError
 
 WORD = "CANARY-7731"
 GONE = b"-0"
+
+
+@pytest.fixture(autouse=True)
+def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys of this test alone: who was erased in another one does not come back."""
+    monkeypatch.setenv("HOLDFAST_KEYS", str(tmp_path / "keys"))
 
 
 def outcomes(receipt: ErasureReceipt) -> dict[str, tuple[str, int, int, str]]:

@@ -86,6 +86,13 @@ def retain(
     print_retention(done, options)
 
 
+def _grace(text: str) -> float:
+    try:
+        return check_duration(text, "--grace")
+    except UsageError as error:
+        raise UsageError(error.message, hint="--now is a grace of nothing") from None
+
+
 def _open_to_let_go(options: Options) -> Store:
     """Opens the store to write; if a full disk prevents that, it frees what is kept for it."""
     try:
@@ -140,13 +147,6 @@ def _print_log(options: Options) -> None:
         for one in told
     ]
     print_table(("scope", "why", "revisions", "events", "let go of"), rows)
-
-
-def _grace(text: str) -> float:
-    """Returns a grace in seconds; raises UsageError that names --now if it is none."""
-    if text.strip().rstrip("smhd") in ("0", "0.0"):
-        raise UsageError(f"--grace {text} is a grace of nothing", hint="--now says that")
-    return check_duration(text, "--grace")
 
 
 def archive(
