@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import apsw
 import pytest
@@ -331,7 +331,7 @@ def test_an_upgrade_beside_a_checkpoint_of_somebody_else_is_done(tmp_path: Path)
     backend = SqliteBackend(url.removeprefix("sqlite:"), clock=FakeClock(seed=2))
     writer = backend._checkout.writer
     connection = writer.connection
-    writer.connection = Busy(connection)
+    writer.connection = cast("Any", Busy(connection))
     opening.upgrade(writer)
     writer.connection = connection
     build = RecordBuilder(1_900_000_000_000_000)

@@ -25,7 +25,6 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import apsw
-import apsw.sqlite_extra
 from msgspec import Struct
 
 from holdfast.backends.checked_pages import checking_vfs, make_room
