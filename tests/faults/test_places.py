@@ -134,7 +134,7 @@ def test_guarantee_8_a_newer_format_is_refused_and_untouched(backend: str, tmp_p
     make(place)
     if backend == "files":
         identity = place / "holdfast.json"
-        identity.write_bytes(identity.read_bytes().replace(b'"format":2', b'"format":3'))
+        identity.write_bytes(identity.read_bytes().replace(b'"format":2', b'"format":4'))
     else:
         with closing(sqlite3.connect(place)) as db:
             db.execute("PRAGMA user_version = 3")

@@ -285,6 +285,13 @@ def test_what_is_nested_deeper_than_python_decodes_is_checked_in_pieces() -> Non
         codec.check(deep)
         codec.check(b'[%b,{"c":%b}]' % (deep, deep))
         double = deep.replace(b"[1]", b'[{"a":1,"a":2}]')
-        for damaged in (deep[:-1], deep + b"]", deep[1:], deep[:-2] + b"}]", double):
+        for damaged in (
+            deep[: len(deep) // 2],
+            deep[:-1],
+            deep + b"]",
+            deep[1:],
+            deep[:-2] + b"}]",
+            double,
+        ):
             with pytest.raises(CorruptError):
                 codec.check(damaged)

@@ -30,6 +30,7 @@ from holdfast.core.tree import (
     touched,
     truncate_op,
 )
+from holdfast.core.tree.difference import _unread
 from tests.unit.ticket import TICKET, changed, state
 
 # --- diff ----------------------------------------------------------------------------------------
@@ -184,3 +185,8 @@ def test_touched_takes_lists_and_whole_states_apart() -> None:
         Difference(("l",), [1, 2, 3], MISSING),
         Difference(("a",), 1, 2),
     ]
+
+
+def test_what_is_compared_is_never_read_from_the_blobs() -> None:
+    with pytest.raises(AssertionError, match="BUG: a value was opened"):
+        _unread("b3-0", 1)

@@ -289,13 +289,13 @@ def test_describe_says_the_format_it_knows_if_the_file_is_gone(tmp_path: Path) -
     backend.close()
 
 
-@pytest.mark.parametrize("format", [0, -1, 3, "2", None, True, 2.5])
+@pytest.mark.parametrize("format", [0, -1, 4, "2", None, True, 2.5])
 def test_a_format_that_is_none_of_ours_is_refused(format: object, tmp_path: Path) -> None:
     with holdfast.open(str(tmp_path / "store")):
         pass
     path = tmp_path / "store" / "holdfast.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": format}))
-    with pytest.raises(FormatError, match="this holdfast reads up to 2"):
+    with pytest.raises(FormatError, match="this holdfast reads up to 3"):
         holdfast.open(str(tmp_path / "store"))
 
 

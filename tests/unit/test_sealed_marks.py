@@ -188,9 +188,9 @@ def test_every_index_says_whether_its_marks_have_names() -> None:
     """Names that people chose are in these; the rest has streams, blobs, workers, own marks."""
     indexes = {index for layer in layers() for index in layer.indexes}
     assert indexes - named_indexes() == {
-        *("subject.erasing", "scope.expires", "scope.removed", "scope.level"),
+        *("subject.erasing", "subject.beside", "scope.expires", "scope.removed", "scope.level"),
         *("retention.hold", "retention.pending", "retention.blob", "retention.collected"),
-        *("retention.shortening", "retention.unpurged", "mark.ends"),
+        *("retention.shortening", "retention.erasing", "retention.unpurged", "mark.ends"),
         *("run", "run.due", "session", "state.ends", "turn"),
     }
     for layer in layers():

@@ -214,6 +214,8 @@ class _Comparison:
         if self._is_known_same(old, new):
             return
         if is_sealed(old) or is_sealed(new):
+            if _is_same_seal(old, new):
+                return
             if is_sealed(old) and dump(new) == codec.CLOSED_TEXT:
                 return  # the text that stands for it in a view file came back unchanged
             ops.append(raw_op("set", path, new))
