@@ -483,11 +483,23 @@ class Erasure:
         )
 
     def finish(self, remove: Callable[[str], object], *, wait_s: float) -> list[ErasureReceipt]:
-        """Finishes the erasures that killed processes had begun, or that a hold had kept open."""
-        pending = sorted({(mark.key, _told(mark)) for mark in self._marks()})
-        done = [self._erase(id, told, wait_s) for id, told in pending]
+        """Finishes the erasures that killed processes had begun, or that a hold had kept open.
+
+        If one of them cannot be finished, the others are, and then it raises.
+        """
+        done, failed = list[ErasureReceipt](), list[HoldfastError]()
+
+        def attempt(one: Callable[[], ErasureReceipt]) -> None:
+            """Does one of them; a failure is raised when all others had their turn."""
+            try:
+                done.append(one())
+            except HoldfastError as error:
+                failed.append(error)
+
+        for id, told in sorted({(mark.key, _told(mark)) for mark in self._marks()}):
+            attempt(partial(self._erase, id, told, wait_s))
         if self._log.find_marks(SHORTENING, limit=1):
-            done.append(self._finish_cutting(wait_s))
+            attempt(partial(self._finish_cutting, wait_s))
         held = self._held_scopes()
         for stream, begun in sorted(self._retainer.erasing().items()):
             if stream in held:
@@ -495,7 +507,9 @@ class Erasure:
             is_removed = self._log.life(stream) > begun.scope_revision
             # What somebody wrote under the name after that removal was not meant.
             again = _leave if is_removed else remove
-            done.append(self._erase_scope(stream, again, begun, wait_s))
+            attempt(partial(self._erase_scope, stream, again, begun, wait_s))
+        if failed:
+            raise failed[0]
         return done
 
     def _held_scopes(self) -> dict[str, str]:
@@ -671,7 +685,10 @@ class Erasure:
         living = [one for one in streams if not self._is_removed(one)]
         # Scopes that expire are removed first, in separate commits: a commit cannot write to them
         # and to scopes that last.
-        expiring = [one for one in living if self._log.newest(one).expires_us]
+        # The state is not asked: another store may have destroyed the key that folds it.
+        heads = zip(living, self._log.heads(living), strict=True)
+        ends = self._log.expiry.end
+        expiring = [stream for stream, head in heads if head is not None and ends(stream, head)]
         some = (expiring or living)[:STREAMS_PER_COMMIT]
         writes, marks = list[StreamWrite](), list[Mark | Cleared]()
         for stream in some:

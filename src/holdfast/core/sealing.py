@@ -209,6 +209,25 @@ class Seal:
         return sha256(data).hexdigest(), data
 
 
+class Keyless:
+    """Stands for the seal of an erased subject where a scope of theirs is removed.
+
+    A removal says nothing that people wrote, so it needs no key; the envelope and the meta still
+    say whose the scope is.
+    """
+
+    def __init__(self, subject: str) -> None:
+        self.subject = subject
+        self._meta = encode_meta(Meta(cipher=CIPHER)) or ""
+
+    def record(
+        self, type: str, payload: bytes, key: str | None, checkpoint: str | None, meta: str | None
+    ) -> tuple[bytes, str | None, str | None, str]:
+        """Returns payload, key, checkpoint name and meta of a removal as they are stored."""
+        assert (type, key) == (REMOVED, None), "BUG: only a removal without a name needs no key"
+        return payload, key, checkpoint, joined(meta, self._meta)
+
+
 def derived_key(key: bytes, use: bytes) -> bytes:
     """Returns a key for one use, derived from another; none of them reveals any other."""
     return hmac.new(key, b"holdfast " + use, sha256).digest()
