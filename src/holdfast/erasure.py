@@ -370,8 +370,8 @@ class Erasure:
         """Does every step; a step that was done before changes nothing."""
         is_again = any(mark.key == id for mark in self._marks())
         self._begin(id, told)
-        self._remove(id)
-        return self._finish(id, wait_s, is_again=is_again)
+        exempt = self._remove(id)
+        return self._finish(id, wait_s, exempt, is_again=is_again)
 
     def readmit(self, name: str) -> None:
         """Lets a subject who was erased be written for again; raises NotFoundError if not erased.
@@ -674,11 +674,21 @@ class Erasure:
         self._log.commit(ProposedCommit(tuple(writes), marks=(Mark(ERASING, id, group=group),)))
         return True
 
-    def _remove(self, id: str) -> None:
-        """Step 2: removes the subject's scopes, to which nothing but removals can be written."""
-        held = self._exempt(id)
-        for streams in self._by_place([one for one in self._own(id) if one not in held]):
-            _persist(partial(self._remove_some, streams))
+    def _remove(self, id: str) -> dict[str, str]:
+        """Step 2: removes the subject's scopes, to which nothing but removals can be written.
+
+        Returns what is exempt. A hold may end meanwhile, so holds are read until nothing else
+        lives: a scope that was left alone must not lose its key, because nobody would remove it.
+        """
+        removed = set[str]()
+        while True:
+            exempt = self._exempt(id)
+            own = [one for one in self._own(id) if one not in exempt and one not in removed]
+            if not own:
+                return exempt
+            for streams in self._by_place(own):
+                _persist(partial(self._remove_some, streams))
+            removed.update(own)
 
     def _remove_some(self, streams: list[str]) -> bool:
         """Removes scopes of one backend; False if there are more."""
@@ -734,10 +744,11 @@ class Erasure:
                     kept.setdefault(copy, kept[stream])
         return kept
 
-    def _finish(self, id: str, wait_s: float, *, is_again: bool) -> ErasureReceipt:
+    def _finish(
+        self, id: str, wait_s: float, exempt: dict[str, str], *, is_again: bool
+    ) -> ErasureReceipt:
         """Does steps 3 to 5 and returns the receipt; a hold of one scope keeps the key (0085)."""
         sealing = self._log.sealing
-        exempt = self._exempt(id)
         if not exempt:
             self._note(id)
             sealing.keys.destroy(id)

@@ -332,6 +332,54 @@ def test_one_erasure_that_cannot_be_finished_keeps_no_other_open(
     assert [one.subject for one in hf.subjects.finish()] == failed
 
 
+def test_a_hold_that_ends_during_the_erasure_leaves_nothing_without_a_key(
+    hf: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was left alone because of the hold is removed before the key goes, or waits for it."""
+    kept, gone = sealed(hf, "kept", "gone")
+    hf.retention.hold(kept, "court")
+    erasure = hf._kernel.part(Erasure)
+    sound = erasure._remove_some
+
+    def remove_some(streams: list[str]) -> bool:
+        monkeypatch.setattr(erasure, "_remove_some", sound)
+        done = sound(streams)
+        hf.retention.unhold(kept)
+        return done
+
+    monkeypatch.setattr(erasure, "_remove_some", remove_some)
+    receipt = hf.subjects.erase("ada")
+    rows = outcomes(receipt)
+    for scope in (kept, gone):
+        assert rows[scope.name][:2] == ("pending" if receipt.left else "deleted", 2)
+        assert scope.state.to_dict() == {}
+        assert scope.name not in [one.name for one in hf.scopes()]
+    assert hf.subjects.finish() == []
+    assert hf.check().findings == []
+
+
+def test_a_hold_that_ends_before_the_key_would_go_is_noticed_by_the_next_call(
+    hf: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [kept] = sealed(hf, "kept")
+    hf.retention.hold(kept, "court")
+    erasure = hf._kernel.part(Erasure)
+    sound = erasure._remove
+
+    def remove(id: str) -> Any:
+        exempt = sound(id)
+        hf.retention.unhold(kept)
+        return exempt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(erasure, "_remove", remove)
+        assert outcomes(hf.subjects.erase("ada"))[kept.name][0] == "exempt"
+    assert kept.get("n") == WORD
+    assert len(hf.subjects.finish()) == 1
+    assert kept.state.to_dict() == {}
+    assert kept.name not in [one.name for one in hf.scopes()]
+
+
 def test_a_hold_after_the_key_went_exempts_nothing(
     hf: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
