@@ -124,7 +124,7 @@ from holdfast.core.provenance import SAID, Said, both
 from holdfast.core.redaction import Redactor
 from holdfast.core.schema import Schema
 from holdfast.core.sealed_marks import MarkChanges
-from holdfast.core.sealing import BESIDE, READER, Seal, Sealing, stream_of, tell_reader
+from holdfast.core.sealing import BESIDE, READER, Keyless, Seal, Sealing, stream_of, tell_reader
 from holdfast.core.sealing import PREFIX as SUBJECT_PREFIX
 from holdfast.core.snapshot import EVENT_OVERHEAD_BYTES, Snapshots
 from holdfast.core.tree import (
@@ -1010,7 +1010,7 @@ class Log:
             new_events = self._migrated(write, base, new_events)
         state, before, seal = base, base, None
         if base.subject is not None or self.sealing.intended or self.sealing.becoming:
-            seal, state = self._seal_for(stream, base)
+            seal, state = self._seal_for(write, base)
         records, last = list[Record](), new_events[-1]
         for one in new_events:
             type, payload, ops = one.type, one.payload, one.ops
@@ -1088,23 +1088,31 @@ class Log:
 
     # --- what is sealed ----------------------------------------------------------------------
 
-    def _seal_for(self, stream: str, base: StreamState) -> tuple[Seal | None, StreamState]:
+    def _seal_for(
+        self, write: StreamWrite, base: StreamState
+    ) -> tuple[Seal | Keyless | None, StreamState]:
         """Returns what seals the events of a stream, None if it is nobody's, and its state so far.
 
         The first event decides for ever whose it is. Raises ErasedError if the subject was erased.
+        Only removals are let through then: whoever destroyed the key, as another store that has the
+        same keys may, what is left of the subject must be removable.
         """
+        stream = write.stream
         becoming = self.sealing.becoming.get(stream)
         if becoming is not None and base.subject is None:
             return self.sealing.of(becoming), msgspec.structs.replace(base, subject=becoming)
         intended = self.sealing.intended.get(stream)
-        if intended is None and base.subject is not None:
-            return self.sealing.of(base.subject), base
         if base.revision and intended not in (None, base.subject):
             raise self._not_theirs(stream, base.subject)
-        subject = base.subject if base.revision else intended
+        subject = base.subject or intended
         if subject is None:
             return None, base
-        seal = self.sealing.of(subject)
+        try:
+            seal: Seal | Keyless = self.sealing.of(subject)
+        except ErasedError:
+            if not base.revision or not _only_removes(write):
+                raise
+            seal = Keyless(subject)
         return seal, base if base.revision else msgspec.structs.replace(base, subject=subject)
 
     def _not_theirs(self, stream: str, subject: str | None) -> HoldfastError:
@@ -2655,6 +2663,13 @@ def _follows(proposed: ProposedCommit, overlay: dict[str, StreamState]) -> bool:
     streams = [write.stream for write in proposed.writes]
     streams += [guard.stream for guard in proposed.guards]
     return any(stream in overlay for stream in streams)
+
+
+def _only_removes(write: StreamWrite) -> bool:
+    """Returns whether a write is a removal, and says nothing that would have to be sealed."""
+    said = [write.key, *(one.key for one in write.new_events)]
+    types = {one.type for one in write.new_events}
+    return types == {event.REMOVED} and not any(said) and write.checkpoint == event.LIFE
 
 
 def _is_alike(record: Record, new_event: NewEvent) -> bool:
