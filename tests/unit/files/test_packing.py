@@ -322,16 +322,13 @@ def test_a_segment_that_another_one_rewrote_meanwhile_is_packed_from_its_file(
     mine, other = open_at(path), open_at(path)
     writes, others = Segments.write_beside, [lambda: other.rewrite({"b": gone["b"]})]
 
-    def write_beside(segments: Segments, start: int, whole: bytes, file: bytes) -> str:
-        name = writes(segments, start, whole, file)
+    def write_beside(segments: Segments, *arguments: Any) -> text.Beside:
+        beside = writes(segments, *arguments)
         if segments is mine.catalog.segments and others:
             others.pop()()
-        return name
+        return beside
 
     monkeypatch.setattr(Segments, "write_beside", write_beside)
-    # Names of what is beside hold the process id; two handles of one process share it.
-    pids = iter(range(1, 1000))
-    monkeypatch.setattr(text.os, "getpid", lambda: next(pids))
     mine.purge(whole=True)
     assert not others
     for one in (mine, other):

@@ -21,6 +21,7 @@ from holdfast.backends.files.text import BadLine, decode_line, parse_line, rewri
 from holdfast.backends.protocol import GONE, Record
 from holdfast.clock import SystemClock
 from holdfast.errors import CorruptError, FilesTakenError, UnavailableError
+from holdfast.testing.clock import FakeClock
 from holdfast.testing.faults import CrashPoints
 from holdfast.testing.records import RecordBuilder
 from holdfast.testing.trial import write
@@ -384,16 +385,13 @@ def test_a_segment_that_another_process_rewrote_meanwhile_is_read_again(
         ],
     ]
 
-    def write_beside(segments: text.Segments, start: int, content: bytes, file: bytes) -> str:
-        name = writes(segments, start, content, file)
+    def write_beside(segments: text.Segments, *arguments: Any) -> text.Beside:
+        beside = writes(segments, *arguments)
         if segments is one.catalog.segments and others:
             others.pop(0)()
-        return name
+        return beside
 
     monkeypatch.setattr(text.Segments, "write_beside", write_beside)
-    # Names of what is beside hold the process id; two handles of one process share it.
-    pids = iter(range(1, 1000))
-    monkeypatch.setattr(text.os, "getpid", lambda: next(pids))
     one.rewrite(WANTED)
     assert not others
     for record, was in zip(one.read_all(limit=1000), before, strict=True):
@@ -476,3 +474,77 @@ def test_a_store_without_a_ring_is_rewritten(tmp_path: Path) -> None:
     backend.rewrite({})
     backend.close()
     assert not any(b"CANARY" in one.read_bytes() for one in tmp_path.rglob("*") if one.is_file())
+
+
+def beside_of(path: Path) -> list[Path]:
+    return sorted((path / "log").glob("*.new"))
+
+
+def test_the_file_of_another_one_takes_no_place(
+    filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two handles of one process, or of two containers, are at work on the same segment."""
+    one, two = (FilesBackend(filled, clock=FakeClock()) for _ in range(2))
+    writes = text.Segments.write_beside
+
+    def write_beside(segments: text.Segments, start: int, *arguments: Any) -> Any:
+        beside = writes(segments, start, *arguments)
+        if segments is one.catalog.segments and not beside_of(filled)[1:]:
+            whole, _ = two.catalog.segments.content(start)
+            writes(two.catalog.segments, start, whole, whole, *arguments[2:])
+        return beside
+
+    monkeypatch.setattr(text.Segments, "write_beside", write_beside)
+    one.rewrite({"a": [1]})
+    assert len(beside_of(filled)) == 1  # that of the other one
+    for backend in (one, two):
+        assert [record.payload == GONE for record in backend.read("a", limit=2)] == [True, False]
+    one.purge()
+    one.close()
+    two.close()
+    assert beside_of(filled) == []
+
+
+def test_a_file_that_was_not_written_here_takes_no_place(
+    filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = FilesBackend(filled, clock=SystemClock())
+    writes, count = text.Segments.write_beside, 0
+
+    def write_beside(segments: text.Segments, *arguments: Any) -> Any:
+        nonlocal count
+        beside = writes(segments, *arguments)
+        if not count:
+            torn = filled / "log" / "torn"
+            torn.write_bytes(b"torn")
+            torn.rename(beside_of(filled)[0])
+        count += 1
+        return beside
+
+    monkeypatch.setattr(text.Segments, "write_beside", write_beside)
+    backend.rewrite({"a": [1]})
+    backend.close()
+    assert count == 2
+    assert records_of(filled)[0].payload == GONE
+    assert beside_of(filled) == []
+
+
+@pytest.mark.parametrize("call", ["pwrite", "sync"])
+def test_a_file_that_cannot_be_written_does_not_stay(
+    filled: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    backend = FilesBackend(filled, clock=SystemClock())
+    disk = backend.directory.disk
+    sound = getattr(disk, call)
+
+    def fails(fd: int, *arguments: Any) -> Any:
+        if os.readlink(f"/proc/self/fd/{fd}").endswith(".new"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return sound(fd, *arguments)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(disk, call, fails)
+        with pytest.raises(UnavailableError, match="full"):
+            backend.rewrite({"a": [1]})
+    assert beside_of(filled) == []
+    backend.close()

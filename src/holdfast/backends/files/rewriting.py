@@ -122,7 +122,8 @@ def _exchange(
 ) -> bool:
     """Steps 3 and 4 for a segment whose text is known."""
     segments = backend.catalog.segments
-    name = segments.write_beside(start, text, text if packed is None else packed)
+    file = text if packed is None else packed
+    beside = segments.write_beside(start, text, file, backend.clock)
 
     def replace(opened: Opened) -> bool:
         if packed is not None:
@@ -131,7 +132,7 @@ def _exchange(
             opened.directory.upgrade(opened.clock, FORMAT)
             opened.reach("files.rewrite.numbered")
         # The shared page tells every process of it before its next read.
-        is_done = segments.replace(start, identity, name)
+        is_done = segments.replace(start, identity, beside)
         opened.page.words[REWRITTEN] += is_done
         return is_done
 
@@ -141,7 +142,7 @@ def _exchange(
         backend.write(lambda opened: opened.reach("files.rewrite.replaced"))
         return is_done
     finally:
-        segments.remove_beside(name)
+        segments.remove_beside(beside.name)
 
 
 def pack_all(backend: FilesBackend) -> None:
