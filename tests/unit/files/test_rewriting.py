@@ -17,6 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.backends.files import FilesBackend, opening, packing, text
+from holdfast.backends.files.disk import Disk
 from holdfast.backends.files.text import BadLine, decode_line, parse_line, rewrite_line
 from holdfast.backends.protocol import GONE, Record
 from holdfast.clock import SystemClock
@@ -548,3 +549,77 @@ def test_a_file_that_cannot_be_written_does_not_stay(
             backend.rewrite({"a": [1]})
     assert beside_of(filled) == []
     backend.close()
+
+
+def is_segment(name: str) -> bool:
+    return name.endswith(".jsonl")
+
+
+@pytest.mark.parametrize("again", ["rewrite", "purge"])
+def test_who_finds_it_done_makes_the_names_durable_and_tells_the_others(
+    filled: Path, trial: dict[str, Any], monkeypatch: pytest.MonkeyPatch, again: str
+) -> None:
+    """The one that did it was killed between the rename and the sync of the folder."""
+    reader = FilesBackend(filled, clock=SystemClock())
+    first = reader.read("a", limit=1)
+    assert first[0].payload != GONE
+
+    class Killed(Disk):
+        def rename(self, old: str, new: str, *, at: int) -> None:
+            super().rename(old, new, at=at)
+            if is_segment(new):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    _, code = trial["in_child"](
+        lambda _: FilesBackend(filled, clock=SystemClock(), disk=Killed()).rewrite({"a": [1]})
+    )
+    assert code == -signal.SIGKILL
+    assert reader.read("a", limit=1) == first
+    backend = FilesBackend(filled, clock=SystemClock())
+    synced: list[str] = []
+    disk = backend.directory.disk
+    sound = disk.sync_directory
+
+    def sync_directory(fd: int) -> None:
+        synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{fd}")))
+        sound(fd)
+
+    monkeypatch.setattr(disk, "sync_directory", sync_directory)
+    if again == "rewrite":
+        backend.rewrite({"a": [1]})
+    else:
+        backend.purge()
+    assert "log" in synced
+    assert reader.read("a", limit=1)[0].payload == GONE
+    reader.close()
+    backend.close()
+
+
+def test_a_folder_that_cannot_be_synced_leaves_nobody_with_the_old_file(
+    filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, reader = (FilesBackend(filled, clock=SystemClock()) for _ in range(2))
+    for one in (backend, reader):
+        assert one.read("a", limit=1)[0].payload != GONE
+    disk = backend.directory.disk
+    rename, sync = disk.rename, disk.sync_directory
+    failing: list[str] = []
+
+    def renamed(old: str, new: str, *, at: int) -> None:
+        rename(old, new, at=at)
+        failing.extend([new] if is_segment(new) else [])
+
+    def synced(fd: int) -> None:
+        if failing:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sync(fd)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(disk, "rename", renamed)
+        broken.setattr(disk, "sync_directory", synced)
+        with pytest.raises(UnavailableError):
+            backend.rewrite({"a": [1]})
+    assert len(failing) == 1
+    for one in (backend, reader):
+        assert one.read("a", limit=1)[0].payload == GONE
+        one.close()

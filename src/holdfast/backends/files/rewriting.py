@@ -15,6 +15,8 @@ each of which leaves a whole store if the process is killed after it:
 
 A word of the shared page tells every process to open the segments again, at its next read or its
 next look while idle (`file_watch`). Until then the old file is on the disk, without a name.
+Whoever finds everything done already syncs the folder once more and sets the word anew: the one
+that did it may have been killed right after the rename.
 """
 
 from __future__ import annotations
@@ -104,6 +106,7 @@ def _rewrite_segment(backend: FilesBackend, start: int, lines: _Lines, wanted: P
             raise CorruptError(problem, where=where) from exc
         is_changed = is_changed or before != after
     if not is_changed:
+        backend.write(_settle)
         return True
     return _exchange(backend, start, identity, bytes(text), pack(bytes(text)))
 
@@ -131,10 +134,12 @@ def _exchange(
             # it, before there is one.
             opened.directory.upgrade(opened.clock, FORMAT)
             opened.reach("files.rewrite.numbered")
-        # The shared page tells every process of it before its next read.
-        is_done = segments.replace(start, identity, beside)
-        opened.page.words[REWRITTEN] += is_done
-        return is_done
+        try:
+            return segments.replace(start, identity, beside)
+        finally:
+            # The shared page tells every process of it before its next read: also if the sync after
+            # the rename failed.
+            opened.page.words[REWRITTEN] += 1
 
     try:
         backend.write(lambda opened: opened.reach("files.rewrite.written"))
@@ -143,6 +148,16 @@ def _exchange(
         return is_done
     finally:
         segments.remove_beside(beside.name)
+
+
+def _settle(opened: Opened) -> None:
+    """Makes durable what was done before, and has every process open the segments again.
+
+    Who did it may have been killed between the rename and the sync of the folder, or its sync
+    failed. Without this, a power loss could bring back payloads that are told to be gone.
+    """
+    opened.catalog.segments.sync_names()
+    opened.page.words[REWRITTEN] += 1
 
 
 def pack_all(backend: FilesBackend) -> None:
@@ -173,6 +188,7 @@ def purge(backend: FilesBackend, *, whole: bool) -> list[Leftover]:
     def work(opened: Opened) -> list[Leftover]:
         for name in opened.catalog.segments.beside():
             opened.catalog.segments.remove_beside(name)
+        _settle(opened)
         for name in _torn(opened):
             opened.disk.unlink(name, at=opened.directory.folder(TORN))
         left: list[Leftover] = []
