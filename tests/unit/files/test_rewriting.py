@@ -623,3 +623,19 @@ def test_a_folder_that_cannot_be_synced_leaves_nobody_with_the_old_file(
     for one in (backend, reader):
         assert one.read("a", limit=1)[0].payload == GONE
         one.close()
+
+
+def test_a_damaged_line_keeps_no_other_segment_as_it_was(filled: Path) -> None:
+    name = sorted((filled / "log").iterdir())[0]
+    data = name.read_bytes()
+    backend = FilesBackend(filled, clock=SystemClock())
+    with open(name, "r+b") as file:
+        file.write(data.replace(b"000001x", b"000001y", 1))
+    for _ in range(2):
+        with pytest.raises(CorruptError, match="checksum does not match"):
+            backend.rewrite({"a": [1, 15]})
+    with open(name, "r+b") as file:
+        file.write(data)
+    found = backend.read("a")
+    assert [found[0].payload == GONE, found[14].payload == GONE] == [False, True]
+    backend.close()

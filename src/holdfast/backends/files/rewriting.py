@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from holdfast.backends.files.backend import FilesBackend
 
 TORN = "torn"
+_MEND = 'copy the store away and run "holdfast check", then "holdfast salvage"'
 
 Payloads = Mapping[str, Mapping[int, bytes]]
 _Lines = dict[int, int]
@@ -47,13 +48,22 @@ _Lines = dict[int, int]
 
 
 def shorten(backend: FilesBackend, payloads: Mapping[str, Mapping[int, bytes]]) -> None:
-    """Replaces the payloads of these records by GONE, or by others (clauses 28 and 41)."""
+    """Replaces the payloads of these records by GONE, or by others (clauses 28 and 41).
+
+    A segment with a damaged line does not keep the payloads in the others: they are done first.
+    """
     wanted = {stream: named for stream, named in payloads.items() if named}
     lines = backend.write(lambda opened: _prepare(backend, opened, wanted))
+    damage: list[CorruptError] = []
     with _reported(backend):
         for start, mine in sorted(_by_segment(backend.catalog.segments, lines).items()):
-            while not _rewrite_segment(backend, start, mine, wanted):
-                pass  # another process has rewritten it meanwhile: begin again from its file
+            try:
+                while not _rewrite_segment(backend, start, mine, wanted):
+                    pass  # another process has rewritten it meanwhile: begin again from its file
+            except CorruptError as exc:
+                damage.append(exc)
+    if damage:
+        raise damage[0]
 
 
 @contextlib.contextmanager
@@ -160,8 +170,11 @@ def _settle(opened: Opened) -> None:
     opened.page.words[REWRITTEN] += 1
 
 
-def pack_all(backend: FilesBackend) -> None:
-    """Packs every sealed segment whose file becomes enough shorter by that."""
+def pack_all(backend: FilesBackend) -> list[Leftover]:
+    """Packs every sealed segment whose file becomes enough shorter by that.
+
+    Returns those that are damaged, and stay as they are.
+    """
 
     def begin(opened: Opened) -> list[int]:
         # Its one batch then records the end, so that recovery writes nothing into sealed segments.
@@ -169,10 +182,15 @@ def pack_all(backend: FilesBackend) -> None:
         return opened.catalog.segments.starts[:-1]
 
     starts = backend.write(begin)
+    left: list[Leftover] = []
     with _reported(backend):
         for start in starts:
-            while not _pack_segment(backend, start):
-                pass  # another process has rewritten it meanwhile
+            try:
+                while not _pack_segment(backend, start):
+                    pass  # another process has rewritten it meanwhile
+            except CorruptError as exc:
+                left.append(Leftover(exc.where or LOG, f"{exc.message}: {_MEND}"))
+    return left
 
 
 def purge(backend: FilesBackend, *, whole: bool) -> list[Leftover]:
@@ -204,9 +222,8 @@ def purge(backend: FilesBackend, *, whole: bool) -> list[Leftover]:
             left.append(Leftover(LOG, f"{remedy}: retain again, or end it"))
         return left
 
-    if whole:
-        pack_all(backend)
-    return backend.write(work)
+    left = backend.write(work)
+    return left + pack_all(backend) if whole else left
 
 
 def _torn(opened: Opened) -> Iterator[str]:
