@@ -856,7 +856,7 @@ class Segments:
             self._disk.sync(fd)
             if self._whole(start, fd) != text:
                 where = f"{DIRECTORY}/{_name_of(start)}"
-                problem = "did not read as it was written, and was removed: the segment is as it was"
+                problem = "did not read as it was written: it was removed, the segment is as it was"
                 raise CorruptError(f"the file that was to replace {where} {problem}", where=where)
             return Beside(name, os.fstat(fd).st_ino)
         except BaseException:
