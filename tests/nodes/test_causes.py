@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,17 @@ from tests.record.stores import new_url
 
 FIXTURE = Path(__file__).parent.parent / "fixtures/nodes-1.tar.zst"
 SCOPE = "conversation/c"
+
+
+@pytest.fixture
+def usual_stack() -> Iterator[None]:
+    """Python's own limit on its stack: prose programs that ran before have raised it."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def size(hf: Store, graph: Graph) -> int:
@@ -181,6 +194,7 @@ def test_nodes_that_read_each_other_are_checked_without_recursion(mem: Store):
     assert process_node(mem, up, "n699", SCOPE).status == "hit"
 
 
+@pytest.mark.usefixtures("usual_stack")
 def test_functions_that_wait_for_each_other_too_deep_are_refused_by_name(mem: Store):
     graph = Graph("waits", reversed(reading_chain(400, "team/t")))
     with pytest.raises(UsageError, match=r'read each other \d+ deep .*, from "n398" to "n\d+"'):
@@ -238,6 +252,7 @@ def test_results_that_nest_their_causes_are_hits_and_say_why(stored: str):
         assert [one.new for one in hf.nodes.why(old.SHORT, "n11", SCOPE).roots] == ["11"]
 
 
+@pytest.mark.usefixtures("usual_stack")
 def test_results_that_nest_deeper_than_python_reads_are_read(stored: str):
     with holdfast.open(stored) as hf:
         assert hf.check().ok

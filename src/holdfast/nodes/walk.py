@@ -867,7 +867,8 @@ class Walker:
             raise _kept_failure(known, content)
         self.table.count_hit(known.name)
         # An older result counts because a dependency went back: nothing was cut off there.
-        is_cut_off = self.table.entries(known.name)[0] is entry and any(
+        newest = self.table.entries(known.name)[0].record.revision
+        is_cut_off = newest == entry.record.revision and any(
             edge.status == "computed" for edge in known.edges.values()
         )
         return entry.state("cut off" if is_cut_off else "hit", self.blobs)
