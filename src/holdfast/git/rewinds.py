@@ -16,7 +16,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Literal
@@ -268,6 +268,7 @@ class Rewinds:
         """
         events = self._events()
         done = {event.data["before"] for event in events if event.type == DONE}
+        # One that was refused has a closing event, too: it did nothing.
         begun = (event for event in reversed(events) if event.type == MARKED)
         newest = next((event for event in begun if "rewinds" in event.data), None)
         return None if newest is None or newest.data["id"] in done else _point(newest)
@@ -298,7 +299,7 @@ class Rewinds:
         found = self.find(point)
         check_flag(overwrite, "overwrite")
         check_flag(named_only, "named_only")
-        return self._preview(found, what, overwrite=overwrite, base=None, named_only=named_only)
+        return self._preview(found, what, overwrite=overwrite, named_only=named_only)
 
     def preview_file(self, path: str | os.PathLike[str], commit: str = "HEAD") -> Preview:
         """Returns what would restore one file from a commit of git; `undo` takes it back.
@@ -322,7 +323,7 @@ class Rewinds:
             head=repository.head,
         )
         preview = Preview(self, point, "files")
-        preview.look_at_files(tree, None, overwrite=True, only=inside)
+        preview.look_at_files(tree, (), overwrite=True, only=inside)
         if ProjectFile(repository, path).diff(commit).lost:
             preview.stays.append(
                 f"changes of {_shown(inside)} that no commit has: kept with the point before"
@@ -340,11 +341,17 @@ class Rewinds:
         return self.preview(point, what=what, overwrite=overwrite).apply()
 
     def preview_undo(self) -> Preview:
-        """Returns what `undo` would do."""
+        """Returns what `undo` would do.
+
+        A rewind that was killed left each file as it was or as the point has it. Any other file was
+        changed since, and stays.
+        """
         events = self._events()
         done = {event.data["before"]: event.data for event in events if event.type == DONE}
         to_undo: list[RewindPoint] = []
         for before in (_point(event) for event in events if event.type == MARKED):
+            if done.get(before.id, {}).get("refused"):
+                continue
             ids = [one.id for one in to_undo]
             if before.rewinds in ids:
                 del to_undo[ids.index(before.rewinds) :]  # this one was the undo of that one
@@ -353,8 +360,18 @@ class Rewinds:
         if not to_undo:
             raise NotFoundError("there is no rewind to undo", hint="holdfast rewind list")
         before = to_undo[-1]
-        after = done.get(before.id, {}).get("tree")
-        return self._preview(before, before.what, overwrite=True, base=after)
+        if before.id in done:
+            trees = [done[before.id].get("tree")]
+        else:
+            trees = [before.commit, self._commit_of(before.rewinds)]
+        bases = tuple(tree for tree in trees if tree is not None)
+        return self._preview(before, before.what, overwrite=True, bases=bases)
+
+    def _commit_of(self, rewound: str | None) -> str | None:
+        """Returns the commit with the files that a rewind went to: a point's, or one of git's."""
+        assert rewound is not None, "BUG: a rewind goes to a point"
+        of_git = rewound.removeprefix("commit:")
+        return self.find(rewound).commit if of_git == rewound else of_git
 
     def undo(self) -> Rewound:
         """Undoes the newest rewind that has not been undone yet.
@@ -370,7 +387,7 @@ class Rewinds:
         what: object,
         *,
         overwrite: bool,
-        base: str | None,
+        bases: tuple[str, ...] = (),
         named_only: bool = False,
     ) -> Preview:
         if what not in WHATS:
@@ -390,7 +407,7 @@ class Rewinds:
             preview.look_at_scopes(self._scope_of)
         if has_files:
             preview.look_at_files(
-                self.work_tree(), base, overwrite=overwrite, named_only=named_only
+                self.work_tree(), bases, overwrite=overwrite, named_only=named_only
             )
         return preview
 
@@ -428,7 +445,7 @@ class Preview:
     def look_at_files(
         self,
         tree: WorkTree,
-        base: str | None,
+        bases: Sequence[str],
         *,
         overwrite: bool,
         only: str | None = None,
@@ -436,9 +453,10 @@ class Preview:
     ) -> None:
         """Finds which files change, or with `only` whether that one does.
 
-        A file is skipped if it differs from what the tree `base` has. Without `base` every file is
-        accepted as it is now, except views: a view shows the log and is written from it. An older
-        text of one would be taken for somebody's edit.
+        A file is skipped if it differs from what each of the trees `bases` has. Without any every
+        file is accepted as it is now. Views go back only to undo a whole rewind, which has one tree:
+        a view shows the log and is written from it. An older text of one would be taken for
+        somebody's edit.
         """
         repository = tree.repository
         assert self.point.commit is not None, "BUG: the point has files"
@@ -447,14 +465,14 @@ class Preview:
         self._now = look.files
         try:
             self._then = repository.files_of(self.point.commit)
+            expected = [repository.files_of(base) for base in bases] or [self._now]
         except GitError as error:
             raise NotFoundError(
                 f'the files of the point "{self.point.name}" are not in the repository '
                 f'"{repository.root}" any more: {error.message}',
             ) from error
-        expected = self._now if base is None else repository.files_of(base)
         theirs = {} if overwrite else self._changed_by_others(named_only=named_only)
-        has_views = base is None and only is None
+        has_views = len(bases) != 1 and only is None
         for path in sorted({*self._then, *self._now} if only is None else {only}):
             now, then = self._now.get(path), self._then.get(path)
             if now == then:
@@ -470,7 +488,11 @@ class Preview:
             self._name_what_stays(repository, look)
 
     def _reason_to_skip(
-        self, path: str, look: Look, expected: Mapping[str, Entry], theirs: Mapping[str, str]
+        self,
+        path: str,
+        look: Look,
+        expected: Sequence[Mapping[str, Entry]],
+        theirs: Mapping[str, str],
     ) -> str | None:
         now, then = self._now.get(path), self._then.get(path)
         if path in look.left_out or path in self.point.left_out:
@@ -479,7 +501,7 @@ class Preview:
             return "its name leads out of the work tree, or into the repository"
         if GITLINK in (now and now.mode, then and then.mode):
             return "a submodule"
-        if expected.get(path) != now:
+        if all(files.get(path) != now for files in expected):
             return "changed since"
         assert self._tree is not None, "BUG: files are looked at with a tree"
         if now is None and self._tree.entry(path) is not None:
@@ -555,7 +577,16 @@ class Preview:
             what=self.what,
             look=look,
         )
-        revisions = {name: self._bring_back(name) for name in self.scopes}
+        revisions: dict[str, int] = {}
+        try:
+            for name in self.scopes:
+                revisions[name] = self._bring_back(name)
+        except ConflictError:
+            if not revisions:
+                # Nothing was done: nobody is to finish this rewind, or to undo it.
+                about = {"point": self.point.id, "before": before.id, "refused": True}
+                rewinds._write(DONE, about)
+            raise
         written = self._put_files(look) if look is not None else []
         self._say_done(before, written, revisions)
         return Rewound(
