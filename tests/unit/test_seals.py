@@ -48,6 +48,16 @@ def test_what_is_known_of_a_stream_that_is_not_folded(hf: Store) -> None:
     kept.test_a_repeated_write_is_still_known_by_its_key(hf)
 
 
+def test_items_of_lists(hf: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept.test_equal_items_of_two_subjects_stay_theirs(hf)
+    kept.test_an_item_with_seals_of_elsewhere_is_no_moved_one(hf)
+    hf.team("red").remove()
+    hf.subjects.readmit("ada")
+    kept.test_a_sealed_item_is_one_item(hf)
+    hf.team("red").remove()
+    kept.test_a_list_that_is_written_back_opens_each_item_at_most_once(hf, monkeypatch)
+
+
 def test_a_stream_without_sealed_values_is_not_folded_for_a_write(hf: Store) -> None:
     team = hf.team("red")
     team.set("a", 1)
