@@ -30,6 +30,7 @@ from holdfast.core.tree.ops import (
     SETS,
     Op,
     apply_op,
+    covers_seals,
     describe,
     has_seals,
     level_of,
@@ -59,7 +60,7 @@ def keep_seals(root: Map, ops: Sequence[Op], blobs: Blobs | None) -> Sequence[Op
 def _kept(root: Map, op: Op, blobs: Blobs | None) -> Op:
     """Returns one op with the seals of what it replaces."""
     old = locate(root, op.keys)
-    if op.kind not in SETS or old is MISSING or not has_seals(old):
+    if op.kind not in SETS or old is MISSING or not covers_seals(old, op):
         return op
     reference = codec.parse_blob_ref(op.value)
     raw = bytes(op.value)
