@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 
 import holdfast
 from holdfast import ERASED, Store, aio
+from holdfast.core.sealing import Sealing
 from holdfast.errors import UsageError
 from holdfast.scope import Scope
 from holdfast.views.kinds import state_file
@@ -255,3 +256,103 @@ def test_a_file_that_was_edited_keeps_what_is_sealed(tmp_path: Path) -> None:
         views.sync()
         assert team.get("a") == {"y": 2, "x": WORD}
         assert SECRET not in stored(hf)
+
+
+def voted(hf: Store) -> Scope:
+    """Returns a shared scope in which two subjects have equal items in a list."""
+    team = hf.team("red")
+    team.set("l", [])
+    for name in ("ada", "bob"):
+        team.append("l", "yes", subject=name)
+        team.append("l", {"vote": "yes"}, subject=name)
+        team.append("l", {"why": [{}]})
+        place = len(team.get("l")) - 1
+        team.set(("l", place, "vote"), "yes", subject=name)
+        team.set(("l", place, "why", 0, "text"), "so", subject=name)
+    return team
+
+
+def one_level(team: Scope) -> list[Any]:
+    return [{**one} if isinstance(one, Mapping) else one for one in team.get("l")]
+
+
+BACK: dict[str, tuple[int, Callable[[Scope], object]]] = {
+    "as it is": (0, lambda team: team.set("l", team.get("l"))),
+    "the state": (0, lambda team: team.update(team.state)),
+    "plain": (0, lambda team: team.set("l", team.get("l").to_list())),
+    "one level": (0, lambda team: team.set("l", one_level(team))),
+    "moved": (1, lambda team: team.set("l", ["new", *team.get("l")])),
+    "moved plain": (1, lambda team: team.set("l", ["new", *team.get("l").to_list()])),
+    "moved one level": (1, lambda team: team.set("l", ["new", *one_level(team)])),
+    "inserted": (1, lambda team: team.edit(lambda d: d["l"].insert(0, "new"))),
+}
+
+
+def test_equal_items_of_two_subjects_stay_theirs(hf: Store) -> None:
+    whole = {"vote": "yes", "why": [{"text": "so"}]}
+    item = {"vote": ERASED, "why": [{"text": ERASED}]}
+    for number, (name, (offset, write)) in enumerate(BACK.items()):
+        team = voted(hf)
+        write(team)
+        gone, left = ("ada", "bob") if number % 2 else ("bob", "ada")
+        hf.subjects.erase(gone)
+        parts = {
+            left: ["yes", {"vote": "yes"}, whole],
+            gone: [ERASED, ERASED, item],
+        }
+        found = [
+            {**one, "why": [*one["why"]]} if isinstance(one, Mapping) and "why" in one else one
+            for one in team.get("l")
+        ]
+        assert found[offset:] == [*parts["ada"], *parts["bob"]], name
+        team.remove()
+        hf.subjects.readmit(gone)
+
+
+def test_an_item_with_seals_of_elsewhere_is_no_moved_one(hf: Store) -> None:
+    team = voted(hf)
+    team.set("other", [{}])
+    team.set(("other", 0, "text"), "so", subject="carl")
+    items = [*team.get("l")]
+    team.set("l", [*items[:2], {**items[2], "why": team.get("other")}, *items[3:]])
+    hf.subjects.erase("ada")
+    assert team.get(("l", 2)) == {"vote": ERASED, "why": [{"text": "so"}]}
+
+
+def test_a_sealed_item_is_one_item(hf: Store) -> None:
+    team = hf.team("red")
+    team.set("l", ["a", "b"])
+    for name in ("ada", "bob"):
+        team.append("l", "yes", subject=name)
+    # One more than before: those at their places stay, and the last is a plain one.
+    team.set("l", ["a", "b", "yes", "yes", "yes"])
+    hf.subjects.erase("bob")
+    assert team.get("l") == ["a", "b", "yes", ERASED, "yes"]
+    team.set("l", ["yes", "b", "yes", "[erased]", "[erased]"])
+    assert team.get("l") == ["yes", "b", "yes", ERASED, "[erased]"]
+    with pytest.raises(UsageError, match="sealed"):
+        team.set("l", ["a", "b", "other"])
+    team.set("l", ["new", "a", "b", "[sealed]", "[sealed]"])
+    assert team.get("l") == ["new", "a", "b", "yes", ERASED]
+
+
+def test_a_list_that_is_written_back_opens_each_item_at_most_once(
+    hf: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    team = hf.team("red")
+    for number in range(20):
+        team.append("l", f"v{number}", subject="ada")
+    values = team.get("l").to_list()
+    opened: list[object] = []
+    open_value = Sealing.open_value
+
+    def counted(self: Sealing, *args: Any) -> bytes:
+        opened.append(args[0])
+        return open_value(self, *args)
+
+    monkeypatch.setattr(Sealing, "open_value", counted)
+    team.set("l", ["new", *values])
+    assert len(opened) == 20
+    opened.clear()
+    team.set("l", team.at(team.revision)["l"])
+    assert opened == []

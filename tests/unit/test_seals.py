@@ -11,6 +11,7 @@ import pytest
 import holdfast
 from holdfast import Store
 from holdfast.core import codec
+from holdfast.core.draft import Draft
 from holdfast.core.sealing import READER, Sealing, readmission, tell_reader, told_as
 from holdfast.core.tree import Map, Op, apply, freeze, keep_seals
 from holdfast.core.tree.frozen import Lazy
@@ -19,6 +20,8 @@ from holdfast.keys import FolderKeys
 from tests.record import test_seals_kept as kept
 from tests.record.test_readmission import writes
 from tests.record.test_subjects import stored
+
+LARGE = codec.encode({"n": "x" * 70_000})
 
 
 @pytest.fixture
@@ -46,6 +49,16 @@ def test_what_is_known_of_a_stream_that_is_not_folded(hf: Store) -> None:
     kept.test_a_plain_value_over_a_sealed_one_is_refused_by_name(hf, "")
     kept.test_the_order_in_one_write_counts(hf)
     kept.test_a_repeated_write_is_still_known_by_its_key(hf)
+
+
+def test_items_of_lists(hf: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept.test_equal_items_of_two_subjects_stay_theirs(hf)
+    kept.test_an_item_with_seals_of_elsewhere_is_no_moved_one(hf)
+    hf.team("red").remove()
+    hf.subjects.readmit("ada")
+    kept.test_a_sealed_item_is_one_item(hf)
+    hf.team("red").remove()
+    kept.test_a_list_that_is_written_back_opens_each_item_at_most_once(hf, monkeypatch)
 
 
 def test_a_stream_without_sealed_values_is_not_folded_for_a_write(hf: Store) -> None:
@@ -124,6 +137,47 @@ def test_states_without_seals_and_of_other_shapes() -> None:
     opened = Map({"a": Lazy(None, value=freeze({"b": [1, {"c": 2}]})), "l": freeze([[1], 2])})
     ops = [Op("set", "a", kept_raw(b"1")), Op("set", "l", kept_raw(b"1"))]
     assert keep_seals(opened, ops, lambda name, size: b"") is ops
+
+
+def test_a_merge_looks_only_at_the_keys_that_it_names() -> None:
+    def read() -> bytes:
+        raise AssertionError("nothing asks for this value")
+
+    wide = Map({"a": 1, "large": Lazy(None, fetch=read), "l": freeze([1])})
+    root = Map({**dict(wide._kept()), "m": wide})
+    values = kept_raw(b'{"a":2,"new":{"b":1}}')
+    for ops in ([Op("merge", (), values)], [Op("merge", "m", values)]):
+        assert keep_seals(root, ops, lambda name, size: b"") is ops
+    draft = Draft(root)
+    draft.update(a=2)
+    draft["m"].update(a=2)
+    draft["m"] |= {"a": 3}
+    assert (draft["a"], draft["m"]["a"]) == (2, 3)
+    with pytest.raises(UsageError, match="cannot merge"):
+        apply(root, keep_seals(root, [Op("merge", "l", values)], None), revision=1)
+
+
+def test_a_merge_is_refused_where_it_names_what_is_sealed(hf: Store) -> None:
+    team = kept.filled(hf)
+    writes = (
+        lambda: team.update({"s": "plain"}),
+        lambda: team.edit(lambda draft: draft["a"].update(x="plain")),
+        lambda: team.edit(lambda draft: draft.update(a={"x": "plain"})),
+        lambda: team.edit(lambda draft: draft.update(s="plain", large={"text": "y" * 70_000})),
+        lambda: team.edit(lambda draft: draft["top"].update(n=1)),
+        lambda: team.edit(lambda draft: draft["items"][2].update(mail="plain")),
+    )
+    for write in writes:
+        with pytest.raises(UsageError, match="sealed"):
+            write()
+    team.edit(lambda draft: draft["a"].update(draft["a"].to_dict()))
+    log = hf._log
+    merges = [Op("merge", (), log.blobs.spill(Op("set", "b", kept_raw(LARGE)), "team/red").value)]
+    assert keep_seals(log.newest("team/red").root, merges, log.blobs.read) == merges
+    items = [Op("merge", "items", kept_raw(b'{"a":1}'))]
+    with pytest.raises(UsageError, match="cannot merge"):
+        keep_seals(log.newest("team/red").root, items, log.blobs.read)
+    assert kept.SECRET not in stored(hf)
 
 
 def test_who_was_erased_is_refused_until_they_are_admitted_again(hf: Store) -> None:

@@ -347,7 +347,7 @@ def may_cover_seals(root: Map, ops: Sequence[Op]) -> bool:
     for op in ops:
         path = op.path
         kept = root._entries.get(path, MISSING) if type(path) is str else locate(root, op.keys)
-        if type(kept) in _WITH_PARTS and op.kind in SETS and has_seals(kept):
+        if type(kept) in _WITH_PARTS and op.kind in SETS and covers_seals(kept, op):
             return True
         if len(ops) > 1 and codec.SEALED_VALUE in bytes(op.value):
             return True  # a later op of the same write may replace it
@@ -357,6 +357,18 @@ def may_cover_seals(root: Map, ops: Sequence[Op]) -> bool:
 SETS = frozenset(("set", "merge"))
 """Kinds that replace what is there."""
 _WITH_PARTS = frozenset((Lazy, Map, List))
+
+
+def covers_seals(kept: Any, op: Op) -> bool:
+    """Returns whether an op of SETS reaches a sealed value in what is kept at its path.
+
+    A merge reaches only the keys that it names: the others may be many.
+    """
+    if op.kind == "merge" and not is_sealed(kept) and codec.parse_blob_ref(op.value) is None:
+        node = _force(kept)
+        if type(node) is Map:
+            return any(has_seals(node._peek(key)) for key in level_of(op, None))
+    return has_seals(kept)
 
 
 def has_seals(kept: Any) -> bool:
