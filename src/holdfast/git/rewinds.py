@@ -454,8 +454,8 @@ class Preview:
         """Finds which files change, or with `only` whether that one does.
 
         A file is skipped if it differs from what each of the trees `bases` has. Without any every
-        file is accepted as it is now. Views go back only to undo a whole rewind, which has one tree:
-        a view shows the log and is written from it. An older text of one would be taken for
+        file is accepted as it is now. Views go back only to undo a whole rewind, which has one
+        tree: a view shows the log and is written from it. An older text of one would be taken for
         somebody's edit.
         """
         repository = tree.repository
