@@ -40,6 +40,7 @@ from msgspec.json import Decoder, Encoder
 from holdfast.backends.file_watch import FileWatch
 from holdfast.backends.files.disk import Disk, read_all, write_all
 from holdfast.backends.files.packing import BEGINNING, PackedSegment
+from holdfast.backends.nesting import deep_containers, pieces
 from holdfast.backends.protocol import (
     GONE,
     Append,
@@ -264,6 +265,52 @@ def _parse(encoded: bytes) -> LogLine:
     return line
 
 
+_PAYLOAD_DEPTH = 6
+"""How deep a payload lies in a line, or meta, if it is a list or an object."""
+_read_piece = Decoder(Raw).decode
+
+
+def _parse_deep(encoded: bytes) -> LogLine:
+    """Decodes a line with payloads that are nested deeper than Python decodes.
+
+    Its own digest stands in the place of each such list and object while the rest is decoded. Each
+    is checked alone, in pieces.
+    """
+    hidden: dict[bytes, bytes] = {}
+    parts: list[bytes] = []
+    at = 0
+    for begin, end in deep_containers(encoded, _PAYLOAD_DEPTH):
+        value = encoded[begin:end]
+        for piece in pieces(_ESCAPE.sub(_without_half, value)):
+            _read_piece(piece)
+        digest = b'"%b"' % sha256(value).hexdigest().encode()
+        hidden[digest] = value
+        parts += (encoded[at:begin], digest)
+        at = end
+    line = _parse(b"".join([*parts, encoded[at:]]))
+    for section in line.sections:
+        for event in section.events:
+            event.payload = Raw(hidden.get(bytes(event.payload), event.payload))
+            if event.meta:
+                event.meta = Raw(hidden.get(bytes(event.meta), event.meta))
+    return line
+
+
+def _without_half(escape: re.Match[bytes]) -> bytes:
+    return _SPACE if _HALF.fullmatch(escape.group()) else escape.group()
+
+
+def _decode_any(encoded: bytes) -> LogLine:
+    """Decodes a line, whatever its payloads hold; raises DecodeError if it is no line."""
+    try:
+        try:
+            return _decode(encoded)
+        except DecodeError:
+            return _parse(encoded)
+    except RecursionError:
+        return _parse_deep(encoded)
+
+
 def _read_back(encoded: bytes, commit: Commit) -> LogLine:
     """Decodes a line as its readers will; raises UsageError if it does not hold the commit.
 
@@ -271,10 +318,7 @@ def _read_back(encoded: bytes, commit: Commit) -> LogLine:
     If its length is right too, it is the same payload, and its bytes need no comparison.
     """
     try:
-        try:
-            line = _decode(encoded)
-        except DecodeError:
-            line = _parse(encoded)
+        line = _decode_any(encoded)
     except (DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise UsageError(f"a payload is not JSON text: {exc}") from exc
     if encoded.find(b"\n") != len(encoded) - 1 or not _says(line, commit):
@@ -322,10 +366,7 @@ def decode_line(encoded: bytes) -> LogLine:
 def parse_line(encoded: bytes) -> LogLine:
     """Decodes a line without verifying its checksum, for a caller that verifies the links."""
     try:
-        try:
-            line = _decode(encoded)
-        except DecodeError:
-            line = _parse(encoded)
+        line = _decode_any(encoded)
     except (DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise BadLine(f"it is not the JSON that was written: {exc}") from exc
     if not line.crc:
