@@ -16,7 +16,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Literal
@@ -24,11 +24,12 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from holdfast.backends.protocol import GONE, START, Position, Record
 from holdfast.clock import SystemClock
 from holdfast.core import codec
 from holdfast.core.arguments import check_flag
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
-from holdfast.core.event import Event, to_datetime
+from holdfast.core.event import Event, from_datetime, to_datetime
 from holdfast.core.kernel import Kernel
 from holdfast.errors import ConflictError, GitError, NotFoundError, UsageError, show_value
 from holdfast.git.files import ProjectFile
@@ -37,6 +38,7 @@ from holdfast.git.work_tree import Look, WorkTree, is_safe
 from holdfast.names import check_name, short_id
 from holdfast.record.context import RecordContext
 from holdfast.record.difference import Difference
+from holdfast.record.message_events import ADDED, FileChange, Message
 from holdfast.scope import Scope, Scopes
 
 What = Literal["conversation", "state", "files", "all"]
@@ -48,6 +50,7 @@ DONE = "rewind.done"
 REFS = f"{NAMESPACE}points/"
 FILES_LEFT_OUT = "files_left_out"
 """The metadata of a message that changed more files than it names: how many more."""
+_PAGE = 200
 _NOTES = "marking"
 """The folder of the notes about refs that are being made."""
 _NOTED_S = 60
@@ -287,19 +290,23 @@ class Rewinds:
         what: What = "all",
         overwrite: bool = False,
         named_only: bool = False,
+        also: Iterable[Scope | str] = (),
     ) -> Preview:
         """Returns what a rewind to a point would do; its `apply` does exactly that.
 
         `what` selects what goes back: the messages of the scopes ("conversation"), their state and
-        tasks ("state"), the files, or all. If somebody changed a file after a message of these
-        scopes changed it, the file is left unchanged, unless `overwrite` is true. `named_only` is
-        for messages that name all files that they change: if any of them since the point names
-        files, other files are left unchanged, too.
+        tasks ("state"), the files, or all. If messages of these scopes, or of those in `also`, name
+        a file, and it holds anything that they and the point do not lead to, then somebody else
+        changed it: it is left unchanged, unless `overwrite` is true. `named_only` is for messages
+        that name all files that they change: if any of them since the point names files, other
+        files are left unchanged, too.
         """
         found = self.find(point)
         check_flag(overwrite, "overwrite")
         check_flag(named_only, "named_only")
-        return self._preview(found, what, overwrite=overwrite, named_only=named_only)
+        names = [(one if isinstance(one, Scope) else self._scope_of(one)).name for one in also]
+        told = None if overwrite else _Told(self._messages_since(found, names), named_only)
+        return self._preview(found, what, told=told)
 
     def preview_file(self, path: str | os.PathLike[str], commit: str = "HEAD") -> Preview:
         """Returns what would restore one file from a commit of git; `undo` takes it back.
@@ -323,7 +330,7 @@ class Rewinds:
             head=repository.head,
         )
         preview = Preview(self, point, "files")
-        preview.look_at_files(tree, (), overwrite=True, only=inside)
+        preview.look_at_files(tree, (), only=inside)
         if ProjectFile(repository, path).diff(commit).lost:
             preview.stays.append(
                 f"changes of {_shown(inside)} that no commit has: kept with the point before"
@@ -365,7 +372,7 @@ class Rewinds:
         else:
             trees = [before.commit, self._commit_of(before.rewinds)]
         bases = tuple(tree for tree in trees if tree is not None)
-        return self._preview(before, before.what, overwrite=True, bases=bases)
+        return self._preview(before, before.what, bases=bases)
 
     def _commit_of(self, rewound: str | None) -> str | None:
         """Returns the commit with the files that a rewind went to: a point's, or one of git's."""
@@ -386,9 +393,8 @@ class Rewinds:
         point: RewindPoint,
         what: object,
         *,
-        overwrite: bool,
         bases: tuple[str, ...] = (),
-        named_only: bool = False,
+        told: _Told | None = None,
     ) -> Preview:
         if what not in WHATS:
             raise UsageError(
@@ -406,10 +412,41 @@ class Rewinds:
         if chosen != "files":
             preview.look_at_scopes(self._scope_of)
         if has_files:
-            preview.look_at_files(
-                self.work_tree(), bases, overwrite=overwrite, named_only=named_only
-            )
+            preview.look_at_files(self.work_tree(), bases, told=told)
         return preview
+
+    def _messages_since(self, point: RewindPoint, also: Iterable[str]) -> Iterator[Message]:
+        """Yields the messages since a point, of its scopes and of others, as they were added.
+
+        Events are read: a later rewind of a conversation, a compaction or an edit hides none.
+        """
+        marked = next(
+            (one.record for one in self._events() if one.data.get("id") == point.id), None
+        )
+        began = from_datetime(point.time)
+        for stream in dict.fromkeys((*point.scopes, *also)):
+            if stream in point.scopes:
+                records = self._log.records(stream, after=point.scopes[stream])
+            else:
+                records = self._records_after(stream, marked.position if marked else START)
+            for record in records:
+                if record.type != ADDED or record.payload == GONE:
+                    continue
+                message = Message(record, self._log.blobs.read)
+                # What was said before the point may have been merged into a conversation since.
+                if message.fields.get("said_at", began) >= began:
+                    yield message
+
+    def _records_after(self, stream: str, position: Position) -> list[Record]:
+        """Returns the records of a stream after a position; reads back from the newest."""
+        head = self._log.head(stream)
+        last, found = 0 if head is None else head.revision, list[Record]()
+        while last:
+            page = self._log.records(stream, after=max(last - _PAGE, 0), until=last)
+            later = [record for record in page if self._log.routes.is_after(record, position)]
+            found = [*later, *found]
+            last = page[0].revision - 1 if page and len(later) == len(page) else 0
+        return found
 
 
 class Preview:
@@ -447,9 +484,8 @@ class Preview:
         tree: WorkTree,
         bases: Sequence[str],
         *,
-        overwrite: bool,
+        told: _Told | None = None,
         only: str | None = None,
-        named_only: bool = False,
     ) -> None:
         """Finds which files change, or with `only` whether that one does.
 
@@ -471,7 +507,7 @@ class Preview:
                 f'the files of the point "{self.point.name}" are not in the repository '
                 f'"{repository.root}" any more: {error.message}',
             ) from error
-        theirs = {} if overwrite else self._changed_by_others(named_only=named_only)
+        theirs = {} if told is None else self._changed_by_others(told)
         has_views = len(bases) != 1 and only is None
         for path in sorted({*self._then, *self._now} if only is None else {only}):
             now, then = self._now.get(path), self._then.get(path)
@@ -508,28 +544,27 @@ class Preview:
             return "ignored by git now: what it holds could not be brought back"
         return theirs.get(path)
 
-    def _changed_by_others(self, *, named_only: bool) -> dict[str, str]:
-        """Returns the files that differ from what the messages since the point left in them.
+    def _changed_by_others(self, told: _Told) -> dict[str, str]:
+        """Returns the files that hold what the messages since the point do not lead to.
 
         With `named_only`, also those that no message names, if any names files.
         """
-        newest: dict[str, tuple[str, str | None]] = {}
-        for name, revision in self.point.scopes.items():
-            for message in reversed(self._rewinds._scope_of(name).messages):
-                if message.revision <= revision:
-                    break
-                if FILES_LEFT_OUT in (message.metadata or {}):
-                    named_only = False  # it changed files that it does not name
-                for change in reversed(message.files):
-                    newest.setdefault(change.path, (message.id, change.after))
         assert self._tree is not None, "BUG: files are looked at with a tree"
+        steps, is_whole = told.changes()
         found: dict[str, str] = {}
-        if named_only and newest:
-            others = {*self._then, *self._now} - newest.keys()
+        if is_whole and steps:
+            others = {*self._then, *self._now} - steps.keys()
             found = dict.fromkeys(others, "no message since says that it changed it")
-        for path, (message, after) in newest.items():
-            if path in self._now and _sha256(self._tree, path) != after:
-                found[path] = f"changed since message {message} did"
+        entries = {path: self._then[path] for path in steps if path in self._then}
+        plain = [one.id for one in entries.values() if one.mode != GITLINK]
+        held = self._tree.repository.read_objects(plain)
+        for path, changes in steps.items():
+            entry = entries.get(path)
+            data = None if entry is None else held.get(entry.id)
+            then = None if data is None else hashlib.sha256(data).hexdigest()
+            now = _sha256(self._tree, path) if path in self._now else None
+            if reason := _reason_of_others(then, now, changes):
+                found[path] = reason
         return found
 
     def _name_what_stays(self, repository: Repository, look: Look) -> None:
@@ -657,6 +692,48 @@ class Preview:
                 )
                 repository.point_ref(f"{REFS}{name}", commit)
             self._rewinds._write(DONE, about)
+
+
+class _Told:
+    """What the messages since a point tell of files. `named_only`: they name all that they change.
+
+    The messages are read when that is asked for: only a rewind of files does.
+    """
+
+    def __init__(self, messages: Iterator[Message], named_only: bool) -> None:
+        self._messages = messages
+        self._named_only = named_only
+
+    def changes(self) -> tuple[dict[str, list[tuple[str, FileChange]]], bool]:
+        """Returns the changes of each file by their messages, and whether those are all files."""
+        found: dict[str, list[tuple[str, FileChange]]] = {}
+        is_whole = self._named_only
+        for message in sorted(self._messages, key=lambda one: one.time):
+            if FILES_LEFT_OUT in (message.metadata or {}):
+                is_whole = False  # it changed files that it does not name
+            for change in message.files:
+                found.setdefault(change.path, []).append((message.id, change))
+        return found, is_whole
+
+
+def _reason_of_others(
+    then: str | None, now: str | None, changes: Sequence[tuple[str, FileChange]]
+) -> str | None:
+    """Returns why a file is somebody else's, from its digests at the point, now, and in messages.
+
+    What the work found must be what the point has or what the work left, in any order: a rewind may
+    have come in between, and messages of several conversations have no common order.
+    """
+    known, left = {then}, list(changes)
+    while more := [one for one in left if one[1].before in known]:
+        left = [one for one in left if one[1].before not in known]
+        known.update(change.after for _, change in more)
+    if now in known:
+        return None
+    mixed = next((id for id, change in left if change.after == now), None)
+    if mixed is not None:
+        return f"changed by somebody else before message {mixed} did"
+    return f"changed since message {changes[-1][0]} did"
 
 
 def _commit_files(tree: WorkTree, id: str, name: str, look: Look | None) -> dict[str, Any]:
