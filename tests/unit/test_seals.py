@@ -12,7 +12,14 @@ import holdfast
 from holdfast import Store
 from holdfast.core import codec
 from holdfast.core.draft import Draft
-from holdfast.core.sealing import READER, Sealing, readmission, tell_reader, told_as
+from holdfast.core.sealing import (
+    READER,
+    Sealing,
+    noted_reads,
+    readmission,
+    tell_reader,
+    told_as,
+)
 from holdfast.core.tree import Map, Op, apply, freeze, keep_seals
 from holdfast.core.tree.frozen import Lazy
 from holdfast.errors import ErasedError, KeyMissingError, UsageError
@@ -281,6 +288,10 @@ def test_the_reader_of_a_context_is_told_whose_data_is_read(hf: Store) -> None:
             lambda: own.at(first)["n"],
             lambda: own.at(own.revision)["n"],
             lambda: list(own.history()),
+            lambda: hf._log.head(own.name, to_read=True),
+            lambda: hf.view().get(own, "n"),
+            lambda: hf.view().states([own]),
+            lambda: hf.events(),
         )
         for number, read in enumerate(reads):
             told.clear()
@@ -289,9 +300,20 @@ def test_the_reader_of_a_context_is_told_whose_data_is_read(hf: Store) -> None:
         told.clear()
         team.get("items")
         hf.team("blue").set("n", 1)
+        hf._log.head("team/blue", to_read=True)
+        hf._log.tell_reader_of("team/blue")
+        assert len(hf.events(actor="nobody", limit=1)) == 0
+        with noted_reads() as subjects:
+            own.get("n")
+        assert subjects == {hf.subjects.get("ada").id}
+        # What may not write, as an event loop, leaves it to `newest`.
+        assert hf._log.peek(own.name) is None
+        assert hf._log.peek("team/blue") is not None
         assert told == []
     finally:
         READER.reset(token)
+    assert hf._log.peek(own.name) is not None
+    hf._log.tell_reader_of(own.name)
     tell_reader(hf._log.sealing, "nobody is told")
 
 

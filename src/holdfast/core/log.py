@@ -1794,14 +1794,21 @@ class Log:
                 self.expiry.check(stream, state)
         except ExpiredError:
             return None
+        if state.subject is not None:
+            tell_reader(self.sealing, state.subject)
         return state if state.ends is None else self.key_ends.shown(state, stream)
 
     def peek(self, stream: str) -> StreamState | None:
-        """Returns the newest state if it is in memory, else None; never reads events."""
+        """Returns the newest state if it is in memory, else None; never reads events.
+
+        Returns None, too, if a reader is to be told of it: that writes, and the caller may not.
+        """
         head = self._backend.heads((stream,))[0]
         if head is None:
             return EMPTY
         state = self._states.get(stream)
+        if state is not None and state.subject is not None and READER.get() is not None:
+            return None
         if state is not None and state.revision == head.revision and state.link == head.link:
             self._used.add(stream)
             if state.expires_us:
@@ -1981,6 +1988,8 @@ class Log:
         known = self._states.get(stream)
         if state.revision > (0 if known is None else known.revision):
             self.folds.keep(stream, state)
+        if state.subject is not None:
+            tell_reader(self.sealing, state.subject)
         return state
 
     def _moved_on(self, stream: str, moment: Moment, base: StreamState) -> StreamState | None:
@@ -2045,12 +2054,23 @@ class Log:
 
     # --- records ---------------------------------------------------------------------------------
 
-    def head(self, stream: str) -> Head | None:
-        """Returns where a stream is, None if there is none; raises ExpiredError if it ended."""
+    def head(self, stream: str, *, to_read: bool = False) -> Head | None:
+        """Returns where a stream is, None if there is none; raises ExpiredError if it ended.
+
+        `to_read` is for what keeps in memory what it has read of the stream: its reader is told of
+        that as of the events themselves.
+        """
         head = self._backend.heads([stream])[0]
         if head is not None:
             self.expiry.check_end(stream, self.expiry.end(stream, head))
+            if to_read and READER.get() is not None:
+                self.tell_reader_of(stream)
         return head
+
+    def tell_reader_of(self, stream: str) -> None:
+        """Tells the run or node of this context, if there is one, that it reads a stream."""
+        if READER.get() is not None and (subject := self.subject_of(stream)) is not None:
+            tell_reader(self.sealing, subject)
 
     def contradicted(self, stream: str, head: Head, found: str, revision: int) -> CorruptError:
         """Returns the error for events that contradict the head of their stream.

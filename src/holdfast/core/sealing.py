@@ -19,7 +19,8 @@ does when the key is gone. The data of an erased subject reads as let go of.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import sha256
 from typing import Any
@@ -86,6 +87,22 @@ def tell_reader(sealing: Sealing, subject: str) -> None:
     reader = READER.get()
     if reader is not None:
         reader(sealing, subject)
+
+
+@contextmanager
+def noted_reads() -> Generator[set[str]]:
+    """The block in which something is looked for; yields the set of subjects whose data is read.
+
+    The reader is told of none of them: much of what is looked at is in no answer. Who answers tells
+    it of those that the answer is from.
+    """
+    subjects = set[str]()
+    reader = READER.get()
+    token = READER.set(reader and (lambda _, subject: subjects.add(subject)))
+    try:
+        yield subjects
+    finally:
+        READER.reset(token)
 
 
 _NONCE = bytes(12)

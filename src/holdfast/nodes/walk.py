@@ -1031,11 +1031,11 @@ class Walker:
         if not self.cache or (sealing is not log.sealing and not log.sealing.keys.has(id)):
             return
         owner = log.subject_of(stream)
-        if owner is None and log.sealing.keys.is_erased(id):
+        if owner == id or log.sealing.keys.is_erased(id):
             return
         if owner is None:
             log.become(stream, id)
-        elif owner != id:
+        else:
             raise UsageError(
                 f'node "{name}" was about to read data of subject {id}, and the results of its '
                 f"graph for this scope are subject {owner}'s: one key seals them",
