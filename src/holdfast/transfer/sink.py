@@ -3,8 +3,9 @@
 A transfer can be killed at any point and run again. A blob is written before the event that names
 it, and a commit is written completely or not at all. So at any time the target holds a prefix of
 every stream that it takes. An appended event must follow, by its link, the newest event of the
-target. The mark of a scope with an expiry is set with its first event. Other marks come last: they
-have no history, so a mark that is cleared in a wrong target could not be recovered.
+target. The mark of a scope with an expiry is set with its first event, and the one that says that
+values are sealed before the first such event. Other marks come last: they have no history, so a
+mark that is cleared in a wrong target could not be recovered.
 
 What is taken: every event unchanged, with its key, checkpoint name and time; the blobs that events
 name; the marks. Forks stay references. What is not taken: leases and claims, which belong to the
@@ -18,6 +19,7 @@ Memory is bounded by a batch, not by the size of the store.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import cast
 
 from msgspec import Struct
@@ -48,6 +50,7 @@ from holdfast.core.expiry import EXPIRING, HOLDS
 from holdfast.core.holds import keep, keep_blobs, keep_held
 from holdfast.core.log import NO_LIMIT, Log
 from holdfast.core.retention import Told, ledger, tell_again
+from holdfast.core.sealing import BESIDE
 from holdfast.errors import ConflictError, ExpiredError, UsageError
 from holdfast.transfer.source import OVER, Source
 
@@ -108,6 +111,7 @@ class Sink:
         self._bytes = 0
         self._known: set[tuple[int, str]] = set()
         self._held: set[str] = set()  # streams that a server keeps because the source does
+        self._is_told = False
         self._commits = self._events = self._blobs = self._marks = self._skipped = self._ended = 0
 
     def copied(self, *, is_behind: bool = False) -> Copied:
@@ -157,6 +161,8 @@ class Sink:
             self.taken.update((one.stream, one.link) for commit in batch for one in commit)
             batch = [[one for one in many if one.revision > known[one.stream][0]] for many in batch]
             self._skipped += len(there)
+        if not self._is_told and any(map(_has_sealed_value, chain.from_iterable(batch))):
+            self._tell_beside()
         for place, part in enumerate(self._parts):
             mine = [self._of_part(place, records) for records in batch]
             self._write_part(place, part, mine, known, ends)
@@ -296,6 +302,17 @@ class Sink:
                     self._known.clear()
                 self._known.add((place, name))
 
+    def _tell_beside(self) -> None:
+        """Says in the target that a scope that is nobody's has a sealed value.
+
+        The mark belongs to no scope, so none brings it along. A write to the target that does not
+        know of it would put a plain value over a sealed one. So it is set before the event.
+        """
+        if not self._target.find_marks(BESIDE, limit=1):
+            mark = Mark(BESIDE, "values")
+            self._commit_marks(self._parts[self._target.routes.place_of_mark(mark)], [mark])
+        self._is_told = True
+
     # --- what was erased -------------------------------------------------------------------------
 
     def _without_erased(self, ledger: Ledger, record: Record) -> Record:
@@ -346,7 +363,9 @@ class Sink:
                 for name, mark in wanted.items()
                 if there.get(name) != mark and self._target.routes.place_of_mark(mark) == place
             ]
-            changes += [Cleared(*name) for name in there if name not in wanted]
+            # A source from before has no mark for the sealed values that are in the target now.
+            gone = [name for name in there if name not in wanted and name[0] != BESIDE]
+            changes += [Cleared(*name) for name in gone]
             self._commit_marks(part, changes)
         if held or any(isinstance(part, KeepsEnded) for part in self._parts):
             self._keep_exactly(held)
@@ -395,6 +414,10 @@ def _is_about(mark: Mark, streams: Collection[str]) -> bool:
     A hold is not: whoever set it must be the one who ends it.
     """
     return mark.group in streams or (mark.index == EXPIRING and mark.key in streams)
+
+
+def _has_sealed_value(record: Record) -> bool:
+    return record.subject is None and codec.SEALED_VALUE in record.payload
 
 
 def _end_of(head: Head | None) -> _End:
