@@ -15,10 +15,13 @@ import pytest
 import holdfast
 from holdfast.backends.derived_file import SideFile
 from holdfast.backends.derived_tables import SelectLimits
+from holdfast.backends.files import FilesBackend
+from holdfast.backends.files.catalog import Catalog
 from holdfast.backends.forking import Forking, forking
 from holdfast.backends.sqlite import SqliteBackend
 from holdfast.clock import SystemClock
 from holdfast.errors import UsageError
+from holdfast.testing.records import RecordBuilder
 from tests.record.stores import DURABLE, new_url
 
 CHILDREN = {"files": 4, "sqlite": 6, "redis": 2, "postgresql": 2}
@@ -324,3 +327,65 @@ def test_tables_in_memory_can_be_used_while_they_are_filled() -> None:
         thread.join(30)
         assert not thread.is_alive()
     side.close()
+
+
+def fill(path: str) -> int:
+    """Makes a files store that has an index; returns how many records it has."""
+    clock = SystemClock()
+    backend = FilesBackend(path, clock=clock)
+    builder, last = RecordBuilder(clock.now_us()), None
+    for _ in range(300):
+        append = builder.append("a", b'"' + b"q" * 1000 + b'"', behind=last)
+        backend.commit([builder.commit(append)])
+        last = append.records[-1]
+    backend.close()
+    assert os.path.exists(os.path.join(path, "index.sqlite"))
+    return 300
+
+
+def forked_beside_an_index_in_use(path: str) -> None:
+    """Forks while a transaction on the index goes on, which the store does without."""
+    count = fill(path)
+    backend = FilesBackend(path, clock=SystemClock())
+    index = forking.connect(os.path.join(path, "index.sqlite"))
+    index.execute("BEGIN IMMEDIATE")
+    child = os.fork()
+    if child == 0:
+        again = FilesBackend(path, clock=SystemClock())
+        assert len(again.read("a")) == count
+        again.close()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    index.execute("ROLLBACK")
+    index.close()
+    backend.close()
+    print("read")
+
+
+def test_a_child_that_may_not_open_the_index_opens_the_store(tmp_path: Path) -> None:
+    assert "read" in in_a_child("forked_beside_an_index_in_use", str(tmp_path / "s"))
+
+
+def test_an_index_that_is_refused_stays_and_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "s")
+    count = fill(path)
+    before = (tmp_path / "s" / "index.sqlite").read_bytes()
+    connect = forking.connect
+
+    def refuse(name: str, **options: Any) -> Any:
+        if name.endswith("index.sqlite"):
+            raise UsageError(f'"{name}" cannot be opened in this process')
+        return connect(name, **options)
+
+    monkeypatch.setattr(forking, "connect", refuse)
+    backend = FilesBackend(path, clock=SystemClock())
+    assert len(backend.read("a")) == count
+    assert not list(backend.inspect.verify(read_all=True))
+    assert isinstance(backend.catalog, Catalog)
+    backend.catalog.flush()
+    assert len(backend.read("a")) == count
+    assert not backend.catalog.reports
+    backend.close()
+    assert (tmp_path / "s" / "index.sqlite").read_bytes() == before
