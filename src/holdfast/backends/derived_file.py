@@ -91,7 +91,9 @@ class SideFile:
         self._name = name
         self._mutex = RLock()
         forking.wait_for(self._mutex)
+        self._filling = RLock()  # not `_mutex`: a fork would wait until the tables are filled
         self._connection: Any = None
+        self._process = os.getpid()
         self._compares_vectors = False
         self._lock_fd = -1
         if folder is not None:
@@ -142,6 +144,8 @@ class SideFile:
                 raise UnavailableError(f'"{self.place}" cannot be used: {error}') from error
 
     def _open(self) -> Any:
+        if self._process != os.getpid():
+            self._connection = None  # inherited from the parent process: `forking` ends it
         if self._connection is None:
             if self._folder is not None:
                 self._make_file()
@@ -152,7 +156,7 @@ class SideFile:
             except BaseException:
                 connection.close()
                 raise
-            self._connection = connection
+            self._connection, self._process = connection, os.getpid()
         return self._connection
 
     def _set_up(self, connection: Any) -> None:
@@ -216,7 +220,7 @@ class SideFile:
     @contextlib.contextmanager
     def claim(self) -> Generator[bool]:
         if self._lock_fd < 0:
-            with self._mutex:
+            with self._filling:
                 yield True
             return
         try:
@@ -238,7 +242,7 @@ class SideFile:
 
     def _close(self) -> None:
         connection, self._connection = self._connection, None
-        if connection is not None:
+        if connection is not None and self._process == os.getpid():
             with contextlib.suppress(apsw.Error):
                 connection.close()
 
@@ -337,11 +341,13 @@ class SideFile:
         """Runs it on a new connection; tables in memory have only one, which is reset after it."""
         try:
             if self._folder is not None:
-                with contextlib.closing(
-                    forking.connect(
-                        self.place, flags=apsw.SQLITE_OPEN_READWRITE, vfs=checking_vfs()
-                    )
-                ) as own:
+                flags = apsw.SQLITE_OPEN_READWRITE
+                with (
+                    forking.opening(),
+                    contextlib.closing(
+                        forking.connect(self.place, flags=flags, vfs=checking_vfs())
+                    ) as own,
+                ):
                     own.set_busy_timeout(BUSY_MS)
                     return _select(own, statement, limits)
             with self._mutex:

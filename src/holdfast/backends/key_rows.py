@@ -133,7 +133,7 @@ class SqliteKeyRows:
     def _connection(self, *, create: bool) -> Any:
         """Returns the connection of this process; None if there are no tables to be read."""
         if self._open is not None and self._open[0] != os.getpid():
-            self._open = None  # inherited from the parent process: `forking` has ended it
+            self._open = None  # inherited from the parent process: `forking` ends it
         if self._open is None:
             if not create and not os.path.exists(self._path):
                 return None

@@ -25,6 +25,7 @@ from holdfast.backends.files.index import (
     LineSpan,
     LogCursor,
     NamedRevision,
+    RefusedIndex,
     StaleIndex,
     open_existing,
     remove,
@@ -253,6 +254,7 @@ class Catalog:
         self._read_only = read_only
         self._index: Index | None = None
         self._is_unusable = False  # the index that is there
+        self._is_refused = False  # it is sound, and others may be using it: it stays
         self.flush_at = FLUSH_BYTES
         self.tail = Tail(LogCursor(), self._head_before)
 
@@ -350,6 +352,9 @@ class Catalog:
         """
         try:
             self._adopt_index(text_end)
+        except RefusedIndex as exc:
+            _log.debug("%s: an index in memory is used instead: %s", self._path, exc)
+            self._is_refused = True
         except UNUSABLE as exc:
             self._report(exc)
             self._is_unusable = not self._read_only
@@ -452,7 +457,7 @@ class Catalog:
             until = self.tail.cursor
             self.flush_at = until.end + FLUSH_BYTES
             try:
-                if self._read_only:
+                if self._read_only or self._is_refused:
                     self._flush_private()
                 else:
                     self._flush(until)
@@ -483,7 +488,7 @@ class Catalog:
         self._update(index)
 
     def _flush_private(self) -> None:
-        """Bounds the memory of a read-only handle: without an index file it packs one in memory."""
+        """Bounds the memory of a handle that writes no index file: it packs one in memory."""
         if self._index is None:
             self._index = Index(None, self._store)
         if self._index.is_private:

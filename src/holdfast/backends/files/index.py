@@ -33,6 +33,7 @@ from holdfast.backends.files.text import (
 )
 from holdfast.backends.forking import forking
 from holdfast.backends.protocol import Head, Mark, MarkQuery, Position
+from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
     from holdfast.backends.files.catalog import Tail
@@ -84,6 +85,10 @@ CREATE INDEX mark_order ON mark(idx, priority DESC, due, key);
 
 class StaleIndex(Exception):
     """The file is no index of this store, does not fit its text, or has another layout."""
+
+
+class RefusedIndex(StaleIndex):
+    """The file is sound, but this process cannot open it: it was forked within a transaction."""
 
 
 UNUSABLE = (apsw.Error, StaleIndex)
@@ -398,7 +403,7 @@ def remove(path: str) -> None:
 
 def _connect(path: str | None, *, read_only: bool) -> Any:
     if path is None:
-        return apsw.Connection(":memory:")
+        return forking.connect(":memory:")
     try:
         is_file = stat.S_ISREG(os.lstat(path).st_mode)
     except FileNotFoundError:
@@ -407,7 +412,10 @@ def _connect(path: str | None, *, read_only: bool) -> Any:
         raise StaleIndex("it is not a file")  # SQLite would wait for ever at a pipe
     flags = apsw.SQLITE_OPEN_READONLY if read_only else _WRITE_FLAGS
     flags |= apsw.SQLITE_OPEN_NOFOLLOW
-    db = forking.connect(path, flags=flags, vfs=checking_vfs())
+    try:
+        db = forking.connect(path, flags=flags, vfs=checking_vfs())
+    except UsageError as exc:
+        raise RefusedIndex(exc.message) from exc
     db.set_busy_timeout(_BUSY_MS)
     db.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
     db.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)

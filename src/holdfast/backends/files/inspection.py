@@ -16,7 +16,7 @@ from holdfast.backends.files import journal, taken
 from holdfast.backends.files.damaged import NO_LINE, DamagedCatalog, LostLines, TextScan
 from holdfast.backends.files.disk import read_file, reported
 from holdfast.backends.files.index import NAME as INDEX_NAME
-from holdfast.backends.files.index import UNUSABLE, Index, LogCursor, open_existing
+from holdfast.backends.files.index import UNUSABLE, Index, LogCursor, RefusedIndex, open_existing
 from holdfast.backends.files.objects import OBJECT_BYTES_MAX, TEMP, FileObjects
 from holdfast.backends.files.pieces import pieces, split_lines
 from holdfast.backends.files.text import (
@@ -162,6 +162,8 @@ class FileInspection:
                         yield from scan.compare(index, base)
             finally:
                 index.close()
+        except RefusedIndex:
+            return  # what is in it, another process can tell
         except UNUSABLE as exc:
             yield Finding(INDEX_NAME, f"cannot be used: {exc}; delete it", harmless=True)
 
