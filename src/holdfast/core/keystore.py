@@ -79,7 +79,11 @@ class KeyStore(Protocol):
         ...
 
     def destroy(self, id: str) -> None:
-        """Notes that a subject is erased, and destroys its key. It may be called again."""
+        """Notes that a subject is erased, and destroys its key. It may be called again.
+
+        An id that was never made is noted too, and `is_erased` says so from then on: whose name is
+        erased or admitted again is noted as a pseudonym.
+        """
         ...
 
     def subjects(self) -> list[SubjectKey]:
@@ -440,9 +444,13 @@ class CommandKeys:
 
     `make NAME`, `find NAME` and `get ID` print a key as JSON (`{"id":…,"name":…,"key":base64}`), or
     nothing. `erased ID` prints `true` or `false`, `destroy ID` nothing, `list` an array of keys,
-    and `pseudonym TEXT` a keyed digest of text: `p-` and 32 base32hex digits in lower case. `note`
-    keeps the JSON document that it reads from its input, and `noted` prints an array of all of
-    them. If `note` fails, the receipt of an erasure says that older backups are not covered. If
+    and `pseudonym TEXT` a keyed digest of text: `p-` and 32 base32hex digits in lower case.
+    `destroy` and `erased` are also asked about ids that were never made, such as `p-…`: they say
+    which names were erased. `destroy` of an unknown id notes it, and must not fail; `erased` prints
+    `false` until then.
+
+    `note` keeps the JSON document that it reads from its input, and `noted` prints an array of all
+    of them. If `note` fails, the receipt of an erasure says that older backups are not covered. If
     `noted` fails, so does every restore, copy and import: else what was erased would come back. A
     program that keeps no ledger prints `[]`.
     """
