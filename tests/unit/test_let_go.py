@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import holdfast
+from holdfast import Settings
+from holdfast.backends.protocol import Record
 from holdfast.core.kernel import kernel_of
 from holdfast.core.retention import Told, drop, tell_again
+from holdfast.errors import ExpiredError, LetGoError
+from holdfast.testing import FakeClock
 
 
 def test_a_ledger_that_names_a_stream_that_is_not_there(tmp_path: Path) -> None:
@@ -18,3 +24,54 @@ def test_a_ledger_that_names_a_stream_that_is_not_there(tmp_path: Path) -> None:
         gone["conversation/c", 1] = Told(b"2" * 32, "erased", store.position)
         tell_again(log, gone)
         assert drop(log)[0] == 1
+
+
+@pytest.mark.parametrize("slides", [False, True])
+def test_what_has_ended_and_was_let_go_of_cannot_be_held(slides: bool, tmp_path: Path) -> None:
+    """Nor is it shown again by the handle that let go of it, which had it in memory."""
+    clock = FakeClock()
+    with holdfast.open(tmp_path / "s", settings=Settings(clock=clock)) as store:
+        chat = store.conversation("c", ttl_s=60, slides=slides)
+        chat.set("n", "secret")
+        assert chat["n"] == "secret"
+        clock.advance(61)
+        store.retention.run(grace_s=0)
+        assert "conversation/c" not in kernel_of(store).log.folds.states
+        with pytest.raises(LetGoError, match='of "conversation/c" cannot be read'):
+            store.retention.hold("conversation/c")
+        with pytest.raises(ExpiredError):
+            store.scope("conversation/c").get("n")
+
+
+def test_what_has_ended_and_is_still_there_is_held_and_kept(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with holdfast.open(tmp_path / "s", settings=Settings(clock=clock)) as store:
+        log = kernel_of(store).log
+        store.conversation("c", ttl_s=60).set("n", 1)
+        clock.advance(61)
+        # As by a run that was killed behind what it recorded.
+        tell_again(log, {("conversation/c", 2): Told(b"1" * 32, "expired", store.position)})
+        store.retention.hold("conversation/c")
+        store.retention.run(grace_s=0)
+        assert store.scope("conversation/c").get("n") == 1
+
+
+def test_a_life_that_was_let_go_of_does_not_keep_the_next_one_from_a_hold(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "s") as store:
+        team = store.team("red")
+        team.set("n", 1)
+        team.remove()
+        store.retention.run(grace_s=0)
+        with pytest.raises(LetGoError, match='of "team/red"'):
+            store.retention.hold(team)
+        team.set("n", 2)
+        store.retention.hold(team)  # it is alive
+        store.retention.unhold(team)
+        team.remove()
+        store.retention.hold(team)  # of the second life nothing is gone
+        store.retention.run(grace_s=0)
+        assert [record.revision for record in team_records(store) if b"2" in record.payload]
+
+
+def team_records(store: holdfast.Store) -> list[Record]:
+    return kernel_of(store).log.backend.read("team/red")
