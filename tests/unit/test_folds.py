@@ -263,3 +263,14 @@ def test_a_change_and_an_event_share_a_batch_without_a_fold(backend: Counting) -
     note(hf)
     assert backend.records_read <= 4
     assert (hf.conversation("c").get("n"), hf.conversation("d").get("n")) == (1, 2)
+
+
+def test_a_fold_whose_events_were_let_go_of_is_forgotten() -> None:
+    folds = Folds()
+    for name in "ab":
+        folds.keep(name, state(n=1))
+        folds.used.add(name)
+    for _ in range(2):
+        folds.forget("a")
+        assert (list(folds.states), folds.used, folds.bytes) == (["b"], {"b"}, SMALL)
+        assert list(folds.ends) == ["a"]

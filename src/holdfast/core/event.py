@@ -568,6 +568,13 @@ def end_of(record: Record, lifetime: Lifetime = LASTS) -> StreamEnd:
     )
 
 
+def removed_fork(record: Record) -> StreamState:
+    """Returns what the events of a fork fold to at its removal, whatever it was before."""
+    subject = own_subject(record.subject, record.meta)
+    at = record.revision
+    return StreamState(at, record.link, record.time, NOTHING, removed_at=at, subject=subject)
+
+
 def life_before(record: Record) -> Life | None:
     """Returns the life that a `restored` event brought back; None if it brought back none."""
     if record.payload == GONE:

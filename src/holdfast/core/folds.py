@@ -75,6 +75,15 @@ class Folds:
             self.used.clear()
             self.bytes = 0
 
+    def forget(self, stream: str) -> None:
+        """Replaces the fold of one stream by its end, because its events were let go of."""
+        with self._lock:
+            state = self.states.pop(stream, None)
+            if state is not None:
+                self._keep_end(stream, _end(state))
+                self.bytes -= self._sizes.pop(stream, 0)
+                self.used.discard(stream)
+
     def _make_room(self, newest: str) -> None:
         """Forgets folds until the rest fits the budget; the newest one stays, however large."""
         if len(self.used) > len(self._sizes) + _UNKEPT_MAX:

@@ -1852,7 +1852,7 @@ class Log:
         if state is None or state.revision > revision:
             state = self.snapshots.nearest(stream, revision)
         if state is None:
-            state = self._root(stream)
+            state = self._root(stream, revision)
         began = state.revision
         began_s = 0.0 if self.observers is None else monotonic()
         state = self._folded_to(stream, head, state, revision)
@@ -1884,7 +1884,7 @@ class Log:
 
     def replayed(self, stream: str, head: Head, revision: int) -> StreamState:
         """Returns a state folded from the events alone, without the cache and snapshots."""
-        state = self._folded_to(stream, head, self._root(stream), revision)
+        state = self._folded_to(stream, head, self._root(stream, revision), revision)
         return self.on_base(stream, head, revision) if state.root is UNKNOWN else state
 
     def on_base(self, stream: str, head: Head, revision: int) -> StreamState:
@@ -1896,7 +1896,8 @@ class Log:
             based = self.record(stream, found.revision).payload
             point = None if based == GONE else event.point_of(based, revision, self.blobs.read)
             if point is not None:
-                state = self._folded_to(stream, head, self._root(stream), point.revision)
+                root = self._root(stream, point.revision)
+                state = self._folded_to(stream, head, root, point.revision)
                 state = self._folded_to(stream, head, point.onto(state), revision)
                 if state.root is not UNKNOWN:
                     return state
@@ -1928,9 +1929,19 @@ class Log:
         found = f"ends at revision {after}: its head says {head.revision}"
         raise self.contradicted(stream, head, found, after + 1)
 
-    def _root(self, stream: str) -> StreamState:
+    def _root(self, stream: str, until: int) -> StreamState:
+        """Returns the state on which a stream's own events are folded up to a revision.
+
+        A fork that was removed by then shows nothing of its origin, whose events may have been let
+        go of since: its fold begins at the removal.
+        """
         origin = self.origin(stream)
-        return EMPTY if origin is None else self.at(*origin)
+        if origin is None:
+            return EMPTY
+        removed_at = self.life(stream, until)
+        if removed_at > origin[1]:
+            return event.removed_fork(self.record(stream, removed_at))
+        return self.at(*origin)
 
     def _link_of(self, stream: str, revision: int) -> bytes | None:
         records = self._backend.read(stream, after=revision - 1, until=revision)

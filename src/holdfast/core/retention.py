@@ -79,6 +79,7 @@ from holdfast.errors import (
     ExpiredError,
     HeldError,
     LeaseLostError,
+    LetGoError,
     NotFoundError,
     SchemaError,
     UsageError,
@@ -341,6 +342,29 @@ def _ended(log: Log, stream: str, head: Head) -> tuple[Why, int, int] | None:
     return None
 
 
+def _let_go_until(log: Log, stream: str, head: Head) -> int:
+    """Returns the last revision of a stream that has ended if it was let go of, 0 if it was not."""
+    found = _ended(log, stream, head)
+    if found is None:
+        return 0
+    why, _, until = found
+    if why == "removed" and head.revision > until + 1:
+        return 0  # it was begun anew
+    began = log.life(stream, until)
+    gone = sorted(
+        revision
+        for (name, revision), told in ledger(log).items()
+        if name == stream and told.why == why and told.is_gone and began < revision <= until
+    )
+    # What was recorded and not rewritten, because the run was killed in between, is still there.
+    is_gone = any(
+        record.payload == GONE
+        for revision in gone
+        for record in log.stored(stream, after=revision - 1, until=revision)
+    )
+    return until if is_gone else 0
+
+
 def kept_for_forks(log: Log) -> dict[str, int]:
     """Returns, by stream, the revision up to which it is the past of a living fork."""
     kept: dict[str, int] = {}
@@ -437,12 +461,18 @@ class Retainer:
         self._lock = Lock()
 
     def hold(self, scope: str, reason: str) -> None:
-        """Keeps everything of a scope until `release`, even if the scope is removed or ends."""
-        if self._log.heads([scope])[0] is None:
+        """Keeps everything of a scope until `release`, even if the scope is removed or ends.
+
+        Raises LetGoError if it has ended and there is nothing to keep any more.
+        """
+        [head] = self._log.heads([scope])
+        if head is None:
             raise NotFoundError(
                 f'there is no scope "{scope}" to hold',
                 hint="holdfast scopes lists the names that there are",
             )
+        if until := _let_go_until(self._log, scope, head):
+            raise LetGoError(scope, until)
         holds.keep(self._log, scope)
         payload = codec.encode_plain(_Held(scope, reason))
         self._commit([NewEvent(HELD, payload)], marks=[Mark(HOLDS, scope)])
@@ -949,6 +979,7 @@ class _Run:
             backend.rewrite(batch)
         for stream, until in snapshots.items():
             self._log.snapshots.forget(stream, until)
+            self._log.folds.forget(stream)
         if snapshots and not is_sealed:
             places = {self._log.routes.place_of(stream): stream for stream in snapshots}
             for stream in places.values():
