@@ -315,8 +315,11 @@ def test_a_file_that_a_person_deleted_stays_away(repository: Path):
         assert shown(project, point) == (["new.txt"], {"notes.txt"})
 
 
-def test_work_of_every_session_goes_back_and_nothing_else(repository: Path):
+def test_work_of_every_session_goes_back_and_nothing_else(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+):
     """The point may be older than the session, and the conversation gone back or compacted."""
+    monkeypatch.setattr("holdfast.git.rewinds._PAGE", 2)
     with holdfast.open(str(repository / ".holdfast")) as hf:
         hf.runs.use_executor(Writing(repository))
         project = hf.project(repository)
