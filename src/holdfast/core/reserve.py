@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import secrets
+import tempfile
 from collections.abc import Iterable
 
 from holdfast.core.limits import Limits, disk_space
@@ -41,7 +41,7 @@ def keep(place: str, size: int) -> bool:
     whole = os.path.join(folder, _SPACE)
     # Several processes may open a store at once. Each writes a file of its own, and who is done
     # first takes away those of the others, and of any that were killed.
-    beside = f"{whole}.{os.getpid()}-{secrets.token_hex(4)}"
+    beside = ""
     try:
         if _size_of(whole) == size:
             _clear(folder)
@@ -53,7 +53,8 @@ def keep(place: str, size: int) -> bool:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         with open(os.path.join(folder, _IGNORE), "wb") as file:
             file.write(b"*\n")
-        with open(beside, "wb") as file:
+        number, beside = tempfile.mkstemp(dir=folder, prefix=f"{_SPACE}.")
+        with open(number, "wb") as file:
             for at in range(0, size, _CHUNK):
                 file.write(bytes(min(_CHUNK, size - at)))
             file.flush()

@@ -318,7 +318,10 @@ def _read_back(encoded: bytes, commit: Commit) -> LogLine:
     If its length is right too, it is the same payload, and its bytes need no comparison.
     """
     try:
-        line = _decode_any(encoded)
+        try:
+            line = _decode(encoded)
+        except (DecodeError, RecursionError):
+            line = _decode_any(encoded)
     except (DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise UsageError(f"a payload is not JSON text: {exc}") from exc
     if encoded.find(b"\n") != len(encoded) - 1 or not _says(line, commit):
