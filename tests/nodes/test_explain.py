@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import math
+import types
+
 import pytest
 
 from holdfast import Graph, NotFoundError, Store, UsageError, node
@@ -159,6 +163,78 @@ def test_what_is_too_old_cannot_be_accepted(mem: Store, clock: FakeClock):
     clock.advance(60)
     with pytest.raises(UsageError, match="too old"):
         mem.nodes.accept(graph, "one", "conversation/c", x=2)
+
+
+class Decides:
+    """Skips the next node if a value is large, for whoever calls it with a context."""
+
+    def __call__(self, ctx, x):
+        if x > 1:
+            ctx.skip("last")
+
+    def by_name(self, ctx, x):
+        self(ctx, x)
+
+
+decides = Decides()
+as_partial = functools.partial(decides)
+module = types.SimpleNamespace(decides=decides.by_name)
+
+
+@pytest.mark.parametrize("way", ["callable", "method", "partial", "attribute", "kept", "wrapped"])
+def test_a_plan_knows_that_a_context_was_handed_on(mem: Store, way: str):
+    def plain(ctx, x):
+        if way == "kept":
+            held = [ctx]
+            if x > 1:
+                getattr(held[0], "sk" + "ip")("last")
+        return x
+
+    def handed(ctx, x):
+        {
+            "callable": decides,
+            "method": decides.by_name,
+            "partial": as_partial,
+            "attribute": module.decides,
+        }[way](ctx, x)
+        return x
+
+    @functools.wraps(plain)
+    def wrapped(*given, **named):
+        decides(given[0], named["x"])
+        return plain(*given, **named)
+
+    @node
+    def last(x):
+        return x
+
+    function = {"kept": plain, "wrapped": wrapped}.get(way, handed)
+    graph = Graph("skips", [node(name="first", version="1")(function), last])
+    mem.nodes.process(graph, "conversation/c", x=1)
+    plan = mem.nodes.plan(graph, None, "conversation/c", x=2)
+    assert {one.node: one.verdict for one in plan.nodes} == {
+        "first": "compute",
+        "last": "may compute",
+    }
+    walk = mem.nodes.process(graph, "conversation/c", x=2)
+    assert walk.states["last"].status == "skipped"
+
+
+def test_a_context_that_is_only_asked_leaves_a_plan_certain(mem: Store):
+    @node
+    def first(ctx, x):
+        found = [ctx.read("conversation/c", name, 0) for name in ("a", "b")]
+        low = min(found, key=lambda one: one + math.floor(x))
+        ctx.setting("low", low)
+        return math.floor(x) + low
+
+    @node
+    def last(x):
+        return x
+
+    graph = Graph("asks", [first, last])
+    plan = mem.nodes.plan(graph, None, "conversation/c", x=1)
+    assert [one.verdict for one in plan.nodes] == ["compute", "compute"]
 
 
 def test_a_plan_of_paths_groups_and_failures(mem: Store, calls: Calls):

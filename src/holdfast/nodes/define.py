@@ -6,10 +6,12 @@ graph is checked when it is made, so that a walk never meets a cycle or a duplic
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike, fspath
+from types import CodeType
 from typing import Any, Literal, TypeGuard, TypeVar, cast, overload
 
 from msgspec import Struct
@@ -29,12 +31,12 @@ EFFECTS: tuple[Effect, ...] = ("pure", "read", "idempotent", "effect")
 """The effect classes of nodes. A `txn` commits together with a run's journal; a node has none."""
 DEPTH_MAX = 64
 """How deep graphs nest. What is done with inner graphs stays within Python's own stack by that."""
-CODE_MAX = 100
-"""How many functions that a node uses are read to know whether it may skip others."""
 SETTINGS = frozenset({"cache", "force", "run", "author", "because"})
 """The keyword arguments of `process` and `accept` themselves; no input can have such a name."""
 ROUND = frozenset({"previous", "round"})
 """Parameters of a node in a repeated graph: the values of the round before, and the round."""
+
+_OF_VARIABLES = frozenset({*dis.haslocal, *dis.hasfree})
 
 Stale = Literal["recompute", "serve"]
 
@@ -141,36 +143,38 @@ def is_node(value: object) -> TypeGuard[Node]:
 
 
 def may_skip(node: Node) -> bool:
-    """Returns whether a node may call `ctx.skip`: its function, or one that it uses, names `skip`.
+    """Returns whether a node may call `ctx.skip`: it names `skip`, or hands its context on.
 
-    Without a context it cannot. Code that cannot be read, or is too much to read, may.
+    Without a context it cannot. Code that cannot be read, or that others wrap, may.
     """
     if not node.takes_context:
         return False
-    waiting: list[Any] = [node.function]
-    seen: set[int] = set()
-    while waiting:
-        one = inspect.unwrap(waiting.pop())
-        code = getattr(one, "__code__", None)
-        if code is None or len(seen) > CODE_MAX:
+    code = getattr(node.function, "__code__", None)
+    if code is None or inspect.unwrap(node.function) is not node.function:
+        return True
+    parts = [code]
+    while parts:
+        part = parts.pop()
+        if "skip" in part.co_names or _hands_on(part, "ctx"):
             return True
-        if id(code) in seen:
+        parts += [found for found in part.co_consts if inspect.iscode(found)]
+    return False
+
+
+def _hands_on(code: CodeType, name: str) -> bool:
+    """Returns whether code does more with a variable than to look up its attributes.
+
+    An inner function may have it as well: its own code is looked at too.
+    """
+    found = [one for one in dis.get_instructions(code) if one.opname != "EXTENDED_ARG"]
+    for one, after in zip(found, [*found[1:], None], strict=True):
+        if one.opcode not in _OF_VARIABLES or one.opname in ("MAKE_CELL", "LOAD_CLOSURE"):
             continue
-        seen.add(id(code))
-        names: set[str] = set()
-        parts = [code]
-        while parts:
-            part = parts.pop()
-            names.update(part.co_names)
-            parts += [found for found in part.co_consts if inspect.iscode(found)]
-        if "skip" in names:
+        names = one.argval if isinstance(one.argval, tuple) else (one.argval,)
+        *first, last = cast("tuple[str, ...]", names)  # newer Pythons have pairs of variables
+        is_asked = after is not None and after.opname in ("LOAD_ATTR", "LOAD_METHOD")
+        if name in first or (last == name and not is_asked):
             return True
-        try:
-            known = inspect.getclosurevars(one)
-        except ValueError:  # a name of its closure has no value yet
-            return True
-        used = {**known.globals, **known.nonlocals}
-        waiting += [found for found in used.values() if inspect.isfunction(found)]
     return False
 
 
