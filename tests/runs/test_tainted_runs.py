@@ -6,6 +6,8 @@ BOOT-32: a person can be forgotten.
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,15 +17,16 @@ import pytest
 
 import holdfast
 from holdfast import Context, Store, aio
-from holdfast.errors import ErasedError, RunFailedError, UsageError
+from holdfast.errors import ErasedError, RunFailedError, StillRunningError, UsageError
 from holdfast.nodes import Graph, node
 from holdfast.runs.engine import Engine
-from tests.record.stores import ALL, new_url
+from tests.record.stores import ALL, DURABLE, new_url
 from tests.record.test_subjects import stored
 from tests.runs.cuts import until
 
 WORD = "CANARY-c3d9"
 SECRET = WORD.encode()
+ROOT = Path(__file__).parent.parent.parent
 OPEN: dict[str, Store] = {}
 
 
@@ -257,6 +260,56 @@ def test_an_unfinished_run_ends_with_its_subject_by_name(hf: Store) -> None:
     assert SECRET not in stored(hf)
     assert list(hf.runs.list()) == []
     assert hf.check().findings == []
+
+
+KILLED = """
+import os, sys
+import holdfast
+from holdfast.runs import engine
+from holdfast.runs.execution import Execution
+from tests.runs import test_tainted_runs as tainted
+
+def dies(self):
+    self.push()
+    self.in_flight.wait()
+    os._exit(9)
+
+engine.LEASE_S = 0.3
+Execution._begin_sealed = dies
+hf = tainted.OPEN["hf"] = holdfast.open(sys.argv[1], keys=sys.argv[2])
+tainted.filled(hf)
+hf.runs.start(tainted.copies, id="r").result()
+"""
+
+
+@holdfast.run(name="tainted.copies")
+def copies(ctx: Context) -> Any:
+    ctx.state.set("phase", "begun")
+    word = ctx.read(team(), "mail")
+    ctx.state.set("copy", word)
+    return [word, ctx.signal("go")]
+
+
+@pytest.mark.parametrize("backend", DURABLE)
+def test_what_a_killed_process_did_not_seal_is_sealed_by_who_resumes(
+    backend: str, tmp_path: Path
+) -> None:
+    url, keys = new_url(backend, tmp_path), str(tmp_path / "keys")
+    killed = subprocess.run([sys.executable, "-c", KILLED, url, keys], cwd=ROOT, check=False)
+    assert killed.returncode == 9
+    with holdfast.open(url, keys=keys) as sender, holdfast.open(url, keys=keys) as hf:
+        OPEN["hf"] = hf
+        ada = hf._log.subject_of("run/r")
+        assert (ada is not None, hf._log.subject_of("workflow/r")) == (True, None)
+        run = hf.runs.get("r")
+        with pytest.raises(StillRunningError):
+            run.result(timeout=0)  # it is resumed as soon as the lease of the dead is over
+        until(run, "waiting")
+        sender.runs.signal("r", "go", f"{WORD} sent")
+        assert run.result(timeout=60) == [WORD, f"{WORD} sent"]
+        assert SECRET not in stored(hf)
+        receipt = hf.subjects.erase("ada")
+        assert {"run/r", "workflow/r", "inbox/run/r"} <= {one.scope for one in receipt.scopes}
 
 
 def test_asyncio_seals_too(tmp_path: Path) -> None:

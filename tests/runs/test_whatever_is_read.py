@@ -66,6 +66,8 @@ def filled(hf: Store) -> None:
     scope.record("noted_again", {"text": WORD}, unchecked=True)
     OPEN["fork"] = scope.fork(hf.subjects.pseudonym("fork"))
     hf.conversation(hf.subjects.pseudonym("bob"), subject="bob").set("mail", "bob@x.org")
+    hf.team("red").set("mail", WORD, subject="ada")
+    hf.team("red").say(WORD, subject="ada")
     hf.nodes.process(GRAPH, scope)
     hf.runs.start(its_own, id="theirs").result()
 
@@ -141,6 +143,9 @@ READS: dict[str, Callable[[Store, Any], Any]] = {
         one.data for one in hf.events(limit=5, type="noted_again")
     ],
     "a projection": lambda hf, s: repr(hf.projections.of(words, over=s).state),
+    "stored results": lambda hf, s: [one.state.value for one in hf.nodes.list("read-again", s)],
+    "a sealed value": lambda hf, s: hf.team("red").get("mail"),
+    "a sealed message": lambda hf, s: [one.content for one in hf.team("red").messages],
     "the result of a run": lambda hf, s: hf.runs.get("theirs").result(),
     "the state of a run": lambda hf, s: hf.workflow("theirs").get("mail"),
 }
@@ -211,6 +216,7 @@ def test_a_node_is_told_of_what_is_in_memory(hf: Store) -> None:
 
 ASYNC_READS: dict[str, Callable[[Any, Any], Any]] = {
     "get": lambda hf, s: s.get("mail"),
+    "a sealed value": lambda hf, s: hf.team("red").get("mail"),
     "state": lambda hf, s: s.state,
     "at": lambda hf, s: s.at(1),
     "messages": lambda hf, s: s.messages,

@@ -121,6 +121,7 @@ def why(
     most = check_limit(limit)
     table = nodes.table(shown, check_scope(nodes, scope))
     table.refresh()
+    nodes.log.tell_reader_of(table.stream)
     entry = _newest(table.entries(name))
     if entry is None:
         raise NotFoundError(
@@ -186,6 +187,8 @@ def stored_nodes(
     passed = None if after is None else read_cursor("nodes", after)
     found = list(islice(_stored(nodes, graph, scope, passed), None if most is None else most + 1))
     page = found[:most]
+    for stream in {str(place[0]) for place, _ in page}:
+        nodes.log.tell_reader_of(stream)
     cursor = write_cursor("nodes", *page[-1][0]) if page else after
     return Page([one for _, one in page], more=len(page) < len(found), cursor=cursor)
 
@@ -238,6 +241,7 @@ def plan(
 ) -> Plan:
     """Returns what a walk would do, by making the same walk without computing or writing."""
     walker = Walker(nodes, check_graph(graph), check_scope(nodes, scope), inputs)
+    nodes.log.tell_reader_of(walker.table.stream)
     walker.planned = {}
     if target is None:
         walker.run()

@@ -351,8 +351,6 @@ class Engine:
         while (journal := self.journal_of(id)).ended is None:
             assert journal.created is not None, "BUG: a run that was not created"
             function = self._check_function(find_run(journal.created.name), None)
-            for stream in streams_of(id)[1:]:  # those that no process has begun yet
-                self.log.give_as(stream, f"run/{id}")
             run, read = Execution(self.log, id, function, journal, lease), journal.revision
             before = journal.claims[-1].code if journal.claims else None
             run.record(events.Claimed(lease.owner, lease.epoch, function.code))
@@ -369,6 +367,7 @@ class Engine:
                     raise lost.cause from lost
                 _logger.debug('run "%s" is read again: %s', id, lost.cause)
             else:
+                run.seal_the_rest()
                 return run
         return None
 

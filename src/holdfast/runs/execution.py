@@ -540,6 +540,25 @@ class Execution:
             self.record(events.Noted("", f"it has read data of subject {subject}, and is theirs"))
         self._begin_sealed()
 
+    def seal_the_rest(self) -> None:
+        """Makes the run's own state and inbox its subject's if the journal is, and they are not.
+
+        A process may have died after the journal became the subject's and before they did. Nothing
+        would say whose they are, so they would stay in clear, and there, after an erasure.
+        """
+        log, subject = self.log, self.log.subject_of(self.stream)
+        if subject is None:
+            return
+        left = [
+            stream
+            for stream in streams_of(self.id)[1:]
+            if stream in log.sealing.becoming or log.subject_of(stream) is None
+        ]
+        for stream in left:
+            log.become(stream, subject)
+        if left:
+            self._begin_sealed()
+
     def _begin_sealed(self) -> None:
         """Writes to the run's own state and inbox, so that whoever writes there next seals it."""
         writer, reader = WRITER.set(None), READER.set(None)
