@@ -12,7 +12,7 @@ from holdfast.backends.protocol import Leftover
 from holdfast.core.arguments import check_flag, check_seconds, check_text
 from holdfast.core.kernel import Kernel
 from holdfast.erasure import ErasedScope, Erasure, ErasureReceipt, Subject
-from holdfast.errors import UsageError
+from holdfast.errors import HoldfastError, UsageError
 from holdfast.names import check_name, check_scope_name
 from holdfast.renamed import NotCalled
 from holdfast.scope import Scope, Scopes
@@ -135,13 +135,18 @@ class SubjectsRoom(NotCalled):
     def finish(self, *, wait_s: float = 60.0) -> list[ErasureReceipt]:
         """Finishes what a killed process or a hold left half erased, and returns the receipts.
 
-        The view files of this handle are written again, as after `erase`.
+        If one of them cannot be finished, the others are, and then it raises. The view files of
+        this handle are written again, as after `erase`.
         """
         check_seconds(wait_s, "wait_s", above=-1e-9)
         if not self._erasure.is_pending():
             return []
         self._write_files()
-        done = self._erasure.finish(self._remove, wait_s=wait_s)
+        try:
+            done = self._erasure.finish(self._remove, wait_s=wait_s)
+        except HoldfastError:
+            self._write_files()  # the others were finished
+            raise
         left = self._write_files()
         return [replace(receipt, left=[*receipt.left, *left]) for receipt in done]
 
@@ -150,7 +155,7 @@ class SubjectsRoom(NotCalled):
 
         Until then every write with that `subject` raises ErasedError, in all stores that have the
         key store. Nothing that was erased comes back. Raises NotFoundError if nobody of that name
-        was erased.
+        was erased, and UsageError while the erasure is not finished, here or in another store.
         """
         self._erasure.readmit(check_name(name, "subject"))
 

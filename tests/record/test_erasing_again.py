@@ -325,9 +325,17 @@ def test_one_erasure_that_cannot_be_finished_keeps_no_other_open(
             raise KeyMissingError(id, "the keys")
         return sound(id)
 
+    written: list[int] = []
+
+    def write_files(_: object) -> list[Any]:
+        written.append(sum(len(one.state) for one in scopes))
+        return []
+
     monkeypatch.setattr(erasure, "_remove", remove)
+    monkeypatch.setattr(type(hf.subjects), "_write_files", write_files)
     with pytest.raises(KeyMissingError):
         hf.subjects.finish()
+    assert written == [3, 1]  # the files of views follow what was done
     assert sorted(len(one.state) for one in scopes) == [0, 0, 1]
     assert [one.subject for one in hf.subjects.finish()] == failed
 
