@@ -19,8 +19,8 @@ import pytest
 import holdfast
 from holdfast import Settings, Store, interchange
 from holdfast import backup as backups
-from holdfast.backends.protocol import Mark
 from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.protocol import Mark
 from holdfast.backup import backup, drill, find_point, points, prune, restore
 from holdfast.core.check import content_of
 from holdfast.errors import (

@@ -13,8 +13,7 @@ import pytest
 
 import holdfast
 from holdfast.backends.protocol import Append, Commit, Fence, Head, Mark, Receipt
-from holdfast.backends.redis import RedisBackend
-from holdfast.backends.redis import connection
+from holdfast.backends.redis import RedisBackend, connection
 from holdfast.backends.redis import server as redis_server
 from holdfast.clock import SystemClock
 from holdfast.core.commit import ProposedCommit
