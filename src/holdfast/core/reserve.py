@@ -14,9 +14,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import secrets
 from collections.abc import Iterable
 
+from holdfast.clock import SystemClock
 from holdfast.core.limits import Limits, disk_space
 
 FULL_BYTES = 1 << 20
@@ -41,7 +41,7 @@ def keep(place: str, size: int) -> bool:
     whole = os.path.join(folder, _SPACE)
     # Several processes may open a store at once. Each writes a file of its own, and who is done
     # first takes away those of the others, and of any that were killed.
-    beside = f"{whole}.{os.getpid()}-{secrets.token_hex(4)}"
+    beside = f"{whole}.{SystemClock().random_bytes(8).hex()}"
     try:
         if _size_of(whole) == size:
             _clear(folder)
