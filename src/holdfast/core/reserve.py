@@ -14,9 +14,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import tempfile
 from collections.abc import Iterable
 
+from holdfast.clock import SystemClock
 from holdfast.core.limits import Limits, disk_space
 
 FULL_BYTES = 1 << 20
@@ -41,7 +41,7 @@ def keep(place: str, size: int) -> bool:
     whole = os.path.join(folder, _SPACE)
     # Several processes may open a store at once. Each writes a file of its own, and who is done
     # first takes away those of the others, and of any that were killed.
-    beside = ""
+    beside = f"{whole}.{SystemClock().random_bytes(8).hex()}"
     try:
         if _size_of(whole) == size:
             _clear(folder)
@@ -53,8 +53,7 @@ def keep(place: str, size: int) -> bool:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         with open(os.path.join(folder, _IGNORE), "wb") as file:
             file.write(b"*\n")
-        number, beside = tempfile.mkstemp(dir=folder, prefix=f"{_SPACE}.")
-        with open(number, "wb") as file:
+        with open(beside, "wb") as file:
             for at in range(0, size, _CHUNK):
                 file.write(bytes(min(_CHUNK, size - at)))
             file.flush()

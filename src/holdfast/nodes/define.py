@@ -170,8 +170,8 @@ def _hands_on(code: CodeType, name: str) -> bool:
     for one, after in zip(found, [*found[1:], None], strict=True):
         if one.opcode not in _OF_VARIABLES or one.opname in ("MAKE_CELL", "LOAD_CLOSURE"):
             continue
-        names = one.argval if isinstance(one.argval, tuple) else (one.argval,)
-        *first, last = cast("tuple[str, ...]", names)  # newer Pythons have pairs of variables
+        named = cast("str | tuple[str, ...]", one.argval)  # newer Pythons have pairs of variables
+        *first, last = named if isinstance(named, tuple) else (named,)
         is_asked = after is not None and after.opname in ("LOAD_ATTR", "LOAD_METHOD")
         if name in first or (last == name and not is_asked):
             return True
