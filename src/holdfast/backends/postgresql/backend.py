@@ -536,8 +536,8 @@ _WAIT_WHOLE_S = 3600.0
 """How long the server may take to write one table anew."""
 _WAIT_LOCK_S = 2.0
 """How long it may wait for those who read the table: everybody else waits behind it."""
-# Only in a session of our own: a pooler would hand the setting on to somebody else. The key that its
-# client has is made up, or of a session that is not the same in the next transaction.
+# Only in a session of our own: a pooler would hand the setting on to somebody else. The key that
+# its client has is made up, or of a session that is not the same in the next transaction.
 _SESSION = "SELECT pg_catalog.pg_backend_pid()"
 _LIMIT_LOCK = """SELECT pg_catalog.set_config('lock_timeout', %s, false)
  WHERE pg_catalog.pg_backend_pid() OPERATOR(pg_catalog.=) %s"""
