@@ -479,7 +479,8 @@ def _send(part: Backend, wanted: list[Commit]) -> tuple[list[Commit], Refusal | 
                 raise meta_not_kept(commit.appends[0].stream)
     written: list[Commit] = []
     first: Refusal | None = None
-    for commit, answer in zip(wanted, part.commit(wanted) if wanted else [], strict=True):
+    for asked, answer in zip(wanted, part.commit(wanted) if wanted else [], strict=True):
+        commit: Commit = asked
         while isinstance(answer, Refusal) and answer.reason == "expired":
             # One of its streams ended meanwhile: the others are taken without it.
             left = tuple(one for one in commit.appends if one.stream != answer.stream)
