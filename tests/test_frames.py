@@ -61,5 +61,6 @@ def test_a_path_takes_no_more_frames_and_files_than_it_may(
     frames_most, files_most = MOST[path]
     assert (found.frames <= frames_most, found.files <= files_most) == (True, True), (
         f"{path} takes {found.frames} frames in {found.files} files, at most {frames_most} in "
-        f"{files_most} are allowed; see python tools/frames.py --trace {path!r}"
+        f"{files_most} are allowed; see python tools/frames.py --trace {path!r}\n"
+        + "\n".join(found.calls)
     )

@@ -776,7 +776,7 @@ def restore(
         _check_target(kept, log, place, point, there, None if scope is None else LEDGER)
         sink = Sink(log, ledger=Ledger(kept, log), progress=progress, total=point.events)
         held = {mark.key for mark in marks if mark.index == HOLDS}
-        source = Source(kept, until=Position(point.position), held=held)
+        source = Source(kept, until=Position(point.position), clock=log, held=held)
         known, gone = ledger(kept), dict[tuple[str, int], Told]()
         commits, among = source.commits(), None
         if scope is not None:

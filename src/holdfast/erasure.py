@@ -354,30 +354,41 @@ class Erasure:
         if not self._marks():
             self._key(name)  # before the pseudonym, which would create a key store if there is none
         told = told_as(keys, name)
-        id = self._pending(told) or self._key(name).id
-        return self._erase(id, told, wait_s)
+        pending, key = self._pending(told), keys.find(name)
+        if key is None and not pending:
+            key = self._key(name)  # raises
+        # An erasure that a hold keeps open may be of an earlier subject of this name, who was
+        # erased and admitted again elsewhere. So the one who is there now comes first.
+        first = pending[0] if key is None else key.id
+        receipt = self._erase(first, told, wait_s)
+        for id in pending:
+            if id != first:
+                self._erase(id, told, wait_s)
+        return receipt
 
     def _erase(self, id: str, told: str, wait_s: float) -> ErasureReceipt:
         """Does every step; a step that was done before changes nothing."""
         is_again = any(mark.key == id for mark in self._marks())
         self._begin(id, told)
-        self._remove(id)
-        return self._finish(id, told, wait_s, is_again=is_again)
+        exempt = self._remove(id)
+        return self._finish(id, wait_s, exempt, is_again=is_again)
 
     def readmit(self, name: str) -> None:
         """Lets a subject who was erased be written for again; raises NotFoundError if not erased.
 
-        Raises UsageError while the erasure is not finished: finished later, it would count for who
-        came back.
+        Raises UsageError while the erasure is not finished, here or in another store with these
+        keys: finished later, it would count for who came back. While the old key is there, new data
+        would be sealed with it.
         """
         keys = self._log.sealing.keys
         told = told_as(keys, name)
-        if self._pending(told) is not None:
+        noted, is_erased = erasure_noted(keys, told)
+        if self._pending(told) or (is_erased and keys.find(name) is not None):
             raise UsageError(
-                "the erasure of this subject is not finished", hint="hf.subjects.finish()"
+                "the erasure of this subject is not finished",
+                hint="hf.subjects.finish() where it was begun, or hf.subjects.erase(name) here",
             )
-        noted = erasure_noted(keys, told)
-        if not keys.is_erased(noted):
+        if not is_erased:
             raise NotFoundError(f'no subject "{name}" was erased: whoever has that name may write')
         keys.destroy(readmission(keys, noted))
 
@@ -472,11 +483,23 @@ class Erasure:
         )
 
     def finish(self, remove: Callable[[str], object], *, wait_s: float) -> list[ErasureReceipt]:
-        """Finishes the erasures that killed processes had begun, or that a hold had kept open."""
-        pending = sorted({(mark.key, mark.group or "") for mark in self._marks()})
-        done = [self._erase(id, told, wait_s) for id, told in pending]
+        """Finishes the erasures that killed processes had begun, or that a hold had kept open.
+
+        If one of them cannot be finished, the others are, and then it raises.
+        """
+        done, failed = list[ErasureReceipt](), list[HoldfastError]()
+
+        def attempt(one: Callable[[], ErasureReceipt]) -> None:
+            """Does one of them; a failure is raised when all others had their turn."""
+            try:
+                done.append(one())
+            except HoldfastError as error:
+                failed.append(error)
+
+        for id, told in sorted({(mark.key, _told(mark)) for mark in self._marks()}):
+            attempt(partial(self._erase, id, told, wait_s))
         if self._log.find_marks(SHORTENING, limit=1):
-            done.append(self._finish_cutting(wait_s))
+            attempt(partial(self._finish_cutting, wait_s))
         held = self._held_scopes()
         for stream, begun in sorted(self._retainer.erasing().items()):
             if stream in held:
@@ -484,7 +507,9 @@ class Erasure:
             is_removed = self._log.life(stream) > begun.scope_revision
             # What somebody wrote under the name after that removal was not meant.
             again = _leave if is_removed else remove
-            done.append(self._erase_scope(stream, again, begun, wait_s))
+            attempt(partial(self._erase_scope, stream, again, begun, wait_s))
+        if failed:
+            raise failed[0]
         return done
 
     def _held_scopes(self) -> dict[str, str]:
@@ -598,16 +623,37 @@ class Erasure:
     def _marks(self) -> list[Mark]:
         return self._log.find_marks(ERASING, limit=NO_LIMIT)
 
-    def _pending(self, told: str) -> str | None:
-        """Returns the id of an unfinished erasure that was begun under a name, or None."""
-        return next((mark.key for mark in self._marks() if mark.group == told), None)
+    def _pending(self, told: str) -> list[str]:
+        """Returns the ids of the unfinished erasures that were begun under a name."""
+        return [mark.key for mark in self._marks() if _told(mark) == told]
+
+    def _note(self, id: str) -> None:
+        """Notes that the name of a subject is erased, before the key goes.
+
+        So nobody makes another key in between. The id that is noted was worked out when the erasure
+        began: a store with the same keys may have erased and admitted the name since, and to note
+        the next id of the chain would erase whoever came back. A mark of an older holdfast says no
+        such id. Once the key is destroyed nothing is noted: whoever destroyed it did that.
+        """
+        keys = self._log.sealing.keys
+        group = next((mark.group for mark in self._marks() if mark.key == id), "")
+        told, _, noted = group.partition(" ")
+        if told and not keys.is_erased(id):
+            keys.destroy(noted or erasure_noted(keys, told)[0])
 
     def _begin(self, id: str, told: str) -> None:
-        """Step 1: refuses if the subject is held, else sets `erasing`."""
-        for about in self._by_place(self._about(id)):
-            _persist(partial(self._set_erasing, id, told, about))
+        """Step 1: refuses if the subject is held, else sets `erasing`.
 
-    def _set_erasing(self, id: str, told: str, about: list[str]) -> bool:
+        The mark says under which name, and which id is noted for it before the key goes (`_note`).
+        """
+        begun = [mark.group for mark in self._marks() if mark.key == id]
+        group = begun[0] if begun else told
+        if told and not begun:
+            group = f"{told} {erasure_noted(self._log.sealing.keys, told)[0]}"
+        for about in self._by_place(self._about(id)):
+            _persist(partial(self._set_erasing, id, group, about))
+
+    def _set_erasing(self, id: str, group: str, about: list[str]) -> bool:
         """Records in one backend that a subject is being erased.
 
         Besides erasures only holds write to these streams. So this commit loses few races, however
@@ -625,21 +671,34 @@ class Erasure:
         said = {"at": self._log.clock.now_us()}
         new_event = changed([tree.set_op("erasing", said)])
         writes = [StreamWrite(stream, (new_event,), state.revision) for stream, state in states]
-        self._log.commit(ProposedCommit(tuple(writes), marks=(Mark(ERASING, id, group=told),)))
+        self._log.commit(ProposedCommit(tuple(writes), marks=(Mark(ERASING, id, group=group),)))
         return True
 
-    def _remove(self, id: str) -> None:
-        """Step 2: removes the subject's scopes, to which nothing but removals can be written."""
-        held = self._exempt(id)
-        for streams in self._by_place([one for one in self._own(id) if one not in held]):
-            _persist(partial(self._remove_some, streams))
+    def _remove(self, id: str) -> dict[str, str]:
+        """Step 2: removes the subject's scopes, to which nothing but removals can be written.
+
+        Returns what is exempt. A hold may end meanwhile, so holds are read until nothing else
+        lives: a scope that was left alone must not lose its key, because nobody would remove it.
+        """
+        removed = set[str]()
+        while True:
+            exempt = self._exempt(id)
+            own = [one for one in self._own(id) if one not in exempt and one not in removed]
+            if not own:
+                return exempt
+            for streams in self._by_place(own):
+                _persist(partial(self._remove_some, streams))
+            removed.update(own)
 
     def _remove_some(self, streams: list[str]) -> bool:
         """Removes scopes of one backend; False if there are more."""
         living = [one for one in streams if not self._is_removed(one)]
         # Scopes that expire are removed first, in separate commits: a commit cannot write to them
         # and to scopes that last.
-        expiring = [one for one in living if self._log.newest(one).expires_us]
+        # The state is not asked: another store may have destroyed the key that folds it.
+        heads = zip(living, self._log.heads(living), strict=True)
+        ends = self._log.expiry.end
+        expiring = [stream for stream, head in heads if head is not None and ends(stream, head)]
         some = (expiring or living)[:STREAMS_PER_COMMIT]
         writes, marks = list[StreamWrite](), list[Mark | Cleared]()
         for stream in some:
@@ -685,13 +744,13 @@ class Erasure:
                     kept.setdefault(copy, kept[stream])
         return kept
 
-    def _finish(self, id: str, told: str, wait_s: float, *, is_again: bool) -> ErasureReceipt:
+    def _finish(
+        self, id: str, wait_s: float, exempt: dict[str, str], *, is_again: bool
+    ) -> ErasureReceipt:
         """Does steps 3 to 5 and returns the receipt; a hold of one scope keeps the key (0085)."""
         sealing = self._log.sealing
-        exempt = self._exempt(id)
         if not exempt:
-            if told:  # the name is refused before the key goes: nobody makes another in between
-                sealing.keys.destroy(erasure_noted(sealing.keys, told))
+            self._note(id)
             sealing.keys.destroy(id)
             sealing.forget(id)
         own = {*self._own(id)}
@@ -797,6 +856,11 @@ def _said(receipt: ErasureReceipt, purged: int, ends_as: str = "deleted") -> dic
     if receipt.subject:
         return said
     return {"subject": "", **said, "position": receipt.position}
+
+
+def _told(mark: Mark) -> str:
+    """Returns the digest of the name that an erasure was begun under; "" if it was by its id."""
+    return (mark.group or "").partition(" ")[0]
 
 
 def _leave(_scope: str) -> None:

@@ -319,12 +319,23 @@ class _File:
             elif line.mark is not None:
                 self.marks.append(line.mark)
             elif line.told is not None:
-                self.told[line.told.stream, line.told.revision] = line.told.told()
+                self._note_told(at, line.told)
             elif line.stream:
                 number = line.commit
                 commit.append(_record(line))
                 if not verification.take(commit[-1]):
                     raise self._damaged(f"line {at}: {verification.why_not(line.stream)}")
+
+    def _note_told(self, at: int, line: _ToldLine) -> None:
+        try:
+            told = line.told()
+            digests = [b64 for step in told.steps for b64 in (step.was, step.now)]
+            sizes = {len(base64.b64decode(one, validate=True)) for one in digests}
+        except ValueError:
+            raise self._damaged(f"line {at}: a digest of what was let go of is no digest") from None
+        if sizes | {len(told.digest)} != {sha256().digest_size}:
+            raise self._damaged(f"line {at}: a digest of what was let go of is cut short")
+        self.told[line.stream, line.revision] = told
 
     def _lines(self) -> Iterator[tuple[int, _Line]]:
         with open(self._path, "rb") as file:

@@ -20,6 +20,7 @@ import holdfast
 from holdfast import Settings, Store, interchange
 from holdfast import backup as backups
 from holdfast.backends.protocol import Mark
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backup import backup, drill, find_point, points, prune, restore
 from holdfast.core.check import content_of
 from holdfast.errors import (
@@ -160,6 +161,19 @@ def test_a_time_and_a_label_name_a_point(tmp_path: Path) -> None:
     with holdfast.open("memory:") as target:
         restore(folder, target, at=times[1])
         assert target.team("t")["n"] == 1
+
+
+def test_the_clock_of_the_target_says_what_has_ended(tmp_path: Path) -> None:
+    """A server judges its scopes by its own clock, and this host's may be ahead."""
+    host, servers = FakeClock(), FakeClock()
+    with holdfast.open("memory:", settings=Settings(clock=host)) as hf:
+        hf.conversation("c", ttl_s=60).set("n", 1)
+        backup(hf, tmp_path / "backup")
+    host.advance(61)
+    target = MemoryBackend(clock=servers)
+    with holdfast.open(target, settings=Settings(clock=host)) as restored:
+        restore(tmp_path / "backup", restored)
+        assert restored.conversation("c")["n"] == 1
 
 
 def test_one_scope_is_restored_with_what_it_needs(tmp_path: Path) -> None:

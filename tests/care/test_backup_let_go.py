@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Store
+from holdfast import Settings, Store
 from holdfast import backup as backups
 from holdfast.backup import backup, drill, points, prune, restore
 from holdfast.core.check import content_of
 from holdfast.errors import LetGoError, NotFoundError, UnavailableError
+from holdfast.testing import FakeClock
 from tests.crash.children import Child
 from tests.record.stores import ALL, new_url
 
@@ -170,3 +171,20 @@ def test_what_cannot_be_pruned(tmp_path: Path) -> None:
         pytest.raises(UnavailableError, match="another backup"),
     ):
         prune(tmp_path / "backup")
+
+
+def test_what_was_erased_goes_although_something_had_ended_before_the_first_point(
+    tmp_path: Path,
+) -> None:
+    clock, folder = FakeClock(), tmp_path / "backup"
+    with holdfast.open(tmp_path / "s", settings=Settings(clock=clock)) as hf:
+        hf.conversation("ended", ttl_s=60).set("n", 1)
+        clock.advance(61)
+        hf.retention.run(grace_s=0)
+        write(hf, "erased")
+        backup(hf, folder)
+        hf.subjects.erase(scope="conversation/erased")
+        backup(hf, folder)
+    assert CANARY.encode() in raw(folder)
+    prune(folder)
+    assert CANARY.encode() not in raw(folder)

@@ -324,6 +324,26 @@ def test_an_import_tells_what_was_let_go_of(
                     assert payloads == [one.payload for one in hf._log.read("team/red", after=0)]
 
 
+@pytest.mark.parametrize("made_up", ["digest", "was", "short"])
+def test_a_digest_of_what_was_let_go_of_that_was_made_up(made_up: str, tmp_path: Path) -> None:
+    with holdfast.open("memory:", keys=tmp_path / "keys") as hf:
+        hf.team("red").set("n", "Ada Lovelace")
+        cut(hf)
+        path = written(tmp_path / "e", hf, "team/red")
+    *lines, _ = path.read_bytes().splitlines()
+    [at] = [n for n, line in enumerate(lines) if b'"told":{' in line]
+    line = json.loads(lines[at])
+    if made_up == "was":
+        line["told"]["steps"][0][1] = "no base64"
+    else:
+        line["told"]["digest"] = "xy" if made_up == "digest" else line["told"]["digest"][2:]
+    seal(path, [*lines[:at], json.dumps(line).encode(), *lines[at + 1 :]])
+    with holdfast.open("memory:") as target:
+        with pytest.raises(CorruptError, match="a digest of what was let go of"):
+            import_scopes(target, path)
+        assert list(target.scopes()) == []
+
+
 def test_an_export_of_before_tells_nothing_of_what_is_missing(tmp_path: Path) -> None:
     """It is read all the same, and what it does not prove is told as damage."""
     with holdfast.open("memory:") as hf:

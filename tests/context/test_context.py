@@ -102,7 +102,7 @@ def test_a_context_has_what_counts_in_a_fixed_order(hf: Store, clock: FakeClock)
 
 def test_open_tasks_are_listed_most_urgent_first(hf: Store, monkeypatch: pytest.MonkeyPatch):
     """What waits is seen too, not only what somebody works on."""
-    monkeypatch.setattr("holdfast.context.gather.OPEN_MAX", 4)
+    monkeypatch.setattr("holdfast.context.build.OPEN_MAX", 4)
     team = hf.team("red")
     chat = hf.conversation("c", parent=team)
     team.tasks.add("plan")
@@ -119,8 +119,32 @@ def test_open_tasks_are_listed_most_urgent_first(hf: Store, monkeypatch: pytest.
     for number in range(3):
         chat.tasks.add(f"later {number}")
     assert texts(hf.context(chat), "open")[-1] == (
-        "- and 2 more of conversation/c: `holdfast task list`"
+        "- and 2 more of conversation/c: "
+        "`holdfast task list conversation/c --status open --status blocked`"
     )
+
+
+def test_open_tasks_leave_room_for_what_was_said(hf: Store):
+    """They have a quarter of the budget; those without room are counted once, scope by scope."""
+    team = hf.team("red")
+    chat = hf.conversation("c", parent=team)
+    for scope in (team, chat):
+        for number in range(60):
+            scope.tasks.add(f"{scope.name} {number} " + "word " * 200)
+    for number in range(10):
+        chat.say(f"message {number} " + "and more " * 20)
+    context = hf.context(chat, 4_000)
+    assert len(texts(context, "message")) == 10
+    said = texts(context, "open")
+    assert sum(map(len, said)) <= 4_000  # at four characters a token
+    for scope in (team, chat):
+        shown = [one for one in said if one.startswith(f"- {scope.name} ")]
+        assert shown
+        assert all(len(one) < 230 for one in shown)
+        assert sum(f"and {60 - len(shown)} more of {scope.name}: " in one for one in said) == 1
+    # Without room even for that line, they are counted with what was left out.
+    [left] = [one for one in hf.context(chat, 60).left_out if one.kind == "open"]
+    assert left.count == 120
 
 
 def test_what_was_not_counted_elsewhere_is_said(hf: Store, monkeypatch: pytest.MonkeyPatch):

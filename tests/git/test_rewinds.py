@@ -485,6 +485,76 @@ def test_a_killed_rewind_is_named_after_later_points_too(
     assert rewinds.interrupted() is None
 
 
+def test_what_was_changed_since_a_killed_rewind_stays_when_it_is_undone(
+    project: Project, hf: Store, rewinds: Rewinds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that it wrote go back; those that somebody changed, made or removed since do not."""
+    for name in ("b.txt", "c.txt", "d.txt"):
+        project.write(name, "one\n")
+    rewinds.mark("start")
+    for name in ("a.txt", "b.txt", "c.txt", "d.txt"):
+        project.write(name, "two\n")
+
+    def is_killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Preview, "_say_done", is_killed)
+        with pytest.raises(KeyboardInterrupt):
+            rewinds.rewind("start")
+    project.write("b.txt", "by hand\n")
+    project.write("new.txt", "by hand\n")
+    (project.path / "c.txt").unlink()
+    shown = rewinds.preview_undo()
+    assert [step.path for step in shown.files] == ["a.txt", "d.txt"]
+    assert shown.skipped == dict.fromkeys(("b.txt", "c.txt", "new.txt"), "changed since")
+    shown.apply()
+    assert (project.read("a.txt"), project.read("b.txt")) == ("two\n", "by hand\n")
+
+
+def test_a_killed_restoring_of_a_file_is_undone_alone(
+    project: Project, rewinds: Rewinds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.write("a.txt", "two\n")
+    project.write("b.txt", "two\n")
+
+    def is_killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Preview, "_say_done", is_killed)
+        with pytest.raises(KeyboardInterrupt):
+            rewinds.preview_file(project.path / "a.txt").apply()
+    assert project.read("a.txt") == "one\n"
+    project.write("b.txt", "by hand\n")
+    assert [step.path for step in rewinds.undo().files] == ["a.txt"]
+    assert (project.read("a.txt"), project.read("b.txt")) == ("two\n", "by hand\n")
+
+
+def test_a_rewind_that_was_refused_was_not_killed(
+    project: Project, hf: Store, rewinds: Rewinds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody changes the scope at the last moment: nothing is done, so nothing is undone."""
+    scope = hf.workflow("w1")
+    scope.set("a", 1)
+    rewinds.mark("start", [scope])
+    scope.set("a", 2)
+    brings_back = Preview._bring_back
+
+    def after_another(self: Preview, name: str) -> int:
+        scope.set("a", 3)
+        return brings_back(self, name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Preview, "_bring_back", after_another)
+        with pytest.raises(ConflictError):
+            rewinds.rewind("start")
+    assert rewinds.interrupted() is None
+    with pytest.raises(NotFoundError, match="no rewind to undo"):
+        rewinds.undo()
+    assert scope.get("a") == 3
+
+
 def test_restoring_a_file_says_what_only_the_point_has(project: Project, rewinds: Rewinds) -> None:
     assert rewinds.preview_file(project.path / "a.txt").stays == []
     project.write("a.txt", "not committed\n")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import zstandard
 
 import holdfast
 from holdfast import Graph, Store, UsageError, node
+from holdfast.cli import main
 from holdfast.core import codec
 from holdfast.errors import NodeError
 from holdfast.nodes import Cause, process_node
@@ -23,6 +26,17 @@ from tests.record.stores import new_url
 
 FIXTURE = Path(__file__).parent.parent / "fixtures/nodes-1.tar.zst"
 SCOPE = "conversation/c"
+
+
+@pytest.fixture
+def usual_stack() -> Iterator[None]:
+    """Python's own limit on its stack: prose programs that ran before have raised it."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def size(hf: Store, graph: Graph) -> int:
@@ -181,6 +195,7 @@ def test_nodes_that_read_each_other_are_checked_without_recursion(mem: Store):
     assert process_node(mem, up, "n699", SCOPE).status == "hit"
 
 
+@pytest.mark.usefixtures("usual_stack")
 def test_functions_that_wait_for_each_other_too_deep_are_refused_by_name(mem: Store):
     graph = Graph("waits", reversed(reading_chain(400, "team/t")))
     with pytest.raises(UsageError, match=r'read each other \d+ deep .*, from "n398" to "n\d+"'):
@@ -238,6 +253,7 @@ def test_results_that_nest_their_causes_are_hits_and_say_why(stored: str):
         assert [one.new for one in hf.nodes.why(old.SHORT, "n11", SCOPE).roots] == ["11"]
 
 
+@pytest.mark.usefixtures("usual_stack")
 def test_results_that_nest_deeper_than_python_reads_are_read(stored: str):
     with holdfast.open(stored) as hf:
         assert hf.check().ok
@@ -253,6 +269,29 @@ def test_results_that_nest_deeper_than_python_reads_are_read(stored: str):
         assert hf.nodes.process(old.DEEP, SCOPE, x=11).counts["computed"] == 280
         late = hf.nodes.why(old.DEEP, "n279", SCOPE)
         assert [(one.old, one.new) for one in late.roots] == [("10", "11")]
+
+
+@pytest.mark.usefixtures("usual_stack")
+def test_results_that_nest_deeper_are_backed_up_copied_salvaged_and_shown(
+    stored: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    files, saved = str(tmp_path / "files"), str(tmp_path / "saved")
+    assert main(["backup", str(tmp_path / "backup"), "--store", stored]) == 0
+    assert main(["copy", stored, files]) == 0
+    assert main(["salvage", stored, saved]) == 0
+    capsys.readouterr()
+    for url in (stored, files, saved):
+        with holdfast.open(url, read_only=True) as hf:
+            report = hf.check(read_all=True)
+            assert report.ok
+            assert report.digest.startswith("3ea2effa4f82")
+        assert main(["log", f"node/deep/{SCOPE}", "--limit", "1", "--store", url]) == 0
+        shown = capsys.readouterr().out
+        assert '"causes":[{"kind"' in shown
+        assert shown.endswith("…\n")
+        words = ["log", f"node/deep/{SCOPE}", "--limit", "1", "--json", "--store", url]
+        assert main(words) == 0
+        assert capsys.readouterr().out.count('"causes"') > 500
 
 
 def test_cutting_nested_causes_looks_at_nothing_else():

@@ -9,6 +9,8 @@ import pytest
 
 import holdfast
 from holdfast import Graph, Store, node
+from holdfast.core.commit import Record
+from holdfast.core.log import Log
 from holdfast.nodes import Node, process_node
 from tests.nodes.witness import Calls
 
@@ -58,6 +60,52 @@ def test_a_size_keeps_the_newest_results_that_have_it(mem: Store, calls: Calls):
         calls.take()
         process_node(mem, graph, "one", SCOPE, inputs={"n": 99})
         assert calls.take() == []
+
+
+def test_a_size_does_not_read_the_stored_results_again(
+    tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
+):
+    graph, _ = padded(calls, "200kB")
+    read: list[int] = []
+    real = Log.record
+
+    def record(log: Log, stream: str, revision: int) -> Record:
+        read.append(revision)
+        return real(log, stream, revision)
+
+    url = f"sqlite:{tmp_path / 'store.db'}"
+    with holdfast.open(url, durability="process") as hf:
+        go_round(hf, graph, 180)
+        monkeypatch.setattr(Log, "record", record)
+        for n in range(180, 185):
+            process_node(hf, graph, "one", SCOPE, inputs={"n": n})
+            hf.nodes.list("kept")
+        assert read == []
+    monkeypatch.setattr("holdfast.nodes.results.WHOLE_MAX", 50)
+    with holdfast.open(url, durability="process") as hf:
+        go_round_again = [process_node(hf, graph, "one", SCOPE, inputs={"n": n}) for n in (184, 90)]
+        assert [one.status for one in go_round_again] == ["hit", "hit"]
+        assert 120 < len(read) < 175, "no more than the size and one, and each of them once"
+    assert len(calls.take()) == 185
+
+
+def test_a_node_with_a_size_is_cut_off(mem: Store):
+    @node(version="1")
+    def first(x):
+        return x // 10
+
+    @node(version="1", keep="4KB")
+    def second(first):
+        return first
+
+    graph = Graph("cut", [first, second])
+    for x in range(0, 1000, 10):
+        mem.nodes.process(graph, SCOPE, x=x)
+    walk = mem.nodes.process(graph, SCOPE, x=991)
+    assert {name: one.status for name, one in walk.states.items()} == {
+        "first": "computed",
+        "second": "cut off",
+    }
 
 
 def test_large_values_count_with_their_blobs(mem: Store, calls: Calls):

@@ -15,6 +15,7 @@ import holdfast
 from holdfast import NotFoundError, UsageError
 from holdfast.agents import Scripted
 from holdfast.cli import main as main_of_cli
+from holdfast.git.rewinds import Preview
 from holdfast.projects import Project, housekeeping
 from tests.crash.children import Child
 from tests.faults.mounts import may_mount, mounted
@@ -105,6 +106,28 @@ def test_what_a_dead_process_left_is_named(root: Path, place: str):
         assert parts(project)[session] == "the process of this session died"
         project.recover(go_on=True)
         assert "shop.t1.1" not in parts(project)
+
+
+def test_a_rewind_that_did_not_end_is_looked_at_first(
+    root: Path, place: str, monkeypatch: pytest.MonkeyPatch
+):
+    git(root, "init", "-q")
+
+    def is_killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with holdfast.open(place) as hf:
+        project = hf.project(root)
+        point = project.checkpoint("start")
+        with monkeypatch.context() as patched:
+            patched.setattr(Preview, "_say_done", is_killed)
+            with pytest.raises(KeyboardInterrupt):
+                hf.git(root).rewind(point)
+        [found] = [one for one in project.doctor() if one.part == "git"]
+        assert found.options == (
+            f"holdfast project rewind {point.id} --dry-run",
+            "holdfast rewind undo --dry-run",
+        )
 
 
 def test_a_broken_repository_and_a_full_disk_are_named(

@@ -13,7 +13,8 @@ import pytest
 import holdfast
 from holdfast import ConflictError, NotFoundError, Store, UsageError
 from holdfast.agents import Answer, Command, Scripted
-from holdfast.errors import ExpiredError
+from holdfast.errors import ExpiredError, RunFailedError
+from holdfast.git.rewinds import RewindPoint
 from holdfast.projects import Project, handoff
 
 
@@ -266,6 +267,97 @@ def test_a_persons_edit_after_work_stays_when_files_go_back(repository: Path, in
             main.rewind(point, what="files", overwrite=True)
             assert not (repository / "new.txt").exists()
             assert (repository / "theirs.txt").read_text() == "one\n"
+
+
+def by_hand(path: Path) -> None:
+    with open(path, "a") as file:
+        file.write("by hand\n")
+
+
+def shown(project: Project, point: RewindPoint) -> tuple[list[str], set[str]]:
+    """Returns the files that a rewind brings back, and those that it leaves."""
+    preview = project.preview_rewind(point)
+    return [step.path for step in preview.files], {
+        path for path, reason in preview.skipped.items() if not reason.startswith("a view")
+    }
+
+
+def test_an_edit_before_or_between_the_works_own_stays(repository: Path):
+    """What the work found must be what the point has, or what the work left."""
+    with holdfast.open(str(repository / ".holdfast")) as hf:
+        hf.runs.use_executor(Command([sys.executable, "-c", WRITES], cwd=repository))
+        project = hf.project(repository)
+        early = project.checkpoint("early")
+        by_hand(repository / "notes.txt")
+        middle = project.checkpoint("middle")
+        project.do("write")
+        assert shown(project, early) == (["new.txt"], {"notes.txt"})
+        assert shown(project, middle) == (["new.txt", "notes.txt"], set())
+        late = project.checkpoint("late")
+        by_hand(repository / "notes.txt")
+        project.do("write")
+        assert shown(project, middle) == (["new.txt"], {"notes.txt"})
+        with project.coordinate() as main:
+            main.rewind(late, what="files", overwrite=True)
+            # The file holds again what the work left, and not what a person did.
+            assert shown(project, middle) == (["new.txt", "notes.txt"], set())
+            main.rewind(middle)
+        assert (repository / "notes.txt").read_text() == "one\nby hand\n"
+
+
+def test_a_file_that_a_person_deleted_stays_away(repository: Path):
+    with holdfast.open(str(repository / ".holdfast")) as hf:
+        hf.runs.use_executor(Command([sys.executable, "-c", WRITES], cwd=repository))
+        project = hf.project(repository)
+        point = project.checkpoint("early")
+        project.do("write")
+        (repository / "notes.txt").unlink()
+        assert shown(project, point) == (["new.txt"], {"notes.txt"})
+
+
+def test_work_of_every_session_goes_back_and_nothing_else(repository: Path):
+    """The point may be older than the session, and the conversation gone back or compacted."""
+    with holdfast.open(str(repository / ".holdfast")) as hf:
+        hf.runs.use_executor(Writing(repository))
+        project = hf.project(repository)
+        point = project.checkpoint("early")
+        project.do("a.txt=1")
+        with project.coordinate() as main:
+            main.session = one = project.begin_session()
+            main.talk("b.txt=1")
+            main.session = project.begin_session()
+            main.talk("c.txt=1")
+        by_hand(repository / "theirs.txt")
+        by_hand(repository / "c.txt")
+        for act in ("nothing", "compact", "rewind"):
+            if act == "compact":
+                project.conversation(one).messages.compact("said", keep_last=0)
+            elif act == "rewind":
+                with project.coordinate() as main:
+                    main.rewind(point, what="conversation")
+            assert shown(project, point) == (["a.txt", "b.txt"], {"c.txt", "theirs.txt"}), act
+
+
+@pytest.mark.parametrize("talks", [False, True])
+def test_a_turn_that_fails_notes_the_files_that_it_changed(repository: Path, talks: bool):
+    with holdfast.open(str(repository / ".holdfast")) as hf:
+        project = hf.project(repository)
+        point = project.checkpoint("early")
+        hf.runs.use_executor(Command([sys.executable, "-c", WRITES], cwd=repository))
+        project.do("write")
+        code = WRITES.replace("new.txt", "half.txt") + "raise SystemExit(3)\n"
+        hf.runs.use_executor(Command([sys.executable, "-c", code], cwd=repository))
+        with project.coordinate() as main:
+            main.session = session = project.begin_session()
+            if talks:
+                with pytest.raises(RunFailedError):
+                    main.talk("fail")
+            else:
+                assert main.do("fail").status == "failed"
+        said = project.conversation(session).messages[-1]
+        assert said.text.startswith("The turn failed: ")
+        assert [change.path for change in said.files] == ["half.txt", "notes.txt"]
+        assert shown(project, point) == (["half.txt", "new.txt", "notes.txt"], set())
 
 
 def test_the_five_files_stay_when_files_go_back(repository: Path):

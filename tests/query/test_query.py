@@ -30,6 +30,7 @@ from holdfast.query.words import chunks_of, has_term, parse_text, split_words
 from holdfast.record.context import RecordContext
 from holdfast.search import Where
 from holdfast.testing import FakeClock
+from tests.record.stores import new_url
 
 
 def ids(hits: Any) -> list[str]:
@@ -353,6 +354,34 @@ def test_links_are_resolved_and_dangling_ones_listed(hf: Store) -> None:
     found = {(one.scope, one.link) for one in hf.search.dangling_links()}
     links = ("task:none", "message:gone", "conversation/nowhere", "decision:d9@x/y")
     assert found == {(scope.name, link) for scope in (chat, fork) for link in links}
+
+
+@pytest.mark.parametrize("kind", ["files", "sqlite"])
+def test_links_into_expired_scopes_dangle_and_those_without_a_key_are_left_out(
+    kind: str, tmp_path: Path
+) -> None:
+    settings = Settings(clock=(clock := FakeClock()), clear_ids=True)
+    keys, url = tmp_path / "keys", new_url(kind, tmp_path)
+    with holdfast.open(url, keys=str(keys), settings=settings) as hf:
+        short = hf.conversation("short", ttl_s=10)
+        short.set("a", 1)
+        short.tasks.add("write", id="t1")
+        short.tasks.claim("t1", owner="bob")
+        of_ada = hf.conversation("sealed", subject="ada")
+        of_ada.set("a", 1)
+        of_ada.tasks.add("read", id="t2")
+        links = ["key:a@conversation/short", "conversation/short", "scope:conversation/short",
+                 "agent:bob", "key:a@conversation/sealed", "agent:ghost"]  # fmt: skip
+        hf.team("red").set("refs", [{"$ref": link} for link in links])
+        assert [one.link for one in hf.search.dangling_links()] == ["agent:ghost"]
+        clock.advance(60)
+        expired = {"agent:bob", "agent:ghost", *links[:3]}
+        assert {one.link for one in hf.search.dangling_links()} == expired
+        assert hf.search.resolve(links[0], scope="team/red") is None
+    [lost] = (keys / "ids").iterdir()
+    lost.unlink()
+    with holdfast.open(url, keys=str(keys), settings=settings) as hf:
+        assert {one.link for one in hf.search.dangling_links()} == expired
 
 
 def test_links_to_agents_workers_scopes_and_keys_lead_somewhere(hf: Store) -> None:

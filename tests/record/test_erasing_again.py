@@ -11,8 +11,9 @@ import pytest
 import holdfast
 from holdfast import ERASED, ErasedError, NotFoundError, Store
 from holdfast.core.retention import Retainer
-from holdfast.erasure import BEYOND_EXEMPT, ErasureReceipt
-from holdfast.errors import UsageError
+from holdfast.erasure import BEYOND_EXEMPT, Erasure, ErasureReceipt
+from holdfast.errors import KeyMissingError, UsageError
+from tests.record.stores import new_url
 
 WORD = "CANARY-7731"
 GONE = b"-0"
@@ -252,6 +253,131 @@ def test_a_hold_of_a_scope_with_one_value_of_the_subject_keeps_the_key(hf: Store
     hf.retention.unhold("team/shared")
     assert len(hf.subjects.finish()) == 1
     assert hf.team("shared").state.to_dict() == {"mail": ERASED, "plan": "goes on"}
+
+
+def test_an_erasure_whose_key_another_store_destroyed_is_finished(
+    durable: str, tmp_path: Path
+) -> None:
+    """Without the key no state is folded and nothing is sealed; what is left is still removed."""
+    url = new_url(durable, tmp_path)
+    with holdfast.open(url) as hf:
+        [own] = sealed(hf, "own")
+        bob = hf.team(hf.subjects.pseudonym("bob"), subject="bob")
+        bob.set("n", WORD)
+        for scope, name in ((own, "ada"), (bob, "bob")):
+            hf.retention.hold(scope, "court")
+            hf.subjects.erase(name)
+    with holdfast.open("memory:") as other:
+        other.team("red").set("n", WORD, subject="ada")
+        other.subjects.erase("ada")
+        other.subjects.readmit("ada")
+        other.team("red").set("m", "new", subject="ada")
+        with holdfast.open(url) as hf:
+            back = hf.team(hf.subjects.pseudonym("back"), subject="ada")
+            back.set("n", WORD)
+            for scope in (own, bob):
+                hf.retention.unhold(scope.name)
+            done = {row.scope: row.outcome for one in hf.subjects.finish() for row in one.scopes}
+            assert {done[own.name], done[bob.name]} <= {"deleted", "pending"}
+            assert hf.subjects.finish() == []
+            for name in (own.name, bob.name):
+                assert hf.scope(name).state.to_dict() == {}
+                assert all(one.payload == GONE for one in hf._log._backend.read(name, until=1))
+            assert back.get("n") == WORD
+            assert hf.check().findings == []
+        assert other.team("red").get("m") == "new"
+
+
+def test_who_came_back_is_erased_also_where_the_old_erasure_is_kept_open(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "s") as hf, holdfast.open("memory:") as other:
+        [own] = sealed(hf, "own")
+        hf.retention.hold(own, "court")
+        first = hf.subjects.erase("ada").subject
+        other.team("red").set("n", WORD, subject="ada")
+        other.subjects.erase("ada")
+        other.subjects.readmit("ada")
+        back = hf.team(hf.subjects.pseudonym("back"), subject="ada")
+        back.set("n", WORD)
+        receipt = hf.subjects.erase("ada")
+        assert receipt.subject != first
+        assert [one.scope for one in receipt.scopes] == [back.name]
+        assert (back.state.to_dict(), own.state.to_dict()) == ({}, {})
+        assert hf.subjects.finish() == []
+        with pytest.raises(ErasedError, match="readmit"):
+            other.team("red").set("n", "late", subject="ada")
+
+
+def test_one_erasure_that_cannot_be_finished_keeps_no_other_open(
+    hf: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scopes = [hf.team(hf.subjects.pseudonym(name), subject=name) for name in ("ada", "bob", "eve")]
+    for scope, name in zip(scopes, ("ada", "bob", "eve"), strict=True):
+        scope.set("n", WORD)
+        hf.retention.hold(scope)
+        hf.subjects.erase(name)
+        hf.retention.unhold(scope)
+    erasure = hf._kernel.part(Erasure)
+    sound, failed = erasure._remove, list[str]()
+
+    def remove(id: str) -> Any:
+        if not failed:
+            failed.append(id)
+            raise KeyMissingError(id, "the keys")
+        return sound(id)
+
+    monkeypatch.setattr(erasure, "_remove", remove)
+    with pytest.raises(KeyMissingError):
+        hf.subjects.finish()
+    assert sorted(len(one.state) for one in scopes) == [0, 0, 1]
+    assert [one.subject for one in hf.subjects.finish()] == failed
+
+
+def test_a_hold_that_ends_during_the_erasure_leaves_nothing_without_a_key(
+    hf: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was left alone because of the hold is removed before the key goes, or waits for it."""
+    kept, gone = sealed(hf, "kept", "gone")
+    hf.retention.hold(kept, "court")
+    erasure = hf._kernel.part(Erasure)
+    sound = erasure._remove_some
+
+    def remove_some(streams: list[str]) -> bool:
+        monkeypatch.setattr(erasure, "_remove_some", sound)
+        done = sound(streams)
+        hf.retention.unhold(kept)
+        return done
+
+    monkeypatch.setattr(erasure, "_remove_some", remove_some)
+    receipt = hf.subjects.erase("ada")
+    rows = outcomes(receipt)
+    for scope in (kept, gone):
+        assert rows[scope.name][:2] == ("pending" if receipt.left else "deleted", 2)
+        assert scope.state.to_dict() == {}
+        assert scope.name not in [one.name for one in hf.scopes()]
+    assert hf.subjects.finish() == []
+    assert hf.check().findings == []
+
+
+def test_a_hold_that_ends_before_the_key_would_go_is_noticed_by_the_next_call(
+    hf: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [kept] = sealed(hf, "kept")
+    hf.retention.hold(kept, "court")
+    erasure = hf._kernel.part(Erasure)
+    sound = erasure._remove
+
+    def remove(id: str) -> Any:
+        exempt = sound(id)
+        hf.retention.unhold(kept)
+        return exempt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(erasure, "_remove", remove)
+        assert outcomes(hf.subjects.erase("ada"))[kept.name][0] == "exempt"
+    assert kept.get("n") == WORD
+    assert len(hf.subjects.finish()) == 1
+    assert kept.state.to_dict() == {}
+    assert kept.name not in [one.name for one in hf.scopes()]
 
 
 def test_a_hold_after_the_key_went_exempts_nothing(

@@ -16,6 +16,9 @@ import pytest
 
 import holdfast
 from holdfast import ERASED, Store, aio
+from holdfast.backends.protocol import Mark
+from holdfast.core.commit import ProposedCommit
+from holdfast.core.sealing import ERASING, readmission
 from holdfast.erasure import Erasure
 from holdfast.errors import ErasedError, NotFoundError, UsageError
 from holdfast.keys import FolderKeys, TableKeys
@@ -161,6 +164,99 @@ def test_an_erasure_that_is_not_finished_admits_nobody(tmp_path: Path) -> None:
         with pytest.raises(ErasedError):
             hf.team("red").set("mail", "y", subject="ada")
         hf.subjects.readmit("ada")
+
+
+def test_an_old_erasure_that_is_finished_leaves_who_came_back(tmp_path: Path) -> None:
+    """Held in one store, erased and admitted again in another: the first note still counts."""
+    keys = tmp_path / "keys"
+    with holdfast.open(tmp_path / "a", keys=keys) as a, holdfast.open("memory:", keys=keys) as b:
+        a.team("red").set("mail", "x", subject="ada")
+        a.retention.hold("team/red", "court")
+        a.subjects.erase("ada")
+        b.team("old").set("mail", "x", subject="ada")
+        b.subjects.erase("ada")
+        b.subjects.readmit("ada")
+        b.team("new").set("mail", "new", subject="ada")
+        a.retention.unhold("team/red")
+        assert len(a.subjects.finish()) == 1
+        assert a.subjects.finish() == []
+        with holdfast.open("memory:", keys=keys) as fresh:
+            fresh.team("red").set("mail", "y", subject="ada")
+        assert b.team("new").get("mail") == "new"
+        with pytest.raises(NotFoundError, match="no subject"):
+            b.subjects.readmit("ada")
+        b.subjects.erase("ada")
+        assert b.team("new").get("mail") is ERASED
+
+
+class CutOff(BaseException):
+    """Ends a call as a kill would."""
+
+
+def test_nobody_is_admitted_while_the_old_key_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between the note and the key: new data would be sealed with a key that goes."""
+    place = tmp_path / "keys"
+    with holdfast.open(tmp_path / "a", keys=place) as a, holdfast.open("memory:", keys=place) as b:
+        for one in (a, b):
+            one.team("red").set("mail", "x", subject="ada")
+        id, sound = a.subjects.get("ada").id, FolderKeys.destroy
+
+        def destroy(self: FolderKeys, what: str) -> None:
+            if what == id:
+                raise CutOff
+            sound(self, what)
+
+        with monkeypatch.context() as broken:
+            broken.setattr(FolderKeys, "destroy", destroy)
+            with pytest.raises(CutOff):
+                a.subjects.erase("ada")
+        for one in (a, b):
+            with pytest.raises(UsageError, match="not finished"):
+                one.subjects.readmit("ada")
+        b.subjects.erase("ada")  # whoever has data of theirs can do it too
+        b.subjects.readmit("ada")
+        b.team("new").set("mail", "new", subject="ada")
+        with pytest.raises(UsageError, match="not finished"):
+            a.subjects.readmit("ada")
+        assert len(a.subjects.finish()) == 1
+        with holdfast.open("memory:", keys=place) as fresh:
+            fresh.team("red").set("mail", "y", subject="ada")
+        assert b.team("new").get("mail") == "new"
+
+
+def test_a_key_that_a_killed_writer_made_too_late_can_be_erased(tmp_path: Path) -> None:
+    keys = FolderKeys(tmp_path / "keys")
+    with holdfast.open("memory:", keys=keys) as hf:
+        hf.team("red").set("mail", "x", subject="ada")
+        hf.subjects.erase("ada")
+        keys.make("ada")
+        with pytest.raises(UsageError, match=r"subjects.erase\(name\)"):
+            hf.subjects.readmit("ada")
+        assert hf.subjects.erase("ada").scopes == []
+        hf.subjects.readmit("ada")
+        hf.team("red").set("mail", "y", subject="ada")
+
+
+@pytest.mark.parametrize("is_erased", [False, True])
+def test_a_mark_of_an_older_holdfast_is_finished(tmp_path: Path, is_erased: bool) -> None:
+    """It names the digest of the name, and not which id of the chain is noted."""
+    keys = FolderKeys(tmp_path / "keys")
+    with holdfast.open(tmp_path / "s", keys=keys) as hf:
+        hf.team("red").set("mail", "x", subject="ada")
+        id, told = hf.subjects.get("ada").id, hf.subjects.pseudonym("erased ada")
+        hf._kernel.part(Erasure)._begin(id, told)
+        hf._log.commit(ProposedCommit((), marks=(Mark(ERASING, id, group=told),)))
+        if is_erased:  # elsewhere, and they came back
+            for one in (told, id, readmission(keys, told)):
+                keys.destroy(one)
+        assert [one.subject for one in hf.subjects.finish()] == [id]
+        if is_erased:
+            hf.team("red").set("mail", "y", subject="ada")
+        else:
+            with pytest.raises(ErasedError, match="readmit"):
+                hf.team("red").set("mail", "y", subject="ada")
 
 
 def test_asyncio_admits_too(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 import holdfast
 from holdfast import RunFailedError, Store
 from holdfast.runs.engine import Engine
+from holdfast.runs.steps import once
 from tests.runs.cuts import Cut
 
 PLACE: dict[str, Any] = {}
@@ -101,3 +102,21 @@ def test_a_ledger_that_cannot_be_read_leaves_no_transaction_open(connection: Any
     else:
         assert connection.info.transaction_status == 0  # idle
     assert rows(connection) == []
+
+
+def test_a_rollback_that_fails_does_not_hide_the_first_error():
+    class Broken:
+        def cursor(self) -> Any:
+            return self
+
+        def execute(self, *words: Any) -> None:
+            raise ValueError("the first error")
+
+        def commit(self) -> None: ...
+
+        def rollback(self) -> None:
+            raise OSError("the connection is gone")
+
+    with pytest.raises(ValueError, match="the first error") as caught:
+        once(Broken(), "k", pay_in, (), {})
+    assert caught.value.__notes__ == ["the rollback after it failed, too: OSError"]

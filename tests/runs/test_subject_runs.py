@@ -15,7 +15,7 @@ import pytest
 
 import holdfast
 from holdfast import Store, aio
-from holdfast.errors import HoldfastError, NotFoundError, UsageError
+from holdfast.errors import ErasedError, HoldfastError, NotFoundError, UsageError
 from holdfast.nodes import Graph, node
 from holdfast.runs.engine import Engine
 from tests.record.stores import ALL, DURABLE, new_url
@@ -92,6 +92,25 @@ def test_another_process_continues_it_sealed(tmp_path: Path) -> None:
         assert WORD.encode() not in stored(hf)
     with holdfast.open(url, keys=tmp_path / "others") as hf, pytest.raises(HoldfastError):
         hf.runs.get(queued).result()
+
+
+def test_a_run_is_told_as_erased_also_while_a_hold_keeps_the_key(hf: Store) -> None:
+    kept = hf.team(hf.subjects.pseudonym("kept"), subject="ada")
+    kept.set("n", WORD)
+    run = hf.runs.start(child, WORD, subject="ada")
+    assert run.result() == WORD
+    hf.retention.hold(kept, "court")
+
+    def check_refused() -> None:
+        for ask in (run.result, lambda: hf.runs.get(run.id).result()):
+            with pytest.raises(ErasedError, match=run.id):
+                ask()
+
+    hf.subjects.erase("ada")
+    check_refused()
+    hf.retention.unhold(kept)
+    hf.subjects.finish()
+    check_refused()
 
 
 there, go = threading.Event(), threading.Event()

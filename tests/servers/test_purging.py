@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.backends.postgresql import backend as postgresql_backend
 from holdfast.backends.redis import purging
 from tests.canaries import Canaries
 from tests.servers import postgresql, redis
+from tests.servers.pooler import Pooler
 
 NAMES = list(redis.installations())
 
@@ -110,10 +112,11 @@ def test_a_rewrite_that_is_only_scheduled_at_the_end_is_left(
         )
 
 
-def test_a_table_may_take_longer_than_a_call() -> None:
+def test_a_table_may_take_longer_than_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """VACUUM FULL of a large table takes minutes; here it waits for whoever reads the table."""
     import psycopg
 
+    monkeypatch.setattr(postgresql_backend, "_WAIT_LOCK_S", 3600)
     server = postgresql.server(postgresql.NEWEST)
     with holdfast.open(server.url(application="long", timeout=0.5)) as hf:
         hf.team("red").set("n", 1)
@@ -137,6 +140,41 @@ def test_a_table_may_take_longer_than_a_call() -> None:
         assert waited == [True]
         assert [one.where for one in left] == ["the server's write-ahead log"]
         assert hf.team("red").set("n", 2) > 1
+
+
+def test_a_table_that_somebody_reads_is_left_and_holds_up_nobody() -> None:
+    """Behind a VACUUM FULL that waits for a reader, every use of the table would wait, too."""
+    import psycopg
+
+    server = postgresql.server(postgresql.NEWEST)
+    with holdfast.open(server.url(application="read")) as hf, psycopg.connect(_dsn(server)) as line:
+        hf.team("red").set("n", 1)
+        line.execute("SELECT count(*) FROM holdfast.events")
+        left = {one.where: one.remedy for one in hf.retention.run(grace_s=0, whole=True).left}
+        assert sorted(left) == ["old versions of rows in events", "the server's write-ahead log"]
+        assert "try again when no other session reads it" in left["old versions of rows in events"]
+        assert hf.team("red").set("n", 2) > 1
+        line.rollback()
+        left = {one.where: one.remedy for one in hf.retention.run(grace_s=0, whole=True).left}
+        assert sorted(left) == ["the server's write-ahead log"]
+
+
+def test_a_pooler_gets_no_setting_that_it_would_hand_on() -> None:
+    server = postgresql.server(postgresql.NEWEST)
+    with Pooler(f"{server.directory}/.s.PGSQL.{server.port}") as pooler:
+        url = f"postgresql://tester@127.0.0.1:{pooler.port}/postgres?sslmode=disable"
+        with holdfast.open(f"{url}&application=pooled") as hf:
+            hf.team("red").set("n", 1)
+            backend: Any = hf._log._backend
+            left = backend.purge(whole=True)
+            assert [one.where for one in left[:2]] == [
+                "old versions of rows in events",
+                "old versions of rows in objects",
+            ]
+            assert all("without a pooler" in one.remedy for one in left[:2])
+            for _ in range(5):
+                [(limit,)] = backend._checkout.ask("SHOW lock_timeout", ())
+                assert limit == "0"
 
 
 _WAITS = (

@@ -13,7 +13,7 @@ import pytest
 
 import holdfast
 from holdfast.backends.protocol import Append, Commit, Fence, Head, Mark, Receipt
-from holdfast.backends.redis import RedisBackend
+from holdfast.backends.redis import RedisBackend, connection
 from holdfast.backends.redis import server as redis_server
 from holdfast.clock import SystemClock
 from holdfast.core.commit import ProposedCommit
@@ -371,6 +371,33 @@ def test_damage_that_is_found_behind_a_written_commit_leaves_the_outcome_unknown
     # If nothing was written before it, damage is told as what it is.
     with pytest.raises(CorruptError):
         backend.commit([sound, harmed])
+    assert [one.payload for one in backend.read("new")] == [b"1"]
+    backend.close()
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_damage_that_is_found_when_a_list_is_sent_again_leaves_the_outcome_unknown(
+    place: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection broke behind the first attempt, and a key was lost before the second."""
+    filled = Filled(f"again-{place}")
+    backend, build = filled.backend, filled.build
+    sound, harmed = build.commit(build.append("new", b"1", key="once")), filled.writes()
+    wanted = [harmed["write ends"], sound] if place == 0 else [sound, harmed["write ends"]]
+    checkout: Any = backend._checkout
+    run_on = checkout.run_on
+
+    def broken(*args: Any) -> Any:
+        run_on(*args)
+        monkeypatch.undo()
+        with server(OLDEST).client() as client:
+            client.delete(filled.key("keys:ends"))
+        raise connection.CutError("connection reset by peer")
+
+    monkeypatch.setattr(checkout, "run_on", broken)
+    with pytest.raises(UnavailableError, match="is damaged") as caught:
+        backend.commit(wanted)
+    assert not caught.value.outcome_known
     assert [one.payload for one in backend.read("new")] == [b"1"]
     backend.close()
 

@@ -124,6 +124,28 @@ def test_the_library_shows_a_tenant_its_own_store_alone(place: Place) -> None:
             reader.conversation("c").set("a", 2)
 
 
+def test_a_tenant_that_is_made_meanwhile_is_no_stray(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its user is made before its name: whoever asks for the names first misses it there."""
+    with Tenants(place.admin) as tenants, Tenants(place.admin) as others:
+        host: Any = tenants._host
+        listed, made, calls = host.list, list[str](), [0]
+
+        def late() -> Any:
+            calls[0] += 1
+            found = listed()
+            if calls[0] == 2:  # the one that strays are compared with
+                made.append(others.create("meanwhile").tenant.id)
+            return found
+
+        monkeypatch.setattr(host, "list", late)
+        shown = str(tenants.problems())
+        assert len(made) == 1
+        assert made[0] not in shown
+        others.remove("meanwhile")
+
+
 def test_logins_passwords_and_bad_input(place: Place) -> None:
     bare = place.mine.url.replace("&tenant=mine", "").replace("?tenant=mine", "")
     with pytest.raises(UsageError, match="that of another tenant"):

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.agents import Scripted
 from holdfast.cli.app import name_task
-from holdfast.cli.project import lines
+from holdfast.cli.project import Keyboard, answer, converse, lines
 from holdfast.record import FileChange
 
 SCRIPT = {
@@ -168,6 +169,43 @@ time.sleep(600)
     assert "half of it is green\n" in out
     assert "t1 stopped: a person stopped it" in out
     assert "t1 done: painted" in out
+
+
+def test_a_line_that_is_refused_ends_neither_work_nor_chat(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    secret = "ghp_abcdefghijklmnopqrstuvwxyz0123456789"
+    settings = holdfast.Settings(secrets="refuse")
+    keyboard, inner = pty.openpty()
+    with (
+        os.fdopen(inner) as typed,
+        holdfast.open(".holdfast", settings=settings) as hf,
+        hf.project(".").coordinate() as main,
+    ):
+        monkeypatch.setattr(sys, "stdin", typed)
+        hf.runs.use_executor(Scripted({}))
+        os.write(keyboard, f"use {secret}\n/task {secret}\n/task paint it\n".encode())
+        for _ in range(3):  # a terminal gives line by line
+            Keyboard(main).heed()  # as while work is done
+        said = capsys.readouterr().err
+        assert said.count("a secret") == 2, said
+        assert [task.title for task in main.tasks.list()] == ["paint it"]
+        os.write(keyboard, f"/task {secret}\n/task sweep it\n/quit\n".encode())
+        session = main.project.begin_session(None)
+        with main.project.enter_session(session):
+            _, is_over = converse(hf, main, session, quiet=False)
+        assert is_over
+        assert capsys.readouterr().err.count("a secret") == 1
+        assert [task.title for task in main.tasks.list()] == ["paint it", "sweep it"]
+    os.close(keyboard)
+
+
+def test_a_stopped_task_is_among_the_tasks(shop: Path):
+    with holdfast.open(".holdfast") as hf, hf.project(".").coordinate() as main:
+        main.tasks.add("paint it", id="p")
+        main.tasks.add("sweep it", id="s")
+        main.tasks.claim("p", owner="ann")
+        assert answer(hf, main, "/tasks", "", "/tasks") == "p paint it (begun)\ns sweep it"
 
 
 def test_a_chat_talks_works_and_sums_up(shop: Path, cli: Any, typed: Any):

@@ -25,7 +25,7 @@ def test_tenants_are_made_used_and_removed(cli: Any) -> None:
     assert "there is no" in cli("get", "team/red", "word", "--tenant", "b", code=3).err
     assert "CANARY" in cli("get", "team/red", "word", "--tenant", "a").out
     cli("set", "team/red", "word", "2", "--tenant", "a")
-    failed = cli("set", "team/red", "word", "3", "--tenant", "a", code=21)
+    failed = cli("set", "team/red", "word", "3", "--tenant", "a", code=23)
     assert "may hold 2 events" in failed.err
     cli("tenant", "change", "a", "--quota", "team/*:events=9")
     cli("set", "team/red", "word", "3", "--tenant", "a")

@@ -6,6 +6,7 @@ rename that is a copy, a disk that forgets writes, a library that takes syncs aw
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -410,6 +411,33 @@ import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from holdfast.cli import main
 sys.exit(main())
+"""
+
+
+def test_no_child_outlives_a_killed_parent() -> None:
+    """It would write for ever into a pipe that only it reads, and hold what it has open."""
+    parent = subprocess.Popen([sys.executable, "-c", _TALKS], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    parent.kill()
+    try:
+        parent.communicate(timeout=60)  # the child has the pipe, too: its end is that of both
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+
+
+_TALKS = """
+import time
+from holdfast.selftest.processes import Children
+
+def talk(say, wait):
+    while True:
+        say("word")
+
+with Children() as children:
+    print(children.start(talk).pid, flush=True)
+    time.sleep(600)
 """
 
 

@@ -324,7 +324,7 @@ def trial_of_backups_beside(point: Point) -> int:
         world.counts_source = False
         world.prepare()
         with judged(world):
-            with company(world.url, FEW_COMMITS):
+            with company(partial(holdfast.open, world.url), FEW_COMMITS):
                 nth = place - FIRST_CALLS if is_begun else place
                 world.die(Kill(nth + 1, HOWS[point.number % len(HOWS)]))
                 world.judge_points()

@@ -268,10 +268,10 @@ def spaces_untold() -> Generator[None]:
         yield
 
 
-def _unread(sound: Callable[..., str]) -> Callable[..., str]:
-    def write_beside(self: Any, start: int, whole: bytes, file: bytes) -> str:
+def _unread(sound: Callable[..., Any]) -> Callable[..., Any]:
+    def write_beside(self: Any, start: int, whole: bytes, *more: Any) -> Any:
         with mock.patch.object(text.Segments, "_whole", return_value=whole):
-            return sound(self, start, whole, file)
+            return sound(self, start, whole, *more)
 
     return write_beside
 

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.backends import connection_pool
 from holdfast.backends.connection_pool import ConnectionPool, DeadlineError, unavailable
-from holdfast.errors import HoldfastError, UnavailableError
+from holdfast.errors import CorruptError, HoldfastError, UnavailableError
 
 
 class URL:
@@ -61,3 +61,30 @@ def test_a_refusal_is_not_made_unknown_by_an_attempt_that_has_no_time(
     with pytest.raises(UnavailableError, match="Refused") as caught:
         slow.call(slow.refuse, writes=True)
     assert caught.value.outcome_known
+
+
+class Damaged(Slow):
+    """Its connection breaks while the first attempt is answered; then damage is found."""
+
+    def may_retry(self, exc: BaseException) -> bool:
+        return isinstance(exc, DeadlineError)
+
+    def translate(self, exc: Exception, *, outcome_known: bool) -> HoldfastError:
+        return CorruptError("a key is damaged", where="here")
+
+    def refuse(self, connection: Connection) -> None:
+        self.now += 0.01
+        raise DeadlineError if self.now < 0.02 else Refused
+
+
+def test_damage_that_a_second_attempt_finds_does_not_say_that_the_first_was_not_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    damaged = Damaged(monkeypatch)
+    with pytest.raises(UnavailableError, match="damaged; an earlier attempt may") as caught:
+        damaged.call(damaged.refuse, writes=True)
+    assert not caught.value.outcome_known
+    assert isinstance(caught.value.__cause__, CorruptError)
+    damaged.now = 0.0
+    with pytest.raises(CorruptError, match="damaged"):
+        damaged.call(damaged.refuse)

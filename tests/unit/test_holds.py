@@ -12,9 +12,11 @@ import holdfast
 from holdfast import Settings, Store
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.protocol import Commit, Head, Receipt, Refusal
+from holdfast.copy import copy
 from holdfast.core.expiry import HOLDS
 from holdfast.errors import CorruptError, ExpiredError, NotFoundError, UsageError
 from holdfast.testing import FakeClock
+from holdfast.transfer import sink
 
 LARGE = "x" * 100_000
 
@@ -119,3 +121,95 @@ def test_damaged_marks_hide_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
         clock.advance(61)
         with pytest.raises(ExpiredError):
             chat.get("n")
+
+
+# --- copies -------------------------------------------------------------------------------------
+
+
+def source(clock: FakeClock) -> Store:
+    """A store with a scope that is held and others, each written by a commit of its own."""
+    store = holdfast.open("memory:", settings=Settings(clock=clock))
+    store.conversation("a").set("n", 1)
+    store.conversation("h", ttl_s=60).set("text", LARGE)
+    store.conversation("not", ttl_s=60).set("n", 1)
+    store.retention.hold("conversation/h")
+    return store
+
+
+class Killed(BaseException):
+    """Stands for the death of the process."""
+
+
+def stopped(*_: Any, **__: Any) -> None:
+    raise Killed
+
+
+def test_a_copy_that_was_killed_before_it_asked_to_keep_is_made_good_by_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And not only at its very end, which it may never come to."""
+    store, backend, clock = opened(Keeping)
+    with store, source(clock) as theirs:
+        for place in ("_keep_held", "set_marks"):
+            with monkeypatch.context() as patched:
+                patched.setattr(sink.Sink, place, stopped)
+                with pytest.raises(Killed):
+                    copy(theirs, store)
+        assert backend.kept() == ["conversation/h"]
+        clock.advance(61)
+        assert copy(theirs, store).commits == 0
+        assert store.conversation("h")["text"] == LARGE
+
+
+def test_a_copy_keeps_what_was_written_behind_a_commit_that_another_copier_wrote(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, backend, clock = opened(Keeping)
+    send, rounds = sink._send, list[int]()
+
+    def late(part: Any, wanted: list[Commit]) -> Any:
+        if not rounds:
+            part.commit(wanted[:1])
+        written, refusal = send(part, wanted)
+        rounds.append(len(written))
+        return written, refusal
+
+    with store, source(clock) as theirs:
+        monkeypatch.setattr(sink, "_send", late)
+        monkeypatch.setattr(sink.Sink, "set_marks", stopped)
+        with pytest.raises(Killed):
+            copy(theirs, store)
+        assert rounds == [3, 0]
+        assert backend.kept() == ["conversation/h"]
+
+
+@pytest.mark.parametrize("when", ["there already", "at the end"])
+def test_a_held_scope_that_the_target_has_let_go_of_is_told_by_its_name(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, backend, clock = opened(Keeping)
+    with store, source(clock) as theirs:
+        if when == "there already":
+            copy(theirs, store)
+            backend.gone.add("conversation/h")
+        else:
+            set_marks = sink.Sink.set_marks
+
+            def late(self: Any, *args: Any) -> None:
+                backend.gone.update(("conversation/h", "conversation/not"))
+                set_marks(self, *args)
+
+            monkeypatch.setattr(sink.Sink, "set_marks", late)
+        with pytest.raises(UsageError, match='let go of "conversation/h" at its end'):
+            copy(theirs, store)
+
+
+def test_a_scope_that_is_not_held_and_gone_is_no_error() -> None:
+    store, backend, clock = opened(Keeping)
+    with store, source(clock) as theirs:
+        copy(theirs, store)
+        backend.gone.add("conversation/not")
+        copy(theirs, store)
+        theirs.retention.unhold("conversation/h")
+        backend.gone.add("conversation/h")
+        copy(theirs, store)

@@ -40,6 +40,58 @@ def test_a_store_keeps_it_beside_itself(kind: str, tmp_path: Path) -> None:
         assert held(place) == 1_000_000
     with holdfast.open(url, read_only=True, settings=Settings(disk_watch=WATCH)):
         assert held(place) == 1_000_000
+    with holdfast.open(url):
+        assert held(place) == 1_000_000, "who says nothing of the disk changes nothing"
+    with holdfast.open(url, settings=Settings(disk_watch=DiskWatch())):
+        assert not Path(reserve.folder_of(str(place))).exists()
+
+
+@pytest.mark.parametrize(("size", "is_kept"), [(1_000, True), (2_000, False)])
+def test_processes_that_open_a_store_at_once_share_it(
+    size: int, is_kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one begins and ends while the first one writes."""
+    place = str(tmp_path / "state")
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        monkeypatch.setattr(reserve.os, "fsync", real)
+        assert reserve.keep(place, size)
+        real(fd)
+
+    monkeypatch.setattr(reserve.os, "fsync", fsync)
+    assert reserve.keep(place, 1_000) == is_kept
+    assert held(tmp_path / "state") == size
+    assert sorted(os.listdir(reserve.folder_of(place))) == [".gitignore", "space"]
+
+
+def test_what_a_killed_process_left_is_taken_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = str(tmp_path / "state")
+    assert reserve.keep(place, 1_000)
+    left = Path(reserve.folder_of(place), "space.7-abc")
+    left.write_bytes(b"0")
+    assert reserve.keep(place, 1_000)
+    assert not left.exists()
+    mine = left.with_name("notes")
+    mine.touch()
+    reserve.drop(place)
+    assert os.listdir(left.parent) == ["notes"]
+    assert "stays" in caplog.text
+    mine.unlink()
+    reserve.drop(place)
+    reserve.drop(place)
+    assert not left.parent.exists()
+
+
+def test_a_file_that_another_process_takes_away_first_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = str(tmp_path / "state")
+    assert reserve.keep(place, 1_000)
+    monkeypatch.setattr(reserve.os, "listdir", lambda _: ["space", "space.7-abc"])
+    assert reserve.keep(place, 1_000)
 
 
 def test_a_server_or_memory_keeps_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

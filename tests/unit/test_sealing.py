@@ -5,20 +5,24 @@ from __future__ import annotations
 import builtins
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import holdfast
 from holdfast import Settings, Store
 from holdfast.core import codec, snapshot
-from holdfast.core.event import LIFE, SEALED, own_subject
+from holdfast.core.commit import ProposedCommit
+from holdfast.core.event import LIFE, REMOVED, SEALED, own_subject
 from holdfast.core.keystore import SubjectKey
 from holdfast.core.sealing import Seal, Sealing, load_cipher, stream_of, subject_of_blob
 from holdfast.erasure import Erasure
 from holdfast.errors import CorruptError, ErasedError, KeyMissingError, LetGoError, UsageError
 from holdfast.keys import FolderKeys
+from holdfast.record.removal import removed
 
 KEY = SubjectKey("01j9zsubject0000000000000a", "ada", bytes(range(32)))
 
@@ -325,6 +329,34 @@ def test_a_stream_is_given_to_whose_another_is(tmp_path: Path) -> None:
         for name in ("a", "b", "clear"):
             hf.team(name).set("m", 1)
         assert [hf.team(name).subject for name in ("a", "b", "clear")] == [None, own.subject, None]
+
+
+def test_only_a_removal_needs_no_key_once_its_subject_is_erased(tmp_path: Path) -> None:
+    with holdfast.open(
+        tmp_path / "s", keys=tmp_path / "keys", settings=Settings(clear_ids=True)
+    ) as hf:
+        own = hf.team("own", subject="ada")
+        new = hf.team("new", subject="ada")
+        own.set("n", 1)
+        id = own.subject or ""
+        named = replace(removed("team/own"), key="a name that would have to be sealed")
+        hf._log.sealing.keys.destroy(id)
+        writes: tuple[Callable[[], object], ...] = (
+            lambda: own.set("n", 2),
+            lambda: own.close(),
+            lambda: new.set("n", 1),
+            lambda: hf._log.commit(ProposedCommit((named,))),
+        )
+        for write in writes:
+            with pytest.raises(ErasedError):
+                write()
+    with holdfast.open(tmp_path / "s", keys=tmp_path / "keys") as hf:
+        hf._log.commit(ProposedCommit((removed("team/own"),)))
+        [last] = hf._log.read("team/own", after=1)
+        assert (last.type, last.checkpoint, last.subject) == (REMOVED, LIFE, id)
+        assert own_subject(last.subject, last.meta) == hf.team("own").subject == id
+        assert hf.team("own").state.to_dict() == {}
+        assert hf.check().findings == []
 
 
 def test_a_retain_without_keys_looks_at_what_is_stored(tmp_path: Path) -> None:

@@ -12,7 +12,14 @@ import holdfast
 from holdfast import Store
 from holdfast.core import codec
 from holdfast.core.draft import Draft
-from holdfast.core.sealing import READER, erasure_noted, readmission, tell_reader, told_as
+from holdfast.core.sealing import (
+    READER,
+    Sealing,
+    noted_reads,
+    readmission,
+    tell_reader,
+    told_as,
+)
 from holdfast.core.tree import Map, Op, apply, freeze, keep_seals
 from holdfast.core.tree.frozen import Lazy
 from holdfast.errors import ErasedError, KeyMissingError, UsageError
@@ -199,16 +206,73 @@ def test_a_key_that_is_made_during_an_erasure_is_destroyed(
         make = keys.make
 
         def late(name: str) -> Any:
-            keys.destroy(erasure_noted(keys, told_as(keys, name)))
+            keys.destroy(told_as(keys, name))
             return make(name)
 
         monkeypatch.setattr(keys, "make", late)
         with pytest.raises(ErasedError):
             hf.team("red").set("mail", "x", subject="ada")
         assert keys.subjects() == []
-        keys.destroy(readmission(keys, erasure_noted(keys, told_as(keys, "ada"))))
+        keys.destroy(readmission(keys, told_as(keys, "ada")))
         monkeypatch.undo()
         hf.team("red").set("mail", "x", subject="ada")
+
+
+def test_a_key_that_was_found_is_left_to_the_erasure_that_is_under_way(tmp_path: Path) -> None:
+    keys = FolderKeys(tmp_path / "keys")
+    with holdfast.open("memory:", keys=keys) as hf:
+        hf.team("red").set("mail", "x", subject="ada")
+    keys.destroy(told_as(keys, "ada"))  # as if the erasure had been killed after its first note
+    with holdfast.open("memory:", keys=keys) as hf, pytest.raises(ErasedError, match="readmit"):
+        hf.team("red").set("mail", "x", subject="ada")
+    assert [key.name for key in keys.subjects()] == ["ada"]
+
+
+def test_a_key_that_somebody_makes_after_a_readmission_is_not_destroyed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer looks; the subject is erased, admitted again and written for; the writer goes on."""
+    keys = FolderKeys(tmp_path / "keys")
+    with holdfast.open("memory:", keys=keys) as hf:
+        make = keys.make
+
+        def late(name: str) -> Any:
+            told = told_as(keys, name)
+            for one in (told, readmission(keys, told)):
+                keys.destroy(one)
+            return make(name)
+
+        monkeypatch.setattr(keys, "make", late)
+        hf.team("red").set("mail", "x", subject="ada")
+        assert hf.team("red").get("mail") == "x"
+
+
+class Asked:
+    """A key store that notes what it is asked."""
+
+    def __init__(self, keys: FolderKeys) -> None:
+        self._keys = keys
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        self.calls.append(name)
+        return getattr(self._keys, name)
+
+
+def test_a_key_store_is_asked_as_little_as_is_sound(tmp_path: Path) -> None:
+    """Behind a command, each question is a process."""
+    asked: Any = Asked(FolderKeys(tmp_path / "keys"))
+    for expected in (
+        ["find", "pseudonym", "is_erased", "make", "is_erased"],
+        ["find", "pseudonym", "is_erased"],
+    ):
+        sealing = Sealing(lambda: asked)
+        asked.calls.clear()
+        sealing.named("ada")
+        assert asked.calls == expected
+        asked.calls.clear()
+        sealing.named("ada")
+        assert asked.calls == ["find"]
 
 
 def test_the_reader_of_a_context_is_told_whose_data_is_read(hf: Store) -> None:
@@ -224,6 +288,10 @@ def test_the_reader_of_a_context_is_told_whose_data_is_read(hf: Store) -> None:
             lambda: own.at(first)["n"],
             lambda: own.at(own.revision)["n"],
             lambda: list(own.history()),
+            lambda: hf._log.head(own.name, to_read=True),
+            lambda: hf.view().get(own, "n"),
+            lambda: hf.view().states([own]),
+            lambda: hf.events(),
         )
         for number, read in enumerate(reads):
             told.clear()
@@ -232,9 +300,20 @@ def test_the_reader_of_a_context_is_told_whose_data_is_read(hf: Store) -> None:
         told.clear()
         team.get("items")
         hf.team("blue").set("n", 1)
+        hf._log.head("team/blue", to_read=True)
+        hf._log.tell_reader_of("team/blue")
+        assert len(hf.events(actor="nobody", limit=1)) == 0
+        with noted_reads() as subjects:
+            own.get("n")
+        assert subjects == {hf.subjects.get("ada").id}
+        # What may not write, as an event loop, leaves it to `newest`.
+        assert hf._log.peek(own.name) is None
+        assert hf._log.peek("team/blue") is not None
         assert told == []
     finally:
         READER.reset(token)
+    assert hf._log.peek(own.name) is not None
+    hf._log.tell_reader_of(own.name)
     tell_reader(hf._log.sealing, "nobody is told")
 
 

@@ -27,7 +27,13 @@ from holdfast.backends.gates import Waiters, shut_gate
 from holdfast.backends.handle import Handle
 from holdfast.backends.judge import check_shape
 from holdfast.backends.protocol import Commit, Position, Receipt, Refusal, written_in_part
-from holdfast.errors import HoldfastError, LostCommitsError, UnavailableError, UsageError
+from holdfast.errors import (
+    CorruptError,
+    HoldfastError,
+    LostCommitsError,
+    UnavailableError,
+    UsageError,
+)
 
 _log = logging.getLogger("holdfast.backends")
 
@@ -216,6 +222,10 @@ class ConnectionPool(Handle, ABC, Generic[C]):
             # have been written before it went down.
             raise UnavailableError(exc.message, outcome_known=False, hint=exc.hint) from None
         ours = self.translate(exc, outcome_known=not unknown)
+        if isinstance(ours, CorruptError) and unknown:
+            # The damage was found by a later attempt: the first one may have been written.
+            said = f"{ours.message}; an earlier attempt may have been written"
+            raise UnavailableError(said, outcome_known=False, hint=ours.hint) from ours
         if ours is not None:
             # Without its cause: a driver's message may hold a secret.
             raise ours from None

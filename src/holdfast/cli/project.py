@@ -10,7 +10,8 @@ import select
 import shlex
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -51,7 +52,14 @@ from holdfast.clock import SystemClock
 from holdfast.core.event import to_datetime
 from holdfast.core.kernel import kernel_of
 from holdfast.core.retention import GRACE_S
-from holdfast.errors import ExistsError, UnavailableError, UsageError, show_us
+from holdfast.errors import (
+    ExistsError,
+    HoldfastError,
+    LeaseLostError,
+    UnavailableError,
+    UsageError,
+    show_us,
+)
 from holdfast.git.rewinds import What
 from holdfast.names import check_name
 from holdfast.projects.coordinator import Coordinator, Result
@@ -512,9 +520,11 @@ def converse(store: Store, main: Coordinator, session: str, *, quiet: bool) -> t
             word, _, rest = line.partition(" ")
             if word in ("/quit", "/exit"):
                 break
-            said = answer(store, main, word, rest, line)
-            if said and not quiet:
-                print_line(clean(said, keep="\n"))
+            # A file that is read line by line ends with its first error: nobody is there to see it.
+            with refusals_said() if sys.stdin.isatty() else nullcontext():
+                said = answer(store, main, word, rest, line)
+                if said and not quiet:
+                    print_line(clean(said, keep="\n"))
     except KeyboardInterrupt:
         is_over = False
         main.stop()
@@ -533,13 +543,26 @@ def answer(store: Store, main: Coordinator, word: str, rest: str, line: str) -> 
     if word == "/task":
         return f"task {main.tasks.add(rest).id} was added"
     if word == "/tasks":
-        return "\n".join(f"{one.id} {one.title}" for one in main.project.ready()) or "no tasks"
+        begun = [f"{one.id} {one.title} (begun)" for one in main.tasks.list(status="in_progress")]
+        ready = [f"{one.id} {one.title}" for one in main.project.ready()]
+        return "\n".join([*begun, *ready]) or "no tasks"
     if word == "/status":
         found = main.project.status()
         return f"{found.mode}; {len(found.waiting)} messages wait; tasks: {found.tasks}"
     if word.startswith("/"):
         return HELP
     return main.talk(line) or "stopped"
+
+
+@contextmanager
+def refusals_said() -> Generator[None]:
+    """Prints why a line is refused, and the chat goes on; unless somebody else coordinates now."""
+    try:
+        yield
+    except LeaseLostError:
+        raise
+    except HoldfastError as error:
+        print_aside(str(error))
 
 
 def told(result: Result) -> str:
@@ -594,14 +617,18 @@ class Keyboard:
             if word == "/stop":
                 project.send("stop")
                 return  # what was typed after it is for when the work has stopped
-            if word in ("/steer", "/note") and rest:
-                project.send(word[1:], rest)
-            elif word == "/task" and rest:
-                print_aside(f"task {self._main.tasks.add(rest).id} was added")
-            elif word.startswith("/"):
-                print_aside(HELP_AT_WORK)
-            elif line:
-                project.send("interrupt", line)
+            with refusals_said():
+                self._pass_on(line, word, rest)
+
+    def _pass_on(self, line: str, word: str, rest: str) -> None:
+        if word in ("/steer", "/note") and rest:
+            self._main.project.send(word[1:], rest)
+        elif word == "/task" and rest:
+            print_aside(f"task {self._main.tasks.add(rest).id} was added")
+        elif word.startswith("/"):
+            print_aside(HELP_AT_WORK)
+        elif line:
+            self._main.project.send("interrupt", line)
 
 
 def lines(main: Coordinator | None = None) -> Iterator[str]:

@@ -91,8 +91,8 @@ def list_points(*, options: Options = DEFAULTS) -> None:
         print_note("no points")
     if interrupted is not None:
         print_note(
-            "a rewind was killed: do it again, or take it back with "
-            + command("rewind undo", options.place)
+            "a rewind did not end: do it again, or take it back; what that would do is shown by "
+            + command("rewind undo --dry-run", options.place)
         )
 
 

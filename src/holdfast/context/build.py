@@ -17,7 +17,14 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from holdfast.context.compact import encode_items
-from holdfast.context.gather import Gathered, fact_parts, warnings_of, with_needs
+from holdfast.context.gather import (
+    Gathered,
+    fact_parts,
+    more_part,
+    open_part,
+    warnings_of,
+    with_needs,
+)
 from holdfast.context.message_selection import (
     WEIGHTS,
     WINDOW,
@@ -51,6 +58,10 @@ BUDGET = 8_000
 STRATEGIES = ("window", "summary", "retrieval")
 DECIDED_MAX = 10
 BOOT_WINDOW = 10
+OPEN_MAX = 50
+"""How many open tasks of a scope a context shows at most."""
+_OPEN_SHARE = 4
+"""Open tasks have at most one part in so many of the budget."""
 _LEFT_OUT_TOKENS = 40
 """Tokens reserved for each line that the list of what was left out may have."""
 
@@ -133,6 +144,8 @@ class _Builder:
         self._stale = warnings_of(self._facts)
         self._budget = Budget(wanted.counter.count, wanted.budget)
         self._refused: dict[PartKind, list[PromptPart]] = {}
+        self._stands_for: dict[str, list[str]] = {}
+        """By the key of a line that counts parts which are not shown: their ids."""
         self._is_index_late = False
         self._droppable: list[str] = []
         """The keys of parts that may be dropped again, the most important first."""
@@ -146,7 +159,10 @@ class _Builder:
         lines = 4 + 2 * len(self._wanted.strategies)
         self._budget.left -= min(_LEFT_OUT_TOKENS * lines, self._wanted.budget // 10)
         hand = None if task is None else task.id.removeprefix("task:").partition("@")[0]
-        for part in self._important(hand):
+        for part in self._at_work(hand):
+            self._offer(part)
+        self._offer_open_tasks(hand)
+        for part in self._important():
             self._offer(part)
         self._add_messages(task)
         for part in self._files():
@@ -161,11 +177,33 @@ class _Builder:
         if wanted.task is not None:
             yield gathered.task(wanted.task)
 
-    def _important(self, hand: str | None) -> Iterator[PromptPart]:
+    def _at_work(self, hand: str | None) -> Iterator[PromptPart]:
+        yield from self._gathered.decisions()
+        yield from self._gathered.in_progress(hand)
+
+    def _offer_open_tasks(self, hand: str | None) -> None:
+        """Takes the most urgent open tasks of each scope, and a line that counts the others.
+
+        They share a part of the budget, so that a long list leaves room for what was said.
+        """
+        waiting = list(self._gathered.open_tasks(hand))
+        room = self._wanted.budget // _OPEN_SHARE
+        for at, (scope, tasks) in enumerate(waiting):
+            share, shown = room // (len(waiting) - at), 0
+            line = self._budget.cost(more_part(scope, len(tasks)).text)
+            for task in tasks[:OPEN_MAX]:
+                kept = line if shown + 1 < len(tasks) else 0
+                cost = self._take(open_part(task), share - kept)
+                if cost is None:
+                    break
+                share, room, shown = share - cost, room - cost, shown + 1
+            if others := tasks[shown:]:
+                more = more_part(scope, len(others))
+                self._stands_for[key_of(more)] = [f"task:{one.id}@{scope}" for one in others]
+                room -= self._offer(more, share) or 0
+
+    def _important(self) -> Iterator[PromptPart]:
         gathered = self._gathered
-        yield from gathered.decisions()
-        yield from gathered.in_progress(hand)
-        yield from gathered.open_tasks(hand)
         if self._wanted.is_boot:
             yield from gathered.how()
             yield from gathered.places()
@@ -184,16 +222,23 @@ class _Builder:
 
         Returns its cost, or None if it was refused.
         """
+        cost = self._take(part, within)
+        if cost is None:
+            if part.kind != "warning":
+                part = with_needs(part, self._stale)
+            refused = self._refused.setdefault(part.kind, [])
+            if part not in refused:
+                refused.append(part)
+        return cost
+
+    def _take(self, part: PromptPart, within: int | None) -> int | None:
+        """Takes a part as `_offer` does, but forgets it if there is no room."""
         if key_of(part) in self._budget.chosen:
             return 0
         if part.kind != "warning":
             part = with_needs(part, self._stale)
         cost = self._budget.take_if(*self._warnings_for(part), part, within=within)
-        if cost is None:
-            refused = self._refused.setdefault(part.kind, [])
-            if part not in refused:
-                refused.append(part)
-        else:
+        if cost is not None:
             self._droppable.append(key_of(part))
         return cost
 
@@ -313,7 +358,9 @@ class _Builder:
         name, chosen = self._scope.name, self._budget.chosen
         for kind in _COMMANDS:
             parts = [one for one in self._refused.get(kind, ()) if key_of(one) not in chosen]
-            unique = {one.id: None for one in parts}
+            unique = {
+                id: None for one in parts for id in self._stands_for.get(key_of(one), [one.id])
+            }
             if kind == "older":
                 found = (f"message:{name}@{revision}" for revision in sorted(self._said.unread))
                 unique |= {id: None for id in found if f"message {id}" not in chosen}

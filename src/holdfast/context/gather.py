@@ -9,6 +9,7 @@ map of files and the roles are under the key `boot` of the state.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -42,8 +43,8 @@ ROLE = "role"
 """The kind of link that names the role that an order is for."""
 VALUE_CHARACTERS_MAX = 400
 MARKS_MAX = 10_000
-OPEN_MAX = 50
-"""How many open tasks of a scope a context shows at most."""
+TITLE_CHARACTERS_MAX = 200
+"""An open task is shown with so much of its title, and of why it is blocked."""
 HOW = (
     ("holdfast boot SCOPE", "this text for another scope"),
     ("holdfast show {scope}", "the state; `holdfast log {scope}` its history"),
@@ -147,24 +148,15 @@ class Gathered:
                 if task.id != but:
                     yield _task_part("progress", task)
 
-    def open_tasks(self, but: str | None) -> Iterator[PromptPart]:
-        """Yields the tasks that wait to be begun or are blocked, without the one in hand.
+    def open_tasks(self, but: str | None) -> Iterator[tuple[str, list[Task]]]:
+        """Yields the tasks that wait or are blocked, for each scope that has any, widest first.
 
-        The most urgent of each scope are shown, and how many more there are.
+        The most urgent come first. The task in hand is not among them.
         """
         for scope in reversed(self._scopes):
             found = scope.tasks.list(status=("open", "blocked"), limit=None)
-            shown = [task for task in found if task.id != but]
-            for task in shown[:OPEN_MAX]:
-                yield _task_part("open", task)
-            if more := len(shown[OPEN_MAX:]):
-                yield PromptPart(
-                    kind="open",
-                    id=f"more:{scope.name}",
-                    text=item(f"and {more:,} more of {scope.name}: `holdfast task list`"),
-                    order=(1 << 62,),
-                    scope=scope.name,
-                )
+            if waiting := [task for task in found if task.id != but]:
+                yield scope.name, waiting
 
     def facts(self) -> list[Fact]:
         """Returns the facts that count here; of several with a name, the nearest scope's."""
@@ -410,6 +402,29 @@ def _decision_part(
         required=required,
         scope=entry.scope,
     )
+
+
+def open_part(task: Task) -> PromptPart:
+    """Returns a task that waits; only the beginning of a long title is shown."""
+    return _task_part("open", replace(task, title=_cut(task.title), why=_cut(task.why)))
+
+
+def more_part(scope: str, count: int) -> PromptPart:
+    """Returns the line that stands for open tasks of a scope that are not shown."""
+    verb = f"holdfast task list {shlex.quote(scope)} --status open --status blocked"
+    return PromptPart(
+        kind="open",
+        id=f"more:{scope}",
+        text=item(f"and {count:,} more of {scope}: `{verb}`"),
+        order=(1 << 62,),
+        scope=scope,
+    )
+
+
+def _cut(text: Any) -> Any:
+    if not text or len(text) <= TITLE_CHARACTERS_MAX:
+        return text
+    return f"{text[:TITLE_CHARACTERS_MAX]}…"
 
 
 def _task_part(kind: Any, task: Task, *, required: bool = False) -> PromptPart:

@@ -33,6 +33,7 @@ from typing import Any, Final, NoReturn, TypeVar, cast
 
 import msgspec
 
+from holdfast.backends.nesting import pieces
 from holdfast.errors import CorruptError, UsageError, ValueDomainError, show_value, unloaded
 
 SIZE_MAX = 64 << 20
@@ -45,9 +46,6 @@ DEPTH_MAX = 100
 """How many containers may be nested. The path of a value in its state counts, so no state is
 deeper."""
 
-_PIECE_DEEP = 400
-"""How deep a piece is that is checked alone: deeper than any value of a caller, tags included."""
-_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 _ALWAYS_PLAIN = frozenset({str, bool, type(None)})
 _INT_END = 10**4000
 _INT_START = -_INT_END  # computed once: to negate it for each int would double the check's cost
@@ -425,7 +423,8 @@ def check(data: Encoded) -> None:
     except CorruptError as error:
         if not isinstance(error.__cause__, RecursionError):
             raise
-        _check_deep(bytes(data))
+        for piece in pieces(bytes(data)):
+            _check_piece(piece)
 
 
 def _check_piece(data: Encoded) -> None:
@@ -434,33 +433,6 @@ def _check_piece(data: Encoded) -> None:
         json.loads(bytes(data), object_pairs_hook=_check_keys)
     except RecursionError as error:
         raise CorruptError("stored value is nested too deeply") from error
-
-
-def _check_deep(data: bytes) -> None:
-    """Checks a value that is nested deeper than Python decodes, in pieces.
-
-    No value of a caller is so deep, but results of nodes were once (decision 0090), and are sound.
-    Every `_PIECE_DEEP` levels a container is checked alone, and a 0 stands for it outside.
-    """
-    begun: list[list[bytes]] = [[]]
-    depth = at = 0
-    for token in _BRACKETS.finditer(data):
-        word = token.group()
-        if word in (b"{", b"["):
-            depth += 1
-            if depth % _PIECE_DEEP == 0:
-                begun[-1].append(data[at : token.start()])
-                begun.append([])
-                at = token.start()
-        elif word in (b"}", b"]"):
-            if depth % _PIECE_DEEP == 0 and len(begun) > 1:
-                _check_piece(b"".join([*begun.pop(), data[at : token.end()]]))
-                begun[-1].append(b"0")
-                at = token.end()
-            depth -= 1
-    if len(begun) > 1:
-        raise CorruptError("stored value ends within a list or an object")
-    _check_piece(b"".join([*begun[0], data[at:]]))
 
 
 def _check_keys(pairs: list[tuple[str, Any]]) -> None:

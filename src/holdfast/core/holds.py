@@ -64,9 +64,9 @@ def let_end(log: Log, stream: str) -> None:
         backend.keep(stream, False)
 
 
-def keep_held(log: Log, held: Iterable[str]) -> None:
-    """Makes the backends keep exactly the held scopes past their ends."""
-    wanted = set(held)
+def keep_held(log: Log, held: Iterable[str]) -> list[str]:
+    """Makes the backends keep exactly the held scopes past their ends; returns which are gone."""
+    wanted, gone = set(held), list[str]()
     for part in log.parts():
         if isinstance(part, KeepsEnded):
             for stream in part.kept():
@@ -77,7 +77,8 @@ def keep_held(log: Log, held: Iterable[str]) -> None:
             keep(log, stream)
             keep_blobs(log, stream)
         except ExpiredError:
-            continue  # gone before it was held: in a copy the mark may have come without the scope
+            gone.append(stream)  # before it was held: its mark may have come without the scope
+    return gone
 
 
 def _part_of(log: Log, stream: str) -> Backend:

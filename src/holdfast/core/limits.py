@@ -97,6 +97,7 @@ class DiskWatch(Struct, frozen=True):
     Below `warn` it warns in its reports and in the log. Below `no_blobs` it takes no new large
     value. Below `no_commits` it takes no commit but those that make room. What is stored can always
     be read. `reserve` is kept free beside the store, so that `retain` can begin on a full disk.
+    Without it, what was kept free before is freed.
     """
 
     warn: int | str | None = "10%"
@@ -197,10 +198,15 @@ class Limits:
         return self._state
 
     def reserves(self) -> list[tuple[str, int]]:
-        """Returns what is to be kept free for letting go: places of the store, each with bytes."""
-        wanted = None if self._disk is None else self._disk.reserve
-        if wanted is None:
+        """Returns what is to be kept free for letting go: places of the store, each with bytes.
+
+        Without a DiskWatch that is nobody's to say, as in a command that is run beside a program.
+        """
+        if self._disk is None:
             return []
+        wanted = self._disk.reserve
+        if wanted is None:
+            return [(place, 0) for place in self._places]
         return [
             (place, bound_of(wanted, "reserve", self._space(place)[1])) for place in self._places
         ]

@@ -124,7 +124,7 @@ from holdfast.core.provenance import SAID, Said, both
 from holdfast.core.redaction import Redactor
 from holdfast.core.schema import Schema
 from holdfast.core.sealed_marks import MarkChanges
-from holdfast.core.sealing import BESIDE, READER, Seal, Sealing, stream_of, tell_reader
+from holdfast.core.sealing import BESIDE, READER, Keyless, Seal, Sealing, stream_of, tell_reader
 from holdfast.core.sealing import PREFIX as SUBJECT_PREFIX
 from holdfast.core.snapshot import EVENT_OVERHEAD_BYTES, Snapshots
 from holdfast.core.tree import (
@@ -1010,7 +1010,7 @@ class Log:
             new_events = self._migrated(write, base, new_events)
         state, before, seal = base, base, None
         if base.subject is not None or self.sealing.intended or self.sealing.becoming:
-            seal, state = self._seal_for(stream, base)
+            seal, state = self._seal_for(write, base)
         records, last = list[Record](), new_events[-1]
         for one in new_events:
             type, payload, ops = one.type, one.payload, one.ops
@@ -1088,23 +1088,31 @@ class Log:
 
     # --- what is sealed ----------------------------------------------------------------------
 
-    def _seal_for(self, stream: str, base: StreamState) -> tuple[Seal | None, StreamState]:
+    def _seal_for(
+        self, write: StreamWrite, base: StreamState
+    ) -> tuple[Seal | Keyless | None, StreamState]:
         """Returns what seals the events of a stream, None if it is nobody's, and its state so far.
 
         The first event decides for ever whose it is. Raises ErasedError if the subject was erased.
+        Only removals are let through then: whoever destroyed the key, as another store that has the
+        same keys may, what is left of the subject must be removable.
         """
+        stream = write.stream
         becoming = self.sealing.becoming.get(stream)
         if becoming is not None and base.subject is None:
             return self.sealing.of(becoming), msgspec.structs.replace(base, subject=becoming)
         intended = self.sealing.intended.get(stream)
-        if intended is None and base.subject is not None:
-            return self.sealing.of(base.subject), base
         if base.revision and intended not in (None, base.subject):
             raise self._not_theirs(stream, base.subject)
-        subject = base.subject if base.revision else intended
+        subject = base.subject or intended
         if subject is None:
             return None, base
-        seal = self.sealing.of(subject)
+        try:
+            seal: Seal | Keyless = self.sealing.of(subject)
+        except ErasedError:
+            if not base.revision or not _only_removes(write):
+                raise
+            seal = Keyless(subject)
         return seal, base if base.revision else msgspec.structs.replace(base, subject=subject)
 
     def _not_theirs(self, stream: str, subject: str | None) -> HoldfastError:
@@ -1786,14 +1794,21 @@ class Log:
                 self.expiry.check(stream, state)
         except ExpiredError:
             return None
+        if state.subject is not None:
+            tell_reader(self.sealing, state.subject)
         return state if state.ends is None else self.key_ends.shown(state, stream)
 
     def peek(self, stream: str) -> StreamState | None:
-        """Returns the newest state if it is in memory, else None; never reads events."""
+        """Returns the newest state if it is in memory, else None; never reads events.
+
+        Returns None, too, if a reader is to be told of it: that writes, and the caller may not.
+        """
         head = self._backend.heads((stream,))[0]
         if head is None:
             return EMPTY
         state = self._states.get(stream)
+        if state is not None and state.subject is not None and READER.get() is not None:
+            return None
         if state is not None and state.revision == head.revision and state.link == head.link:
             self._used.add(stream)
             if state.expires_us:
@@ -1973,6 +1988,8 @@ class Log:
         known = self._states.get(stream)
         if state.revision > (0 if known is None else known.revision):
             self.folds.keep(stream, state)
+        if state.subject is not None:
+            tell_reader(self.sealing, state.subject)
         return state
 
     def _moved_on(self, stream: str, moment: Moment, base: StreamState) -> StreamState | None:
@@ -2037,12 +2054,23 @@ class Log:
 
     # --- records ---------------------------------------------------------------------------------
 
-    def head(self, stream: str) -> Head | None:
-        """Returns where a stream is, None if there is none; raises ExpiredError if it ended."""
+    def head(self, stream: str, *, to_read: bool = False) -> Head | None:
+        """Returns where a stream is, None if there is none; raises ExpiredError if it ended.
+
+        `to_read` is for what keeps in memory what it has read of the stream: its reader is told of
+        that as of the events themselves.
+        """
         head = self._backend.heads([stream])[0]
         if head is not None:
             self.expiry.check_end(stream, self.expiry.end(stream, head))
+            if to_read and READER.get() is not None:
+                self.tell_reader_of(stream)
         return head
+
+    def tell_reader_of(self, stream: str) -> None:
+        """Tells the run or node of this context, if there is one, that it reads a stream."""
+        if READER.get() is not None and (subject := self.subject_of(stream)) is not None:
+            tell_reader(self.sealing, subject)
 
     def contradicted(self, stream: str, head: Head, found: str, revision: int) -> CorruptError:
         """Returns the error for events that contradict the head of their stream.
@@ -2655,6 +2683,13 @@ def _follows(proposed: ProposedCommit, overlay: dict[str, StreamState]) -> bool:
     streams = [write.stream for write in proposed.writes]
     streams += [guard.stream for guard in proposed.guards]
     return any(stream in overlay for stream in streams)
+
+
+def _only_removes(write: StreamWrite) -> bool:
+    """Returns whether a write is a removal, and says nothing that would have to be sealed."""
+    said = [write.key, *(one.key for one in write.new_events)]
+    types = {one.type for one in write.new_events}
+    return types == {event.REMOVED} and not any(said) and write.checkpoint == event.LIFE
 
 
 def _is_alike(record: Record, new_event: NewEvent) -> bool:

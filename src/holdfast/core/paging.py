@@ -20,6 +20,7 @@ from holdfast.core.meta import source_and_trust
 from holdfast.core.own_event import is_of_type, stored_type
 from holdfast.core.page import Page, check_limit, read_cursor, write_cursor
 from holdfast.core.provenance import check_source
+from holdfast.core.sealing import noted_reads, tell_reader
 from holdfast.errors import UsageError, show_value
 
 _KIND = "events"
@@ -146,6 +147,8 @@ def event_page(
             break
         size += len(matching)
         found += reversed(matching) if newest_first else matching
+    for subject in {record.subject for record in found if record.subject is not None}:
+        tell_reader(log.sealing, subject)
     if not found:
         # Not the newest place: events that come while this page is read must not be skipped.
         above = high if newest_first and high is not None else low
@@ -286,7 +289,8 @@ class _Whole:
 
     def _commits(self, records: list[Record]) -> list[list[Record]]:
         """Groups records by commit, without the events of streams that have ended."""
-        kept = self._log.opened(self._log.expiry.kept(records))
+        with noted_reads():  # a page has those that match
+            kept = self._log.opened(self._log.expiry.kept(records))
         return [list(commit) for _, commit in groupby(kept, lambda record: int(record.position))]
 
 

@@ -375,6 +375,8 @@ def _records(log: Log, one: Condemned) -> Iterator[Record]:
     after = one.after
     while after < one.until:
         page = log.stored(one.stream, after=after, until=one.until)
+        if not page:
+            return  # the ledger of a copy may name a stream that was not taken over
         for record in page:
             is_gone = record.payload == GONE or len(record.payload) < len(GONE)
             if not is_gone and _may_go(record, one):

@@ -19,7 +19,8 @@ does when the key is gone. The data of an erased subject reads as let go of.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import sha256
 from typing import Any
@@ -86,6 +87,22 @@ def tell_reader(sealing: Sealing, subject: str) -> None:
     reader = READER.get()
     if reader is not None:
         reader(sealing, subject)
+
+
+@contextmanager
+def noted_reads() -> Generator[set[str]]:
+    """The block in which something is looked for; yields the set of subjects whose data is read.
+
+    The reader is told of none of them: much of what is looked at is in no answer. Who answers tells
+    it of those that the answer is from.
+    """
+    subjects = set[str]()
+    reader = READER.get()
+    token = READER.set(reader and (lambda _, subject: subjects.add(subject)))
+    try:
+        yield subjects
+    finally:
+        READER.reset(token)
 
 
 _NONCE = bytes(12)
@@ -209,6 +226,25 @@ class Seal:
         return sha256(data).hexdigest(), data
 
 
+class Keyless:
+    """Stands for the seal of an erased subject where a scope of theirs is removed.
+
+    A removal says nothing that people wrote, so it needs no key; the envelope and the meta still
+    say whose the scope is.
+    """
+
+    def __init__(self, subject: str) -> None:
+        self.subject = subject
+        self._meta = encode_meta(Meta(cipher=CIPHER)) or ""
+
+    def record(
+        self, type: str, payload: bytes, key: str | None, checkpoint: str | None, meta: str | None
+    ) -> tuple[bytes, str | None, str | None, str]:
+        """Returns payload, key, checkpoint name and meta of a removal as they are stored."""
+        assert (type, key) == (REMOVED, None), "BUG: only a removal without a name needs no key"
+        return payload, key, checkpoint, joined(meta, self._meta)
+
+
 def derived_key(key: bytes, use: bytes) -> bytes:
     """Returns a key for one use, derived from another; none of them reveals any other."""
     return hmac.new(key, b"holdfast " + use, sha256).digest()
@@ -232,11 +268,17 @@ def readmission(keys: KeyStore, noted: str) -> str:
     return keys.pseudonym(f"readmitted {noted}")
 
 
-def erasure_noted(keys: KeyStore, told: str) -> str:
-    """Returns the id under which the newest erasure of a subject is noted, or will be."""
-    while keys.is_erased(told) and keys.is_erased(readmission(keys, told)):
+def erasure_noted(keys: KeyStore, told: str) -> tuple[str, bool]:
+    """Returns the id under which the newest erasure of a subject is noted, and whether it is.
+
+    If it is not, the next erasure is noted under it. `told` is where the chain begins, or an id
+    that an earlier call returned.
+    """
+    while keys.is_erased(told):
+        if not keys.is_erased(readmission(keys, told)):
+            return told, True
         told = keys.pseudonym(f"erased again {told}")
-    return told
+    return told, False
 
 
 def key_for(key: str | None, seal: Seal | None) -> str | None:
@@ -336,28 +378,33 @@ class Sealing:
         keys, key = self.keys, self.keys.find(name)
         if key is not None and (seal := self._seals.get(key.id)) is not None:
             return seal
+        noted = self._check_admitted(name, told_as(keys, name))
         if key is None:
-            self._check_admitted(name)
             key = keys.make(name)
-        try:
-            # Once more: an erasure may have ended since, and the key may be made after it. Such a
-            # key would go on counting, so it is destroyed too.
-            self._check_admitted(name)
-        except ErasedError:
-            keys.destroy(key.id)
-            raise
+            try:
+                # Once more: an erasure may have ended since, and the key may be made after it. Such
+                # a key would go on counting, so it is destroyed too. One that was found is left to
+                # the erasure that is under way: somebody may have data that is sealed with it.
+                self._check_admitted(name, noted)
+            except ErasedError:
+                keys.destroy(key.id)
+                raise
         seal = self._seals[key.id] = Seal(key)
         return seal
 
-    def _check_admitted(self, name: str) -> None:
-        """Raises ErasedError if the subject of a name was erased and not admitted again."""
-        keys = self.keys
-        if keys.is_erased(erasure_noted(keys, told_as(keys, name))):
-            raise ErasedError(
-                name,
-                "what was to be written",
-                hint="hf.subjects.readmit(name) lets them come back, with another key and id",
-            )
+    def _check_admitted(self, name: str, noted: str) -> str:
+        """Returns the id under which the next erasure of a name is noted.
+
+        Raises ErasedError if the subject was erased and not admitted again.
+        """
+        noted, is_erased = erasure_noted(self.keys, noted)
+        if not is_erased:
+            return noted
+        raise ErasedError(
+            name,
+            "what was to be written",
+            hint="hf.subjects.readmit(name) lets them come back, with another key and id",
+        )
 
     def forget(self, subject: str) -> None:
         """Drops a key that this process has in memory."""

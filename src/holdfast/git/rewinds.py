@@ -16,7 +16,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Literal
@@ -24,11 +24,12 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from holdfast.backends.protocol import GONE, START, Position, Record
 from holdfast.clock import SystemClock
 from holdfast.core import codec
 from holdfast.core.arguments import check_flag
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite
-from holdfast.core.event import Event, to_datetime
+from holdfast.core.event import Event, from_datetime, to_datetime
 from holdfast.core.kernel import Kernel
 from holdfast.errors import ConflictError, GitError, NotFoundError, UsageError, show_value
 from holdfast.git.files import ProjectFile
@@ -37,6 +38,7 @@ from holdfast.git.work_tree import Look, WorkTree, is_safe
 from holdfast.names import check_name, short_id
 from holdfast.record.context import RecordContext
 from holdfast.record.difference import Difference
+from holdfast.record.message_events import ADDED, FileChange, Message
 from holdfast.scope import Scope, Scopes
 
 What = Literal["conversation", "state", "files", "all"]
@@ -48,6 +50,7 @@ DONE = "rewind.done"
 REFS = f"{NAMESPACE}points/"
 FILES_LEFT_OUT = "files_left_out"
 """The metadata of a message that changed more files than it names: how many more."""
+_PAGE = 200
 _NOTES = "marking"
 """The folder of the notes about refs that are being made."""
 _NOTED_S = 60
@@ -268,6 +271,7 @@ class Rewinds:
         """
         events = self._events()
         done = {event.data["before"] for event in events if event.type == DONE}
+        # One that was refused has a closing event, too: it did nothing.
         begun = (event for event in reversed(events) if event.type == MARKED)
         newest = next((event for event in begun if "rewinds" in event.data), None)
         return None if newest is None or newest.data["id"] in done else _point(newest)
@@ -286,19 +290,23 @@ class Rewinds:
         what: What = "all",
         overwrite: bool = False,
         named_only: bool = False,
+        also: Iterable[Scope | str] = (),
     ) -> Preview:
         """Returns what a rewind to a point would do; its `apply` does exactly that.
 
         `what` selects what goes back: the messages of the scopes ("conversation"), their state and
-        tasks ("state"), the files, or all. If somebody changed a file after a message of these
-        scopes changed it, the file is left unchanged, unless `overwrite` is true. `named_only` is
-        for messages that name all files that they change: if any of them since the point names
-        files, other files are left unchanged, too.
+        tasks ("state"), the files, or all. If messages of these scopes, or of those in `also`, name
+        a file, and it holds anything that they and the point do not lead to, then somebody else
+        changed it: it is left unchanged, unless `overwrite` is true. `named_only` is for messages
+        that name all files that they change: if any of them since the point names files, other
+        files are left unchanged, too.
         """
         found = self.find(point)
         check_flag(overwrite, "overwrite")
         check_flag(named_only, "named_only")
-        return self._preview(found, what, overwrite=overwrite, base=None, named_only=named_only)
+        names = [(one if isinstance(one, Scope) else self._scope_of(one)).name for one in also]
+        told = None if overwrite else _Told(self._messages_since(found, names), named_only)
+        return self._preview(found, what, told=told)
 
     def preview_file(self, path: str | os.PathLike[str], commit: str = "HEAD") -> Preview:
         """Returns what would restore one file from a commit of git; `undo` takes it back.
@@ -322,7 +330,7 @@ class Rewinds:
             head=repository.head,
         )
         preview = Preview(self, point, "files")
-        preview.look_at_files(tree, None, overwrite=True, only=inside)
+        preview.look_at_files(tree, (), only=inside)
         if ProjectFile(repository, path).diff(commit).lost:
             preview.stays.append(
                 f"changes of {_shown(inside)} that no commit has: kept with the point before"
@@ -340,11 +348,17 @@ class Rewinds:
         return self.preview(point, what=what, overwrite=overwrite).apply()
 
     def preview_undo(self) -> Preview:
-        """Returns what `undo` would do."""
+        """Returns what `undo` would do.
+
+        A rewind that was killed left each file as it was or as the point has it. Any other file was
+        changed since, and stays.
+        """
         events = self._events()
         done = {event.data["before"]: event.data for event in events if event.type == DONE}
         to_undo: list[RewindPoint] = []
         for before in (_point(event) for event in events if event.type == MARKED):
+            if done.get(before.id, {}).get("refused"):
+                continue
             ids = [one.id for one in to_undo]
             if before.rewinds in ids:
                 del to_undo[ids.index(before.rewinds) :]  # this one was the undo of that one
@@ -353,8 +367,18 @@ class Rewinds:
         if not to_undo:
             raise NotFoundError("there is no rewind to undo", hint="holdfast rewind list")
         before = to_undo[-1]
-        after = done.get(before.id, {}).get("tree")
-        return self._preview(before, before.what, overwrite=True, base=after)
+        if before.id in done:
+            trees = [done[before.id].get("tree")]
+        else:
+            trees = [before.commit, self._commit_of(before.rewinds)]
+        bases = tuple(tree for tree in trees if tree is not None)
+        return self._preview(before, before.what, bases=bases)
+
+    def _commit_of(self, rewound: str | None) -> str | None:
+        """Returns the commit with the files that a rewind went to: a point's, or one of git's."""
+        assert rewound is not None, "BUG: a rewind goes to a point"
+        of_git = rewound.removeprefix("commit:")
+        return self.find(rewound).commit if of_git == rewound else of_git
 
     def undo(self) -> Rewound:
         """Undoes the newest rewind that has not been undone yet.
@@ -369,9 +393,8 @@ class Rewinds:
         point: RewindPoint,
         what: object,
         *,
-        overwrite: bool,
-        base: str | None,
-        named_only: bool = False,
+        bases: tuple[str, ...] = (),
+        told: _Told | None = None,
     ) -> Preview:
         if what not in WHATS:
             raise UsageError(
@@ -389,10 +412,41 @@ class Rewinds:
         if chosen != "files":
             preview.look_at_scopes(self._scope_of)
         if has_files:
-            preview.look_at_files(
-                self.work_tree(), base, overwrite=overwrite, named_only=named_only
-            )
+            preview.look_at_files(self.work_tree(), bases, told=told)
         return preview
+
+    def _messages_since(self, point: RewindPoint, also: Iterable[str]) -> Iterator[Message]:
+        """Yields the messages since a point, of its scopes and of others, as they were added.
+
+        Events are read: a later rewind of a conversation, a compaction or an edit hides none.
+        """
+        marked = next(
+            (one.record for one in self._events() if one.data.get("id") == point.id), None
+        )
+        began = from_datetime(point.time)
+        for stream in dict.fromkeys((*point.scopes, *also)):
+            if stream in point.scopes:
+                records = self._log.records(stream, after=point.scopes[stream])
+            else:
+                records = self._records_after(stream, marked.position if marked else START)
+            for record in records:
+                if record.type != ADDED or record.payload == GONE:
+                    continue
+                message = Message(record, self._log.blobs.read)
+                # What was said before the point may have been merged into a conversation since.
+                if message.fields.get("said_at", began) >= began:
+                    yield message
+
+    def _records_after(self, stream: str, position: Position) -> list[Record]:
+        """Returns the records of a stream after a position; reads back from the newest."""
+        head = self._log.head(stream)
+        last, found = 0 if head is None else head.revision, list[Record]()
+        while last:
+            page = self._log.records(stream, after=max(last - _PAGE, 0), until=last)
+            later = [record for record in page if self._log.routes.is_after(record, position)]
+            found = [*later, *found]
+            last = page[0].revision - 1 if page and len(later) == len(page) else 0
+        return found
 
 
 class Preview:
@@ -428,17 +482,17 @@ class Preview:
     def look_at_files(
         self,
         tree: WorkTree,
-        base: str | None,
+        bases: Sequence[str],
         *,
-        overwrite: bool,
+        told: _Told | None = None,
         only: str | None = None,
-        named_only: bool = False,
     ) -> None:
         """Finds which files change, or with `only` whether that one does.
 
-        A file is skipped if it differs from what the tree `base` has. Without `base` every file is
-        accepted as it is now, except views: a view shows the log and is written from it. An older
-        text of one would be taken for somebody's edit.
+        A file is skipped if it differs from what each of the trees `bases` has. Without any every
+        file is accepted as it is now. Views go back only to undo a whole rewind, which has one
+        tree: a view shows the log and is written from it. An older text of one would be taken for
+        somebody's edit.
         """
         repository = tree.repository
         assert self.point.commit is not None, "BUG: the point has files"
@@ -447,14 +501,14 @@ class Preview:
         self._now = look.files
         try:
             self._then = repository.files_of(self.point.commit)
+            expected = [repository.files_of(base) for base in bases] or [self._now]
         except GitError as error:
             raise NotFoundError(
                 f'the files of the point "{self.point.name}" are not in the repository '
                 f'"{repository.root}" any more: {error.message}',
             ) from error
-        expected = self._now if base is None else repository.files_of(base)
-        theirs = {} if overwrite else self._changed_by_others(named_only=named_only)
-        has_views = base is None and only is None
+        theirs = {} if told is None else self._changed_by_others(told)
+        has_views = len(bases) != 1 and only is None
         for path in sorted({*self._then, *self._now} if only is None else {only}):
             now, then = self._now.get(path), self._then.get(path)
             if now == then:
@@ -470,7 +524,11 @@ class Preview:
             self._name_what_stays(repository, look)
 
     def _reason_to_skip(
-        self, path: str, look: Look, expected: Mapping[str, Entry], theirs: Mapping[str, str]
+        self,
+        path: str,
+        look: Look,
+        expected: Sequence[Mapping[str, Entry]],
+        theirs: Mapping[str, str],
     ) -> str | None:
         now, then = self._now.get(path), self._then.get(path)
         if path in look.left_out or path in self.point.left_out:
@@ -479,35 +537,34 @@ class Preview:
             return "its name leads out of the work tree, or into the repository"
         if GITLINK in (now and now.mode, then and then.mode):
             return "a submodule"
-        if expected.get(path) != now:
+        if all(files.get(path) != now for files in expected):
             return "changed since"
         assert self._tree is not None, "BUG: files are looked at with a tree"
         if now is None and self._tree.entry(path) is not None:
             return "ignored by git now: what it holds could not be brought back"
         return theirs.get(path)
 
-    def _changed_by_others(self, *, named_only: bool) -> dict[str, str]:
-        """Returns the files that differ from what the messages since the point left in them.
+    def _changed_by_others(self, told: _Told) -> dict[str, str]:
+        """Returns the files that hold what the messages since the point do not lead to.
 
         With `named_only`, also those that no message names, if any names files.
         """
-        newest: dict[str, tuple[str, str | None]] = {}
-        for name, revision in self.point.scopes.items():
-            for message in reversed(self._rewinds._scope_of(name).messages):
-                if message.revision <= revision:
-                    break
-                if FILES_LEFT_OUT in (message.metadata or {}):
-                    named_only = False  # it changed files that it does not name
-                for change in reversed(message.files):
-                    newest.setdefault(change.path, (message.id, change.after))
         assert self._tree is not None, "BUG: files are looked at with a tree"
+        steps, is_whole = told.changes()
         found: dict[str, str] = {}
-        if named_only and newest:
-            others = {*self._then, *self._now} - newest.keys()
+        if is_whole and steps:
+            others = {*self._then, *self._now} - steps.keys()
             found = dict.fromkeys(others, "no message since says that it changed it")
-        for path, (message, after) in newest.items():
-            if path in self._now and _sha256(self._tree, path) != after:
-                found[path] = f"changed since message {message} did"
+        entries = {path: self._then[path] for path in steps if path in self._then}
+        plain = [one.id for one in entries.values() if one.mode != GITLINK]
+        held = self._tree.repository.read_objects(plain)
+        for path, changes in steps.items():
+            entry = entries.get(path)
+            data = None if entry is None else held.get(entry.id)
+            then = None if data is None else hashlib.sha256(data).hexdigest()
+            now = _sha256(self._tree, path) if path in self._now else None
+            if reason := _reason_of_others(then, now, changes):
+                found[path] = reason
         return found
 
     def _name_what_stays(self, repository: Repository, look: Look) -> None:
@@ -555,7 +612,16 @@ class Preview:
             what=self.what,
             look=look,
         )
-        revisions = {name: self._bring_back(name) for name in self.scopes}
+        revisions: dict[str, int] = {}
+        try:
+            for name in self.scopes:
+                revisions[name] = self._bring_back(name)
+        except ConflictError:
+            if not revisions:
+                # Nothing was done: nobody is to finish this rewind, or to undo it.
+                about = {"point": self.point.id, "before": before.id, "refused": True}
+                rewinds._write(DONE, about)
+            raise
         written = self._put_files(look) if look is not None else []
         self._say_done(before, written, revisions)
         return Rewound(
@@ -626,6 +692,48 @@ class Preview:
                 )
                 repository.point_ref(f"{REFS}{name}", commit)
             self._rewinds._write(DONE, about)
+
+
+class _Told:
+    """What the messages since a point tell of files. `named_only`: they name all that they change.
+
+    The messages are read when that is asked for: only a rewind of files does.
+    """
+
+    def __init__(self, messages: Iterator[Message], named_only: bool) -> None:
+        self._messages = messages
+        self._named_only = named_only
+
+    def changes(self) -> tuple[dict[str, list[tuple[str, FileChange]]], bool]:
+        """Returns the changes of each file by their messages, and whether those are all files."""
+        found: dict[str, list[tuple[str, FileChange]]] = {}
+        is_whole = self._named_only
+        for message in sorted(self._messages, key=lambda one: one.time):
+            if FILES_LEFT_OUT in (message.metadata or {}):
+                is_whole = False  # it changed files that it does not name
+            for change in message.files:
+                found.setdefault(change.path, []).append((message.id, change))
+        return found, is_whole
+
+
+def _reason_of_others(
+    then: str | None, now: str | None, changes: Sequence[tuple[str, FileChange]]
+) -> str | None:
+    """Returns why a file is somebody else's, from its digests at the point, now, and in messages.
+
+    What the work found must be what the point has or what the work left, in any order: a rewind may
+    have come in between, and messages of several conversations have no common order.
+    """
+    known, left = {then}, list(changes)
+    while more := [one for one in left if one[1].before in known]:
+        left = [one for one in left if one[1].before not in known]
+        known.update(change.after for _, change in more)
+    if now in known:
+        return None
+    mixed = next((id for id, change in left if change.after == now), None)
+    if mixed is not None:
+        return f"changed by somebody else before message {mixed} did"
+    return f"changed since message {changes[-1][0]} did"
 
 
 def _commit_files(tree: WorkTree, id: str, name: str, look: Look | None) -> dict[str, Any]:

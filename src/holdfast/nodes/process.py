@@ -163,6 +163,7 @@ def process(
             table = nodes.table(graph.name, name)
             table.refresh()
             if idle.stands(nodes, table):
+                nodes.log.tell_reader_of(table.stream)
                 table.count_walk()
                 return idle.answer
     walker = Walker(nodes, graph, name, inputs, cache=cache, force=force)
@@ -200,6 +201,7 @@ def process_node(
             table = nodes.table(graph.name, where)
             table.refresh()
             if idle.stands(nodes, table):
+                nodes.log.tell_reader_of(table.stream)
                 table.count_hit(name)
                 return idle.answer
     walker = Walker(nodes, graph, where, inputs, cache=cache)

@@ -378,10 +378,14 @@ class Entry:
 
 
 class NodeResults:
-    """The newest results of one node, in order and by their `in_thumb`."""
+    """The newest results of one node, in order and by their `in_thumb`.
 
-    def __init__(self, keep: Keep) -> None:
-        self.keep = keep
+    Held in memory are the newest `count` of them, and more if they have no more than `size` bytes.
+    """
+
+    def __init__(self, count: int = LEAST.count, size: int = 0) -> None:
+        self.count = count
+        self.size = size
         self.entries: list[Entry] = []
         """Newest first, valid or not."""
         self.is_whole = True
@@ -397,13 +401,26 @@ class NodeResults:
         self._size += size_of(entry.record.payload)
         self.entries.insert(0, entry)
         self._by_thumb.setdefault(entry.in_thumb, []).insert(0, entry)
-        while not self._is_kept(self.entries[-1], self.keep):
+        while not self._is_held(self.entries[-1]):
             last = self.entries.pop()
             same = self._by_thumb[last.in_thumb]
             same.pop()
             if not same:
                 del self._by_thumb[last.in_thumb]
             self.is_whole = False
+
+    def covers(self, keep: Keep) -> bool:
+        """Returns whether everything that `keep` says is held, as far as it is stored."""
+        return keep.count <= self.count if keep.size is None else keep.size <= self.size
+
+    def wider(self, keep: Keep) -> tuple[int, int]:
+        """Returns the number and the size to hold so that `keep` is covered as well."""
+        count = self.count if keep.size is not None else max(self.count, keep.count)
+        return count, max(self.size, keep.size or 0)
+
+    def _is_held(self, entry: Entry) -> bool:
+        fits = self._size - entry.start <= self.size
+        return fits or self._count - entry.place <= self.count
 
     def _is_kept(self, entry: Entry, keep: Keep) -> bool:
         is_newest = entry.place == self._count - 1
@@ -414,6 +431,10 @@ class NodeResults:
         """Returns the results that are kept, newest first; only those of an `in_thumb` if given."""
         found = self.entries if in_thumb is None else self._by_thumb.get(in_thumb, [])
         return [entry for entry in found if self._is_kept(entry, keep)]
+
+    def number(self, in_thumb: str) -> int:
+        """Returns the highest number among the held results of an `in_thumb`; 0 without any."""
+        return max((entry.number for entry in self._by_thumb.get(in_thumb, ())), default=0)
 
 
 _BLOB_SIZE = re.compile(rb'"\$blob":\{"id":"[0-9a-f]{64}","size":(\d+)\}')
@@ -511,41 +532,55 @@ class ResultTable:
         elif record.type in RESULTS and (self._is_whole or name in self._nodes):
             known = self._nodes.get(name)
             if known is None:
-                known = self._nodes[name] = NodeResults(LEAST)
+                known = self._nodes[name] = NodeResults()
             known.add(Entry(record, self))
 
     def entries(self, name: str) -> list[Entry]:
         """Returns the results of a node that are in memory, newest first, valid or not."""
-        return self.results(name).entries
+        with self.mutex:
+            known = self._nodes.get(name)
+            return (self.results(name) if known is None else known).entries
 
     def results(self, name: str, keep: Keep = LEAST) -> NodeResults:
         """Returns the results of a node, with all that `keep` says and `KEEP_MAX` at least."""
         with self.mutex:
             known = self._nodes.get(name)
-            if known is None and not self._is_whole:
-                return self._found(name, keep)
             if known is None:
-                known = self._nodes[name] = NodeResults(LEAST)
-            has_all = keep.size is None and known.keep.size is None
-            if keep == known.keep or (has_all and keep.count <= known.keep.count):
+                known = NodeResults()
+                if not self._is_whole:
+                    return self._found(name, *known.wider(keep))
+                self._nodes[name] = known
+            if known.covers(keep):
                 return known
             if not known.is_whole:
-                return self._found(name, keep)
-            known.keep = keep
+                return self._found(name, *known.wider(keep))
+            known.count, known.size = known.wider(keep)
             return known
 
-    def _found(self, name: str, keep: Keep) -> NodeResults:
+    def _found(self, name: str, count: int, size: int) -> NodeResults:
         """Returns the results of a node that are found in the store by its name."""
-        keep = keep if keep.size is not None or keep.count > KEEP_MAX else LEAST
-        found = self._nodes[name] = NodeResults(keep)
-        has_every = self._is_whole or self._has_every
-        self._has_every = True
-        for one in (name,) if has_every else (name, EVERY):
-            places = self._log.find(self.stream, checkpoint=one)[: keep.count]
-            for place in reversed(places):
+        found = self._nodes[name] = NodeResults(count, size)
+        records: list[Record] = []
+        number = read = 0
+        for place in self._log.find(self.stream, checkpoint=name):  # newest first
+            if place.revision <= self._since or (number >= count and read >= size):
+                found.is_whole = False
+                break
+            if place.revision > self.revision:
+                continue
+            record = self._log.record(self.stream, place.revision)
+            records.append(record)
+            if record.type in RESULTS:
+                number += 1
+                read += size_of(record.payload)
+        if not (self._is_whole or self._has_every):
+            self._has_every = True
+            for place in self._log.find(self.stream, checkpoint=EVERY):
                 if self._since < place.revision <= self.revision:
                     self._apply(self._log.record(self.stream, place.revision))
-            found.is_whole &= len(places) < keep.count
+                    break  # the newest says enough
+        for record in reversed(records):
+            self._apply(record)
         return found
 
     def entry_of(self, name: str, key: str) -> Entry:
@@ -660,8 +695,7 @@ class ResultTable:
         If older entries may be missing in memory, it looks for the first unused key in the store.
         """
         results = self.results(name)
-        same = results.kept(results.keep, in_thumb)
-        number = max((one.number for one in same), default=0) + 1
+        number = results.number(in_thumb) + 1
         if self._is_whole and results.is_whole:
             return number
         # Each number was used once, from 1 on: so the first unused one is found by halving.

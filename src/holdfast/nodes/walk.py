@@ -867,7 +867,8 @@ class Walker:
             raise _kept_failure(known, content)
         self.table.count_hit(known.name)
         # An older result counts because a dependency went back: nothing was cut off there.
-        is_cut_off = self.table.entries(known.name)[0] is entry and any(
+        newest = self.table.entries(known.name)[0].record.revision
+        is_cut_off = newest == entry.record.revision and any(
             edge.status == "computed" for edge in known.edges.values()
         )
         return entry.state("cut off" if is_cut_off else "hit", self.blobs)
@@ -1030,11 +1031,11 @@ class Walker:
         if not self.cache or (sealing is not log.sealing and not log.sealing.keys.has(id)):
             return
         owner = log.subject_of(stream)
-        if owner is None and log.sealing.keys.is_erased(id):
+        if owner == id or log.sealing.keys.is_erased(id):
             return
         if owner is None:
             log.become(stream, id)
-        elif owner != id:
+        else:
             raise UsageError(
                 f'node "{name}" was about to read data of subject {id}, and the results of its '
                 f"graph for this scope are subject {owner}'s: one key seals them",

@@ -93,7 +93,7 @@ class ScopeSource:
         return Place(life, life=life)
 
     def holds(self, place: Place) -> bool:
-        head = self._log.head(self.name)
+        head = self._log.head(self.name, to_read=True)
         newest = 0 if head is None else head.revision
         return place.at <= newest and place.life == self._log.life(self.name)
 

@@ -82,8 +82,11 @@ def _git(project: Project) -> list[Ailment]:
     before = project.store.git(project.root).interrupted()
     if before is None:
         return []
-    options = (f"holdfast project rewind {before.rewinds}", "holdfast rewind undo")
-    return [Ailment("git", before.name, "a rewind was killed", options)]
+    # What was done since would go back, too: each is looked at before it is done.
+    options = ["holdfast rewind undo --dry-run"]
+    if before.rewinds is not None and not before.rewinds.startswith("commit:"):
+        options.insert(0, f"holdfast project rewind {before.rewinds} --dry-run")
+    return [Ailment("git", before.name, "a rewind did not end", tuple(options))]
 
 
 def _work(project: Project) -> list[Ailment]:

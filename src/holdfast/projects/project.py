@@ -266,12 +266,14 @@ class Project:
         """Returns what a rewind of the project would do; `main.rewind(…)` does it.
 
         `what` is "conversation", "state", "files" or "all". The messages of work name the files
-        that it changed. What anybody else changed stays, unless `overwrite` is true: a file that
-        differs from what the work left, and one that no message since the point names. The five
-        files stay: they are written from the log.
+        that it changed, in every session. What anybody else changed stays, unless `overwrite` is
+        true: a file that differs from what the work left, one that was changed before the work
+        changed it, and one that no message since the point names. The five files stay: they are
+        written from the log.
         """
         rewinds = self.store.git(self.root)
-        return rewinds.preview(point, what=what, overwrite=overwrite, named_only=True)
+        also = [self.scope.name, *sessions.conversations(self)]
+        return rewinds.preview(point, what=what, overwrite=overwrite, named_only=True, also=also)
 
     def accept_handoff(self, session: str) -> Accepted:
         """Accepts the handoff to a session: merges the sender's messages and state, in one commit.

@@ -105,6 +105,12 @@ def conversation(project: Project, session: str) -> Scope:
     return project.store.conversation(f"{project.id}/{session}", parent=project.scope)
 
 
+def conversations(project: Project) -> list[str]:
+    """Returns the names of the conversations of all sessions."""
+    prefix = f"{project.id}/"
+    return [one.name for one in project.store.scopes(CONVERSATION, prefix=prefix, limit=None)]
+
+
 def listed(project: Project, *, limit: int | None = None) -> list[ProjectSession]:
     """Returns the sessions: crashed first, then active, then ended ones, newest first."""
     prefix = f"{project.id}/"

@@ -25,7 +25,7 @@ from holdfast.context.parts import Strategy
 from holdfast.core.inbox import stream_of
 from holdfast.core.kernel import kernel_of
 from holdfast.core.limits import disk_space
-from holdfast.errors import LeaseLostError, UnavailableError, UsageError
+from holdfast.errors import LeaseLostError, StepError, UnavailableError, UsageError
 from holdfast.git.rewinds import FILES_LEFT_OUT
 from holdfast.joint_commit import JointCommit
 from holdfast.projects import trees
@@ -190,13 +190,18 @@ def work(ctx: Any, assignment: dict[str, Any]) -> dict[str, Any]:
             point = told["point"]
         if told["heard"]:
             ctx.step(_heed, assignment, told["heard"])
-        answer = ctx.session(
-            told["prompt"],
-            system=SYSTEM,
-            context=told["context"],
-            agent=asked.agent,
-            directory=told["directory"],
-        )
+        try:
+            answer = ctx.session(
+                told["prompt"],
+                system=SYSTEM,
+                context=told["context"],
+                agent=asked.agent,
+                directory=told["directory"],
+            )
+        except StepError as error:
+            if base is None:  # else it worked in a tree of its own
+                ctx.step(_failed, assignment, error.text, told["point"])
+            raise
         if answer.usage is not None:
             used = [used[0] + (answer.usage.input or 0), used[1] + (answer.usage.output or 0)]
         said, found = answer.text, report_of(answer.text)
@@ -280,6 +285,28 @@ def _say(ctx: Any, assignment: dict[str, Any], answer: str, point: str | None) -
 
     def say(tx: JointCommit) -> None:
         tx.scope(scope).messages.add("assistant", answer, **fields)
+
+    _committed(ctx, main, scope.name, say)
+
+
+@step(effect="idempotent", name="failed")
+def _failed(ctx: Any, assignment: dict[str, Any], reason: str, point: str | None) -> None:
+    """Tells which files a turn without an answer changed, if any, so that a rewind knows them."""
+    asked = convert(assignment, Assignment)
+    main = _coordinator(ctx, asked.project)
+    scope, fields = scope_of(main.project, asked.session), _said(ctx, main, asked, point)
+    _tell_failed(ctx, main, scope, reason, fields)
+
+
+def _tell_failed(
+    ctx: Any, main: Coordinator, scope: Scope, reason: str, fields: dict[str, Any]
+) -> None:
+    if not fields["files"]:
+        return
+    text = f"The turn failed: {reason}"[:OUTCOME_CHARACTERS_MAX]
+
+    def say(tx: JointCommit) -> None:
+        tx.scope(scope).messages.add("assistant", text, **fields)
 
     _committed(ctx, main, scope.name, say)
 
@@ -393,7 +420,11 @@ def talk(ctx: Any, project: str, session: str, text: str, revision: int = 0) -> 
     _coordinator(ctx, project)
     ctx.step(_hear, project, session, text, revision)
     told = ctx.step(_recall, project, session, text)
-    answer = ctx.session(text, context=told["context"], directory=told["directory"])
+    try:
+        answer = ctx.session(text, context=told["context"], directory=told["directory"])
+    except StepError as error:
+        ctx.step(_unanswered, project, session, error.text, told["point"])
+        raise
     usage = {} if answer.usage is None else {
         "input": answer.usage.input or 0, "output": answer.usage.output or 0
     }  # fmt: skip
@@ -432,6 +463,16 @@ def _recall(ctx: Any, project: str, session: str, text: str) -> dict[str, Any]:
         "tokens": main.project.session_size(session).tokens,
         "compact_at": main.project.settings.compact_at,
     }
+
+
+@step(effect="idempotent", name="unanswered")
+def _unanswered(ctx: Any, project: str, session: str, reason: str, point: str | None) -> None:
+    """Tells which files an exchange without an answer changed, as `_failed` does."""
+    main = _coordinator(ctx, project)
+    files, left_out = changes_since(main.project, point)
+    metadata = {FILES_LEFT_OUT: left_out} if left_out else None
+    fields: dict[str, Any] = {"files": files, "metadata": metadata}
+    _tell_failed(ctx, main, main.project.conversation(session), reason, fields)
 
 
 @step(effect="idempotent", name="reply")

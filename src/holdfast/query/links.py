@@ -24,6 +24,7 @@ from holdfast.core import codec
 from holdfast.core.leases import REGISTERED
 from holdfast.core.leases import STREAM as WORKERS
 from holdfast.core.tree import List, Map
+from holdfast.errors import ClosedError, KeyMissingError, NotFoundError
 from holdfast.names import GLOBAL
 
 if TYPE_CHECKING:
@@ -125,11 +126,15 @@ class Known:
         self._scopes = scopes
 
     def scopes_of(self, links: Iterable[str]) -> set[str]:
-        """Returns those links that name a scope that is there."""
+        """Returns those links that name a scope that is there, and has not expired."""
         named = {link: name for link in links if (name := scope_named(link)) is not None}
         names = sorted(set(named.values()))
         heads = self._log.heads(names) if names else []
-        there = {name for name, head in zip(names, heads, strict=True) if head is not None}
+        there = {
+            name
+            for name, head in zip(names, heads, strict=True)
+            if head is not None and not self._log.expiry.has_ended(name, head)
+        }
         there -= self._log.absent(sorted(there))
         return {link for link, name in named.items() if name in there}
 
@@ -144,24 +149,34 @@ class Known:
 
     @cached_property
     def owners(self) -> set[str]:
-        """Who owns a task, or has owned one that is closed."""
+        """Who owns a task, or has owned one that is closed; in scopes that can be read."""
         found: set[str] = set()
         for scope in self._scopes:
-            table = self._context.tables.of(scope)
-            with table.lock:
-                table.refresh()
-                found |= {task.owner for task in table.tasks.values() if task.owner is not None}
+            try:
+                table = self._context.tables.of(scope)
+                with table.lock:
+                    table.refresh()
+                    owners = {task.owner for task in table.tasks.values()}
+            except (NotFoundError, ClosedError, KeyMissingError):
+                continue
+            found |= {owner for owner in owners if owner is not None}
         return found
 
     def has_key(self, link: str, scope: str) -> bool:
-        """Returns whether the place in a state that a link names is there."""
+        """Returns whether the place in a state that a link names is there.
+
+        Raises KeyMissingError if nobody can say, as the scope's key is missing.
+        """
         _, _, to = link.partition(":")
         path, at, of = to.rpartition("@")
         if not at:
             path, of = to, scope
-        if self._log.head(of) is None or self._log.absent([of]):
-            return False
-        value: Any = self._log.folded(of).root
+        try:
+            if self._log.head(of) is None or self._log.absent([of]):
+                return False
+            value: Any = self._log.folded(of).root
+        except (NotFoundError, ClosedError):
+            return False  # it expired, or was erased or let go of
         for word in path.split("."):
             if isinstance(value, List) and word.isdecimal() and int(word) < len(value):
                 value = value[int(word)]
@@ -172,8 +187,16 @@ class Known:
         return True
 
     def leads(self, link: str, scope: str) -> bool:
-        """Returns whether a link of `dangling` other than to a scope has its target."""
+        """Returns whether a link of `dangling` other than to a scope has its target.
+
+        So does one into a scope whose key is missing: nobody can say that it has not.
+        """
         kind, _, to = link.partition(":")
         if kind == "worker":
             return to in self.workers
-        return to in self.owners if kind == "agent" else self.has_key(link, scope)
+        if kind == "agent":
+            return to in self.owners
+        try:
+            return self.has_key(link, scope)
+        except KeyMissingError:
+            return True

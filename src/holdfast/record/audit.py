@@ -25,6 +25,7 @@ from holdfast.core.event import ops_of, state_of, to_datetime
 from holdfast.core.log import scope_stream
 from holdfast.core.tree import MISSING, Lazy, List, Map, Op
 from holdfast.core.tree.frozen import enter_level
+from holdfast.core.tree.seals import IS_LOOKING
 from holdfast.errors import ClosedError, NotFoundError, UsageError, show_error, show_value
 from holdfast.names import GLOBAL, new_id
 from holdfast.record.context import ReadObserver, RecordContext
@@ -271,6 +272,8 @@ class _Entries(dict[str, Any]):
         self._notes = notes
 
     def _report(self, key: str, is_whole: bool) -> None:
+        if IS_LOOKING.get():
+            return
         for note in self._notes:
             note((*self._path, key), is_whole)
 

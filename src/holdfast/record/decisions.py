@@ -62,6 +62,7 @@ from holdfast.core.page import (
     write_cursor,
 )
 from holdfast.core.redaction import MODES, Mode
+from holdfast.core.sealing import noted_reads, tell_reader
 from holdfast.core.tree import Op
 from holdfast.errors import (
     ClosedError,
@@ -1110,20 +1111,26 @@ class Decisions:
 
     def _decided_anywhere(self, limit: int) -> Iterator[Decision]:
         """Yields the decisions of all scopes, newest first; it visits every scope of the store."""
-        found: dict[str, Decision] = {}
+        found: dict[str, tuple[Decision, set[str]]] = {}
         reserved = reserved_prefixes()
         for name in self.log.streams():
             if split_name(name)[0] in reserved:
                 continue
             try:
-                for entry in islice(self._decided_in(name, None), limit):
-                    known = found.get(entry.id)
-                    # A fork also lists what it inherited: keep the copy with the most events.
-                    if known is None or known.events < entry.events:
-                        found[entry.id] = entry
+                with noted_reads() as subjects:
+                    entries = list(islice(self._decided_in(name, None), limit))
             except ExpiredError:
                 _logger.debug('scope "%s" has expired: passed over', name)
-        yield from sorted(found.values(), key=_newest_first)
+                continue
+            for entry in entries:
+                known = found.get(entry.id)
+                # A fork also lists what it inherited: keep the copy with the most events.
+                if known is None or known[0].events < entry.events:
+                    found[entry.id] = entry, subjects
+        for entry, subjects in sorted(found.values(), key=lambda pair: _newest_first(pair[0])):
+            for subject in subjects:
+                tell_reader(self.log.sealing, subject)
+            yield entry
 
 
 def _newest_first(entry: Decision) -> Key:

@@ -416,7 +416,7 @@ class Scans:
 
     def newest(self, stream: str, *, original: bool = False) -> Scan:
         """Returns a scan at a stream's newest revision; one lookup tells if it is current."""
-        head = self._log.head(stream)
+        head = self._log.head(stream, to_read=True)
         until, link, first = (0, b"", 1) if head is None else (head.revision, head.link, head.first)
         name = (stream, original)
         scan = self._scans.get(name)
@@ -443,7 +443,7 @@ class Scans:
 
     def at(self, stream: str, revision: int, *, original: bool = False) -> Scan:
         """Returns a scan of a stream at a revision; it is not kept in this cache."""
-        head = self._log.head(stream)
+        head = self._log.head(stream, to_read=True)
         first = 1 if head is None else head.first
         return Scan(self._log, stream, revision, b"", first, original=original)
 

@@ -488,7 +488,7 @@ class TaskTable:
         Raises ExpiredError if the scope has expired.
         """
         with self.lock:
-            if self._log.head(self.stream) is None:
+            if self._log.head(self.stream, to_read=True) is None:
                 return
             life = self._log.life(self.stream, until)
             if life != self._life:

@@ -34,6 +34,7 @@ from holdfast.core.arguments import (
 from holdfast.core.commit import NewEvent
 from holdfast.core.event import from_datetime, to_datetime
 from holdfast.core.page import NO_LIMIT, PAGE_SIZE, Key, Page, check_limit, cut
+from holdfast.core.sealing import noted_reads
 from holdfast.errors import (
     ConflictError,
     ExistsError,
@@ -142,7 +143,8 @@ def marked_tasks(
         if item.stream not in tables and item.stream not in expired:
             table = context.tables.of(item.stream)
             try:
-                table.refresh()
+                with noted_reads():  # the answer may be from other scopes
+                    table.refresh()
             except ExpiredError:
                 _logger.debug('scope "%s" has expired: its tasks are passed over', item.stream)
                 expired.add(item.stream)
@@ -176,7 +178,10 @@ def open_tasks(
         if task_filter.matches(task)
         and suspect in (None, (seen := owners.annotate(table.stream, table.tasks, task)).suspect)
     ]
-    return cut("tasks", sorted(found, key=_page_key), _page_key, after=after, limit=limit)
+    page = cut("tasks", sorted(found, key=_page_key), _page_key, after=after, limit=limit)
+    for stream in {task.scope for task in page}:
+        context.log.tell_reader_of(stream)
+    return page
 
 
 def _page_key(task: Task) -> Key:
@@ -188,6 +193,7 @@ def stale_tasks(context: RecordContext) -> Iterator[Stale]:
     owners = OwnerStatus(context)
     for table, task in marked_tasks(context, INDEX_CLAIM):
         if not owners.is_held(task):
+            context.log.tell_reader_of(table.stream)
             text = f'"{task.owner}" is silent: {task.title}'
             yield Stale("task", task.id, table.stream, "owner silent", text, task.updated_at)
 

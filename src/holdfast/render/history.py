@@ -13,6 +13,7 @@ from holdfast.core.arguments import Path
 from holdfast.core.event import Change, Checkpoint, Event
 from holdfast.core.page import Page
 from holdfast.core.tree import MISSING, Map
+from holdfast.errors import CorruptError
 from holdfast.record.audit import AuditItem
 from holdfast.record.difference import Difference, Restored
 from holdfast.render.record import (
@@ -33,7 +34,12 @@ def event_document(event: Event) -> dict[str, Any]:
     """
     # Raw is written unread: damage must raise here, and not in the reader of the document.
     if not event.is_let_go:
-        codec.decode(event.record.payload)
+        try:
+            codec.decode(event.record.payload)
+        except CorruptError as error:
+            if not isinstance(error.__cause__, RecursionError):
+                raise
+            codec.check(event.record.payload)  # in pieces: a result of a node may be so deep
     event.meta  # noqa: B018
     return {
         "scope": event.stream,

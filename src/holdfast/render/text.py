@@ -21,6 +21,7 @@ from holdfast.core.event import Change, Event
 from holdfast.core.own_event import OwnEvent
 from holdfast.core.page import Page
 from holdfast.core.tree import MISSING, List, Map
+from holdfast.errors import CorruptError
 
 WIDTH_MAX = 60
 # C0 and C1 controls, line separators, bidirectional controls, lone surrogates, the byte order mark.
@@ -137,6 +138,11 @@ def show_summary(event: Event) -> str:
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         # Not what we write under that type: another program wrote it, so it is shown as it is.
         did = preview(_stored(event))
+    except CorruptError as error:
+        if not isinstance(error.__cause__, RecursionError):
+            raise
+        # A result of a node may be nested deeper than Python decodes: it is sound all the same.
+        did = clean(event.record.payload[:1000].decode("utf-8", "replace")) + "…"
     meta = event.record.meta
     return (
         did if meta is None else f"{did} {preview(codec.decode_as(meta.encode(), dict[str, Any]))}"

@@ -19,6 +19,7 @@ from holdfast.core import codec, inbox
 from holdfast.core.arguments import Duration, check_timeout
 from holdfast.core.commit import NewEvent, ProposedCommit, StreamWrite, changed
 from holdfast.core.kernel import Kernel
+from holdfast.core.sealing import stream_of
 from holdfast.errors import (
     ConflictError,
     ErasedError,
@@ -564,9 +565,16 @@ class Engine:
         return event[1] if isinstance(event[1], events.Ended) else None
 
     def _no_run(self, id: str) -> NotFoundError:
-        """Returns the error for a run that is not there, or whose subject was erased."""
-        subject = self.log.subject_of(f"run/{id}")
-        if subject is not None and self.log.sealing.keys.is_erased(subject):
+        """Returns the error for a run that is not there, or whose subject was erased.
+
+        While a hold on one scope keeps the key, only the subject's own stream says that.
+        """
+        stream = f"run/{id}"
+        subject = self.log.subject_of(stream)
+        if subject is not None and (
+            self.log.newest(stream_of(stream, subject)).root.get("erasing")
+            or self.log.sealing.keys.is_erased(subject)
+        ):
             return ErasedError(subject, f'run "{id}"')
         return no_run(id)
 

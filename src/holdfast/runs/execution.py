@@ -531,7 +531,7 @@ class Execution:
             owner = log.subject_of(self.stream)
             if owner == subject:
                 return
-            if owner is None and log.sealing.keys.is_erased(subject):
+            if log.sealing.keys.is_erased(subject):
                 return  # nothing of it can be read any more
             if owner is not None:
                 raise two_subjects(self.id, owner, subject)

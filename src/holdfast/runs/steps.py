@@ -493,10 +493,13 @@ def once(
         result = values.encode(body(connection, *args, **kwargs))
         cursor.execute(_ADD[style], (key, result.decode()))
         connection.commit()
-    except BaseException:
+    except BaseException as error:
         # Also if the ledger could not be asked: an open transaction would hold its locks, and its
         # next user would write into it.
-        connection.rollback()
+        try:
+            connection.rollback()
+        except Exception as second:
+            error.add_note(f"the rollback after it failed, too: {type(second).__name__}")
         raise
     return codec.decode(result)
 

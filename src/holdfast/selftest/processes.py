@@ -39,6 +39,9 @@ class ForkedChild:
         self.status: int | None = None
         self.pid = os.fork()
         if not self.pid:
+            # Else a child whose parent was killed would write into a pipe that it reads itself.
+            os.close(self._reading)
+            os.close(self._going)
             _live(work, writing, waiting)
         os.close(writing)
         os.close(waiting)
@@ -129,8 +132,13 @@ class Children:
         self._living: list[ForkedChild] = []
 
     def start(self, work: Callable[[Say, Callable[[], None]], None]) -> ForkedChild:
-        child = ForkedChild(work)
-        self._living.append(child)
+        # An interrupt right behind the fork would leave a child that nobody knows.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            child = ForkedChild(work)
+            self._living.append(child)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return child
 
     def end(self, child: ForkedChild) -> None:

@@ -19,7 +19,6 @@ Memory is bounded by a batch, not by the size of the store.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from itertools import chain
 from typing import cast
 
@@ -112,6 +111,7 @@ class Sink:
         self._bytes = 0
         self._known: set[tuple[int, str]] = set()
         self._is_told = False
+        self._held: set[str] = set()  # streams that a server keeps because the source does
         self._commits = self._events = self._blobs = self._marks = self._skipped = self._ended = 0
 
     def copied(self, *, is_behind: bool = False) -> Copied:
@@ -197,7 +197,7 @@ class Sink:
             self._commits += len(written)
             sent += sum(len(append.records) for one in written for append in one.appends)
             if isinstance(part, KeepsEnded):
-                self._keep_held(written, ends)
+                self._keep_held({one.stream for many in batch for one in many}, ends)
             if refusal is None:
                 break
             known.update(self._known_now(batch, refusal))
@@ -206,16 +206,25 @@ class Sink:
         self._ended += ended
         self._skipped += sum(map(len, batch)) - sent - ended
 
-    def _keep_held(self, written: list[Commit], ends: dict[str, int]) -> None:
+    def _keep_held(self, streams: Collection[str], ends: dict[str, int]) -> None:
         """Makes a server keep what a hold keeps in the source: the mark itself comes last.
 
-        If the run is killed before that, the server must not let go of it when its end comes.
+        If the run is killed before that, the server must not let go of it when its end comes. Also
+        of what was there before: another run may have written it, and been killed before it came
+        here. What is gone must be told here, because its head is still there, and is equal.
         """
-        names = {append.stream for one in written for append in one.appends}
-        for stream in sorted(self._source.held(name for name in names if ends[name])):
-            with suppress(ExpiredError):  # it ended a moment ago: the comparison at the end says so
+        for stream in sorted(self._source.held(name for name in streams if ends[name])):
+            try:
                 keep(self._target, stream)
                 keep_blobs(self._target, stream)
+            except ExpiredError:
+                raise _held_and_gone(stream) from None
+            self._held.add(stream)
+
+    def _keep_exactly(self, held: Collection[str]) -> None:
+        for stream in keep_held(self._target, held):
+            if stream in self._held:
+                raise _held_and_gone(stream)
 
     def _known_now(self, batch: list[list[Record]], refusal: Refusal) -> dict[str, _End]:
         """Returns where streams of a batch end in the target, after a commit was refused.
@@ -359,7 +368,7 @@ class Sink:
             changes += [Cleared(*name) for name in gone]
             self._commit_marks(part, changes)
         if held or any(isinstance(part, KeepsEnded) for part in self._parts):
-            keep_held(self._target, held)
+            self._keep_exactly(held)
 
     def add_marks(self, marks: Sequence[Mark], further: Collection[str] = ()) -> None:
         """Sets the marks that the target lacks, and leaves those that it has unchanged.
@@ -380,7 +389,7 @@ class Sink:
             changes += [Cleared(*name) for name in old if name not in wanted]
             self._commit_marks(part, changes)
         if any(mark.index == HOLDS for mark in marks):
-            keep_held(self._target, [one.key for one in self._target.find_marks(HOLDS)])
+            self._keep_exactly([one.key for one in self._target.find_marks(HOLDS)])
 
     def _commit_marks(self, part: Backend, changes: list[Mark | Cleared]) -> None:
         for start in range(0, len(changes), MARKS_PER_COMMIT):
@@ -460,12 +469,16 @@ def _missing(records: list[Record], known: dict[str, _End], ends: dict[str, int]
 
 
 def _send(part: Backend, wanted: list[Commit]) -> tuple[list[Commit], Refusal | None]:
-    """Sends commits; returns those that were written, and the first refusal that counts."""
+    """Sends commits; returns all that were written, and the first refusal that counts.
+
+    A commit behind a refused one may have been written: each is judged by its own streams.
+    """
     if not keeps_meta(part):
         for commit in wanted:
             if has_meta(commit):
                 raise meta_not_kept(commit.appends[0].stream)
     written: list[Commit] = []
+    first: Refusal | None = None
     for commit, answer in zip(wanted, part.commit(wanted) if wanted else [], strict=True):
         while isinstance(answer, Refusal) and answer.reason == "expired":
             # One of its streams ended meanwhile: the others are taken without it.
@@ -477,10 +490,17 @@ def _send(part: Backend, wanted: list[Commit]) -> tuple[list[Commit], Refusal | 
             [answer] = part.commit([commit])
         if not isinstance(answer, Refusal):
             written.append(commit)
-        elif answer.reason != "expired":
+        elif answer.reason != "expired" and first is None:
             refused = [one.expected for one in commit.appends if one.stream == answer.stream]
-            return written, replace(answer, expected=refused[0] if refused else 0)
-    return written, None
+            first = replace(answer, expected=refused[0] if refused else 0)
+    return written, first
+
+
+def _held_and_gone(stream: str) -> UsageError:
+    return UsageError(
+        f'the target has let go of "{stream}" at its end, and a hold keeps it in the source',
+        hint="copy into an empty store",
+    )
 
 
 def _cannot_let_go(how: str) -> UsageError:

@@ -104,6 +104,28 @@ def _commit(*payloads: bytes, stream: str = "s") -> Commit:
     return Commit(5, "w", (Append(stream, 0, tuple(records)),))
 
 
+@pytest.mark.parametrize("depth", [100, 1_500, 5_000])
+@pytest.mark.parametrize("inner", ["1", '"\\ud800 \\u0020]"', '{"]":"}"}'])
+def test_a_payload_of_any_depth_is_read_as_it_was_written(inner: str, depth: int) -> None:
+    """Results of nodes were stored so deep, and a copy of a store must hold them."""
+    deep = b'[{"a":' * depth + inner.encode() + b"}]" * depth
+    payloads = [b'"x"', deep, b" %b " % deep, b"[1]", deep.replace(b"a", b"b")]
+    commit = _commit(*payloads)
+    appends = tuple(
+        replace(one, records=tuple(replace(each, meta='{"m":[1]}') for each in one.records))
+        for one in commit.appends
+    )
+    for one in (commit, replace(commit, appends=appends)):
+        encoded, line = encode_line(one, 1)
+        assert decode_line(encoded) == line
+        found = records_of(line, line.sections[0])
+        assert [record.payload for record in found] == payloads
+        assert [record.meta for record in found] == [each.meta for each in one.appends[0].records]
+    for wrong in (deep[:-1], deep[:-1] + b"}", deep[:-1] + b"]]", deep.replace(b":", b"", 1)):
+        with pytest.raises(UsageError):
+            encode_line(_commit(b"1", wrong), 1)
+
+
 @pytest.mark.parametrize(
     "meta",
     ["", "null", "[]", '"x"', " {}", "{} ", "{", '{},"more"', '{"a":\n1}', '{}],["t",2', "{}{}"],

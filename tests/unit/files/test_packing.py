@@ -322,16 +322,13 @@ def test_a_segment_that_another_one_rewrote_meanwhile_is_packed_from_its_file(
     mine, other = open_at(path), open_at(path)
     writes, others = Segments.write_beside, [lambda: other.rewrite({"b": gone["b"]})]
 
-    def write_beside(segments: Segments, start: int, whole: bytes, file: bytes) -> str:
-        name = writes(segments, start, whole, file)
+    def write_beside(segments: Segments, *arguments: Any) -> text.Beside:
+        beside = writes(segments, *arguments)
         if segments is mine.catalog.segments and others:
             others.pop()()
-        return name
+        return beside
 
     monkeypatch.setattr(Segments, "write_beside", write_beside)
-    # Names of what is beside hold the process id; two handles of one process share it.
-    pids = iter(range(1, 1000))
-    monkeypatch.setattr(text.os, "getpid", lambda: next(pids))
     mine.purge(whole=True)
     assert not others
     for one in (mine, other):
@@ -482,9 +479,40 @@ def test_text_of_a_packed_segment_that_is_lost_is_not_written_as_zeros(store: Pa
         wanted = {name: some[: heads[name]] for name, some in everything.items()}
         with pytest.raises(CorruptError, match="damaged"):
             backend.rewrite(wanted)
-        with pytest.raises(CorruptError, match="damaged"):
-            backend.purge(whole=True)
     assert path.read_bytes() == data
+
+
+def test_a_damaged_segment_is_told_and_the_others_are_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s"
+    gone = fill(path, 4)
+    let_go(path, {"a": gone["a"]})
+    with monkeypatch.context() as earlier:
+        earlier.setattr(packing, "SAVED_BYTES_MIN", 1 << 40)
+        let_go(path, {"b": gone["b"]})
+    damaged, *others = segments_of(path)
+    damaged.write_bytes(damage_of(pack(text_of(path)[: int(others[0].stem, 16)])))
+    data = damaged.read_bytes()
+    left_behind = path / "log" / f"{damaged.name}.99.new"
+    left_behind.write_bytes(b"CANARY")
+    with closing(open_at(path)) as backend:
+        [left] = backend.purge(whole=True)
+    assert left.where.startswith(f"log/{damaged.name} byte ")
+    assert "damaged" in left.remedy
+    assert "holdfast salvage" in left.remedy
+    assert not left.is_outside
+    assert damaged.read_bytes() == data
+    assert sum(map(is_packed, others)) > 2
+    assert not list((path / "log").glob("*.new"))
+
+
+def damage_of(packed: bytes | None) -> bytes:
+    """Returns a packed file in which a byte of what is told of gaps has changed."""
+    assert packed is not None
+    data = bytearray(packed)
+    data[data.index(b'"gap"') + 9] ^= 1
+    return bytes(data)
 
 
 def test_the_first_line_may_be_damaged(store: Path) -> None:

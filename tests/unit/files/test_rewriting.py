@@ -17,10 +17,12 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.backends.files import FilesBackend, opening, packing, text
+from holdfast.backends.files.disk import Disk
 from holdfast.backends.files.text import BadLine, decode_line, parse_line, rewrite_line
 from holdfast.backends.protocol import GONE, Record
 from holdfast.clock import SystemClock
 from holdfast.errors import CorruptError, FilesTakenError, UnavailableError
+from holdfast.testing.clock import FakeClock
 from holdfast.testing.faults import CrashPoints
 from holdfast.testing.records import RecordBuilder
 from holdfast.testing.trial import write
@@ -384,16 +386,13 @@ def test_a_segment_that_another_process_rewrote_meanwhile_is_read_again(
         ],
     ]
 
-    def write_beside(segments: text.Segments, start: int, content: bytes, file: bytes) -> str:
-        name = writes(segments, start, content, file)
+    def write_beside(segments: text.Segments, *arguments: Any) -> text.Beside:
+        beside = writes(segments, *arguments)
         if segments is one.catalog.segments and others:
             others.pop(0)()
-        return name
+        return beside
 
     monkeypatch.setattr(text.Segments, "write_beside", write_beside)
-    # Names of what is beside hold the process id; two handles of one process share it.
-    pids = iter(range(1, 1000))
-    monkeypatch.setattr(text.os, "getpid", lambda: next(pids))
     one.rewrite(WANTED)
     assert not others
     for record, was in zip(one.read_all(limit=1000), before, strict=True):
@@ -476,3 +475,167 @@ def test_a_store_without_a_ring_is_rewritten(tmp_path: Path) -> None:
     backend.rewrite({})
     backend.close()
     assert not any(b"CANARY" in one.read_bytes() for one in tmp_path.rglob("*") if one.is_file())
+
+
+def beside_of(path: Path) -> list[Path]:
+    return sorted((path / "log").glob("*.new"))
+
+
+def test_the_file_of_another_one_takes_no_place(
+    filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two handles of one process, or of two containers, are at work on the same segment."""
+    one, two = (FilesBackend(filled, clock=FakeClock()) for _ in range(2))
+    writes = text.Segments.write_beside
+
+    def write_beside(segments: text.Segments, start: int, *arguments: Any) -> Any:
+        beside = writes(segments, start, *arguments)
+        if segments is one.catalog.segments and not beside_of(filled)[1:]:
+            whole, _ = two.catalog.segments.content(start)
+            writes(two.catalog.segments, start, whole, whole, *arguments[2:])
+        return beside
+
+    monkeypatch.setattr(text.Segments, "write_beside", write_beside)
+    one.rewrite({"a": [1]})
+    assert len(beside_of(filled)) == 1  # that of the other one
+    for backend in (one, two):
+        assert [record.payload == GONE for record in backend.read("a", limit=2)] == [True, False]
+    one.purge()
+    one.close()
+    two.close()
+    assert beside_of(filled) == []
+
+
+def test_a_file_that_was_not_written_here_takes_no_place(
+    filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = FilesBackend(filled, clock=SystemClock())
+    writes, count = text.Segments.write_beside, 0
+
+    def write_beside(segments: text.Segments, *arguments: Any) -> Any:
+        nonlocal count
+        beside = writes(segments, *arguments)
+        if not count:
+            torn = filled / "log" / "torn"
+            torn.write_bytes(b"torn")
+            torn.rename(beside_of(filled)[0])
+        count += 1
+        return beside
+
+    monkeypatch.setattr(text.Segments, "write_beside", write_beside)
+    backend.rewrite({"a": [1]})
+    backend.close()
+    assert count == 2
+    assert records_of(filled)[0].payload == GONE
+    assert beside_of(filled) == []
+
+
+@pytest.mark.parametrize("call", ["pwrite", "sync"])
+def test_a_file_that_cannot_be_written_does_not_stay(
+    filled: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    backend = FilesBackend(filled, clock=SystemClock())
+    disk = backend.directory.disk
+    sound = getattr(disk, call)
+
+    def fails(fd: int, *arguments: Any) -> Any:
+        if os.readlink(f"/proc/self/fd/{fd}").endswith(".new"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return sound(fd, *arguments)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(disk, call, fails)
+        with pytest.raises(UnavailableError, match="full"):
+            backend.rewrite({"a": [1]})
+    assert beside_of(filled) == []
+    backend.close()
+
+
+def is_segment(name: str) -> bool:
+    return name.endswith(".jsonl")
+
+
+@pytest.mark.parametrize("again", ["rewrite", "purge"])
+def test_who_finds_it_done_makes_the_names_durable_and_tells_the_others(
+    filled: Path, trial: dict[str, Any], monkeypatch: pytest.MonkeyPatch, again: str
+) -> None:
+    """The one that did it was killed between the rename and the sync of the folder."""
+    reader = FilesBackend(filled, clock=SystemClock())
+    first = reader.read("a", limit=1)
+    assert first[0].payload != GONE
+
+    class Killed(Disk):
+        def rename(self, old: str, new: str, *, at: int) -> None:
+            super().rename(old, new, at=at)
+            if is_segment(new):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    _, code = trial["in_child"](
+        lambda _: FilesBackend(filled, clock=SystemClock(), disk=Killed()).rewrite({"a": [1]})
+    )
+    assert code == -signal.SIGKILL
+    assert reader.read("a", limit=1) == first
+    backend = FilesBackend(filled, clock=SystemClock())
+    synced: list[str] = []
+    disk = backend.directory.disk
+    sound = disk.sync_directory
+
+    def sync_directory(fd: int) -> None:
+        synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{fd}")))
+        sound(fd)
+
+    monkeypatch.setattr(disk, "sync_directory", sync_directory)
+    if again == "rewrite":
+        backend.rewrite({"a": [1]})
+    else:
+        backend.purge()
+    assert "log" in synced
+    assert reader.read("a", limit=1)[0].payload == GONE
+    reader.close()
+    backend.close()
+
+
+def test_a_folder_that_cannot_be_synced_leaves_nobody_with_the_old_file(
+    filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, reader = (FilesBackend(filled, clock=SystemClock()) for _ in range(2))
+    for one in (backend, reader):
+        assert one.read("a", limit=1)[0].payload != GONE
+    disk = backend.directory.disk
+    rename, sync = disk.rename, disk.sync_directory
+    failing: list[str] = []
+
+    def renamed(old: str, new: str, *, at: int) -> None:
+        rename(old, new, at=at)
+        failing.extend([new] if is_segment(new) else [])
+
+    def synced(fd: int) -> None:
+        if failing:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sync(fd)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(disk, "rename", renamed)
+        broken.setattr(disk, "sync_directory", synced)
+        with pytest.raises(UnavailableError):
+            backend.rewrite({"a": [1]})
+    assert len(failing) == 1
+    for one in (backend, reader):
+        assert one.read("a", limit=1)[0].payload == GONE
+        one.close()
+
+
+def test_a_damaged_line_keeps_no_other_segment_as_it_was(filled: Path) -> None:
+    name = sorted((filled / "log").iterdir())[0]
+    data = name.read_bytes()
+    backend = FilesBackend(filled, clock=SystemClock())
+    with open(name, "r+b") as file:
+        file.write(data.replace(b"000001x", b"000001y", 1))
+    for _ in range(2):
+        with pytest.raises(CorruptError, match="checksum does not match"):
+            backend.rewrite({"a": [1, 15]})
+    with open(name, "r+b") as file:
+        file.write(data)
+    found = backend.read("a")
+    assert [found[0].payload == GONE, found[14].payload == GONE] == [False, True]
+    backend.close()

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from threading import Thread
 
@@ -599,3 +600,25 @@ def test_an_unwritable_record_stops_the_first_write(
     assert raised.value.outcome_known
     assert len(backend.read("a")) == 3
     backend.close()
+
+
+def test_what_is_rescued_of_a_store_that_became_shorter_says_its_format(
+    path: Path, backend: FilesBackend, clock: FakeClock, build: RecordBuilder
+) -> None:
+    """Another handle packed the segment, after this one read the format of the store."""
+    write(backend, build, "a", b'"%b"' % (b"x" * 9000))
+    other = FilesBackend(path, clock=clock)
+    other.rewrite({"a": [4]})
+    other._poison = "the store is about to go"  # pyright: ignore[reportPrivateUsage]
+    other.close()
+    found = backend.read("a")
+    shutil.rmtree(path)
+    backend.look_while_idle()
+    with pytest.raises(FilesTakenError) as raised:
+        backend.read("a")
+    rescued = Path(raised.value.rescued or "")
+    assert (rescued / SEGMENT).read_bytes().startswith(b'{"packed":')
+    identity = json.loads((rescued / "holdfast.json").read_bytes())
+    assert (identity["format"], identity["store"]) == (3, backend.directory.store)
+    with closing(FilesBackend(rescued, clock=clock, read_only=True)) as again:
+        assert again.read("a") == found

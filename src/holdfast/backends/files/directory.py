@@ -229,10 +229,14 @@ class Directory:
         """
         self.identify(clock, create=False)
         if self.format < to:
-            identity = self._decode(self.identity, dict[str, Any], _IDENTITY)
-            data = json_codec.encode({**identity, "format": to}) + b"\n"
+            data = self.identity_in(to)
             self.replace(_IDENTITY, data, durable=True)
             self.identity, self.format = data, to
+
+    def identity_in(self, format: int) -> bytes:
+        """Returns holdfast.json with the number of another format."""
+        identity = self._decode(self.identity, dict[str, Any], _IDENTITY)
+        return json_codec.encode({**identity, "format": format}) + b"\n"
 
     def _create(self, clock: Clock) -> bytes:
         self._sync_way()

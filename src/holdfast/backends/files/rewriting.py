@@ -15,6 +15,8 @@ each of which leaves a whole store if the process is killed after it:
 
 A word of the shared page tells every process to open the segments again, at its next read or its
 next look while idle (`file_watch`). Until then the old file is on the disk, without a name.
+Whoever finds everything done already syncs the folder once more and sets the word anew: the one
+that did it may have been killed right after the rename.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from holdfast.backends.files.backend import FilesBackend
 
 TORN = "torn"
+_MEND = 'copy the store away and run "holdfast check", then "holdfast salvage"'
 
 Payloads = Mapping[str, Mapping[int, bytes]]
 _Lines = dict[int, int]
@@ -45,13 +48,22 @@ _Lines = dict[int, int]
 
 
 def shorten(backend: FilesBackend, payloads: Mapping[str, Mapping[int, bytes]]) -> None:
-    """Replaces the payloads of these records by GONE, or by others (clauses 28 and 41)."""
+    """Replaces the payloads of these records by GONE, or by others (clauses 28 and 41).
+
+    A segment with a damaged line does not keep the payloads in the others: they are done first.
+    """
     wanted = {stream: named for stream, named in payloads.items() if named}
     lines = backend.write(lambda opened: _prepare(backend, opened, wanted))
+    damage: list[CorruptError] = []
     with _reported(backend):
         for start, mine in sorted(_by_segment(backend.catalog.segments, lines).items()):
-            while not _rewrite_segment(backend, start, mine, wanted):
-                pass  # another process has rewritten it meanwhile: begin again from its file
+            try:
+                while not _rewrite_segment(backend, start, mine, wanted):
+                    pass  # another process has rewritten it meanwhile: begin again from its file
+            except CorruptError as exc:
+                damage.append(exc)
+    if damage:
+        raise damage[0]
 
 
 @contextlib.contextmanager
@@ -104,6 +116,7 @@ def _rewrite_segment(backend: FilesBackend, start: int, lines: _Lines, wanted: P
             raise CorruptError(problem, where=where) from exc
         is_changed = is_changed or before != after
     if not is_changed:
+        backend.write(_settle)
         return True
     return _exchange(backend, start, identity, bytes(text), pack(bytes(text)))
 
@@ -122,7 +135,8 @@ def _exchange(
 ) -> bool:
     """Steps 3 and 4 for a segment whose text is known."""
     segments = backend.catalog.segments
-    name = segments.write_beside(start, text, text if packed is None else packed)
+    file = text if packed is None else packed
+    beside = segments.write_beside(start, text, file, backend.clock)
 
     def replace(opened: Opened) -> bool:
         if packed is not None:
@@ -130,10 +144,12 @@ def _exchange(
             # it, before there is one.
             opened.directory.upgrade(opened.clock, FORMAT)
             opened.reach("files.rewrite.numbered")
-        # The shared page tells every process of it before its next read.
-        is_done = segments.replace(start, identity, name)
-        opened.page.words[REWRITTEN] += is_done
-        return is_done
+        try:
+            return segments.replace(start, identity, beside)
+        finally:
+            # The shared page tells every process of it before its next read: also if the sync after
+            # the rename failed.
+            opened.page.words[REWRITTEN] += 1
 
     try:
         backend.write(lambda opened: opened.reach("files.rewrite.written"))
@@ -141,11 +157,24 @@ def _exchange(
         backend.write(lambda opened: opened.reach("files.rewrite.replaced"))
         return is_done
     finally:
-        segments.remove_beside(name)
+        segments.remove_beside(beside.name)
 
 
-def pack_all(backend: FilesBackend) -> None:
-    """Packs every sealed segment whose file becomes enough shorter by that."""
+def _settle(opened: Opened) -> None:
+    """Makes durable what was done before, and has every process open the segments again.
+
+    Who did it may have been killed between the rename and the sync of the folder, or its sync
+    failed. Without this, a power loss could bring back payloads that are told to be gone.
+    """
+    opened.catalog.segments.sync_names()
+    opened.page.words[REWRITTEN] += 1
+
+
+def pack_all(backend: FilesBackend) -> list[Leftover]:
+    """Packs every sealed segment whose file becomes enough shorter by that.
+
+    Returns those that are damaged, and stay as they are.
+    """
 
     def begin(opened: Opened) -> list[int]:
         # Its one batch then records the end, so that recovery writes nothing into sealed segments.
@@ -153,10 +182,15 @@ def pack_all(backend: FilesBackend) -> None:
         return opened.catalog.segments.starts[:-1]
 
     starts = backend.write(begin)
+    left: list[Leftover] = []
     with _reported(backend):
         for start in starts:
-            while not _pack_segment(backend, start):
-                pass  # another process has rewritten it meanwhile
+            try:
+                while not _pack_segment(backend, start):
+                    pass  # another process has rewritten it meanwhile
+            except CorruptError as exc:
+                left.append(Leftover(exc.where or LOG, f"{exc.message}: {_MEND}"))
+    return left
 
 
 def purge(backend: FilesBackend, *, whole: bool) -> list[Leftover]:
@@ -172,6 +206,7 @@ def purge(backend: FilesBackend, *, whole: bool) -> list[Leftover]:
     def work(opened: Opened) -> list[Leftover]:
         for name in opened.catalog.segments.beside():
             opened.catalog.segments.remove_beside(name)
+        _settle(opened)
         for name in _torn(opened):
             opened.disk.unlink(name, at=opened.directory.folder(TORN))
         left: list[Leftover] = []
@@ -187,9 +222,8 @@ def purge(backend: FilesBackend, *, whole: bool) -> list[Leftover]:
             left.append(Leftover(LOG, f"{remedy}: retain again, or end it"))
         return left
 
-    if whole:
-        pack_all(backend)
-    return backend.write(work)
+    left = backend.write(work)
+    return left + pack_all(backend) if whole else left
 
 
 def _torn(opened: Opened) -> Iterator[str]:

@@ -17,7 +17,8 @@ import os
 from datetime import UTC, datetime, timedelta
 
 from holdfast.backends.files import journal
-from holdfast.backends.files.directory import Directory
+from holdfast.backends.files.directory import FORMAT, Directory
+from holdfast.backends.files.packing import BEGINNING
 from holdfast.backends.files.text import OPEN_SEGMENT, Segments
 from holdfast.backends.rescue import FOLDER, rescue
 from holdfast.backends.rescue import reports as rescued
@@ -55,8 +56,8 @@ def files_taken(
     )
     folder, hint = None, _REMEDY
     if held:
-        held.append(("holdfast.json", directory.identity))
         try:
+            held.append(("holdfast.json", _identity(directory, [fd for _, fd in lost])))
             report = _report(directory, message, [name for name, _ in held], position, clock)
             folder = rescue(_places(directory), held, report, clock)
             message += f'; what this process still held is in "{folder}"'
@@ -72,6 +73,16 @@ def files_taken(
         message += "; its log is where it was"
     _log.error("%s", message)
     return FilesTakenError(message, rescued=folder, hint=hint)
+
+
+def _identity(directory: Directory, segments: list[int]) -> bytes:
+    """Returns holdfast.json for segments, given by their descriptors.
+
+    Another handle may have packed one since this handle read which format the store has. With a
+    lower number, an older holdfast would take the packed one for damaged.
+    """
+    is_packed = any(os.pread(fd, len(BEGINNING), 0) == BEGINNING for fd in segments)
+    return directory.identity_in(FORMAT) if is_packed else directory.identity
 
 
 def _places(directory: Directory) -> list[str]:

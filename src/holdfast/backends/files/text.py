@@ -40,6 +40,7 @@ from msgspec.json import Decoder, Encoder
 from holdfast.backends.file_watch import FileWatch
 from holdfast.backends.files.disk import Disk, read_all, write_all
 from holdfast.backends.files.packing import BEGINNING, PackedSegment
+from holdfast.backends.nesting import deep_containers, pieces
 from holdfast.backends.protocol import (
     GONE,
     Append,
@@ -51,6 +52,7 @@ from holdfast.backends.protocol import (
     Record,
     has_meta,
 )
+from holdfast.clock import Clock
 from holdfast.errors import CorruptError, UsageError
 
 DIGEST_START = bytes(32)
@@ -263,6 +265,52 @@ def _parse(encoded: bytes) -> LogLine:
     return line
 
 
+_PAYLOAD_DEPTH = 6
+"""How deep a payload lies in a line, or meta, if it is a list or an object."""
+_read_piece = Decoder(Raw).decode
+
+
+def _parse_deep(encoded: bytes) -> LogLine:
+    """Decodes a line with payloads that are nested deeper than Python decodes.
+
+    Its own digest stands in the place of each such list and object while the rest is decoded. Each
+    is checked alone, in pieces.
+    """
+    hidden: dict[bytes, bytes] = {}
+    parts: list[bytes] = []
+    at = 0
+    for begin, end in deep_containers(encoded, _PAYLOAD_DEPTH):
+        value = encoded[begin:end]
+        for piece in pieces(_ESCAPE.sub(_without_half, value)):
+            _read_piece(piece)
+        digest = b'"%b"' % sha256(value).hexdigest().encode()
+        hidden[digest] = value
+        parts += (encoded[at:begin], digest)
+        at = end
+    line = _parse(b"".join([*parts, encoded[at:]]))
+    for section in line.sections:
+        for event in section.events:
+            event.payload = Raw(hidden.get(bytes(event.payload), event.payload))
+            if event.meta:
+                event.meta = Raw(hidden.get(bytes(event.meta), event.meta))
+    return line
+
+
+def _without_half(escape: re.Match[bytes]) -> bytes:
+    return _SPACE if _HALF.fullmatch(escape.group()) else escape.group()
+
+
+def _decode_any(encoded: bytes) -> LogLine:
+    """Decodes a line, whatever its payloads hold; raises DecodeError if it is no line."""
+    try:
+        try:
+            return _decode(encoded)
+        except DecodeError:
+            return _parse(encoded)
+    except RecursionError:
+        return _parse_deep(encoded)
+
+
 def _read_back(encoded: bytes, commit: Commit) -> LogLine:
     """Decodes a line as its readers will; raises UsageError if it does not hold the commit.
 
@@ -270,10 +318,7 @@ def _read_back(encoded: bytes, commit: Commit) -> LogLine:
     If its length is right too, it is the same payload, and its bytes need no comparison.
     """
     try:
-        try:
-            line = _decode(encoded)
-        except DecodeError:
-            line = _parse(encoded)
+        line = _decode_any(encoded)
     except (DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise UsageError(f"a payload is not JSON text: {exc}") from exc
     if encoded.find(b"\n") != len(encoded) - 1 or not _says(line, commit):
@@ -321,10 +366,7 @@ def decode_line(encoded: bytes) -> LogLine:
 def parse_line(encoded: bytes) -> LogLine:
     """Decodes a line without verifying its checksum, for a caller that verifies the links."""
     try:
-        try:
-            line = _decode(encoded)
-        except DecodeError:
-            line = _parse(encoded)
+        line = _decode_any(encoded)
     except (DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise BadLine(f"it is not the JSON that was written: {exc}") from exc
     if not line.crc:
@@ -618,6 +660,13 @@ class FileIdentity(NamedTuple):
     changed_ns: int
 
 
+class Beside(NamedTuple):
+    """A file that was written beside a segment, synced and read back."""
+
+    name: str
+    inode: int
+
+
 def _identity_of(found: os.stat_result) -> FileIdentity:
     return FileIdentity(found.st_ino, found.st_size, found.st_mtime_ns)
 
@@ -835,28 +884,40 @@ class Segments:
             raise CorruptError(f"the line at {where} cannot be read: it is damaged", where=where)
         return text, identity
 
-    def write_beside(self, start: int, text: bytes, file: bytes) -> str:
-        """Writes a file beside a sealed segment, and syncs it; returns its name.
+    def write_beside(self, start: int, text: bytes, file: bytes, clock: Clock) -> Beside:
+        """Writes a file beside a sealed segment, and syncs it.
 
         The text that it is to stand for is read back from it, because it is about to take the place
-        of the only copy.
+        of the only copy. If anything fails, no file stays behind.
         """
         assert start != self.newest, "BUG: the segment that is written to was to be rewritten"
-        name = f"{_name_of(start)}.{os.getpid()}.new"
-        self.remove_beside(name)
-        fd = self._disk.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, at=self._directory_fd)
+        name, fd = self._open_beside(start, clock)
         try:
             write_all(self._disk, fd, file, 0)
             self._disk.sync(fd)
-            is_same = self._whole(start, fd) == text
+            if self._whole(start, fd) != text:
+                where = f"{DIRECTORY}/{_name_of(start)}"
+                problem = "did not read as it was written: it was removed, the segment is as it was"
+                raise CorruptError(f"the file that was to replace {where} {problem}", where=where)
+            return Beside(name, os.fstat(fd).st_ino)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self.remove_beside(name)
+            raise
         finally:
             self._disk.close(fd)
-        if not is_same:
-            self.remove_beside(name)
-            where = f"{DIRECTORY}/{_name_of(start)}"
-            problem = "did not read as it was written, and was removed: the segment is as it was"
-            raise CorruptError(f"the file that was to replace {where} {problem}", where=where)
-        return name
+
+    def _open_beside(self, start: int, clock: Clock) -> tuple[str, int]:
+        """Makes a file with a name that nobody else has; returns the name and a descriptor.
+
+        The process id would not do: two handles of one process share it, and so do processes of two
+        containers. One would then put the file of the other in the place of a segment.
+        """
+        while True:
+            name = f"{_name_of(start)}.{clock.random_bytes(8).hex()}.new"
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+            with contextlib.suppress(FileExistsError):
+                return name, self._disk.open(name, flags, at=self._directory_fd)
 
     def remove_beside(self, name: str) -> None:
         """Removes a file that `write_beside` wrote, if it is still there."""
@@ -867,25 +928,30 @@ class Segments:
         """Returns the names of files that rewritings, killed or running, put beside segments."""
         return [name for name in self._disk.listdir(self._directory_fd) if name.endswith(".new")]
 
-    def replace(self, start: int, identity: FileIdentity, name: str) -> bool:
+    def replace(self, start: int, identity: FileIdentity, beside: Beside) -> bool:
         """Replaces a sealed segment by the file that was written beside it, atomically and durably.
 
         Returns False and changes nothing if another process has rewritten the segment meanwhile (it
-        is not the file that was read), or has removed the new file. The caller has the store lock.
+        is not the file that was read), or has removed or replaced the new file. The caller has the
+        store lock.
         """
         if _identity_of(self._disk.stat(_name_of(start), at=self._directory_fd)) != identity:
             return False
         try:
-            self._disk.rename(name, _name_of(start), at=self._directory_fd)
+            if self._disk.stat(beside.name, at=self._directory_fd).st_ino != beside.inode:
+                return False  # it is not the file that was synced and read back
+            self._disk.rename(beside.name, _name_of(start), at=self._directory_fd)
+            # The rename must survive a power loss: the caller tells that the old payloads are gone.
+            self.sync_names()
         except FileNotFoundError:
             return False  # another process took it for one that was left behind
-        # The rename must survive a power loss: the caller tells that the old payloads are gone.
-        self.sync_names()
-        with self.mutex:
-            self._packed.pop(start, None)
-            fd = self._fds.pop(start, None)
-            if fd is not None:
-                self._disk.close(fd)
+        finally:
+            # Also if the sync failed: the name leads to the new file by then.
+            with self.mutex:
+                self._packed.pop(start, None)
+                fd = self._fds.pop(start, None)
+                if fd is not None:
+                    self._disk.close(fd)
         return True
 
     def write_at(self, offset: int, text: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
+import psycopg
 from msgspec.structs import replace
 
 from holdfast.backends.connection_pool import AckedEvent, AckTracker, PositionPoller, write_parts
@@ -530,9 +531,17 @@ _REWRITTEN_AT_ONCE = 1000
 _OWNS = """SELECT pg_has_role(relowner, 'USAGE') FROM pg_catalog.pg_class
  WHERE oid = 'holdfast.{table}'::regclass"""
 _LET_GO_IN = ("events", "objects")
+"""The tables whose rows hold content: `purge` reports or removes their old versions."""
 _WAIT_WHOLE_S = 3600.0
 """How long the server may take to write one table anew."""
-"""The tables whose rows hold content: `purge` reports or removes their old versions."""
+_WAIT_LOCK_S = 2.0
+"""How long it may wait for those who read the table: everybody else waits behind it."""
+# Only in a session of our own: a pooler would hand the setting on to somebody else. Its clients
+# have keys that it made up, or one of a session that is not the same in the next transaction.
+_SESSION = "SELECT pg_catalog.pg_backend_pid()"
+_LIMIT_LOCK = """SELECT pg_catalog.set_config('lock_timeout', %s, false)
+ WHERE pg_catalog.pg_backend_pid() OPERATOR(pg_catalog.=) %s"""
+_LOCKED = "55P03"
 
 
 class PostgresqlBackend:
@@ -697,27 +706,40 @@ class PostgresqlBackend:
         self._checkout.pool.check_open()
         left: list[Leftover] = []
         for table in _LET_GO_IN:
-            statement = f"VACUUM FULL holdfast.{table}"
+            statement = in_schema(f"VACUUM FULL holdfast.{table}", self.server_url.schema)
+            remedy = f"run {statement}, or retain with whole=True (--whole): it locks the table"
             if whole and self._owns(table):
-                self._vacuum(in_schema(statement, self.server_url.schema))
-            else:
-                shown = in_schema(statement, self.server_url.schema)
-                remedy = f"run {shown}, or retain with whole=True (--whole): it locks the table"
-                left.append(Leftover(f"old versions of rows in {table}", remedy))
+                why_not = self._vacuum(statement)
+                if why_not is None:
+                    continue
+                remedy = f"{remedy}; {why_not}"
+            left.append(Leftover(f"old versions of rows in {table}", remedy))
         remedy = "they go when the server has recycled them, and its archive and replicas theirs"
         left.append(Leftover("the server's write-ahead log", remedy, is_outside=True))
         return left
 
-    def _vacuum(self, statement: str) -> None:
-        """Writes a table anew on a connection of its own, which may take as long as it needs.
+    def _vacuum(self, statement: str) -> str | None:
+        """Writes a table anew on a connection of its own; returns what to do if it could not.
 
-        The time of a call is meant for answers that are known at once; a large table takes minutes.
+        It may take as long as it needs: the time of a call is meant for answers that are known at
+        once, and a large table takes minutes. But it does not wait long for others to end what they
+        read. While it waits for its lock, every later use of the table waits behind it.
         """
         self._checkout.check_writes()
         with self._checkout.pool.apart() as connection:
+            mine, limit = connection.info.backend_pid, f"{round(_WAIT_LOCK_S * 1000)}ms"
+            is_ours = connection.ask(_SESSION) == [(mine,)]
+            if not is_ours or not connection.ask(_LIMIT_LOCK, (limit, mine)):
+                return "try again without a pooler between"
             connection.deadline = monotonic() + _WAIT_WHOLE_S
             connection.cancels = True  # or the server would go on, and keep the table locked
-            connection.ask(statement)
+            try:
+                connection.ask(statement)
+            except psycopg.Error as error:
+                if error.sqlstate != _LOCKED:
+                    raise
+                return "try again when no other session reads it"
+        return None
 
     def _owns(self, table: str) -> bool:
         """Returns whether this role may run VACUUM FULL on a table.

@@ -235,11 +235,13 @@ class RedisTenants:
             for one in self.list() if tenant is None else [tenant]:
                 found += _user_problems(client, one)
             if tenant is None:
-                known = {one.id for one in self.list()}
+                # A tenant's user is made before its name. So the users are asked for first: one
+                # that is made meanwhile is either no user yet, or a tenant by the next question.
                 users = _words(client.execute_command("ACL", "USERS"))
+                known = {one.id for one in self.list()}
                 found += [
-                    f"user {user} belongs to no tenant, because the making of one was stopped: "
-                    f"ACL DELUSER {user}, DEL {record_key(user)}"
+                    f"user {user} belongs to no tenant, because the making of one is under way, or "
+                    f"was stopped; if it stays: ACL DELUSER {user}, DEL {record_key(user)}"
                     for user in sorted(users)
                     if user.startswith(TENANT_ID) and user not in known
                 ]
