@@ -12,7 +12,9 @@ import holdfast
 from holdfast import Store
 from holdfast.core import codec
 from holdfast.core.draft import Draft
+from holdfast.core.log import Log
 from holdfast.core.sealing import (
+    BESIDE,
     READER,
     Sealing,
     noted_reads,
@@ -80,6 +82,52 @@ def test_a_stream_without_sealed_values_is_not_folded_for_a_write(hf: Store) -> 
     hf._log.folds.trim()
     team.set("a", 4)
     assert "team/red" in hf._log._states
+
+
+def test_writers_in_turn_ask_once_whether_values_are_sealed(
+    hf: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    find_marks = Log.find_marks
+
+    def counted(self: Log, index: str | None = None, **more: Any) -> Any:
+        asked.append(index)
+        return find_marks(self, index, **more)
+
+    with holdfast.open(hf._log._backend, keys=tmp_path / "keys") as other:
+        for number in range(3):
+            hf.team("red").set("a", number)
+            other.team("red").set("b", number)
+            hf._log.folds.trim()
+        monkeypatch.setattr(Log, "find_marks", counted)
+        for number in range(5):
+            hf.team("red").set("a", -number)
+            other.team("red").set("b", -number)
+        assert BESIDE not in asked
+        # It is noticed in whatever way another writer seals a value there.
+        other.team("red").set("a", kept.WORD, subject="ada")
+        with pytest.raises(UsageError, match="sealed"):
+            hf.team("red").set("a", "plain")
+
+
+@pytest.mark.parametrize("later", [(), ("x",), ("x", "y")])
+def test_a_value_that_another_writer_seals_is_not_written_over(
+    hf: Store, tmp_path: Path, later: tuple[str, ...]
+) -> None:
+    with holdfast.open(hf._log._backend, keys=tmp_path / "keys") as other:
+        for _ in range(3):
+            hf.team("red").set("a", 1)
+            other.team("red").set("b", 1)
+            hf._log.folds.trim()
+        assert "team/red" not in hf._log._states
+        hf.team("red").set("a", 2)
+        other.team("red").delete("a")
+        other.team("red").set("a", kept.WORD, subject="ada")
+        for name in later:
+            other.team("red").set(name, 1)
+        with pytest.raises(UsageError, match="sealed"):
+            hf.team("red").set("a", "plain")
+        assert other.team("red").get("a") == kept.WORD
 
 
 def test_a_large_value_keeps_its_seals_and_one_of_a_subjects_scope_needs_none(hf: Store) -> None:

@@ -401,7 +401,7 @@ BlobReader = Callable[[str, int], bytes]
 
 NOTHING = Map()
 UNSEALED = Map()
-"""What a StreamEnd has as its root if no scope that is nobody's had a sealed value by then."""
+"""What a StreamEnd has as its root if its stream is known to have no sealed value beside others."""
 UNKNOWN = Map()
 """The root of a state that cannot be known, because events that made it were let go of. It is
 recognised by identity (`is`) and never handed out: `state_of` raises. After a removal, or a closing

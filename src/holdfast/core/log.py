@@ -1410,8 +1410,10 @@ class Log:
             found[stream] = state
         return found
 
-    def _unfolded(self, write: StreamWrite) -> StreamState:
+    def _unfolded(self, write: StreamWrite, known: StreamEnd | None = None) -> StreamState:
         """Returns the base of a write whose stream has no state in memory.
+
+        `known` is its end as it was known here before, if that is out of date.
 
         Events that fit any state need only the revision, link and time of the stream's end, and
         whether it is closed. The newest record has all of that, however long the stream is.
@@ -1424,7 +1426,11 @@ class Log:
             if head is None:
                 return EMPTY
             lifetime = self.expiry.lifetime(write.stream, head)
-            end = end_of(self.record(write.stream, head.revision), lifetime)
+            newest = self.record(write.stream, head.revision)
+            end = end_of(newest, lifetime)
+            if known is not None and _leaves_unsealed(known, newest):
+                # So writers in turn do not ask for the mark each time.
+                end = msgspec.structs.replace(end, root=UNSEALED)
             self.folds.keep(write.stream, end)
         if end.version < 0 and not write.keeps_state:
             return self.folded(write.stream)  # only the fold knows whether the state has a schema
@@ -1475,8 +1481,10 @@ class Log:
 
     def _refreshed(self, write: StreamWrite) -> StreamState:
         """Returns the base of a write, read again: what was in memory is out of date."""
-        self._ends.pop(write.stream, None)
-        return self.folded(write.stream) if write.stream in self._states else self._unfolded(write)
+        known = self._ends.pop(write.stream, None)
+        if write.stream in self._states:
+            return self.folded(write.stream)
+        return self._unfolded(write, known)
 
     def _end_at(self, stream: str, revision: int) -> StreamState:
         """Returns a stream's end as it was at a revision, such as the one that a fork begins at."""
@@ -2694,6 +2702,20 @@ def _follows(proposed: ProposedCommit, overlay: dict[str, StreamState]) -> bool:
     streams = [write.stream for write in proposed.writes]
     streams += [guard.stream for guard in proposed.guards]
     return any(stream in overlay for stream in streams)
+
+
+def _leaves_unsealed(known: StreamEnd, newest: Record) -> bool:
+    """Returns whether a stream has no sealed value, because none was there one event before.
+
+    The event that came is the next one, by its link, and a change of the state: it has every value
+    that it sets in its payload, or in a blob, which never has a sealed one.
+    """
+    return (
+        known.root is UNSEALED
+        and newest.type == event.CHANGED
+        and SEALED_VALUE not in newest.payload
+        and event.record_link(known.link, newest) == newest.link
+    )
 
 
 def _only_removes(write: StreamWrite) -> bool:
