@@ -406,7 +406,7 @@ PLANTS: dict[str, Callable[[Trace], Any]] = {
     "ring-unsynced": loses("ring"),
     "named-first": named_first,
 }
-WITHIN = dict.fromkeys(PLANTS.keys() - {""}, 60)
+WITHIN = {name: 60 for name in PLANTS if name}
 
 PROGRAMMES = (
     Programme(

@@ -74,6 +74,18 @@ def test_a_life_that_was_let_go_of_does_not_keep_the_next_one_from_a_hold(tmp_pa
         assert [record.revision for record in team_records(store) if b"2" in record.payload]
 
 
+def test_a_state_whose_lifetime_is_over_is_not_kept_beside_the_log(tmp_path: Path) -> None:
+    """A snapshot of it would be found by whoever asks after its events were let go of."""
+    clock = FakeClock()
+    with holdfast.open(tmp_path / "s", settings=Settings(clock=clock)) as store:
+        log = kernel_of(store).log
+        store.conversation("c", ttl_s=60).set("n", 1)
+        state = log.newest("conversation/c")
+        assert log._is_current("conversation/c", state, True)
+        clock.advance(61)
+        assert not log._is_current("conversation/c", state, True)
+
+
 def team_records(store: holdfast.Store) -> list[Record]:
     return kernel_of(store).log.backend.read("team/red")
 

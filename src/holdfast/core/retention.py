@@ -749,6 +749,7 @@ class _Run:
         self._batch: dict[str, list[int]] = {}
         self._waiting = 0
         self._snapshots: dict[str, int] = {}
+        self._whole: set[str] = set()  # those of which more goes than single values
         self._unnoted: dict[str, Leftover] = {}
         self._settled: list[str] = []
         self._refused: dict[str, str] = {}
@@ -769,6 +770,8 @@ class _Run:
             self._let_go(one)
             if one.stream in pending:
                 self._snapshots[one.stream] = _snapshots_until(one)
+            if one.only is None:
+                self._whole.add(one.stream)
         self._flush()
         for stream in self._settled:
             ended_values.settle(log, stream)
@@ -979,7 +982,8 @@ class _Run:
             backend.rewrite(batch)
         for stream, until in snapshots.items():
             self._log.snapshots.forget(stream, until)
-            self._log.folds.forget(stream)
+            if stream in self._whole:  # its state in memory is of data that is gone
+                self._log.folds.forget(stream)
         if snapshots and not is_sealed:
             places = {self._log.routes.place_of(stream): stream for stream in snapshots}
             for stream in places.values():
