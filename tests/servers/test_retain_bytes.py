@@ -94,7 +94,7 @@ def end(hf: Store) -> dict[str, Any]:
     backend: Any = hf._log._backend
     judges = backend.now_us
     backend.now_us = lambda stream: judges(stream) + round(TTL_S * 1_000_000)
-    hf._log.key_ends._asked = None
+    hf._log.key_ends._asked.clear()
     shown = hf.conversation("ends").state.to_dict()
     assert shown.keys() == {"lasting", "beside", "device"}
     assert shown["device"] == {}
